@@ -8,8 +8,8 @@ set -euo pipefail
 
 packages_of() {
   case "$1" in
-    build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libgrpc++-dev libjemalloc-dev libre2-dev
-                 libssl-dev zlib1g-dev libc-ares-dev protobuf-compiler" ;;
+    build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libjemalloc-dev libnghttp2-dev
+                 libssl-dev zlib1g-dev libgrpc++-dev protobuf-compiler" ;;
     # The server preloads jemalloc.
     run) echo "libjemalloc2" ;;
     # prometheus scrapes the server under test and brings promtool.
@@ -20,7 +20,7 @@ packages_of() {
     fuzz) echo "clang-14 libclang-rt-14-dev" ;;
     bench) echo "nghttp2-client" ;;
     # The libraries that the built module links against, without a compiler.
-    runtime) echo "python3 libgrpc++1.51 libjemalloc2 libre2-9 libssl3 zlib1g libc-ares2 libstdc++6" ;;
+    runtime) echo "python3 libjemalloc2 libnghttp2-14 libstdc++6" ;;
     *) echo "install_packages.sh: unknown group '$1'; one of: build run test lint fuzz bench runtime" >&2; return 1 ;;
   esac
 }

@@ -18,7 +18,7 @@ namespace nb = nanobind;
 std::map<std::string, std::string> BuildInfo() {
   return {{"millpond", MILLPOND_VERSION},
           {"tensorflow", tf::TensorFlowVersion()},
-          {"grpc", rpc::GrpcVersion()},
+          {"wire", rpc::WireVersions()},
           {"jemalloc", memory::JemallocVersion()},
           {"allocator", memory::IsJemallocPreloaded() ? "jemalloc" : "glibc"}};
 }

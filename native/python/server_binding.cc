@@ -88,7 +88,7 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
                 std::map<std::string, int64_t> rare_message_bytes_max) {
   ServerOptions options;
   options.addresses = std::move(addresses);
-  options.completion_queue_count = completion_queue_count;
+  options.thread_count = completion_queue_count;
   options.max_message_bytes = std::min<int64_t>(max_message_bytes, INT32_MAX);
   options.channel_arguments = std::move(channel_arguments);
   options.rare_methods = std::move(rare_methods);

@@ -9,7 +9,7 @@
 
 #include "native/python/binding.h"
 #include "native/rpc/reflection_service.h"
-#include "native/rpc/server_credentials.h"
+#include "native/rpc/certificates.h"
 
 namespace millpond::python {
 namespace {

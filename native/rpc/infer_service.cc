@@ -5,7 +5,7 @@
 
 namespace millpond::rpc {
 
-std::string ModelInferHandler::ModelNameOf(const UnaryCall& call) const {
+std::string ModelInferHandler::ModelNameOf(const Call& call) const {
   return inference::PeekInferModelName(call.request());
 }
 

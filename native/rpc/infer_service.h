@@ -14,8 +14,7 @@ class ModelInferHandler final : public ModelMethod {
   explicit ModelInferHandler(const ModelMethodParts& parts)
       : ModelMethod(metrics::Method::kModelInfer, parts) {}
 
-  bool IsHot() const override { return true; }
-  std::string ModelNameOf(const UnaryCall& call) const override;
+  std::string ModelNameOf(const Call& call) const override;
 
  protected:
   base::Status Answer(ModelCall* call) const override;

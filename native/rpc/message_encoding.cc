@@ -1,91 +1,195 @@
 #include "native/rpc/message_encoding.h"
 
-#include <grpc/compression.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <climits>
 
-#include "native/rpc/inflate.h"
-
-// What gRPC knows of a call and does not put into its C++ classes; its own server for conformance
-// tests asks so too. libgrpc exports them, its headers do not have them.
-grpc_compression_algorithm grpc_call_test_only_get_compression_algorithm(grpc_call* call);
-uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
-uint32_t grpc_call_test_only_get_encodings_accepted_by_peer(grpc_call* call);
+#include "native/base/no_memory.h"
+#include "native/rpc/grpc_text.h"
 
 namespace millpond::rpc {
 namespace {
 
-// gRPC's GRPC_WRITE_INTERNAL_COMPRESS: the byte before each message that says it is compressed.
-constexpr uint32_t kIsCompressed = 0x80000000;
+using base::InflateStream;
+using base::Status;
+
+constexpr int64_t kFirstBlockBytes = 4096;
 
 // A reply below it fits into one packet as it is.
 constexpr size_t kCompressedReplyBytesMin = 1024;
 
-// What a client's call says of its messages; it may still send some of them as they are.
-grpc_compression_algorithm EncodingOf(grpc::ServerContext* context) {
-  return grpc_call_test_only_get_compression_algorithm(context->c_call());
+// One stream, and the blocks that it is decompressed to: each as large as all before it.
+class Inflater {
+ public:
+  Inflater(base::DeflateFormat format, int64_t bytes_max, base::ByteBudget::Share* share)
+      : bytes_max_(bytes_max), share_(share), stream_(format) {}
+
+  Status Feed(std::string_view input) {
+    if (!stream_.is_made()) {
+      return {base::Code::kResourceExhausted, "no memory to decompress a message"};
+    }
+    auto state = InflateStream::State::kGoesOn;
+    do {
+      if (room_bytes_ == 0) MILLPOND_RETURN_IF_ERROR(AddBlock());
+      size_t written_bytes = 0;
+      state = stream_.Inflate(&input, room_, room_bytes_, &written_bytes);
+      room_ += written_bytes;
+      room_bytes_ -= written_bytes;
+      if (OutputBytes() > bytes_max_) return TooLong();
+    } while (state == InflateStream::State::kGoesOn && (!input.empty() || room_bytes_ == 0));
+    has_ended_ = state == InflateStream::State::kHasEnded;
+    return state == InflateStream::State::kIsBroken || !input.empty() ? Broken() : Status();
+  }
+
+  bool has_ended() const { return has_ended_; }
+
+  std::vector<std::string> TakeOutput() {
+    if (room_bytes_ > 0) blocks_.back().resize(blocks_.back().size() - room_bytes_);
+    return std::move(blocks_);
+  }
+
+  static Status Broken() {
+    return base::Internal("the message does not decompress by the grpc-encoding of its call");
+  }
+
+ private:
+  int64_t OutputBytes() const { return block_bytes_ - static_cast<int64_t>(room_bytes_); }
+
+  // One byte above the limit tells a stream that is too long from one that just fits.
+  Status AddBlock() {
+    const int64_t wanted = std::max(kFirstBlockBytes, block_bytes_);
+    const auto size = static_cast<size_t>(std::min(wanted, bytes_max_ + 1 - block_bytes_));
+    if (!share_->Resize(share_->bytes() + static_cast<int64_t>(size))) {
+      return base::NoMemoryFor("a message of at least " + std::to_string(block_bytes_) +
+                                   " bytes once it is decompressed",
+                               *share_->budget());
+    }
+    blocks_.emplace_back(size, '\0');
+    room_ = blocks_.back().data();
+    room_bytes_ = size;
+    block_bytes_ += static_cast<int64_t>(size);
+    return {};
+  }
+
+  Status TooLong() const {
+    return {base::Code::kResourceExhausted,
+            "the message is longer than " + std::to_string(bytes_max_) +
+                " bytes once it is decompressed: its method or --grpc_max_message_bytes allows no "
+                "more; send less"};
+  }
+
+  const int64_t bytes_max_;
+  base::ByteBudget::Share* const share_;
+  InflateStream stream_;
+  bool has_ended_ = false;
+  std::vector<std::string> blocks_;
+  int64_t block_bytes_ = 0;
+  char* room_ = nullptr;  // what is left of the last block
+  size_t room_bytes_ = 0;
+};
+
+// gRPC's deflate is zlib's format.
+base::DeflateFormat FormatOf(Encoding encoding) {
+  return encoding == Encoding::kGzip ? base::DeflateFormat::kGzip : base::DeflateFormat::kZlib;
 }
 
-bool IsCompressed(grpc::ServerContext* context) {
-  return (grpc_call_test_only_get_message_flags(context->c_call()) & kIsCompressed) != 0;
-}
-
-// gRPC takes an encoding that it does not know for none, and does not keep its name. It tells its
-// client what it knows only in a reply.
-base::Status RefuseEncoding(grpc::ServerContext* context) {
-  context->AddTrailingMetadata("grpc-accept-encoding", "identity, deflate, gzip");
-  return {base::Code::kUnimplemented,
-          "the message is compressed, and the grpc-encoding of its call is none of gzip and "
-          "deflate; send it as one of these, or as it is"};
-}
-
-bool Accepts(grpc::ServerContext* context, grpc_compression_algorithm algorithm) {
-  const uint32_t accepted = grpc_call_test_only_get_encodings_accepted_by_peer(context->c_call());
-  return (accepted >> static_cast<uint32_t>(algorithm) & 1U) != 0;
-}
-
-grpc_compression_algorithm Choose(ReplyCompression replies, grpc::ServerContext* context) {
+Encoding EncodingFor(ReplyCompression replies, Encoding request_encoding) {
   switch (replies) {
     case ReplyCompression::kLikeRequest:
-      return EncodingOf(context);
+      return request_encoding;
     case ReplyCompression::kDeflate:
-      return GRPC_COMPRESS_DEFLATE;
+      return Encoding::kDeflate;
     case ReplyCompression::kGzip:
-      return GRPC_COMPRESS_GZIP;
+      return Encoding::kGzip;
     case ReplyCompression::kNone:
       break;
   }
-  return GRPC_COMPRESS_NONE;
+  return Encoding::kIdentity;
 }
 
 }  // namespace
 
-void MessageEncoding::Configure(grpc::ServerBuilder* builder) {
-  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+Encoding EncodingOf(std::string_view name) {
+  if (name.empty() || name == "identity") return Encoding::kIdentity;
+  if (name == "gzip") return Encoding::kGzip;
+  if (name == "deflate") return Encoding::kDeflate;
+  return Encoding::kUnknown;
 }
 
-base::Status MessageEncoding::Decode(const grpc::ByteBuffer& message, grpc::ServerContext* context,
-                                     std::vector<grpc::Slice>* slices,
-                                     base::ByteBudget::Share* share, int64_t bytes_max) const {
-  if (!message.Valid() || !message.Dump(slices).ok() || !IsCompressed(context)) return {};
-  const grpc_compression_algorithm encoding = EncodingOf(context);
-  if (encoding == GRPC_COMPRESS_NONE) {
-    slices->clear();
-    return RefuseEncoding(context);
+const char* NameOf(Encoding encoding) {
+  if (encoding == Encoding::kGzip) return "gzip";
+  return encoding == Encoding::kDeflate ? "deflate" : "identity";
+}
+
+Status Decompress(Encoding encoding, const std::vector<std::string_view>& from, int64_t bytes_max,
+                  std::vector<std::string>* to, base::ByteBudget::Share* share) {
+  if (encoding == Encoding::kIdentity || encoding == Encoding::kUnknown) {
+    return {base::Code::kUnimplemented,
+            "the message is compressed, and the grpc-encoding of its call is none of gzip and "
+            "deflate; send it as one of these, or as it is"};
   }
-  // gRPC's deflate is zlib's format.
-  const auto format =
-      encoding == GRPC_COMPRESS_GZIP ? base::DeflateFormat::kGzip : base::DeflateFormat::kZlib;
-  const std::vector<grpc::Slice> compressed = std::move(*slices);
-  slices->clear();
-  return Inflate(format, compressed, std::min(bytes_max_, bytes_max), slices, share);
+  Inflater inflater(FormatOf(encoding), bytes_max, share);
+  for (const std::string_view part : from) {
+    if (part.empty()) continue;
+    if (inflater.has_ended()) return Inflater::Broken();
+    MILLPOND_RETURN_IF_ERROR(inflater.Feed(part));
+  }
+  if (!inflater.has_ended()) return Inflater::Broken();
+  *to = inflater.TakeOutput();
+  return {};
 }
 
-void MessageEncoding::EncodeReply(size_t reply_bytes, grpc::ServerContext* context) const {
-  if (replies_ == ReplyCompression::kNone || reply_bytes < kCompressedReplyBytesMin) return;
-  const grpc_compression_algorithm algorithm = Choose(replies_, context);
-  if (algorithm == GRPC_COMPRESS_NONE || !Accepts(context, algorithm)) return;
-  context->set_compression_algorithm(algorithm);
+std::string DecompressStart(Encoding encoding, const std::vector<std::string_view>& from,
+                            size_t bytes_max) {
+  if (encoding == Encoding::kIdentity || encoding == Encoding::kUnknown) return "";
+  InflateStream stream(FormatOf(encoding));
+  std::string start(stream.is_made() ? bytes_max : 0, '\0');
+  size_t size = 0;
+  for (std::string_view part : from) {
+    auto state = InflateStream::State::kGoesOn;
+    while (!part.empty() && size < start.size() && state == InflateStream::State::kGoesOn) {
+      size_t written_bytes = 0;
+      state = stream.Inflate(&part, start.data() + size, start.size() - size, &written_bytes);
+      size += written_bytes;
+    }
+    if (state != InflateStream::State::kGoesOn) break;
+  }
+  start.resize(size);
+  return start;
+}
+
+Encoding ChooseReplyEncoding(ReplyCompression replies, Encoding request_encoding,
+                             std::string_view accepted, size_t reply_bytes) {
+  if (replies == ReplyCompression::kNone || reply_bytes < kCompressedReplyBytesMin) {
+    return Encoding::kIdentity;
+  }
+  const Encoding encoding = EncodingFor(replies, request_encoding);
+  const bool is_accepted =
+      encoding != Encoding::kUnknown && ListContains(accepted, NameOf(encoding));
+  return is_accepted ? encoding : Encoding::kIdentity;
+}
+
+std::optional<std::string> Compress(Encoding encoding, std::string_view message) {
+  constexpr int kWindowBits = 15;
+  constexpr int kGzipWrapper = 16;
+  constexpr int kMemoryLevel = 8;
+  z_stream stream{};
+  const int window_bits = encoding == Encoding::kGzip ? kWindowBits + kGzipWrapper : kWindowBits;
+  if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window_bits, kMemoryLevel,
+                   Z_DEFAULT_STRATEGY) != Z_OK) {
+    return {};
+  }
+  std::string compressed(deflateBound(&stream, message.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(message.data()));
+  stream.avail_in = static_cast<uInt>(message.size());
+  stream.next_out = reinterpret_cast<Bytef*>(compressed.data());
+  stream.avail_out = static_cast<uInt>(std::min<size_t>(compressed.size(), UINT_MAX));
+  const int result = deflate(&stream, Z_FINISH);
+  compressed.resize(compressed.size() - stream.avail_out);
+  deflateEnd(&stream);
+  if (result != Z_STREAM_END) return {};
+  return compressed;
 }
 
 }  // namespace millpond::rpc

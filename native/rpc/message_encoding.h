@@ -1,12 +1,15 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "native/base/byte_budget.h"
+#include "native/base/inflate_stream.h"
 #include "native/base/status.h"
 
 namespace millpond::rpc {
@@ -15,34 +18,32 @@ namespace millpond::rpc {
 // the client accepts is sent, and a small reply goes as it is.
 enum class ReplyCompression { kNone, kLikeRequest, kDeflate, kGzip };
 
-// gzip and deflate of a server's messages, both ways.
-//
-// Requests are decompressed here and not in gRPC, whose filter looks at a message's size after it
-// has decompressed all of it: 2 MB from anybody would take 2 GB.
-class MessageEncoding {
- public:
-  // No message is longer than `bytes_max` once it is decompressed.
-  explicit MessageEncoding(int64_t bytes_max = INT32_MAX,
-                           ReplyCompression replies = ReplyCompression::kNone)
-      : bytes_max_(bytes_max), replies_(replies) {}
+// The names of grpc-encoding. kUnknown is one that this server does not have.
+enum class Encoding { kIdentity, kDeflate, kGzip, kUnknown };
 
-  // Lets gRPC bring messages as they are sent. Without it Decode finds nothing to do.
-  static void Configure(grpc::ServerBuilder* builder);
+Encoding EncodingOf(std::string_view name);
+const char* NameOf(Encoding encoding);
+inline constexpr char kAcceptedEncodings[] = "identity, deflate, gzip";
 
-  // A received message's bytes; `share`, if it is not null, counts those that it decompresses to,
-  // which are at most `bytes_max` where its method allows less than the server.
-  // As gRPC has it, RESOURCE_EXHAUSTED where there are too many of them, INTERNAL where they do not
-  // decompress, and UNIMPLEMENTED where their encoding is unknown.
-  base::Status Decode(const grpc::ByteBuffer& message, grpc::ServerContext* context,
-                      std::vector<grpc::Slice>* slices, base::ByteBudget::Share* share = nullptr,
-                      int64_t bytes_max = INT64_MAX) const;
+// Decompresses `from`, which holds one stream and nothing else, to at most `bytes_max` bytes:
+// memory is taken as the stream grows, and no more than twice of what it has come to. `share`
+// counts the memory beside what it counts already. RESOURCE_EXHAUSTED if the message is longer or
+// the share gets no more, INTERNAL if it is no such stream or cut short, UNIMPLEMENTED if the
+// encoding is unknown.
+base::Status Decompress(Encoding encoding, const std::vector<std::string_view>& from,
+                        int64_t bytes_max, std::vector<std::string>* to,
+                        base::ByteBudget::Share* share);
 
-  // Chooses how a reply of so many bytes is sent. Before anything is.
-  void EncodeReply(size_t reply_bytes, grpc::ServerContext* context) const;
+// Returns the first bytes of what `from` decompresses to, at most `bytes_max`; "" if it does not.
+std::string DecompressStart(Encoding encoding, const std::vector<std::string_view>& from,
+                            size_t bytes_max);
 
- private:
-  const int64_t bytes_max_;
-  const ReplyCompression replies_;
-};
+// Returns how a reply of `reply_bytes` is sent to a client that sent its request in
+// `request_encoding` and accepts `accepted`.
+Encoding ChooseReplyEncoding(ReplyCompression replies, Encoding request_encoding,
+                             std::string_view accepted, size_t reply_bytes);
+
+// Returns `message` compressed; nothing if zlib has no memory.
+std::optional<std::string> Compress(Encoding encoding, std::string_view message);
 
 }  // namespace millpond::rpc

@@ -13,13 +13,13 @@ using base::Status;
 
 class CallMetadata final : public servable::RequestMetadata {
  public:
-  explicit CallMetadata(const UnaryCall& call) : call_(call) {}
+  explicit CallMetadata(const Call& call) : call_(call) {}
   std::optional<std::string_view> Find(std::string_view key) const override {
     return call_.FindMetadata(key);
   }
 
  private:
-  const UnaryCall& call_;
+  const Call& call_;
 };
 
 // A request that a reservoir wants. It holds the reservoir, as the version's handle is let go
@@ -62,7 +62,7 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
 }
 
 Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
-  if (reply.ok()) message_ = UnaryCall::MakeMessage(std::move(reply.value()));
+  if (reply.ok()) reply_ = std::move(reply.value());
   return reply.status();
 }
 
@@ -77,18 +77,18 @@ void ModelCall::OfferToJointReservoir(std::string_view signature_names) {
   is_joint_ = true;
 }
 
-std::string ModelMethod::ModelNameOf(const UnaryCall& call) const {
+std::string ModelMethod::ModelNameOf(const Call& call) const {
   return inference::PeekModelName(call.request());
 }
 
-void ModelMethod::RecordRefusal(const UnaryCall& call, base::Code code) const {
+void ModelMethod::RecordRefusal(const Call& call, base::Code code) const {
   const int64_t now_ns = base::MonotonicNs();
   parts_.statistics->Unmatched(ModelNameOf(call))
       .Of(method_)
       .Record(code, metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
 }
 
-void ModelMethod::Handle(UnaryCall* call) {
+void ModelMethod::Handle(Call* call) {
   RequestTrace trace(parts_.spans, method_);
   ModelCall model_call(call, parts_.map);
   model_call.watch_.Enter(metrics::Phase::kDecode, base::MonotonicNs());
@@ -108,12 +108,13 @@ void ModelMethod::Handle(UnaryCall* call) {
       status.ok() ? FindWhoWants(model_call.handle_, model_call.kind_, model_call.is_joint_, now_ns)
                   : WantedRequest();
   model_call.handle_ = {};
+  const size_t reply_bytes = status.ok() ? model_call.reply_.size() : 0;
   if (status.ok()) {
-    call->Reply(model_call.message_);
+    call->Reply(std::move(model_call.reply_));
   } else {
     call->Fail(status);
   }
-  trace.Offer(*call, status, status.ok() ? model_call.message_.Length() : 0);
+  trace.Offer(*call, status, reply_bytes);
   if (wanted.reservoir) wanted.reservoir->Take(wanted.kind, call->request(), now_ns);
   if (status.ok()) model_call.samples_.Give(now_ns);
 }

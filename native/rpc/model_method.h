@@ -1,7 +1,5 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,7 +12,7 @@
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
-#include "native/rpc/unary_call.h"
+#include "native/rpc/call.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/serving_map.h"
 
@@ -38,7 +36,7 @@ enum class CanaryShare { kMayAnswer, kNever };
 class ModelCall {
  public:
   // Borrows both.
-  ModelCall(const UnaryCall* call, servable::ServingMap* map)
+  ModelCall(const Call* call, servable::ServingMap* map)
       : call_(*call), map_(map), watch_(call->received_ns()) {}
   ModelCall(const ModelCall&) = delete;
   ModelCall& operator=(const ModelCall&) = delete;
@@ -73,40 +71,40 @@ class ModelCall {
  private:
   friend class ModelMethod;
 
-  const UnaryCall& call_;
+  const Call& call_;
   servable::ServingMap* const map_;
   metrics::PhaseWatch watch_;
   servable::ServableHandle handle_;
   std::string unmatched_model_;  // asked for, and not reached
   // Set if the version that was asked for is the first of its model and loading.
   std::optional<servable::AwaitedChange> awaited_change_;
-  grpc::ByteBuffer message_;
+  base::ReplyBytes reply_;
   std::optional<servable::RequestKind> kind_;  // of bytes that a reservoir may take
   bool is_joint_ = false;                      // whether that is RequestReservoir::joint
   inference::RunSamples samples_;
 };
 
-// A method that a version answers, inline on a poller's thread: no lock, no Python, no hand-over.
-// What is the same for all of them is here: a request is timed by phases, recorded by the version
-// that it reached under its Method, however it ends, traced, and offered to the model's reservoir.
-// The version is let go, and the request recorded, before the answer is sent: who has it finds it
-// counted.
+// A method that a version answers, inline on the thread that serves it: no lock, no Python, no
+// hand-over. What is the same for all of them is here: a request is timed by phases, recorded by
+// the version that it reached under its Method, however it ends, traced, and offered to the model's
+// reservoir. The version is let go, and the request recorded, before the answer is sent: who has it
+// finds it counted.
 //
 // Cost: what it adds to Answer is one virtual call; no allocation but the reply's buffer.
-class ModelMethod : public UnaryHandler {
+class ModelMethod : public MethodHandler {
  public:
   ModelMethod(metrics::Method method, const ModelMethodParts& parts)
       : method_(method), parts_(parts) {}
 
-  void Handle(UnaryCall* call) final;
+  void Handle(Call* call) final;
   bool IsLimited() const final { return true; }
   // Of the ModelSpec that most requests have as their field 1.
-  std::string ModelNameOf(const UnaryCall& call) const override;
-  void RecordRefusal(const UnaryCall& call, base::Code code) const final;
+  std::string ModelNameOf(const Call& call) const override;
+  void RecordRefusal(const Call& call, base::Code code) const final;
 
  protected:
   // Decodes the request's envelope, pins the version, computes and sets the reply. `call` is in
-  // Phase::kDecode; whoever answers enters the later ones. On any poller's thread, at once.
+  // Phase::kDecode; whoever answers enters the later ones. On any thread, at once.
   virtual base::Status Answer(ModelCall* call) const = 0;
 
  private:

@@ -12,8 +12,6 @@ class PredictHandler final : public ModelMethod {
   PredictHandler(const ModelMethodParts& parts, tensor::TensorEncoding encoding)
       : ModelMethod(metrics::Method::kPredict, parts), encoding_(encoding) {}
 
-  bool IsHot() const override { return true; }
-
  protected:
   base::Status Answer(ModelCall* call) const override;
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/rpc/call.h"
 #include "native/rpc/request_trace.h"
-#include "native/rpc/unary_call.h"
 
 namespace millpond::rpc {
 namespace {
@@ -16,7 +16,7 @@ base::Status ShuttingDown() {
 }
 
 // Proxies add one of these. serving/rpc/operator_access.py has the same list for HTTP.
-bool IsForwarded(const UnaryCall& call) {
+bool IsForwarded(const Call& call) {
   for (const char* const key : {"forwarded", "via", "x-forwarded-for", "x-real-ip"}) {
     if (call.FindMetadata(key)) return true;
   }
@@ -25,9 +25,9 @@ bool IsForwarded(const UnaryCall& call) {
 
 }  // namespace
 
-RareCall::RareCall(UnaryCall* call, std::string request,
+RareCall::RareCall(Call* call, std::string request,
                    std::shared_ptr<metrics::MethodRecorder> requests)
-    : call_(call),
+    : call_(call->shared_from_this()),
       requests_(std::move(requests)),
       watch_(call->received_ns()),
       deadline_ns_(call->run_context().deadline_ns),
@@ -49,25 +49,24 @@ std::optional<int64_t> RareCall::RemainingNs(int64_t now_ns) const {
 
 bool RareCall::IsWanted() const { return call_ != nullptr && call_->CheckIsWanted().ok(); }
 
-base::Status RareCall::TakeCall(UnaryCall** call) {
+base::StatusOr<std::shared_ptr<Call>> RareCall::TakeCall() {
   if (call_ == nullptr) return base::FailedPrecondition(path_ + " was answered before");
-  *call = std::exchange(call_, nullptr);
-  return {};
+  return std::exchange(call_, nullptr);
 }
 
 base::Status RareCall::Reply(const std::string& response) {
-  UnaryCall* call = nullptr;
-  MILLPOND_RETURN_IF_ERROR(TakeCall(&call));
+  const auto call = TakeCall();
+  if (!call.ok()) return call.status();
   Record(base::Code::kOk);
-  call->Reply(response);
+  call.value()->Reply(response);
   return {};
 }
 
 base::Status RareCall::Fail(const base::Status& status) {
-  UnaryCall* call = nullptr;
-  MILLPOND_RETURN_IF_ERROR(TakeCall(&call));
+  const auto call = TakeCall();
+  if (!call.ok()) return call.status();
   Record(status.code());
-  call->Fail(status);
+  call.value()->Fail(status);
   return {};
 }
 

@@ -15,7 +15,7 @@
 
 namespace millpond::rpc {
 
-class UnaryCall;
+class Call;
 
 // A call of a method that is not served here: bytes in, bytes out, answered by whoever took it.
 // Dropped unanswered it fails with INTERNAL. Recorded before it is answered: in the queue until it
@@ -23,7 +23,7 @@ class UnaryCall;
 class RareCall {
  public:
   // `request` is what `call` came with.
-  RareCall(UnaryCall* call, std::string request, std::shared_ptr<metrics::MethodRecorder> requests);
+  RareCall(Call* call, std::string request, std::shared_ptr<metrics::MethodRecorder> requests);
   ~RareCall();
   RareCall(const RareCall&) = delete;
   RareCall& operator=(const RareCall&) = delete;
@@ -32,7 +32,7 @@ class RareCall {
   const std::string& request() const { return request_; }
   // Of which trace it is a part.
   const std::optional<base::TraceContext>& trace_context() const { return trace_context_; }
-  // Who calls: see UnaryCall.
+  // Who calls: see Call.
   const std::string& peer() const { return peer_; }
   const std::vector<std::string>& client_names() const { return client_names_; }
   // Whether a proxy has sent the call on: then the peer is the proxy.
@@ -52,10 +52,10 @@ class RareCall {
   base::Status Fail(const base::Status& status);
 
  private:
-  base::Status TakeCall(UnaryCall** call);
+  base::StatusOr<std::shared_ptr<Call>> TakeCall();
   void Record(base::Code code);
 
-  UnaryCall* call_;  // null once answered
+  std::shared_ptr<Call> call_;  // null once answered
   const std::shared_ptr<metrics::MethodRecorder> requests_;
   metrics::PhaseWatch watch_;
   // Copied with the rest: the call is gone once it is answered.

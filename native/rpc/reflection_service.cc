@@ -182,149 +182,34 @@ base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table, WireR
   return response;
 }
 
-// One ServerReflectionInfo, from the wait for it until its client or the server ends it. It reads a
-// request and writes its answer, in turn: a client that does not read is not read either. All of it
-// under the service's mutex_ but the answer's making.
-class ReflectionStream {
- public:
-  ReflectionStream(ReflectionMethod* method, CallQueue* queue) : method_(method), queue_(queue) {
-    queue_->AddCall();
-  }
-
-  void Wait() {
-    context_.AsyncNotifyWhenDone(&done_tag_);
-    method_->service_->RequestBidiStreaming(method_->index_, &context_, &stream_, queue_->get(),
-                                            &received_tag_);
-  }
-
-  // Needs mutex_. A read may be under way: it ends with the stream. A write ends first.
-  void Close() {
-    if (!is_writing_) Finish({base::Code::kUnavailable, "the server is shutting down"});
-  }
-
- private:
-  ReflectionService& reflection() { return *method_->reflection_; }
-
-  void OnReceived(bool ok) {
-    if (!ok) return Delete();
-    PollerPool::HandleThenWait(method_, queue_, [this] {
-      const std::lock_guard<std::mutex> lock(reflection().mutex_);
-      reflection().streams_.insert(this);
-      Read();
-    });
-    Step([] {});
-  }
-
-  // Needs mutex_.
-  void Read() {
-    if (reflection().is_closed_) return Close();
-    hold_count_ += 1;
-    stream_.Read(&request_, &read_tag_);
-  }
-
-  void OnRead(bool ok) {
-    std::optional<base::StatusOr<std::string>> answer;
-    if (ok) answer = MakeAnswer();
-    Step([&] {
-      if (!answer) return Finish({});  // the client has asked all that it wanted, or is gone
-      if (!answer->ok()) return Finish(answer->status());
-      Write(answer->value());
-    });
-  }
-
-  base::StatusOr<std::string> MakeAnswer() {
-    std::vector<grpc::Slice> slices;
-    MILLPOND_RETURN_IF_ERROR(method_->service_->encoding().Decode(request_, &context_, &slices));
-    std::vector<std::string_view> segments;
-    for (const grpc::Slice& slice : slices) {
-      segments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+void ReflectionService::Handle(Call* call) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_) return call->Finish({base::Code::kUnavailable, "the server is shutting down"});
+    const auto has_ended = [](const std::weak_ptr<Call>& stream) { return stream.expired(); };
+    streams_.erase(std::remove_if(streams_.begin(), streams_.end(), has_ended), streams_.end());
+    const auto is_this = [&](const std::weak_ptr<Call>& stream) {
+      return stream.lock().get() == call;
+    };
+    if (std::none_of(streams_.begin(), streams_.end(), is_this)) {
+      streams_.push_back(call->shared_from_this());
     }
-    return AnswerReflection(reflection().table_, {segments.data(), segments.size()});
   }
+  const base::StatusOr<std::string> answer = AnswerReflection(table_, call->request());
+  if (!answer.ok()) return call->Finish(answer.status());
+  call->Send(answer.value());
+}
 
-  // Needs mutex_.
-  void Write(const std::string& answer) {
-    if (is_over_) return;
-    const grpc::Slice slice(answer);
-    is_writing_ = true;
-    hold_count_ += 1;
-    stream_.Write({&slice, 1}, &written_tag_);
-  }
-
-  void OnWritten(bool ok) {
-    Step([&] {
-      is_writing_ = false;
-      if (!ok) is_over_ = true;  // the client is gone
-      if (!is_over_) Read();
-    });
-  }
-
-  // Needs mutex_.
-  void Finish(const Status& status) {
-    if (is_over_) return;
-    is_over_ = true;
-    hold_count_ += 1;
-    stream_.Finish({static_cast<grpc::StatusCode>(status.code()), status.message()},
-                   &finished_tag_);
-  }
-
-  void OnFinished(bool) {
-    Step([] {});
-  }
-  void OnDone(bool) {
-    Step([] {});
-  }
-
-  // Runs `step` under the service's mutex and drops the hold of the tag that brought it.
-  template <typename Function>
-  void Step(Function step) {
-    bool is_last = false;
-    {
-      const std::lock_guard<std::mutex> lock(reflection().mutex_);
-      step();
-      is_last = --hold_count_ == 0;
-      if (is_last) reflection().streams_.erase(this);
-    }
-    if (is_last) Delete();
-  }
-
-  void Delete() {
-    CallQueue* const queue = queue_;
-    delete this;
-    queue->RemoveCall();
-  }
-
-  ReflectionMethod* const method_;
-  CallQueue* const queue_;
-  grpc::ServerContext context_;
-  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
-  grpc::ByteBuffer request_;
-  bool is_writing_ = false;
-  bool is_over_ = false;  // nothing more is written
-  // Tags in flight and the poller that received the call; the done tag may come before that one.
-  int hold_count_ = 2;
-  MemberTag<ReflectionStream> received_tag_{this, &ReflectionStream::OnReceived};
-  MemberTag<ReflectionStream> read_tag_{this, &ReflectionStream::OnRead};
-  MemberTag<ReflectionStream> written_tag_{this, &ReflectionStream::OnWritten};
-  MemberTag<ReflectionStream> finished_tag_{this, &ReflectionStream::OnFinished};
-  MemberTag<ReflectionStream> done_tag_{this, &ReflectionStream::OnDone};
-};
+void ReflectionService::HandleEnd(Call* call) { call->Finish({}); }
 
 void ReflectionService::Close() {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_closed_ = true;
-  for (ReflectionStream* const stream : streams_) stream->Close();
-}
-
-ReflectionMethod::ReflectionMethod(const std::string& path, RawService* service,
-                                   ReflectionService* reflection, const ServerPhase* phase)
-    : service_(service),
-      reflection_(reflection),
-      phase_(phase),
-      index_(service->AddBidiStreamingMethod(path)) {}
-
-void ReflectionMethod::WaitForCall(CallQueue* queue) {
-  queue->AskUnless(phase_->is_stopping, [&] { (new ReflectionStream(this, queue))->Wait(); });
+  for (const std::weak_ptr<Call>& stream : streams_) {
+    if (const auto call = stream.lock()) {
+      call->Finish({base::Code::kUnavailable, "the server is shutting down"});
+    }
+  }
 }
 
 }  // namespace millpond::rpc

@@ -1,17 +1,14 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "native/base/wire_reader.h"
-#include "native/rpc/completion_tag.h"
-#include "native/rpc/poller_pool.h"
-#include "native/rpc/raw_service.h"
+#include "native/rpc/call.h"
 
 namespace millpond::rpc {
 
@@ -31,43 +28,23 @@ struct ReflectionTable {
 base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table,
                                              base::WireReader request);
 
-class ReflectionStream;
-
 // grpc.reflection.v1 and v1alpha. Ours, because gRPC's own brings a libprotobuf into the process
 // beside TensorFlow's.
-class ReflectionService {
+class ReflectionService final : public MethodHandler {
  public:
   // Borrows `table`.
   explicit ReflectionService(const ReflectionTable& table) : table_(table) {}
 
+  void Handle(Call* call) override;
+  void HandleEnd(Call* call) override;
   // Ends every stream: the server drains.
   void Close();
 
  private:
-  friend class ReflectionStream;
-
   const ReflectionTable& table_;
   std::mutex mutex_;  // nothing of another request waits for it
   bool is_closed_ = false;
-  std::set<ReflectionStream*> streams_;
-};
-
-// The method ServerReflectionInfo of one of the two services: where its streams come from. Outlives
-// them.
-class ReflectionMethod final : public CallSource {
- public:
-  // `path`: its full name. Adds itself to `service`, before the server is built.
-  ReflectionMethod(const std::string& path, RawService* service, ReflectionService* reflection,
-                   const ServerPhase* phase);
-  void WaitForCall(CallQueue* queue) override;
-
- private:
-  friend class ReflectionStream;
-
-  RawService* const service_;
-  ReflectionService* const reflection_;
-  const ServerPhase* const phase_;
-  const int index_;
+  std::vector<std::weak_ptr<Call>> streams_;
 };
 
 }  // namespace millpond::rpc

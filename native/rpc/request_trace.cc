@@ -4,7 +4,7 @@
 #include <utility>
 
 namespace millpond::rpc {
-std::optional<base::TraceContext> FindTraceContext(const UnaryCall& call) {
+std::optional<base::TraceContext> FindTraceContext(const Call& call) {
   const auto header = call.FindMetadata("traceparent");
   auto context = header ? base::ParseTraceparent(*header) : std::nullopt;
   if (!context) return {};
@@ -20,7 +20,7 @@ void RequestTrace::Note(const servable::ServableHandle& handle, const std::strin
   ended_->version = handle->id().version;
 }
 
-void RequestTrace::OfferSampled(const UnaryCall& call, const base::Status& status,
+void RequestTrace::OfferSampled(const Call& call, const base::Status& status,
                                 size_t response_bytes) {
   auto context = FindTraceContext(call);
   if (!context || !context->is_sampled || !spans_->Admit(ended_->now_ns)) return;

@@ -6,14 +6,14 @@
 #include <string>
 
 #include "native/metrics/span_buffer.h"
-#include "native/rpc/unary_call.h"
+#include "native/rpc/call.h"
 #include "native/servable/serving_map.h"
 
 namespace millpond::rpc {
 
 // The trace that `call` is a part of; nothing where its client names none. Sorts the call's
-// metadata (UnaryCall::FindMetadata).
-std::optional<base::TraceContext> FindTraceContext(const UnaryCall& call);
+// metadata (Call::FindMetadata).
+std::optional<base::TraceContext> FindTraceContext(const Call& call);
 
 // What becomes the span of one call, where its client samples the trace. On the call's thread.
 //
@@ -32,15 +32,15 @@ class RequestTrace {
            const metrics::PhaseTimes& times, int64_t now_ns) {
     if (spans_ != nullptr) Note(handle, unmatched_model, times, now_ns);
   }
-  // After End and the answer, within UnaryHandler::Handle.
-  void Offer(const UnaryCall& call, const base::Status& status, size_t response_bytes) {
+  // After End and the answer, within MethodHandler::Handle.
+  void Offer(const Call& call, const base::Status& status, size_t response_bytes) {
     if (spans_ != nullptr) OfferSampled(call, status, response_bytes);
   }
 
  private:
   void Note(const servable::ServableHandle& handle, const std::string& unmatched_model,
             const metrics::PhaseTimes& times, int64_t now_ns);
-  void OfferSampled(const UnaryCall& call, const base::Status& status, size_t response_bytes);
+  void OfferSampled(const Call& call, const base::Status& status, size_t response_bytes);
 
   struct Ended {
     std::string model;  // a copy: the version's own goes with it

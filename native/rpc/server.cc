@@ -1,10 +1,10 @@
 #include "native/rpc/server.h"
 
-#include <grpcpp/grpcpp.h>
+#include <nghttp2/nghttp2.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -12,27 +12,18 @@
 #include "native/base/clock.h"
 #include "native/rpc/health_service.h"
 #include "native/rpc/infer_service.h"
-#include "native/rpc/poller_pool.h"
+#include "native/rpc/network.h"
 #include "native/rpc/predict_service.h"
-#include "native/rpc/raw_service.h"
-#include "native/rpc/server_stop.h"
+#include "native/rpc/request_threads.h"
 #include "native/rpc/session_service.h"
 #include "native/rpc/tf_example_services.h"
-#include "native/rpc/unary_call.h"
-#include "native/rpc/unknown_methods.h"
 
 namespace millpond::rpc {
 namespace {
 
 // Threads that may serve at a time, for each core: beyond it requests wait. As many as TensorFlow
 // Serving's default.
-constexpr size_t kMaxPollersPerCore = 4;
-
-// Calls that wait in gRPC for a thread are lost when its server shuts down. So a drain first asks
-// for this many: those that wait are brought, the rest ends with the server. Above what piles up
-// while a tail is worth talking of; some µs and 2 KiB each.
-constexpr int kAdoptedHotCount = 4096;
-constexpr int kAdoptedRareCount = 64;
+constexpr size_t kMaxThreadsPerCore = 4;
 
 // The longest message of a rare method for which the options have no limit. It is above any honest
 // question, and as many messages as may wait (RareCallQueue) take 1 GiB together.
@@ -44,22 +35,22 @@ constexpr int64_t kCheckMessageBytesMax = int64_t{64} << 10U;
 // Between two looks at whether all calls have ended: the end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
 
-// How long a call may hang that gRPC has forgotten as the drain began (ServerStop).
-constexpr int64_t kRefusalIntervalNs = 100'000'000;
-
 // How long a client may take to leave once its last call is answered: above a round trip to any,
 // and what a socket still holds of its reply. A client that is gone without a word costs this.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
 
+// The longest pause within a request that a stop waits for.
+constexpr int64_t kArrivalPauseNs = 300'000'000;
+
 size_t CoreCount() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 // Hands the calls of one rare method over.
-class RareHandler final : public UnaryHandler {
+class RareHandler final : public MethodHandler {
  public:
   RareHandler(RareCallQueue* queue, std::shared_ptr<metrics::MethodRecorder> requests)
       : queue_(queue), requests_(std::move(requests)) {}
 
-  void Handle(UnaryCall* call) override {
+  void Handle(Call* call) override {
     base::StatusOr<std::string> request = call->TakeRequest();
     if (!request.ok()) {
       RecordRefusal(*call, request.status().code());
@@ -68,7 +59,7 @@ class RareHandler final : public UnaryHandler {
     queue_->Put(std::make_unique<RareCall>(call, std::move(request.value()), requests_));
   }
 
-  void RecordRefusal(const UnaryCall& call, base::Code code) const override {
+  void RecordRefusal(const Call& call, base::Code code) const override {
     const int64_t now_ns = base::MonotonicNs();
     requests_->Record(code, metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
   }
@@ -92,75 +83,73 @@ std::shared_ptr<servable::Admission> AdmissionOf(const ServerOptions& options) {
 }
 
 size_t MaxThreadCount(const ServerOptions& options) {
-  return options.max_thread_count > 0 ? options.max_thread_count : kMaxPollersPerCore * CoreCount();
+  return options.max_thread_count > 0 ? options.max_thread_count : kMaxThreadsPerCore * CoreCount();
 }
 
-// What the options do not say of keepalive, in milliseconds. gRPC's own server closes a connection
-// whose client pings more often than every five minutes, or at all without a call, and looks after
-// two hours whether a client is still there.
-const std::pair<const char*, int> kKeepalive[] = {
-    // No gRPC client pings more often than that unless it was told to; three pings too early, and
-    // gRPC closes the connection.
-    {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000},
-    // A client that is gone without a word costs its connection for at most so long.
-    {GRPC_ARG_KEEPALIVE_TIME_MS, 60'000},
-    {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000},
-    // Both also where no call is under way.
-    {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
-    {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
-};
-
-void AddKeepalive(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  for (const auto& [name, value] : kKeepalive) {
-    if (options.channel_arguments.count(name) == 0) builder->AddChannelArgument(name, value);
-  }
+size_t ThreadCount(const ServerOptions& options) {
+  if (options.thread_count > 0) return options.thread_count;
+  return std::min(CoreCount(), MaxThreadCount(options));
 }
 
-void AddChannelArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  MessageEncoding::Configure(builder);
-  // Two servers on one port would each get a part of the requests: the second must fail instead.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  // Replies are bounded as they are made (base::ReplyBuffer).
-  builder->SetMaxSendMessageSize(INT32_MAX);
-  AddKeepalive(options, builder);
-  for (const auto& [name, value] : options.channel_arguments) {
-    std::visit([&, &key = name](const auto& v) { builder->AddChannelArgument(key, v); }, value);
-  }
+CallLimits CallLimitsOf(const ServerOptions& options, servable::Admission* admission,
+                        const ServerPhase* phase) {
+  CallLimits limits;
+  limits.admission = admission;
+  limits.budget = options.budget.get();
+  limits.reply_bytes_max = options.reply_bytes_max;
+  limits.message_bytes_max = options.max_message_bytes;
+  limits.first_version_wait_ns = options.first_version_wait_ns;
+  limits.request_ns_max = options.request_ns_max;
+  limits.reply_compression = options.reply_compression;
+  limits.phase = phase;
+  return limits;
 }
-
-// A queue is shut down and emptied before it may be destroyed.
-void ShutDownUnused(grpc::ServerCompletionQueue* queue) {
-  queue->Shutdown();
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue->Next(&tag, &ok)) {
-  }
-}
-
-bool IsUnixAddress(const std::string& address) { return address.rfind("unix:", 0) == 0; }
 
 }  // namespace
+
+WireLimits LimitsOf(
+    const std::map<std::string, std::variant<int, std::string>>& channel_arguments) {
+  constexpr int64_t kMillisecondNs = 1'000'000;
+  WireLimits limits;
+  const auto with = [&](const char* name, auto&& use) {
+    const auto found = channel_arguments.find(name);
+    if (found == channel_arguments.end()) return;
+    const int* const value = std::get_if<int>(&found->second);
+    // gRPC's INT_MAX is "never".
+    if (value != nullptr && *value >= 0) use(*value == INT32_MAX ? 0 : *value);
+  };
+  const auto milliseconds = [&](const char* name, int64_t* ns) {
+    with(name, [ns](int value) { *ns = value * kMillisecondNs; });
+  };
+  with("grpc.max_concurrent_streams", [&](int value) {
+    if (value > 0) limits.streams_per_connection = static_cast<uint32_t>(value);
+  });
+  with("grpc.max_metadata_size", [&](int value) {
+    if (value > 0) limits.header_list_bytes_max = static_cast<size_t>(value);
+  });
+  milliseconds("grpc.keepalive_time_ms", &limits.keepalive_ns);
+  milliseconds("grpc.keepalive_timeout_ms", &limits.keepalive_timeout_ns);
+  milliseconds("grpc.max_connection_idle_ms", &limits.idle_ns);
+  milliseconds("grpc.max_connection_age_ms", &limits.age_ns);
+  milliseconds("grpc.http2.min_ping_interval_without_data_ms", &limits.ping_interval_ns);
+  return limits;
+}
 
 struct Server::State {
   State(servable::ServingMap* map, ServerOptions server_options)
       : options(std::move(server_options)),
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
-        call_limits{admission.get(), options.budget.get(), options.reply_bytes_max,
-                    options.first_version_wait_ns},
-        parts{map, statistics.get(), options.spans.get()},
-        service(MessageEncoding(options.max_message_bytes, options.reply_compression)) {}
+        parts{map, statistics.get(), options.spans.get()} {
+    wire.limits = LimitsOf(options.channel_arguments);
+    wire.calls = CallLimitsOf(options, admission.get(), &phase);
+  }
 
   void AddMethods();
-  void AddReflection();
-  base::Status Listen();
-  std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& address) const;
-  void WaitForCalls();
-  void AdoptWaitingCalls();
-  void StopAsking();
+  void Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max = INT64_MAX,
+           MethodKind kind = MethodKind::kUnary);
   bool WaitForLastCall(int64_t timeout_ns);
-  bool Drain(ServerStop* stop, int64_t deadline_ns);
+  bool WaitForQuiet(int64_t timeout_ns);
   void End(int64_t timeout_ns);
 
   const ServerOptions options;
@@ -169,7 +158,6 @@ struct Server::State {
   bool has_ended = false;
   const std::shared_ptr<metrics::RequestStatistics> statistics;
   const std::shared_ptr<servable::Admission> admission;
-  const CallLimits call_limits;
 
   const ModelMethodParts parts;
 
@@ -183,143 +171,76 @@ struct Server::State {
   HealthService health;
   std::optional<ReflectionService> reflection;
   RareCallQueue rare_calls;
-  std::vector<std::unique_ptr<RareHandler>> rare_handlers;
+  std::vector<std::unique_ptr<MethodHandler>> rare_handlers;
 
-  RawService service;
-  std::vector<std::unique_ptr<CallSource>> sources;
-  UnknownMethods* unknown_methods = nullptr;  // one of `sources`
-  PollerPool::Queues queues;
-  std::shared_ptr<grpc::ServerCredentials> tls;  // null: none
-  std::unique_ptr<grpc::Server> server;
-  std::vector<int> ports;
-  std::unique_ptr<PollerPool> pollers;
-  // Set when `pollers` run: a load that began before the server listens may want them pinned.
+  Wire wire;
+  Network network{&wire};
+  std::optional<RequestThreads> threads;
+  // Set when `threads` run: a load that began before the server listens may want them pinned.
   std::atomic<bool> has_started{false};
 };
 
+void Server::State::Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max,
+                        MethodKind kind) {
+  wire.methods[path] = {path, kind, handler, message_bytes_max};
+}
+
 void Server::State::AddMethods() {
-  const auto add = [&](const std::string& path, UnaryHandler* handler,
-                       int64_t message_bytes_max = INT64_MAX) {
-    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &phase, &call_limits,
-                                                    message_bytes_max));
-  };
-  add("/tensorflow.serving.PredictionService/Predict", &predict);
-  add("/inference.GRPCInferenceService/ModelInfer", &infer);
-  add("/tensorflow.serving.PredictionService/GetModelMetadata", &metadata);
-  add("/tensorflow.serving.PredictionService/Classify", &classify);
-  add("/tensorflow.serving.PredictionService/Regress", &regress);
-  add("/tensorflow.serving.PredictionService/MultiInference", &multi_inference);
-  add("/tensorflow.serving.SessionService/SessionRun", &session_run);
-  add("/grpc.health.v1.Health/Check", &health, kCheckMessageBytesMax);
+  Add("/tensorflow.serving.PredictionService/Predict", &predict);
+  Add("/inference.GRPCInferenceService/ModelInfer", &infer);
+  Add("/tensorflow.serving.PredictionService/GetModelMetadata", &metadata);
+  Add("/tensorflow.serving.PredictionService/Classify", &classify);
+  Add("/tensorflow.serving.PredictionService/Regress", &regress);
+  Add("/tensorflow.serving.PredictionService/MultiInference", &multi_inference);
+  Add("/tensorflow.serving.SessionService/SessionRun", &session_run);
+  Add("/grpc.health.v1.Health/Check", health.check(), kCheckMessageBytesMax);
+  Add("/grpc.health.v1.Health/Watch", health.watch(), kCheckMessageBytesMax,
+      MethodKind::kServerStreaming);
   for (const std::string& path : options.rare_methods) {
     rare_handlers.push_back(std::make_unique<RareHandler>(
         &rare_calls, statistics->MethodWithoutModel(MethodNameOf(path))));
     const auto bytes_max = options.rare_message_bytes_max.find(path);
     const bool has_limit = bytes_max != options.rare_message_bytes_max.end();
-    add(path, rare_handlers.back().get(), has_limit ? bytes_max->second : kRareMessageBytesMax);
+    Add(path, rare_handlers.back().get(), has_limit ? bytes_max->second : kRareMessageBytesMax);
   }
-  sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &phase));
-  auto unknown = std::make_unique<UnknownMethods>(&phase);
-  unknown_methods = unknown.get();
-  sources.push_back(std::move(unknown));
-  if (options.reflection != nullptr) AddReflection();
-}
-
-void Server::State::AddReflection() {
+  if (options.reflection == nullptr) return;
   reflection.emplace(*options.reflection);
   for (const char* const edition : {"v1", "v1alpha"}) {
-    sources.push_back(std::make_unique<ReflectionMethod>(
-        std::string("/grpc.reflection.") + edition + ".ServerReflection/ServerReflectionInfo",
-        &service, &*reflection, &phase));
+    Add(std::string("/grpc.reflection.") + edition + ".ServerReflection/ServerReflectionInfo",
+        &*reflection, kCheckMessageBytesMax, MethodKind::kBidiStreaming);
   }
 }
 
-std::shared_ptr<grpc::ServerCredentials> Server::State::CredentialsOf(
-    const std::string& address) const {
-  if (tls == nullptr || IsUnixAddress(address)) return grpc::InsecureServerCredentials();
-  return tls;
-}
-
-base::Status Server::State::Listen() {
-  grpc::ServerBuilder builder;
-  AddChannelArguments(options, &builder);
-  if (options.certificates != nullptr) tls = TlsCredentials(options.certificates);
-  ports.assign(options.addresses.size(), 0);
-  for (size_t i = 0; i < options.addresses.size(); ++i) {
-    const std::string& address = options.addresses[i];
-    builder.AddListeningPort(address, CredentialsOf(address), &ports[i]);
-  }
-  builder.RegisterService(&service);
-  unknown_methods->RegisterWith(&builder);
-  const size_t queue_count = options.completion_queue_count > 0
-                                 ? options.completion_queue_count
-                                 : std::min(CoreCount(), MaxThreadCount(options));
-  for (size_t i = 0; i < queue_count; ++i) {
-    queues.push_back(std::make_unique<CallQueue>(builder.AddCompletionQueue()));
-  }
-  server = builder.BuildAndStart();
-  if (server != nullptr) return {};
-  // gRPC does not say which address it was.
-  std::string addresses;
-  for (const std::string& address : options.addresses) addresses += " " + address;
-  for (const auto& queue : queues) ShutDownUnused(queue->get());
-  queues.clear();
-  return {base::Code::kUnavailable,
-          "cannot listen on" + addresses +
-              ": an address is already in use, or this process may not bind it"};
-}
-
-void Server::State::WaitForCalls() {
-  for (const auto& source : sources) {
-    for (const auto& queue : queues) source->WaitForCall(queue.get());
-  }
-}
-
-void Server::State::AdoptWaitingCalls() {
-  for (const auto& source : sources) {
-    const int count = source->IsHot() ? kAdoptedHotCount : kAdoptedRareCount;
-    for (int i = 0; i < count; ++i) source->WaitForCall(queues[i % queues.size()].get());
-  }
-}
-
-void Server::State::StopAsking() {
-  phase.is_stopping = true;
-  pollers->ReleaseAwaiting();
-  const auto is_asking = [](const auto& queue) { return queue->is_asking(); };
-  while (std::any_of(queues.begin(), queues.end(), is_asking)) base::SleepNs(kEndPollNs);
-}
-
-// False where `timeout_ns` passed first.
+// False if `timeout_ns` passed first. A client that has begun a call and sends nothing is not
+// waited for.
 bool Server::State::WaitForLastCall(int64_t timeout_ns) {
-  const int64_t deadline_ns = base::MonotonicNs() + timeout_ns;
-  const auto is_used = [](const auto& queue) { return queue->call_count() > 0; };
-  while (std::any_of(queues.begin(), queues.end(), is_used)) {
-    if (base::MonotonicNs() >= deadline_ns) return false;
+  const int64_t begin_ns = base::MonotonicNs();
+  while (wire.call_count.load() > 0) {
+    const int64_t now_ns = base::MonotonicNs();
+    if (wire.arrived_call_count.load() == 0 && !network.IsReceiving(now_ns - kArrivalPauseNs)) {
+      return true;
+    }
+    if (now_ns - begin_ns >= timeout_ns) return false;
     base::SleepNs(kEndPollNs);
   }
   return true;
 }
 
-// False where `deadline_ns` came first.
-bool Server::State::Drain(ServerStop* stop, int64_t deadline_ns) {
-  int64_t left_ns = 0;
-  while ((left_ns = deadline_ns - base::MonotonicNs()) > 0) {
-    stop->RefuseForgottenCalls();
-    if (WaitForLastCall(std::min(left_ns, kRefusalIntervalNs))) return true;
+// False if `timeout_ns` passed before all clients had left.
+bool Server::State::WaitForQuiet(int64_t timeout_ns) {
+  const int64_t begin_ns = base::MonotonicNs();
+  while (network.connection_count() > 0) {
+    if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
+    base::SleepNs(kEndPollNs);
   }
-  return false;
+  return true;
 }
 
-// Ends the threads once no call is left; leaves them be where one still is after `timeout_ns`.
+// Ends the threads once no call is left; leaves them be if one still is after `timeout_ns`.
 void Server::State::End(int64_t timeout_ns) {
-  // With the watchdog still there: a run learns of its cancellation from another thread.
-  if (!WaitForLastCall(timeout_ns)) return;
-  pollers->StopWatching();
-  // It may have begun a last wait for a call, which counts by now.
-  has_ended = WaitForLastCall(timeout_ns);
-  if (!has_ended) return;
-  for (const auto& queue : queues) queue->get()->Shutdown();
-  pollers->Join();
+  (void)WaitForLastCall(timeout_ns);
+  threads->Stop();
+  has_ended = threads->Join(timeout_ns);
 }
 
 Server::Server(servable::ServingMap* map, ServerOptions options)
@@ -332,24 +253,21 @@ Server::~Server() {
 }
 
 base::Status Server::Start() {
-  if (state_->server != nullptr || state_->has_drained || !state_->sources.empty()) {
+  if (state_->has_drained || !state_->wire.methods.empty()) {
     return base::FailedPrecondition("the server was started before; make another");
   }
   state_->AddMethods();
-  MILLPOND_RETURN_IF_ERROR(state_->Listen());
-  state_->pollers = std::make_unique<PollerPool>(state_->queues, MaxThreadCount(state_->options));
-  state_->WaitForCalls();
-  state_->pollers->Start();
+  MILLPOND_RETURN_IF_ERROR(
+      state_->network.Listen(state_->options.addresses, state_->options.certificates));
+  state_->threads.emplace(&state_->network, ThreadCount(state_->options),
+                          MaxThreadCount(state_->options));
+  state_->wire.calls.threads = &*state_->threads;
+  state_->threads->Start();
   state_->has_started = true;
   return {};
 }
 
-int Server::port() const {
-  for (size_t i = 0; i < state_->ports.size(); ++i) {
-    if (!IsUnixAddress(state_->options.addresses[i])) return state_->ports[i];
-  }
-  return 0;
-}
+int Server::port() const { return state_->network.port(); }
 
 std::unique_ptr<RareCall> Server::TakeRareCall(int64_t timeout_ns) {
   return state_->rare_calls.Take(timeout_ns);
@@ -362,7 +280,7 @@ void Server::SetHealth(const std::string& service, bool is_serving) {
 void Server::RemoveHealth(const std::string& service) { state_->health.Remove(service); }
 
 bool Server::PinRequestThreads(bool is_pinned) {
-  return state_->has_started && state_->pollers->PinToCores(is_pinned);
+  return state_->has_started && state_->threads->PinToCores(is_pinned);
 }
 
 bool Server::Shutdown(int64_t drain_ns) {
@@ -370,24 +288,32 @@ bool Server::Shutdown(int64_t drain_ns) {
   state_->has_drained = true;
   state_->health.Close();
   if (state_->reflection) state_->reflection->Close();
-  if (state_->server == nullptr) {
+  if (!state_->has_started) {
     state_->has_ended = true;
     return true;
   }
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
-  if (drain_ns > 0) state_->AdoptWaitingCalls();
-  state_->StopAsking();
-  ServerStop stop(state_->server.get());
-  // No longer than our calls: gRPC would wait for what keeps a connection open too.
-  state_->has_drained = state_->Drain(&stop, deadline_ns);
-  // First, or the threads that its end sets free would run what waits.
+  state_->network.StopListening();
+  state_->phase.is_stopping = true;
+  state_->threads->ReleaseAwaiting();
+  state_->network.SayGoodbye();
+  // A client sends until it has read the goodbye; its connection ends when its calls are answered
+  // and it has nothing more to send.
+  const int64_t left_ns = std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
+  state_->WaitForQuiet(std::min(left_ns, kGoodbyeNs));
+  state_->has_drained =
+      state_->WaitForLastCall(std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0));
   state_->phase.is_cut_short = !*state_->has_drained;
-  stop.EndConnections(*state_->has_drained ? kGoodbyeNs : 0);
+  if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kGoodbyeNs);
   state_->rare_calls.Close();
+  state_->network.CloseAll();
   state_->End(kCutShortNs);
   return *state_->has_drained;
 }
 
-std::string GrpcVersion() { return grpc::Version(); }
+std::string WireVersions() {
+  return std::string("nghttp2 ") + nghttp2_version(0)->version_str + ", " +
+         OpenSSL_version(OPENSSL_VERSION);
+}
 
 }  // namespace millpond::rpc

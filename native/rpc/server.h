@@ -12,10 +12,11 @@
 #include "native/base/status.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
+#include "native/rpc/certificates.h"
 #include "native/rpc/message_encoding.h"
 #include "native/rpc/rare_call_queue.h"
 #include "native/rpc/reflection_service.h"
-#include "native/rpc/server_credentials.h"
+#include "native/rpc/wire_limits.h"
 #include "native/servable/admission.h"
 #include "native/servable/serving_map.h"
 #include "native/tensor/tensor_codec.h"
@@ -25,8 +26,9 @@ namespace millpond::rpc {
 struct ServerOptions {
   // `HOST:PORT`, port 0 for a free one, or `unix:PATH`.
   std::vector<std::string> addresses;
-  int completion_queue_count = 0;  // 0: one a core, and no more than threads
-  // Threads that run requests at a time; 0: four a core. At least one for each queue.
+  // Threads in the steady state; 0: one a core, and no more than max_thread_count.
+  int thread_count = 0;
+  // Threads that run requests at a time; 0: four a core. At least thread_count.
   int max_thread_count = 0;
   // Which requests come in; where it is null the server makes one of its own.
   std::shared_ptr<servable::Admission> admission;
@@ -36,7 +38,10 @@ struct ServerOptions {
   size_t reply_bytes_max = base::kMaxReplyBytes;
   // Where the bytes under way are counted, together with those over HTTP; null: they are not.
   std::shared_ptr<base::ByteBudget> budget;
+  // gRPC's channel arguments, by name, like "grpc.keepalive_time_ms"; see LimitsOf.
   std::map<std::string, std::variant<int, std::string>> channel_arguments;
+  // The deadline of a request to a model that has none; 0: none.
+  int64_t request_ns_max = 0;
   // Full names of methods that TakeRareCall brings to the control plane.
   std::vector<std::string> rare_methods;
   // By a rare method's full name: how long a message of it may be. Others have 4 MiB.
@@ -57,7 +62,7 @@ struct ServerOptions {
   std::shared_ptr<const ReflectionTable> reflection;
 };
 
-// The gRPC server: completion queues, their threads and the methods.
+// The gRPC server: the network, the threads and the methods.
 //
 // Thread: the control plane's, one at a time; TakeRareCall from any, at once. Lifetime: the serving
 // map outlives it.
@@ -78,7 +83,7 @@ class Server {
   void SetHealth(const std::string& service, bool is_serving);
   void RemoveHealth(const std::string& service);
 
-  // See PollerPool::PinToCores; false before Start too. Any thread, until Shutdown.
+  // See RequestThreads::PinToCores; false before Start too. Any thread, until Shutdown.
   bool PinRequestThreads(bool is_pinned);
 
   // Takes no new call and lets those that have arrived finish, waiting ones too; cancels after
@@ -99,7 +104,12 @@ class Server {
   std::unique_ptr<State> state_;
 };
 
-// The version of gRPC in this process, like "1.51.1".
-std::string GrpcVersion();
+// Returns the limits of a server with these of gRPC's channel arguments: max_concurrent_streams,
+// keepalive_time_ms, keepalive_timeout_ms, max_connection_idle_ms, max_connection_age_ms,
+// max_metadata_size and http2.min_ping_interval_without_data_ms. Others have no effect.
+WireLimits LimitsOf(const std::map<std::string, std::variant<int, std::string>>& channel_arguments);
+
+// The versions of the libraries that speak to clients, like "nghttp2 1.52.0, OpenSSL 3.0.19".
+std::string WireVersions();
 
 }  // namespace millpond::rpc

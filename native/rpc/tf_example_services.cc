@@ -31,7 +31,7 @@ base::Status RegressHandler::Answer(ModelCall* call) const {
   return call->SetReply(std::move(reply));
 }
 
-std::string MultiInferenceHandler::ModelNameOf(const UnaryCall& call) const {
+std::string MultiInferenceHandler::ModelNameOf(const Call& call) const {
   constexpr uint32_t kTasks = 1;
   base::WireReader request = call.request();
   base::WireTag tag;

@@ -30,7 +30,7 @@ class MultiInferenceHandler final : public ModelMethod {
   explicit MultiInferenceHandler(const ModelMethodParts& parts)
       : ModelMethod(metrics::Method::kMultiInference, parts) {}
   // Of the first task.
-  std::string ModelNameOf(const UnaryCall& call) const override;
+  std::string ModelNameOf(const Call& call) const override;
 
  protected:
   base::Status Answer(ModelCall* call) const override;

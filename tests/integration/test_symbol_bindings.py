@@ -1,8 +1,7 @@
-"""Checks which libraries a server process calls: gRPC's own, or those inside TensorFlow.
+"""Checks which libraries a server process calls: its own, or those inside TensorFlow.
 
-libtensorflow_cc exports a gRPC, a BoringSSL, a zlib and a re2 that are not compatible with Debian's
-(see serving/data_plane/_native.py). The dynamic linker prints its bindings itself, with
-LD_DEBUG=bindings; LD_BIND_NOW makes it bind everything.
+libtensorflow_cc exports a BoringSSL and a zlib of its own (see native/CMakeLists.txt). The dynamic
+linker prints its bindings itself, with LD_DEBUG=bindings; LD_BIND_NOW makes it bind everything.
 """
 
 import os
@@ -43,17 +42,9 @@ server.shutdown(0)
 BINDING = re.compile(
     rb"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: (?:normal|protected) symbol `(\S+?)'"
 )
-GRPC_FAMILY = (
-    "libgrpc",
-    "libgpr.",
-    "libssl.",
-    "libcrypto.",
-    "libz.",
-    "libre2.",
-    "libcares.",
-    "libaddress_sorting",
-    "libupb",
-)
+# The wire's libraries: nghttp2 is linked dynamically, OpenSSL and zlib statically, with hidden symbols.
+NGHTTP2 = "libnghttp2."
+SYSTEM_LIBRARIES = ("libssl.", "libcrypto.", "libz.", NGHTTP2)
 TENSORFLOW = "libtensorflow"
 PYTHON_SSL = "_ssl."
 # Libraries of tensorflow-text, with their own copies of re2, zlib and abseil.
@@ -68,7 +59,7 @@ def library(path: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def bindings(tmp_path_factory: pytest.TempPathFactory) -> "Counter[tuple[str, str, bytes]]":
-    """Returns (from, to, symbol) of each binding between gRPC's libraries, TensorFlow's and the
+    """Returns (from, to, symbol) of each binding between the wire's libraries, TensorFlow's and the
     module.
     """
     log_path = tmp_path_factory.mktemp("bindings") / "ld"
@@ -102,7 +93,7 @@ def bindings(tmp_path_factory: pytest.TempPathFactory) -> "Counter[tuple[str, st
 
 
 def is_ours(name: str) -> bool:
-    names = (*GRPC_FAMILY, TENSORFLOW, OP_LIBRARY, PYTHON_SSL, "_data_plane")
+    names = (*SYSTEM_LIBRARIES, TENSORFLOW, OP_LIBRARY, PYTHON_SSL, "_data_plane")
     return name.startswith(names)
 
 
@@ -117,54 +108,22 @@ def crossing(
     )
 
 
-def test_grpcs_libraries_call_nothing_of_tensorflows(
+def test_module_has_its_own_openssl_and_zlib(bindings: "Counter[tuple[str, str, bytes]]"):
+    called = {symbol for source, _, symbol in bindings if source.startswith("_data_plane")}
+    foreign = [
+        s for s in called if s.startswith((b"SSL_", b"X509_", b"EVP_", b"inflate", b"deflate"))
+    ]
+    assert foreign == []
+    # The bindings were really read.
+    assert any(b"tensorflow" in symbol for symbol in called)
+    assert any(symbol.startswith(b"nghttp2_session_") for symbol in called)
+
+
+def test_nghttp2_and_tensorflow_call_nothing_of_each_other(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
-    assert crossing(bindings, GRPC_FAMILY, (TENSORFLOW,)) == []
-
-
-def test_tensorflows_libraries_call_nothing_of_grpcs(
-    bindings: "Counter[tuple[str, str, bytes]]",
-):
-    assert crossing(bindings, (TENSORFLOW,), GRPC_FAMILY) == []
-
-
-def test_module_calls_own_tensorflow_and_grpc(
-    bindings: "Counter[tuple[str, str, bytes]]",
-):
-    symbols = {
-        target: {
-            symbol
-            for source, bound, symbol in bindings
-            if source.startswith("_data_plane") and bound.startswith(target)
-        }
-        for target in (TENSORFLOW, "libgrpc")
-    }
-    assert [s for s in symbols[TENSORFLOW] if b"grpc" in s.lower()] == []
-    assert [s for s in symbols["libgrpc"] if b"tensorflow" in s or b"3tsl" in s] == []
-    # The module does call both: the bindings were really read.
-    assert any(b"tensorflow" in symbol for symbol in symbols[TENSORFLOW])
-    assert any(b"grpc" in symbol for symbol in symbols["libgrpc"])
-
-
-def test_openssl_and_others_bind_to_debian_libraries(
-    bindings: "Counter[tuple[str, str, bytes]]",
-):
-    called = {
-        target.split(".so")[0]
-        for source, target, _ in bindings
-        if source.startswith("libgrpc") and not target.startswith("libgrpc")
-    }
-    assert {"libssl", "libcrypto", "libz", "libre2", "libcares"} <= called
-
-
-def test_module_decompresses_by_debians_zlib(bindings: "Counter[tuple[str, str, bytes]]"):
-    inflating = {
-        target.split(".so")[0]
-        for source, target, symbol in bindings
-        if source.startswith("_data_plane") and symbol.startswith(b"inflate")
-    }
-    assert inflating == {"libz"}
+    assert crossing(bindings, (NGHTTP2,), (TENSORFLOW,)) == []
+    assert crossing(bindings, (TENSORFLOW,), SYSTEM_LIBRARIES) == []
 
 
 def test_python_ssl_calls_nothing_of_tensorflow(
@@ -174,10 +133,10 @@ def test_python_ssl_calls_nothing_of_tensorflow(
     assert any(source.startswith(PYTHON_SSL) for source, _, _ in bindings)
 
 
-def test_op_library_calls_tensorflow_but_not_grpc(
+def test_op_library_calls_tensorflow_only(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
-    assert crossing(bindings, (OP_LIBRARY,), GRPC_FAMILY) == []
+    assert crossing(bindings, (OP_LIBRARY,), SYSTEM_LIBRARIES) == []
     called = {
         symbol
         for source, target, symbol in bindings
@@ -186,7 +145,7 @@ def test_op_library_calls_tensorflow_but_not_grpc(
     assert any(b"OpDefBuilderWrapper" in symbol for symbol in called)
 
 
-def test_grpc_and_module_call_nothing_of_op_library(
+def test_module_calls_nothing_of_op_library(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
-    assert crossing(bindings, (*GRPC_FAMILY, "_data_plane"), (OP_LIBRARY,)) == []
+    assert crossing(bindings, (*SYSTEM_LIBRARIES, "_data_plane"), (OP_LIBRARY,)) == []

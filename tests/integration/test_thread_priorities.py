@@ -103,7 +103,9 @@ def test_completion_queues_keep_their_priority(
         load_priority=load_priority,
         grpc_completion_queue_count=3,
     )
-    queues = [thread for thread, name in thread_names(server).items() if name.startswith("cq-")]
+    queues = [
+        thread for thread, name in thread_names(server).items() if name.startswith("request-")
+    ]
     assert len(queues) >= 3
     assert {policies(server)[thread] for thread in queues} == {os.SCHED_OTHER}
     assert {nice_values(server)[thread] for thread in queues} == {0}
@@ -160,7 +162,11 @@ CORES = os.sched_getaffinity(0)
 def request_cores(server: ModelServer) -> list[set[int]]:
     """Returns the cores of each request thread."""
     names = thread_names(server)
-    return [os.sched_getaffinity(thread) for thread, name in names.items() if name[:3] == "cq-"]
+    return [
+        os.sched_getaffinity(thread)
+        for thread, name in names.items()
+        if name.startswith("request-")
+    ]
 
 
 def are_pinned(server: ModelServer) -> bool:

@@ -153,7 +153,7 @@ TEST_F(AdmissionOfCallsTest, ParkedRequestsRunInTheOrderOfTheirArrival) {
     }));
     ASSERT_TRUE(servable::PublishHighest(map_, models.back()->entry).ok());
   }
-  options_.completion_queue_count = 1;
+  options_.thread_count = 1;
   admission_ = options_.admission = std::make_shared<servable::Admission>(100);
   options_.max_thread_count = 1;
   Start();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/rpc/request_threads.h"
 #include "tests/native/served_models.h"
 
 namespace millpond::rpc {
@@ -65,7 +66,7 @@ TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
 TEST_F(FirstVersionWaitTest, WaitingRequestsReleaseTheirReadBytes) {
   constexpr int kCount = 8;
   constexpr int64_t kTensorBytes = 1'000'000;
-  options_.completion_queue_count = 1;
+  options_.thread_count = 1;
   options_.budget = std::make_shared<base::ByteBudget>(kCount / 2 * kTensorBytes);
   StartWaiting(kLongNs, /*thread_count=*/1);
   const std::string request = testing::PredictMessage(testing::ModelSpecMessage("late"),
@@ -82,7 +83,10 @@ TEST_F(FirstVersionWaitTest, WaitingRequestsReleaseTheirReadBytes) {
   ASSERT_TRUE(map_.SetRouting("late", {}).ok());
   EXPECT_TRUE(Predict("m").status.ok());
   ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
-  for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
+  for (auto& reply : replies) {
+    const RawClient::Reply answer = reply.get();
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  }
   EXPECT_EQ(options_.budget->refused_count(), 0);
   while (options_.budget->in_use_bytes() > 0) std::this_thread::yield();
 }
@@ -143,8 +147,9 @@ TEST_F(FirstVersionWaitTest, AServerThatStopsDoesNotWait) {
 }
 
 TEST_F(FirstVersionWaitTest, BeyondTheBoundRequestsAreAnsweredAtOnce) {
+  options_.channel_arguments["grpc.max_concurrent_streams"] = 2'000;
   StartWaiting(kLongNs);
-  const int count = static_cast<int>(AwaitingRequests::kCountMax);
+  const int count = static_cast<int>(RequestThreads::kAwaitingMax);
   Replies replies = BeginLate(count);
   // The requests that have arrived may not wait yet: some of them are let in until the place is
   // full.

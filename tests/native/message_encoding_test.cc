@@ -1,13 +1,11 @@
 #include "native/rpc/message_encoding.h"
 
-#include <arpa/inet.h>
 #include <grpc/compression.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <string>
 
+#include "tests/native/raw_http2.h"
 #include "tests/native/served_models.h"
 
 // Declared as in message_encoding.cc; it also works on the client's calls.
@@ -101,69 +99,23 @@ TEST_F(MessageEncodingTest, MessageGrowingBeyondTheLimitIsRefused) {
 
 // --- messages that gRPC's own client never sends -------------------------------------------------
 
-// An HTTP/2 frame: a length in three bytes, type, flags, stream.
-std::string Frame(char type, char flags, char stream, const std::string& payload) {
-  const auto size = payload.size();
-  const std::string head = {static_cast<char>(size >> 16U),
-                            static_cast<char>(size >> 8U),
-                            static_cast<char>(size),
-                            type,
-                            flags,
-                            0,
-                            0,
-                            0,
-                            stream};
-  return head + payload;
-}
-
-// HPACK: a literal without indexing and without Huffman coding.
-std::string Header(const std::string& name, const std::string& value) {
-  const auto text = [](const std::string& s) { return static_cast<char>(s.size()) + s; };
-  return std::string(1, '\0') + text(name) + text(value);
-}
-
-// Sends a call on a new connection; its one message is `message`, flagged as compressed by
-// `encoding`.
-std::string FlaggedCall(const std::string& encoding, const std::string& message) {
-  constexpr char kData = 0;
-  constexpr char kHeaders = 1;
-  constexpr char kSettings = 4;
-  constexpr char kEndStream = 1;
-  constexpr char kEndHeaders = 4;
-  const std::string headers =
-      Header(":method", "POST") + Header(":scheme", "http") + Header(":path", kPredictPath) +
-      Header(":authority", "test") + Header("te", "trailers") +
-      Header("content-type", "application/grpc") + Header("grpc-encoding", encoding);
-  const std::string length = {0, 0, 0, static_cast<char>(message.size())};
-  return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, "") +
-         Frame(kHeaders, kEndHeaders, 1, headers) +
-         Frame(kData, kEndStream, 1, '\1' + length + message);
-}
-
-// Returns the server's whole answer to `bytes`, up to the end of the first call's trailers.
-std::string AnswerTo(const std::string& bytes, int port) {
-  const int connection = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  EXPECT_EQ(send(connection, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  std::string answer;
-  char block[4096];
-  ssize_t got = 1;
-  while (got > 0 && answer.find("grpc-status") == std::string::npos) {
-    got = recv(connection, block, sizeof(block), 0);
-    if (got > 0) answer.append(block, static_cast<size_t>(got));
-  }
-  close(connection);
-  return answer;
+// Returns the headers of the server's answer to a call of which the one message is flagged as
+// compressed by `encoding`.
+std::string AnswerTo(const std::string& encoding, const std::string& message, int port) {
+  testing::RawHttp2 connection(port);
+  connection.Begin();
+  connection.SendFrame(
+      testing::kHeadersFrame, testing::kEndHeaders, 1,
+      testing::GrpcHeaders(kPredictPath, testing::LiteralHeader("grpc-encoding", encoding)));
+  connection.SendFrame(testing::kDataFrame, testing::kEndStream, 1,
+                       testing::GrpcMessage(message, true));
+  return connection.HeadersToTheEnd();
 }
 
 TEST_F(MessageEncodingTest, UnknownCompressionIsUnimplementedAndListsKnown) {
   Start();
   for (const char* const encoding : {"br", "snappy", "identity"}) {
-    const std::string answer = AnswerTo(FlaggedCall(encoding, Request("m")), server_->port());
+    const std::string answer = AnswerTo(encoding, Request("m"), server_->port());
     EXPECT_NE(answer.find("is none of gzip and deflate"), std::string::npos) << encoding;
     EXPECT_NE(answer.find("grpc-accept-encoding"), std::string::npos) << encoding;
   }
@@ -174,7 +126,7 @@ TEST_F(MessageEncodingTest, UnknownCompressionIsUnimplementedAndListsKnown) {
 
 TEST_F(MessageEncodingTest, AMessageThatDoesNotDecompressIsInternal) {
   Start();
-  const std::string answer = AnswerTo(FlaggedCall("gzip", Request("m")), server_->port());
+  const std::string answer = AnswerTo("gzip", Request("m"), server_->port());
   EXPECT_NE(answer.find("does not decompress"), std::string::npos);
   EXPECT_EQ(UnmatchedRequests().count_by_code[static_cast<size_t>(base::Code::kInternal)], 1);
 }

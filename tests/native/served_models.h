@@ -30,17 +30,20 @@ inline constexpr char kTensor[] = "the bytes of a tensor";
 // Above the time of any machine; a test that needs it has failed.
 inline constexpr int64_t kForeverNs = 60'000'000'000;
 
-// A server on a free port, with a client of it. "m" is a model that answers at once; "held" is one
-// whose runs wait for the gate.
+// A server on a free port, with a client of it. "m" is a model that answers at once; the runs of
+// "held" and "also_held" wait for the gate.
 class ServedModels : public ::testing::Test {
  protected:
   ServedModels()
       : quick_("m", 7),
-        held_("held", 1, [this](const tensor::RunContext& run) { return gate_.Pass(run); }) {
+        held_("held", 1, [this](const tensor::RunContext& run) { return gate_.Pass(run); }),
+        also_held_("also_held", 1,
+                   [this](const tensor::RunContext& run) { return gate_.Pass(run); }) {
     EXPECT_TRUE(servable::PublishHighest(map_, quick_.entry).ok());
     EXPECT_TRUE(servable::PublishHighest(map_, held_.entry).ok());
+    EXPECT_TRUE(servable::PublishHighest(map_, also_held_.entry).ok());
     options_.addresses = {"127.0.0.1:0"};
-    options_.completion_queue_count = 2;
+    options_.thread_count = 2;
     options_.rare_methods = {kRarePath};
     options_.statistics = statistics_;
   }
@@ -64,12 +67,14 @@ class ServedModels : public ::testing::Test {
     return client_->Call(kPredictPath, Request(name));
   }
 
-  // Starts the requested number of runs of "held"; returns once all of them run.
+  // Starts the requested number of runs, of "held" and "also_held" in turn: one model gets a share
+  // of the threads only. Returns once all of them run.
   std::vector<std::future<RawClient::Reply>> BeginHeld(int count) {
     const int before_count = gate_.arrived_count();
     std::vector<std::future<RawClient::Reply>> replies;
-    for (int i = 0; i < count; ++i)
-      replies.push_back(client_->Begin(kPredictPath, Request("held")));
+    for (int i = 0; i < count; ++i) {
+      replies.push_back(client_->Begin(kPredictPath, Request(i % 2 == 0 ? "held" : "also_held")));
+    }
     gate_.WaitForArrivals(before_count + count);
     return replies;
   }
@@ -86,6 +91,7 @@ class ServedModels : public ::testing::Test {
   Gate gate_;
   Scripted quick_;
   Scripted held_;
+  Scripted also_held_;
   servable::ServingMap map_;
   const std::shared_ptr<metrics::RequestStatistics> statistics_ =
       std::make_shared<metrics::RequestStatistics>(/*now_ns=*/0);

@@ -1,4 +1,4 @@
-#include "native/rpc/server_credentials.h"
+#include "native/rpc/certificates.h"
 
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ const Identity& Second() {
   return identity;
 }
 
-class ServerCredentialsTest : public testing::ServedModels {
+class CertificatesTest : public testing::ServedModels {
  protected:
   void StartWith(const std::string& client_ca = "", bool is_client_required = false) {
     certificates_ = std::make_shared<ServerCertificates>(
@@ -84,26 +84,26 @@ class ServerCredentialsTest : public testing::ServedModels {
   std::shared_ptr<ServerCertificates> certificates_;
 };
 
-TEST_F(ServerCredentialsTest, OnlyTlsClientsThatTrustTheCertificateAreServed) {
+TEST_F(CertificatesTest, OnlyTlsClientsThatTrustTheCertificateAreServed) {
   StartWith();
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
   EXPECT_EQ(Ask(*Client(Second())), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Ask(*client_), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(ServerCredentialsTest, ClientsWithoutRequiredCertificateAreRefused) {
+TEST_F(CertificatesTest, ClientsWithoutRequiredCertificateAreRefused) {
   StartWith(Second().certificate, /*is_client_required=*/true);
   EXPECT_EQ(Ask(*Client(First(), &Second())), grpc::StatusCode::OK);
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Ask(*Client(First(), &First())), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(ServerCredentialsTest, ClientCertificateIsOptionalByDefault) {
+TEST_F(CertificatesTest, ClientCertificateIsOptionalByDefault) {
   StartWith(Second().certificate);
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
 }
 
-TEST_F(ServerCredentialsTest, ReplacedCertificatesApplyToNewConnections) {
+TEST_F(CertificatesTest, ReplacedCertificatesApplyToNewConnections) {
   StartWith();
   const auto before = Client(First());
   EXPECT_EQ(Ask(*before), grpc::StatusCode::OK);
@@ -113,14 +113,14 @@ TEST_F(ServerCredentialsTest, ReplacedCertificatesApplyToNewConnections) {
   EXPECT_EQ(Ask(*before), grpc::StatusCode::OK);
 }
 
-TEST_F(ServerCredentialsTest, AReplacedCaDecidesWhichClientsAreServed) {
+TEST_F(CertificatesTest, AReplacedCaDecidesWhichClientsAreServed) {
   StartWith(First().certificate, /*is_client_required=*/true);
   EXPECT_EQ(Ask(*Client(First(), &Second())), grpc::StatusCode::UNAVAILABLE);
   certificates_->Replace({First().key, First().certificate, Second().certificate});
   EXPECT_EQ(Ask(*Client(First(), &Second())), grpc::StatusCode::OK);
 }
 
-TEST_F(ServerCredentialsTest, AUnixSocketStaysPlain) {
+TEST_F(CertificatesTest, AUnixSocketStaysPlain) {
   const testing::TemporaryDirectory directory;
   const std::string address = "unix:" + directory.File("plain.sock");
   options_.addresses.push_back(address);
@@ -128,14 +128,14 @@ TEST_F(ServerCredentialsTest, AUnixSocketStaysPlain) {
   EXPECT_EQ(Ask(RawClient(address)), grpc::StatusCode::OK);
 }
 
-TEST_F(ServerCredentialsTest, CertificatesRefusedByGrpcStopTheStart) {
+TEST_F(CertificatesTest, CertificatesThatOpenSslRefusesStopTheStart) {
   options_.certificates =
       std::make_shared<ServerCertificates>(Certificates{"no key", "no certificate", ""}, false);
   rpc::Server server(&map_, options_);
   EXPECT_EQ(server.Start().code(), base::Code::kUnavailable);
 }
 
-TEST_F(ServerCredentialsTest, ReplacedCertificatesThatGrpcRefusesLeaveTheOldOnes) {
+TEST_F(CertificatesTest, ReplacedCertificatesThatAreRefusedLeaveTheOldOnes) {
   StartWith();
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
   certificates_->Replace({"no key", "no certificate", ""});

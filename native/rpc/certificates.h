@@ -1,0 +1,47 @@
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "native/base/status.h"
+
+namespace millpond::rpc {
+
+// The identity of a TLS server, as PEM text.
+struct Certificates {
+  std::string key;
+  std::string chain;      // the server's certificate first
+  std::string client_ca;  // who signs the certificates of clients; "": the server asks for none
+};
+
+// The certificates that a server shows now. A connection takes them as they are when it is
+// accepted, and keeps them.
+//
+// Thread: any. The control plane has checked them before.
+class ServerCertificates {
+ public:
+  // `is_client_required`: only clients with a certificate of client_ca are served.
+  ServerCertificates(Certificates certificates, bool is_client_required);
+
+  void Replace(Certificates certificates);
+
+  bool is_client_required() const { return is_client_required_; }
+
+  // Returns what new connections use; null if OpenSSL refused the certificates.
+  std::shared_ptr<SSL_CTX> context() const;
+
+ private:
+  const bool is_client_required_;
+  mutable std::mutex mutex_;  // held to copy a pointer
+  std::shared_ptr<SSL_CTX> context_;
+};
+
+// Returns the OpenSSL context of a server with `certificates`. INVALID_ARGUMENT with OpenSSL's
+// reason if they do not parse, or if the key is not the certificate's.
+base::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const Certificates& certificates,
+                                                        bool is_client_required);
+
+}  // namespace millpond::rpc

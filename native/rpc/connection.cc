@@ -1,0 +1,676 @@
+#include "native/rpc/connection.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/rpc/grpc_text.h"
+
+namespace millpond::rpc {
+namespace {
+
+// For large tensors: a client may send so much of one message, and of all on a connection, before
+// this server has read any of it. It is read as it comes, so this is what a round trip carries.
+constexpr int32_t kStreamWindowBytes = 4 << 20;
+constexpr int32_t kConnectionWindowBytes = 16 << 20;
+// Larger frames than HTTP/2's least: fewer headers between the parts of a tensor.
+constexpr uint32_t kFrameBytesMax = 65'536;
+
+// What a turn reads before others have theirs.
+constexpr int kReadsPerTurn = 16;
+
+// Bytes wait in nghttp2, which knows the client's windows and its streams, and not here.
+constexpr size_t kOutputBytesMax = 262'144;
+
+// A thread that says goodbye waits so long for the client to have seen it.
+constexpr int64_t kGoodbyeNs = 1'000'000'000;
+
+// The opaque data of PINGs: which of ours an answer is for.
+constexpr std::array<uint8_t, 8> kGoodbyePing = {'g', 'o', 'o', 'd', 'b', 'y', 'e', '\0'};
+constexpr std::array<uint8_t, 8> kAlivePing = {'a', 'l', 'i', 'v', 'e', '\0', '\0', '\0'};
+
+std::string_view Text(const uint8_t* bytes, size_t size) {
+  return {reinterpret_cast<const char*>(bytes), size};
+}
+
+// The text must live until nghttp2 has packed the headers: it copies what is no literal.
+nghttp2_nv Header(std::string_view name, std::string_view value, bool is_literal) {
+  const uint8_t flags = is_literal ? NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE
+                                   : NGHTTP2_NV_FLAG_NO_COPY_NAME;
+  return {reinterpret_cast<uint8_t*>(const_cast<char*>(name.data())),
+          reinterpret_cast<uint8_t*>(const_cast<char*>(value.data())), name.size(), value.size(),
+          flags};
+}
+nghttp2_nv Literal(std::string_view name, std::string_view value) {
+  return Header(name, value, true);
+}
+
+// The headers of the end of a call. Borrows from itself.
+class EndHeaders {
+ public:
+  EndHeaders(const Call::Outgoing& out, bool is_all) {
+    if (is_all) {
+      Add(":status", "200");
+      Add("content-type", "application/grpc");
+    }
+    const base::Status& status = *out.end;
+    code_ = std::to_string(static_cast<int>(status.code()));
+    Add("grpc-status", code_);
+    if (!status.ok()) {
+      message_ = PercentEncode(base::WithShortMessage(status).message());
+      Add("grpc-message", message_);
+    }
+    if (out.pushback_ms >= 0) {
+      pushback_ = std::to_string(out.pushback_ms);
+      Add("grpc-retry-pushback-ms", pushback_);
+    }
+    if (out.names_encodings) Add("grpc-accept-encoding", kAcceptedEncodings);
+  }
+
+  const nghttp2_nv* data() const { return headers_.data(); }
+  size_t size() const { return size_; }
+
+ private:
+  void Add(std::string_view name, std::string_view value) {
+    headers_[size_++] = Header(name, value, false);
+  }
+
+  std::string code_;
+  std::string message_;
+  std::string pushback_;
+  std::array<nghttp2_nv, 6> headers_;
+  size_t size_ = 0;
+};
+
+// The first bytes of a client that speaks something else.
+bool IsHttp1(std::string_view bytes) {
+  for (const std::string_view method :
+       {"GET ", "POST ", "HEAD ", "PUT ", "DELETE ", "OPTIONS ", "PATCH "}) {
+    const size_t size = std::min(bytes.size(), method.size());
+    if (bytes.substr(0, size) == method.substr(0, size)) return true;
+  }
+  return false;
+}
+
+constexpr std::string_view kHttp1Answer =
+    "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    "content-length: 76\r\n\r\n"
+    "This port speaks gRPC, which needs HTTP/2. REST has its own port, --rest_*.\n";
+
+}  // namespace
+
+// --- Its life ---
+
+Connection::Connection(Wire* wire, std::unique_ptr<Transport> transport, std::string peer,
+                       std::string address, int64_t now_ns)
+    : wire_(wire),
+      transport_(std::move(transport)),
+      peer_(std::move(peer)),
+      address_(std::move(address)),
+      begin_ns_(now_ns),
+      now_ns_(now_ns),
+      read_ns_(now_ns),
+      write_ns_(now_ns),
+      call_end_ns_(now_ns) {
+  Open();
+}
+
+Connection::~Connection() { nghttp2_session_del(session_); }
+
+nghttp2_session_callbacks* Connection::Callbacks() {
+  static nghttp2_session_callbacks* const callbacks = [] {
+    nghttp2_session_callbacks* made = nullptr;
+    nghttp2_session_callbacks_new(&made);
+    nghttp2_session_callbacks_set_on_begin_headers_callback(made, OnBeginHeaders);
+    nghttp2_session_callbacks_set_on_header_callback(made, OnHeader);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(made, OnDataChunk);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(made, OnFrameReceived);
+    nghttp2_session_callbacks_set_on_frame_send_callback(made, OnFrameSent);
+    nghttp2_session_callbacks_set_on_stream_close_callback(made, OnStreamClosed);
+    nghttp2_session_callbacks_set_send_data_callback(made, OnSendData);
+    return made;
+  }();
+  return callbacks;
+}
+
+void Connection::Open() {
+  nghttp2_option* option = nullptr;
+  nghttp2_option_new(&option);
+  // Closed streams are of use to priorities only, which are not served.
+  nghttp2_option_set_no_closed_streams(option, 1);
+  nghttp2_option_set_stream_reset_rate_limit(option, wire_->limits.reset_burst,
+                                             wire_->limits.resets_per_second);
+  nghttp2_session_server_new2(&session_, Callbacks(), this, option);
+  nghttp2_option_del(option);
+  const nghttp2_settings_entry settings[] = {
+      {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, wire_->limits.streams_per_connection},
+      {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, kStreamWindowBytes},
+      {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, kFrameBytesMax},
+      {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE,
+       static_cast<uint32_t>(wire_->limits.header_list_bytes_max)},
+  };
+  nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, std::size(settings));
+  nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, kConnectionWindowBytes);
+}
+
+void Connection::Proceed(ReceiveSpace* space, Calls* to_run) {
+  int turn = turn_.load();
+  while (true) {
+    if (turn == kFree) {
+      if (turn_.compare_exchange_weak(turn, kTaken)) break;
+    } else if (turn_.compare_exchange_weak(turn, kNoted)) {
+      return;
+    }
+  }
+  do {
+    turn_.store(kTaken);
+    bool goes_on = true;
+    for (int i = 0; goes_on && i < kReadsPerTurn; ++i) {
+      Calls due;
+      Calls closed;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        now_ns_ = base::MonotonicNs();
+        goes_on = ReadSome(space);
+        if (!goes_on) Flush();
+        due.swap(due_);
+        closed.swap(closed_);
+      }
+      for (std::shared_ptr<Call>& call : due) {
+        if (call->Arrive()) to_run->push_back(std::move(call));
+      }
+    }
+    has_more_.store(goes_on, std::memory_order_release);
+    turn = kTaken;
+  } while (!turn_.compare_exchange_strong(turn, kFree));
+}
+
+bool Connection::ReadSome(ReceiveSpace* space) {
+  if (is_closed()) return false;
+  size_t room = 0;
+  char* const to = space->Reserve(&room);
+  const Transport::Result read = transport_->Read(to, room);
+  if (read.state == Transport::State::kClosed) CloseLocked();
+  if (read.state != Transport::State::kOk) return false;
+  read_ns_ = now_ns_;
+  space_ = space;
+  const bool is_fed = is_ending_ || Feed({to, read.bytes});
+  space->Use(read.bytes);
+  space_ = nullptr;
+  if (!is_fed) {
+    is_ending_ = true;
+    Flush();
+    return false;
+  }
+  // A full buffer means that there may be more; TLS may hold bytes that the socket does not show.
+  return read.bytes == room || transport_->is_tls();
+}
+
+bool Connection::Feed(std::string_view bytes) {
+  if (!has_preface_) {
+    constexpr std::string_view kPreface = NGHTTP2_CLIENT_MAGIC;
+    const std::string_view part = bytes.substr(0, kPreface.size() - first_bytes_.size());
+    first_bytes_ += part;
+    if (first_bytes_ != kPreface.substr(0, first_bytes_.size())) {
+      AnswerForeigner(first_bytes_);
+      return false;
+    }
+    has_preface_ = first_bytes_.size() == kPreface.size();
+    bytes.remove_prefix(part.size());
+    if (!FeedSession(part)) return false;
+  }
+  return frames_.Filter(bytes, [this](std::string_view part) { return FeedSession(part); });
+}
+
+bool Connection::FeedSession(std::string_view bytes) {
+  if (bytes.empty()) return true;
+  return nghttp2_session_mem_recv(session_, reinterpret_cast<const uint8_t*>(bytes.data()),
+                                  bytes.size()) >= 0;
+}
+
+void Connection::AnswerForeigner(std::string_view bytes) {
+  if (IsHttp1(bytes)) output_.Append(kHttp1Answer);
+  // No preface of HTTP/2 to somebody who does not speak it.
+  (void)nghttp2_session_terminate_session(session_, NGHTTP2_PROTOCOL_ERROR);
+  nghttp2_session_del(session_);
+  session_ = nullptr;
+  (void)output_.WriteTo(transport_.get());
+  CloseLocked();
+}
+
+void Connection::Flush() {
+  if (is_closed() || session_ == nullptr) return;
+  while (true) {
+    while (output_.size() < kOutputBytesMax) {
+      const uint8_t* data = nullptr;
+      const ssize_t size = nghttp2_session_mem_send(session_, &data);
+      if (size < 0) return CloseLocked();
+      if (size == 0) break;
+      output_.Append(Text(data, static_cast<size_t>(size)));
+    }
+    if (output_.empty()) break;
+    const size_t before = output_.size();
+    const Transport::State state = output_.WriteTo(transport_.get());
+    if (output_.size() < before) write_ns_ = now_ns_;
+    if (state == Transport::State::kClosed) return CloseLocked();
+    if (state == Transport::State::kWouldBlock) return;
+  }
+  const bool is_over =
+      is_ending_ || (!nghttp2_session_want_read(session_) && !nghttp2_session_want_write(session_));
+  if (is_over && !has_ended_writes_) {
+    // The client reads what is on its way, and closes; CheckTimes closes if it does not.
+    has_ended_writes_ = true;
+    is_ending_ = true;
+    transport_->EndWrites();
+    if (goodbye_ns_ == 0) goodbye_ns_ = now_ns_;
+  }
+}
+
+void Connection::Close() {
+  Calls closed;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CloseLocked();
+  closed.swap(closed_);
+}
+
+void Connection::CloseLocked() {
+  if (is_closed()) return;
+  for (auto& [stream_id, call] : calls_) {
+    call->Close(now_ns_);
+    closed_.push_back(std::move(call));
+  }
+  calls_.clear();
+  // The descriptor is closed with the last call that holds the connection; the client learns now.
+  (void)shutdown(transport_->fd(), SHUT_RDWR);
+  is_closed_.store(true, std::memory_order_release);
+}
+
+bool Connection::IsReceiving(int64_t since_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [&](const auto& item) { return item.second->is_arriving(since_ns); });
+}
+
+std::vector<std::string> Connection::ClientNames() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return transport_->ClientNames();
+}
+
+// --- What nghttp2 brings ---
+
+int Connection::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self) {
+  const bool is_request =
+      frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST;
+  return is_request ? static_cast<Connection*>(self)->BeginCall(frame->hd.stream_id) : 0;
+}
+
+int Connection::BeginCall(int32_t stream_id) {
+  CountData();
+  const auto bytes = static_cast<int64_t>(sizeof(Call));
+  if (wire_->open_call_bytes.load(std::memory_order_relaxed) + bytes >
+      wire_->limits.open_call_bytes_max) {
+    nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_REFUSED_STREAM);
+    return 0;
+  }
+  wire_->open_call_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  wire_->call_count.fetch_add(1);
+  auto call = std::make_shared<Call>(shared_from_this(), &wire_->calls, stream_id);
+  call->counted_open_bytes = bytes;
+  nghttp2_session_set_stream_user_data(session_, stream_id, call.get());
+  calls_.emplace(stream_id, std::move(call));
+  return 0;
+}
+
+Call* Connection::FindCall(int32_t stream_id) {
+  return static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream_id));
+}
+
+int Connection::OnHeader(nghttp2_session* session, const nghttp2_frame* frame, const uint8_t* name,
+                         size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
+                         void* self) {
+  auto* const connection = static_cast<Connection*>(self);
+  Call* const call = connection->FindCall(frame->hd.stream_id);
+  // A stream that was refused, or the trailers of a client, which gRPC does not have.
+  if (call == nullptr || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
+  const size_t before = call->header_bytes();
+  const size_t bytes = call->AddHeader(Text(name, name_size), Text(value, value_size));
+  call->counted_open_bytes += static_cast<int64_t>(bytes - before);
+  connection->wire_->open_call_bytes.fetch_add(static_cast<int64_t>(bytes - before),
+                                               std::memory_order_relaxed);
+  if (bytes <= connection->wire_->limits.header_list_bytes_max) return 0;
+  nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
+                            NGHTTP2_ENHANCE_YOUR_CALM);
+  nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, nullptr);
+  return 0;
+}
+
+int Connection::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, void* self) {
+  auto* const connection = static_cast<Connection*>(self);
+  const bool is_last = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+  Call* const call = connection->FindCall(frame->hd.stream_id);
+  switch (frame->hd.type) {
+    case NGHTTP2_HEADERS:
+      if (call == nullptr) break;
+      if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
+        connection->BeginRequest(call, is_last);
+      } else if (is_last) {
+        connection->EndRequest(call);
+      }
+      break;
+    case NGHTTP2_DATA:
+      if (frame->hd.length > 0) {
+        connection->CountData();
+      } else if (!is_last) {
+        return connection->CountControlFrame();
+      }
+      if (is_last && call != nullptr) connection->EndRequest(call);
+      break;
+    case NGHTTP2_PING:
+      return connection->TakePing(frame->ping);
+    default:
+      return connection->CountControlFrame();
+  }
+  return 0;
+}
+
+int Connection::TakePing(const nghttp2_ping& ping) {
+  if ((ping.hd.flags & NGHTTP2_FLAG_ACK) == 0) {
+    // A client that measures its bandwidth pings while data flows.
+    const bool is_early = !std::exchange(has_data_since_ping_, false) && ping_received_ns_ != 0 &&
+                          now_ns_ - ping_received_ns_ < wire_->limits.ping_interval_ns;
+    early_ping_count_ = is_early ? early_ping_count_ + 1 : 0;
+    ping_received_ns_ = now_ns_;
+    if (early_ping_count_ > kEarlyPingsMax) CalmDown("too_many_pings");
+    return CountControlFrame();
+  }
+  if (std::memcmp(ping.opaque_data, kGoodbyePing.data(), kGoodbyePing.size()) == 0) {
+    SubmitLastGoaway();
+  } else {
+    ping_sent_ns_ = 0;
+  }
+  return 0;
+}
+
+int Connection::CountControlFrame() {
+  control_frame_count_ += 1;
+  if (control_frame_count_ > wire_->limits.control_frames_max) CalmDown("too_many_control_frames");
+  return 0;
+}
+
+void Connection::CalmDown(const char* reason) {
+  if (is_gone_) return;
+  is_gone_ = true;
+  nghttp2_submit_goaway(
+      session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
+      NGHTTP2_ENHANCE_YOUR_CALM, reinterpret_cast<const uint8_t*>(reason), std::strlen(reason));
+  is_ending_ = true;
+}
+
+void Connection::BeginRequest(Call* call, bool is_last) {
+  const int http_status = call->HttpStatus();
+  if (http_status != kHttpOk) return SubmitHttpStatus(call, http_status);
+  const auto method = wire_->methods.find(call->header_path());
+  if (method == wire_->methods.end()) {
+    return EndCall(
+        call, {base::Code::kUnimplemented, "this server has no method " + call->header_path()});
+  }
+  const base::Status begun = call->Begin(&method->second, now_ns_);
+  if (!begun.ok()) return EndCall(call, begun);
+  if (is_last) EndRequest(call);
+}
+
+int Connection::OnDataChunk(nghttp2_session*, uint8_t, int32_t stream_id, const uint8_t* data,
+                            size_t size, void* self) {
+  auto* const connection = static_cast<Connection*>(self);
+  Call* const call = connection->FindCall(stream_id);
+  if (call == nullptr || !call->is_receiving()) return 0;
+  const base::Status taken =
+      call->AddData(Text(data, size), connection->space_, connection->now_ns_);
+  if (!taken.ok()) {
+    call->RecordRefusal(taken.code());
+    connection->EndCall(call, taken);
+  } else if (call->is_due()) {
+    connection->AddDue(call);
+  }
+  return 0;
+}
+
+void Connection::EndRequest(Call* call) {
+  if (!call->is_receiving()) return call->MarkRequestEnded();
+  const base::Status ended = call->EndRequest();
+  wire_->open_call_bytes.fetch_sub(std::exchange(call->counted_open_bytes, 0),
+                                   std::memory_order_relaxed);
+  if (ended.ok()) {
+    call->has_arrived = true;
+    wire_->arrived_call_count.fetch_add(1);
+    return AddDue(call);
+  }
+  call->RecordRefusal(ended.code());
+  EndCall(call, ended);
+}
+
+void Connection::AddDue(Call* call) {
+  if (due_.empty() || due_.back().get() != call) due_.push_back(call->shared_from_this());
+}
+
+int Connection::OnStreamClosed(nghttp2_session*, int32_t stream_id, uint32_t, void* self) {
+  auto* const connection = static_cast<Connection*>(self);
+  const auto found = connection->calls_.find(stream_id);
+  if (found == connection->calls_.end()) return 0;
+  found->second->Close(connection->now_ns_);
+  connection->closed_.push_back(std::move(found->second));
+  connection->calls_.erase(found);
+  if (connection->calls_.empty()) connection->call_end_ns_ = connection->now_ns_;
+  return 0;
+}
+
+void Connection::ForgetCall(const Call& call) {
+  wire_->open_call_bytes.fetch_sub(call.counted_open_bytes, std::memory_order_relaxed);
+  if (call.has_arrived) wire_->arrived_call_count.fetch_sub(1);
+  wire_->call_count.fetch_sub(1);
+}
+
+// --- Answers ---
+
+void Connection::Answer(Call* call, std::shared_ptr<OutMessage> message, Encoding encoding,
+                        const base::Status& status) {
+  Calls closed;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (call->is_over()) return;
+  now_ns_ = base::MonotonicNs();
+  call->out.encoding = encoding;
+  if (message != nullptr) call->out.messages.push_back(std::move(message));
+  SubmitEnd(call, status);
+  Flush();
+  closed.swap(closed_);
+}
+
+bool Connection::Send(Call* call, std::shared_ptr<OutMessage> message, size_t messages_max) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (call->is_over()) return true;
+  if (call->out.messages.size() >= messages_max) return false;
+  now_ns_ = base::MonotonicNs();
+  call->out.messages.push_back(std::move(message));
+  SubmitData(call);
+  Flush();
+  return true;
+}
+
+// Ends a call whose request is still arriving, or is refused as it is.
+void Connection::EndCall(Call* call, const base::Status& status) {
+  if (!call->is_over()) SubmitEnd(call, status);
+}
+
+void Connection::SubmitEnd(Call* call, const base::Status& status) {
+  call->out.end = status;
+  call->MarkAnswered();
+  if (!call->out.messages.empty() || call->out.is_submitted) return SubmitData(call);
+  const EndHeaders headers(call->out, true);
+  nghttp2_submit_response(session_, call->stream_id(), headers.data(), headers.size(), nullptr);
+}
+
+void Connection::SubmitData(Call* call) {
+  if (call->out.is_submitted) {
+    if (std::exchange(call->out.is_deferred, false)) {
+      nghttp2_session_resume_data(session_, call->stream_id());
+    }
+    return;
+  }
+  call->out.is_submitted = true;
+  const nghttp2_nv headers[] = {
+      Literal(":status", "200"),
+      Literal("content-type", "application/grpc"),
+      Literal("grpc-accept-encoding", kAcceptedEncodings),
+      Literal("grpc-encoding", NameOf(call->out.encoding)),
+  };
+  const size_t count = std::size(headers) - (call->out.encoding == Encoding::kIdentity ? 1 : 0);
+  nghttp2_data_provider provider{};
+  provider.source.ptr = call;
+  provider.read_callback = OnReadData;
+  nghttp2_submit_response(session_, call->stream_id(), headers, count, &provider);
+}
+
+void Connection::SubmitHttpStatus(Call* call, int status) {
+  call->MarkAnswered();
+  const std::string text = std::to_string(status);
+  const nghttp2_nv headers[] = {Header(":status", text, false)};
+  nghttp2_submit_response(session_, call->stream_id(), headers, 1, nullptr);
+}
+
+ssize_t Connection::OnReadData(nghttp2_session* session, int32_t stream_id, uint8_t*, size_t size,
+                               uint32_t* flags, nghttp2_data_source* source, void*) {
+  Call::Outgoing& out = static_cast<Call*>(source->ptr)->out;
+  size_t taken = 0;
+  bool is_all = out.messages.empty();
+  if (!is_all) {
+    const size_t left = out.messages.front()->size() - out.sent_bytes;
+    taken = std::min(size, left);
+    is_all = taken == left && out.messages.size() == 1;
+    *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
+  }
+  if (is_all && out.end) {
+    *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    const EndHeaders headers(out, false);
+    nghttp2_submit_trailer(session, stream_id, headers.data(), headers.size());
+  } else if (taken == 0) {
+    out.is_deferred = true;
+    return NGHTTP2_ERR_DEFERRED;
+  }
+  return static_cast<ssize_t>(taken);
+}
+
+int Connection::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
+                           nghttp2_data_source* source, void* self) {
+  constexpr size_t kFrameHeaderBytes = 9;
+  // WINDOW_UPDATE frames are how a client takes a large answer.
+  static_cast<Connection*>(self)->CountData();
+  OutputQueue& output = static_cast<Connection*>(self)->output_;
+  Call::Outgoing& out = static_cast<Call*>(source->ptr)->out;
+  output.Append(Text(header, kFrameHeaderBytes));
+  if (size == 0) return 0;
+  const std::shared_ptr<OutMessage>& message = out.messages.front();
+  if (out.sent_bytes < OutMessage::kPrefixBytes) {
+    const std::string_view part = message->prefix().substr(out.sent_bytes, size);
+    output.Append(part);
+    out.sent_bytes += part.size();
+    size -= part.size();
+  }
+  output.Append(message, message->body().substr(out.sent_bytes - OutMessage::kPrefixBytes, size));
+  out.sent_bytes += size;
+  if (out.sent_bytes == message->size()) {
+    out.messages.pop_front();
+    out.sent_bytes = 0;
+  }
+  return 0;
+}
+
+// A client that still sends when it has its answer is told to stop (RFC 9113, 8.1).
+int Connection::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame, void* self) {
+  if (frame->hd.type != NGHTTP2_HEADERS || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
+    return 0;
+  }
+  const Call* const call = static_cast<Connection*>(self)->FindCall(frame->hd.stream_id);
+  if (call != nullptr && !call->has_ended_request()) {
+    nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
+  }
+  return 0;
+}
+
+// --- Time ---
+
+void Connection::SayGoodbye(int64_t now_ns) {
+  Calls closed;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_closed() || session_ == nullptr || goodbye_ns_ != 0) return;
+  now_ns_ = now_ns;
+  goodbye_ns_ = now_ns;
+  nghttp2_submit_shutdown_notice(session_);
+  nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kGoodbyePing.data());
+  Flush();
+  closed.swap(closed_);
+}
+
+void Connection::SubmitLastGoaway() {
+  if (std::exchange(is_gone_, true)) return;
+  nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE,
+                        nghttp2_session_get_last_proc_stream_id(session_), NGHTTP2_NO_ERROR,
+                        nullptr, 0);
+}
+
+void Connection::CheckTimes(int64_t now_ns) {
+  bool says_goodbye = false;
+  {
+    Calls closed;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed()) return;
+    now_ns_ = now_ns;
+    says_goodbye = CheckTimesLocked();
+    Flush();
+    closed.swap(closed_);
+  }
+  if (says_goodbye) SayGoodbye(now_ns);
+}
+
+bool Connection::CheckTimesLocked() {
+  const WireLimits& limits = wire_->limits;
+  if (!has_preface_ && now_ns_ - begin_ns_ > limits.handshake_ns) CloseLocked();
+  if (has_ended_writes_ && now_ns_ - goodbye_ns_ > kGoodbyeNs) CloseLocked();
+  const bool is_unread = !output_.empty() && now_ns_ - write_ns_ > limits.pause_ns;
+  if (is_unread) CloseLocked();
+  const bool is_silent = ping_sent_ns_ != 0 && read_ns_ < ping_sent_ns_ &&
+                         now_ns_ - ping_sent_ns_ > limits.keepalive_timeout_ns;
+  if (is_silent) CloseLocked();
+  if (is_closed() || session_ == nullptr) return false;
+  EndPausedCalls();
+  if (goodbye_ns_ != 0) {
+    if (now_ns_ - goodbye_ns_ > kGoodbyeNs) SubmitLastGoaway();
+    return false;
+  }
+  if (limits.keepalive_ns > 0 && ping_sent_ns_ == 0 && now_ns_ - read_ns_ > limits.keepalive_ns) {
+    ping_sent_ns_ = now_ns_;
+    nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kAlivePing.data());
+  }
+  const bool is_idle =
+      limits.idle_ns > 0 && calls_.empty() && now_ns_ - call_end_ns_ > limits.idle_ns;
+  return is_idle || (limits.age_ns > 0 && now_ns_ - begin_ns_ > limits.age_ns);
+}
+
+// A message that began to arrive and stopped would hold its memory for ever.
+void Connection::EndPausedCalls() {
+  const int64_t pause_ns = wire_->limits.pause_ns;
+  std::vector<Call*> paused;
+  for (const auto& [stream_id, call] : calls_) {
+    if (call->is_paused(now_ns_ - pause_ns)) paused.push_back(call.get());
+  }
+  for (Call* const call : paused) {
+    EndCall(call, {base::Code::kDeadlineExceeded, "no part of the message came for " +
+                                                      std::to_string(pause_ns / 1'000'000'000) +
+                                                      " s; send it without a pause"});
+  }
+}
+
+}  // namespace millpond::rpc

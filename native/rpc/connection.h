@@ -1,0 +1,172 @@
+#pragma once
+
+#include <nghttp2/nghttp2.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "native/rpc/call.h"
+#include "native/rpc/frame_filter.h"
+#include "native/rpc/output_queue.h"
+#include "native/rpc/receive_block.h"
+#include "native/rpc/transport.h"
+#include "native/rpc/wire_limits.h"
+
+namespace millpond::rpc {
+
+// What the connections of a server share. Outlives them.
+struct Wire {
+  WireLimits limits;
+  std::map<std::string, Method, std::less<>> methods;  // by path, like "/package.Service/Method"
+  CallLimits calls;
+
+  std::atomic<int64_t> call_count{0};          // calls that live: begun, and not yet let go
+  std::atomic<int64_t> arrived_call_count{0};  // of them, those whose request has arrived
+  std::atomic<int64_t> open_call_bytes{0};     // of calls whose request has not arrived
+};
+
+// One HTTP/2 connection: nghttp2's session, the calls on it, and the bytes on their way.
+//
+// Theory of operation. Threads share connections. A thread that learns that there is something to
+// read takes the *turn*; whoever comes while a turn is taken leaves a note and goes, and the turn's
+// owner reads again. So one thread at a time reads, and messages stay in order. Answers come from
+// any thread. `mutex_` guards the session and is held for microseconds: a reader holds it while it
+// feeds what it has read to nghttp2, an answer while it is framed and written. A run holds neither
+// the turn nor the lock.
+//
+// Nothing of a handler is called under the lock: what has arrived is collected, and handled
+// after it is released.
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  using Calls = std::vector<std::shared_ptr<Call>>;
+
+  Connection(Wire* wire, std::unique_ptr<Transport> transport, std::string peer,
+             std::string address, int64_t now_ns);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  const std::string& peer() const { return peer_; }
+  // The client's IP address without its port; "" for a UNIX socket.
+  const std::string& address() const { return address_; }
+  int fd() const { return transport_->fd(); }
+
+  // Reads, writes, and handles what has arrived, if no other thread is at it. Adds the requests
+  // that a thread is to run. `space` is the thread's own.
+  void Proceed(ReceiveSpace* space, Calls* to_run);
+  // True once nothing can be read or written any more: drop it.
+  bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
+  // True if Proceed has left something unread, so that other connections have their turn.
+  bool has_more() const { return has_more_.load(std::memory_order_acquire); }
+
+  // Looks for pauses that are too long. About once a second.
+  void CheckTimes(int64_t now_ns);
+  // Asks the client to open no more streams. The streams that it had sent by then are answered;
+  // later ones are refused so that the client sends them elsewhere (RFC 9113, 6.8).
+  void SayGoodbye(int64_t now_ns);
+  // True if a request is arriving, of which a part came after `since_ns`.
+  bool IsReceiving(int64_t since_ns);
+  // Ends all calls and closes. Not for a thread that has the turn.
+  void Close();
+
+  // --- for calls; any thread ---
+
+  void Answer(Call* call, std::shared_ptr<OutMessage> message, Encoding encoding,
+              const base::Status& status);
+  // False if `messages_max` wait already.
+  bool Send(Call* call, std::shared_ptr<OutMessage> message, size_t messages_max);
+  void ForgetCall(const Call& call);
+  std::vector<std::string> ClientNames();
+
+ private:
+  enum Turn { kFree, kTaken, kNoted };
+  static constexpr int kEarlyPingsMax = 2;
+  static constexpr int kHttpOk = 200;
+
+  // The callbacks of nghttp2, and what they are for. All under mutex_.
+  static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
+                      size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
+                      void* self);
+  static int OnDataChunk(nghttp2_session*, uint8_t, int32_t stream_id, const uint8_t* data,
+                         size_t size, void* self);
+  static int OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static int OnFrameSent(nghttp2_session*, const nghttp2_frame* frame, void* self);
+  static int OnStreamClosed(nghttp2_session*, int32_t stream_id, uint32_t code, void* self);
+  static ssize_t OnReadData(nghttp2_session* session, int32_t stream_id, uint8_t*, size_t size,
+                            uint32_t* flags, nghttp2_data_source* source, void* self);
+  static int OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
+                        nghttp2_data_source* source, void* self);
+  static nghttp2_session_callbacks* Callbacks();
+
+  int BeginCall(int32_t stream_id);
+  int CountControlFrame();
+  void CountData() {
+    control_frame_count_ = 0;
+    has_data_since_ping_ = true;
+  }
+  int TakePing(const nghttp2_ping& ping);
+  void BeginRequest(Call* call, bool is_last);
+  void EndRequest(Call* call);
+  void AddDue(Call* call);
+  Call* FindCall(int32_t stream_id);
+  void Open();
+
+  bool ReadSome(ReceiveSpace* space);  // false if nothing more is to be read now
+  bool Feed(std::string_view bytes);   // false if the connection is to end
+  bool FeedSession(std::string_view bytes);
+  void AnswerForeigner(std::string_view bytes);
+  void SubmitEnd(Call* call, const base::Status& status);
+  void SubmitData(Call* call);
+  void SubmitHttpStatus(Call* call, int status);
+  void SubmitLastGoaway();
+  void EndCall(Call* call, const base::Status& status);
+  void Flush();
+  void CloseLocked();
+  bool CheckTimesLocked();  // true if it is time for a goodbye
+  void EndPausedCalls();
+  void CalmDown(const char* reason);
+
+  Wire* const wire_;
+  const std::unique_ptr<Transport> transport_;
+  const std::string peer_;
+  const std::string address_;
+  std::atomic<int> turn_{kFree};
+  std::atomic<bool> is_closed_{false};
+  std::atomic<bool> has_more_{false};
+
+  std::mutex mutex_;
+  nghttp2_session* session_ = nullptr;
+  std::unordered_map<int32_t, std::shared_ptr<Call>> calls_;
+  Calls due_;     // calls with something for Call::Arrive
+  Calls closed_;  // let go without the lock
+  OutputQueue output_;
+  ReceiveSpace* space_ = nullptr;  // of the thread that reads
+  bool has_preface_ = false;       // the client has spoken HTTP/2
+  std::string first_bytes_;        // until it has
+  FrameFilter frames_;             // of all after that
+  bool is_ending_ = false;         // closed as soon as the output is written
+  bool has_ended_writes_ = false;
+  int control_frame_count_ = 0;  // since the last part of a request
+  int early_ping_count_ = 0;
+  bool has_data_since_ping_ = false;
+  const int64_t begin_ns_;
+  int64_t now_ns_;            // of this turn
+  int64_t read_ns_;           // the last bytes that came
+  int64_t write_ns_;          // the last bytes that the socket took
+  int64_t ping_sent_ns_ = 0;  // 0: none is on its way
+  int64_t ping_received_ns_ = 0;
+  int64_t call_end_ns_;     // since when no call is open
+  int64_t goodbye_ns_ = 0;  // 0: none was said
+  bool is_gone_ = false;    // the last GOAWAY is out
+};
+
+}  // namespace millpond::rpc

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace millpond::rpc {
+
+// Removes from the frames of a client those RST_STREAM frames that name a stream which the client
+// has not opened. gRPC's C core sends one if a call is cancelled before its headers were written.
+// HTTP/2 wants such a connection closed (RFC 9113, 6.4), and nghttp2 does so: with it go the calls
+// of all threads of that client. Not thread-safe.
+//
+// Cost: some ns a frame; only a frame's header that is split over two reads is copied.
+class FrameFilter {
+ public:
+  // Calls `feed` with the parts of `bytes` that are left, in order, until it returns false. Returns
+  // what it returned last. Parts lie within `bytes`, but for headers of frames that began before
+  // it.
+  template <typename FeedPart>
+  bool Filter(std::string_view bytes, FeedPart&& feed) {
+    size_t begin = 0;  // what is left and was not fed
+    size_t at = 0;
+    while (at < bytes.size()) {
+      const size_t left = bytes.size() - at;
+      if (payload_left_ > 0) {
+        const size_t part = std::min(payload_left_, left);
+        payload_left_ -= part;
+        at += part;
+        if (is_removed_) begin = at;
+      } else if (header_size_ == 0 && left >= kHeaderBytes) {
+        BeginFrame(bytes.data() + at);
+        if (is_removed_ && !feed(bytes.substr(begin, at - begin))) return false;
+        at += kHeaderBytes;
+        if (is_removed_) begin = at;
+      } else {
+        if (!feed(bytes.substr(begin, at - begin))) return false;
+        const size_t part = std::min(kHeaderBytes - header_size_, left);
+        std::copy_n(bytes.data() + at, part, header_ + header_size_);
+        header_size_ += part;
+        at += part;
+        begin = at;
+        if (header_size_ < kHeaderBytes) continue;
+        header_size_ = 0;
+        BeginFrame(header_);
+        if (!is_removed_ && !feed({header_, kHeaderBytes})) return false;
+      }
+    }
+    return feed(bytes.substr(begin));
+  }
+
+ private:
+  static constexpr size_t kHeaderBytes = 9;
+  static constexpr unsigned kHeaders = 1;
+  static constexpr unsigned kRstStream = 3;
+  static constexpr size_t kRstStreamBytes = 4;
+
+  void BeginFrame(const char* header) {
+    const auto byte = [header](size_t i) { return static_cast<unsigned char>(header[i]); };
+    payload_left_ = static_cast<size_t>(byte(0)) << 16U | byte(1) << 8U | byte(2);
+    const uint32_t stream =
+        (byte(5) & 0x7fU) << 24U | byte(6) << 16U | static_cast<uint32_t>(byte(7)) << 8U | byte(8);
+    if (byte(3) == kHeaders) last_stream_ = std::max(last_stream_, stream);
+    is_removed_ = byte(3) == kRstStream && stream % 2 == 1 && stream > last_stream_ &&
+                  payload_left_ == kRstStreamBytes;
+  }
+
+  uint32_t last_stream_ = 0;  // the highest that the client has opened
+  size_t payload_left_ = 0;   // of the frame under way
+  bool is_removed_ = false;   // that frame
+  size_t header_size_ = 0;    // of a header that is split
+  char header_[kHeaderBytes];
+};
+
+}  // namespace millpond::rpc

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/rpc/certificates.h"
+#include "native/rpc/connection.h"
+#include "native/rpc/request_threads.h"
+
+namespace millpond::rpc {
+
+// The listening sockets and the connections of a server, in one epoll set that all threads share.
+//
+// Connections are edge-triggered: the kernel wakes one thread for each change, and no system call
+// arms a connection again. What a thread must not miss is therefore kept by Connection::Proceed.
+class Network final : public EventSource {
+ public:
+  explicit Network(Wire* wire) : wire_(wire) {}
+  ~Network() override;
+
+  // Binds each of `addresses`: `HOST:PORT`, port 0 for a free one, or `unix:PATH`. `certificates`
+  // are for those over TCP; null: none. UNAVAILABLE if an address cannot be bound. Once.
+  base::Status Listen(const std::vector<std::string>& addresses,
+                      std::shared_ptr<const ServerCertificates> certificates);
+  // The TCP port that was bound; 0 if there is none.
+  int port() const { return port_; }
+
+  void HandleEvents(int timeout_ms, ReceiveSpace* space, std::vector<std::shared_ptr<Call>>* to_run,
+                    std::atomic<int>* idle_count) override;
+  void Wake() override;
+  void CheckTimes(int64_t now_ns) override;
+
+  // The steps of a stop: no new connections but those that have arrived; no new streams; the end.
+  void StopListening();
+  void SayGoodbye();
+  bool IsReceiving(int64_t since_ns);  // see Connection
+  void CloseAll();
+
+  int64_t connection_count() const { return connection_count_.load(std::memory_order_relaxed); }
+  int64_t refused_connection_count() const { return refused_count_.load(); }
+
+ private:
+  struct Listener {
+    int fd = -1;
+    bool is_unix = false;
+    std::string path;            // of a UNIX socket
+    std::optional<ino_t> inode;  // the socket's: it is removed at the end
+  };
+  // What a place in the table holds. An event names the place and the generation: it may come after
+  // its connection has gone.
+  struct Place {
+    std::shared_ptr<Connection> connection;
+    uint32_t generation = 0;
+  };
+
+  base::Status ListenOn(const std::string& address);
+  base::Status ListenOnUnix(const std::string& path);
+  base::Status ListenOnTcp(const std::string& address);
+  void Accept(const Listener& listener, int count_max);
+  void Add(int fd, const Listener& listener, const sockaddr_storage& from);
+  bool MayAdd(const std::string& address);
+  void Proceed(uint64_t key, ReceiveSpace* space, std::vector<std::shared_ptr<Call>>* to_run);
+  std::shared_ptr<Connection> Find(uint64_t key);
+  void Remove(uint64_t key);
+  std::vector<std::shared_ptr<Connection>> All();
+  void RefuseForLackOfDescriptors(const Listener& listener);
+
+  Wire* const wire_;
+  std::shared_ptr<const ServerCertificates> certificates_;
+  int epoll_fd_ = -1;
+  int wake_fd_ = -1;
+  int spare_fd_ = -1;  // closed to accept, and refuse, one connection when no descriptor is left
+  int port_ = 0;
+  std::vector<Listener> listeners_;
+
+  std::mutex mutex_;  // guards what follows; held to look up a place
+  bool is_listening_ = false;
+  std::vector<Place> places_;
+  std::vector<uint32_t> free_places_;
+  std::map<std::string, int64_t> counts_by_address_;
+  std::atomic<int64_t> connection_count_{0};
+  std::atomic<int64_t> refused_count_{0};
+};
+
+}  // namespace millpond::rpc

@@ -1,0 +1,345 @@
+#include "native/rpc/request_threads.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/base/thread_cores.h"
+
+namespace millpond::rpc {
+namespace {
+
+constexpr int64_t kCheckTimesNs = 1'000'000'000;
+constexpr int64_t kJoinPollNs = 1'000'000;
+
+// How fast the memory of a long run fades: after some hundred short ones.
+constexpr int64_t kFade = 64;
+
+}  // namespace
+
+RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t max_count)
+    : source_(source),
+      regular_count_(std::max<size_t>(regular_count, 1)),
+      max_count_(std::max(max_count, regular_count_)),
+      share_of_model_(std::max<size_t>(
+          max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)) {}
+
+RequestThreads::~RequestThreads() {
+  Stop();
+  (void)Join(INT64_MAX);
+}
+
+void RequestThreads::Start() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  cores_ = base::AllowedCores();
+  for (size_t i = 0; i < regular_count_; ++i) AddThread(Role::kRegular, i);
+  watchdog_ = std::thread([this] { Watch(); });
+  pthread_setname_np(watchdog_.native_handle(), "watchdog");
+}
+
+void RequestThreads::AddThread(Role role, size_t index) {
+  auto thread = std::make_unique<Thread>();
+  thread->role = role;
+  thread->index = index;
+  thread->thread = std::thread([this, self = thread.get()] { Serve(self); });
+  const std::string name = "request-" + std::to_string(index);
+  pthread_setname_np(thread->thread.native_handle(), name.c_str());
+  threads_.push_back(std::move(thread));
+}
+
+bool RequestThreads::TryAddThread(Role role) {
+  try {
+    AddThread(role, threads_.size());
+  } catch (const std::system_error&) {
+    // No thread to be had: the next tick tries again.
+    return false;
+  }
+  return true;
+}
+
+bool RequestThreads::PinToCores(bool is_pinned) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (cores_.size() != regular_count_) return false;
+  for (const auto& thread : threads_) {
+    if (thread->role != Role::kRegular || thread->has_ended) continue;
+    const std::vector<int> own = {cores_[thread->index]};
+    // A core that has gone offline since: the thread stays where it may run.
+    (void)base::RestrictToCores(thread->thread.native_handle(), is_pinned ? own : cores_);
+  }
+  return true;
+}
+
+// --- A thread ---
+
+void RequestThreads::Serve(Thread* self) {
+  self->looked_ns = self->now_ns = base::MonotonicNs();
+  while (!is_stopping_.load(std::memory_order_relaxed)) {
+    if (self->CanRun() && queued_count_.load() > 0) {
+      if (self->now_ns - self->looked_ns >= kLookNs) Look(self, 0);
+      if (RunNext(self)) {
+        if (MayLeave(self)) break;
+        continue;
+      }
+    }
+    WaitForEvents(self);
+    if (MayLeave(self)) break;
+  }
+  self->has_ended = true;
+  // The next one ends too.
+  if (is_stopping_) source_->Wake();
+}
+
+// A thread counts as idle before it looks at the queue, and a request is queued before WakeIfWorth
+// looks for idle threads: one of the two sees the other.
+void RequestThreads::WaitForEvents(Thread* self) {
+  idle_count_.fetch_add(1);
+  const bool must_look =
+      (self->CanRun() && queued_count_.load() > 0 && !has_stalled_models_) || is_stopping_.load();
+  source_->HandleEvents(must_look ? 0 : -1, &self->space, &self->arrived, &idle_count_);
+  self->now_ns = self->looked_ns = base::MonotonicNs();
+  if (self->arrived.empty()) return;
+  const bool runs_first = self->CanRun() && queued_count_.load() == 0 && !has_stalled_models_;
+  std::shared_ptr<Call> first;
+  if (runs_first) first = std::move(self->arrived.front());
+  QueueArrived(self, runs_first ? 1 : 0);
+  if (first != nullptr) Run(self, first);
+}
+
+void RequestThreads::Look(Thread* self, int timeout_ms) {
+  source_->HandleEvents(timeout_ms, &self->space, &self->arrived, nullptr);
+  self->looked_ns = base::MonotonicNs();
+  QueueArrived(self, 0);
+}
+
+void RequestThreads::QueueArrived(Thread* self, size_t from) {
+  if (self->arrived.size() > from) {
+    {
+      const std::lock_guard<std::mutex> lock(queue_mutex_);
+      for (size_t i = from; i < self->arrived.size(); ++i) Queue(std::move(self->arrived[i]));
+    }
+    WakeIfWorth(*self);
+  }
+  self->arrived.clear();
+}
+
+void RequestThreads::Queue(std::shared_ptr<Call> call) {
+  queue_.push_back(std::move(call));
+  queued_count_.store(queue_.size());
+}
+
+void RequestThreads::WakeIfWorth(const Thread& self) {
+  const auto count = static_cast<int64_t>(queued_count_.load());
+  if (count == 0 || idle_count_.load() == 0) return;
+  if (!self.CanRun() || self.run_ns * count >= kWakeNs) source_->Wake();
+}
+
+std::shared_ptr<Call> RequestThreads::TakeQueued() {
+  const std::lock_guard<std::mutex> lock(queue_mutex_);
+  if (queue_.empty()) return nullptr;
+  if (has_stalled_models_) return TakeOfFreeModel();
+  std::shared_ptr<Call> oldest = std::move(queue_.front());
+  queue_.pop_front();
+  queued_count_.store(queue_.size());
+  return oldest;
+}
+
+std::shared_ptr<Call> RequestThreads::TakeOfFreeModel() {
+  const auto is_free = [this](const std::shared_ptr<Call>& call) {
+    const std::string name = call->ModelName();
+    return std::none_of(stalled_models_.begin(), stalled_models_.end(), [&](const auto& model) {
+      return model.name == name && model.run_count >= share_of_model_;
+    });
+  };
+  const auto found = std::find_if(queue_.begin(), queue_.end(), is_free);
+  if (found == queue_.end()) return nullptr;
+  std::shared_ptr<Call> call = std::move(*found);
+  queue_.erase(found);
+  queued_count_.store(queue_.size());
+  return call;
+}
+
+bool RequestThreads::RunNext(Thread* self) {
+  const std::shared_ptr<Call> call = TakeQueued();
+  if (call == nullptr) return false;
+  // What is left is for another one, if this run lasts.
+  WakeIfWorth(*self);
+  Run(self, call);
+  return true;
+}
+
+void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
+  const int64_t begin_ns = base::MonotonicNs();
+  // Before the watchdog may ask for the call's model.
+  call->Read();
+  {
+    const std::lock_guard<std::mutex> lock(self->call_mutex);
+    self->call = call;
+  }
+  self->busy_since_ns.store(begin_ns);
+  call->Run();
+  self->busy_since_ns.store(0);
+  {
+    const std::lock_guard<std::mutex> lock(self->call_mutex);
+    self->call = nullptr;
+  }
+  call->EndTurn();
+  self->now_ns = base::MonotonicNs();
+  self->last_run_ns = self->now_ns - begin_ns;
+  const bool is_longer = self->last_run_ns >= self->run_ns;
+  self->run_ns =
+      is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
+}
+
+bool RequestThreads::MayLeave(Thread* self) {
+  const bool was_held_up = std::exchange(self->last_run_ns, 0) >= kStallNs;
+  if (self->CanRun() && !was_held_up) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool is_needed =
+      CountAble(base::MonotonicNs(), self) < (self->CanRun() ? regular_count_ : 1);
+  if (!is_needed) self->has_ended = true;
+  return !is_needed;
+}
+
+size_t RequestThreads::CountAble(int64_t now_ns, const Thread* except) const {
+  return static_cast<size_t>(
+      std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
+        return thread.get() != except && thread->CanRun() && !thread->has_ended &&
+               !thread->IsHeldUp(now_ns);
+      }));
+}
+
+// --- The watchdog ---
+
+void RequestThreads::Watch() {
+  int64_t checked_ns = base::MonotonicNs();
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!watch_changed_.wait_for(lock, std::chrono::nanoseconds(kStallNs),
+                                  [this] { return is_stopping_.load(); })) {
+    const int64_t now_ns = base::MonotonicNs();
+    ReapThreads();
+    LookAtLongRuns(now_ns);
+    Relieve();
+    lock.unlock();
+    RunDueAwaiting(now_ns);
+    if (now_ns - checked_ns >= kCheckTimesNs) {
+      checked_ns = now_ns;
+      source_->CheckTimes(now_ns);
+    }
+    lock.lock();
+  }
+}
+
+void RequestThreads::Relieve() {
+  if (CountAble(base::MonotonicNs(), nullptr) > 0) return;
+  size_t running_count = 0;
+  bool has_acceptor = false;
+  for (const auto& thread : threads_) {
+    if (thread->has_ended) continue;
+    running_count += thread->CanRun() ? 1 : 0;
+    has_acceptor = has_acceptor || !thread->CanRun();
+  }
+  if (running_count < max_count_) {
+    (void)TryAddThread(Role::kRelief);
+  } else if (!has_acceptor) {
+    (void)TryAddThread(Role::kAcceptor);
+  }
+}
+
+void RequestThreads::LookAtLongRuns(int64_t now_ns) {
+  std::vector<StalledModel> models;
+  for (const auto& thread : threads_) {
+    if (!thread->IsHeldUp(now_ns)) continue;
+    const std::lock_guard<std::mutex> lock(thread->call_mutex);
+    if (thread->call == nullptr) continue;
+    // What runs looks at its deadline itself, and at this if it knows of none.
+    if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
+    const std::string name = thread->call->PeekModelName();
+    const auto known = std::find_if(models.begin(), models.end(),
+                                    [&](const auto& model) { return model.name == name; });
+    if (known != models.end()) {
+      known->run_count += 1;
+    } else {
+      models.push_back({name, 1});
+    }
+  }
+  if (!models.empty() || has_stalled_models_) {
+    const std::lock_guard<std::mutex> lock(queue_mutex_);
+    has_stalled_models_ = !models.empty();
+    stalled_models_ = std::move(models);
+  }
+  // A run may last longer than those before it, and a request may have been passed over whose model
+  // is free now.
+  if (queued_count_.load() > 0 && idle_count_.load() > 0) source_->Wake();
+}
+
+void RequestThreads::Await(AwaitingCall awaiting) {
+  const std::lock_guard<std::mutex> lock(awaiting_mutex_);
+  awaiting_.push_back(std::move(awaiting));
+  awaiting_count_.store(awaiting_.size());
+}
+
+void RequestThreads::RunDueAwaiting(int64_t now_ns) {
+  if (awaiting_count_.load() == 0) return;
+  std::vector<AwaitingCall> due;
+  {
+    const std::lock_guard<std::mutex> lock(awaiting_mutex_);
+    const auto first_due = std::stable_partition(
+        awaiting_.begin(), awaiting_.end(),
+        [&](const AwaitingCall& item) { return !is_releasing_ && !item.IsDue(now_ns); });
+    std::move(first_due, awaiting_.end(), std::back_inserter(due));
+    awaiting_.erase(first_due, awaiting_.end());
+    awaiting_count_.store(awaiting_.size());
+  }
+  if (due.empty()) return;
+  {
+    const std::lock_guard<std::mutex> lock(queue_mutex_);
+    for (AwaitingCall& item : due) Queue(std::move(item.call));
+  }
+  if (idle_count_.load() > 0) source_->Wake();
+}
+
+void RequestThreads::ReapThreads() {
+  const auto gone = std::partition(threads_.begin(), threads_.end(),
+                                   [](const auto& thread) { return !thread->has_ended; });
+  for (auto thread = gone; thread != threads_.end(); ++thread) (*thread)->thread.join();
+  threads_.erase(gone, threads_.end());
+}
+
+// --- The end ---
+
+void RequestThreads::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_stopping_ = true;
+  }
+  watch_changed_.notify_all();
+  if (watchdog_.joinable()) watchdog_.join();
+  source_->Wake();
+}
+
+bool RequestThreads::HaveAllEnded() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::all_of(threads_.begin(), threads_.end(),
+                     [](const auto& thread) { return thread->has_ended.load(); });
+}
+
+bool RequestThreads::Join(int64_t timeout_ns) {
+  const int64_t begin_ns = base::MonotonicNs();
+  // A thread that ends may need the lock.
+  while (!HaveAllEnded()) {
+    if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
+    source_->Wake();
+    base::SleepNs(kJoinPollNs);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& thread : threads_) thread->thread.join();
+  threads_.clear();
+  return true;
+}
+
+}  // namespace millpond::rpc

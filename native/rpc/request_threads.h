@@ -1,0 +1,188 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/rpc/call.h"
+#include "native/rpc/receive_block.h"
+#include "native/servable/awaited_change.h"
+
+namespace millpond::rpc {
+
+// Where requests come from: the network.
+class EventSource {
+ public:
+  virtual ~EventSource() = default;
+  // Waits for up to `timeout_ms` (-1: for ever) for something to do, does it, and adds the requests
+  // that are to be run. `space` is the thread's own. Takes 1 from `idle_count`, if it is not null,
+  // as soon as the wait is over. Any threads, at once.
+  virtual void HandleEvents(int timeout_ms, ReceiveSpace* space,
+                            std::vector<std::shared_ptr<Call>>* to_run,
+                            std::atomic<int>* idle_count) = 0;
+  // Ends the wait of one thread.
+  virtual void Wake() = 0;
+  // About once a second, on the watchdog's thread.
+  virtual void CheckTimes(int64_t now_ns) = 0;
+};
+
+// A request that waits for the first version of its model.
+struct AwaitingCall {
+  std::shared_ptr<Call> call;
+  servable::AwaitedChange change;
+  int64_t until_ns = 0;  // the version is looked up once more, and the request is answered
+
+  bool IsDue(int64_t now_ns) const {
+    return now_ns >= until_ns || change.HasCome() ||
+           call->cancellation_flag()->load(std::memory_order_acquire);
+  }
+};
+
+// The threads that serve. Each takes what the network has, and runs requests from start to end.
+//
+// Theory of operation. In the steady state there are as many threads as cores. All wait in one
+// epoll set; the kernel wakes the one that was busy last. A thread that reads one request runs it
+// at once: nothing is handed over. A thread that reads several runs the first and queues the rest,
+// in the order of their arrival, for whichever thread is free; it wakes another one only if the
+// queue holds more work than a wake-up costs. Between two runs a thread looks at the network every
+// kLookNs, so that what has arrived is known: admitted, queued or refused.
+//
+// A run that lasts (a big model, a batch of 30 s) holds up nobody: the connection is free as soon
+// as it was read. But if all threads are in such runs, nobody reads. So a watchdog looks every
+// kStallNs. If each thread has been busy with one request for as long, it starts another, up to a
+// limit. At the limit it starts one that runs no request: it reads, queues, refuses, and sees
+// cancellations, which end the runs. A thread that returns from a long run leaves if the others
+// suffice.
+//
+// Long runs of one model get no more than a share of the threads: beyond it the model's requests
+// wait in the queue, and those of other models pass.
+class RequestThreads {
+ public:
+  // Above the longest request of a model that is served with a tail in mind; below what a client
+  // notices of a health check.
+  static constexpr int64_t kStallNs = 10'000'000;
+  // A look costs a system call or two, some µs.
+  static constexpr int64_t kLookNs = 1'000'000;
+  // Work that is worth a wake-up of another core, which takes up to 50 µs in a virtual machine.
+  static constexpr int64_t kWakeNs = 50'000;
+  // Beyond it a request does not wait for its model's first version. A load takes seconds, so as
+  // many clients as a busy model has, and little memory: they are compressed, and stay so.
+  static constexpr size_t kAwaitingMax = 1'024;
+
+  // Borrows `source`. `regular_count` threads in the steady state; at most `max_count` run
+  // requests.
+  RequestThreads(EventSource* source, size_t regular_count, size_t max_count);
+  ~RequestThreads();
+
+  void Start();
+  // Each regular thread on a core of its own, or again on any. False, and nothing changed, if there
+  // is not one for each core that the process may use. A thread that relieves another is never
+  // pinned: the one that it relieves is on that core.
+  bool PinToCores(bool is_pinned);
+
+  // True if a request may wait for the first version of its model.
+  bool MayAwait() const { return !is_releasing_ && awaiting_count_.load() < kAwaitingMax; }
+  // Runs `awaiting.call` again when it is due.
+  void Await(AwaitingCall awaiting);
+  // Runs what waits for a version within kStallNs; nothing waits any more.
+  void ReleaseAwaiting() { is_releasing_ = true; }
+
+  // The requests that are queued.
+  size_t queued_count() const { return queued_count_.load(); }
+
+  // Tells all threads to end. A thread ends after its request.
+  void Stop();
+  // Waits until all threads have ended, or `timeout_ns` has passed. Returns true if they have.
+  bool Join(int64_t timeout_ns);
+
+ private:
+  enum class Role {
+    kRegular,
+    kRelief,    // in the place of one that is held up
+    kAcceptor,  // runs no request
+  };
+
+  struct Thread {
+    bool CanRun() const { return role != Role::kAcceptor; }
+    bool IsHeldUp(int64_t now_ns) const {
+      const int64_t since_ns = busy_since_ns;
+      return since_ns != 0 && now_ns - since_ns >= kStallNs;
+    }
+
+    std::thread thread;
+    Role role = Role::kRegular;
+    size_t index = 0;                       // of a regular one
+    std::atomic<int64_t> busy_since_ns{0};  // 0: runs no request
+    std::atomic<bool> has_ended{false};
+    std::mutex call_mutex;       // held to change or read `call`
+    std::shared_ptr<Call> call;  // that runs
+    // The thread's own.
+    ReceiveSpace space;
+    std::vector<std::shared_ptr<Call>> arrived;
+    int64_t now_ns = 0;     // at its last look at the clock
+    int64_t looked_ns = 0;  // when it last looked at the network
+    // How long its runs may last: the longest of the last some hundred. One is enough to make a
+    // queue worth a wake-up. Not known yet: long.
+    int64_t run_ns = kWakeNs;
+    int64_t last_run_ns = 0;
+  };
+
+  // A model with long runs.
+  struct StalledModel {
+    std::string name;
+    size_t run_count = 0;
+  };
+
+  void AddThread(Role role, size_t index);  // needs mutex_
+  bool TryAddThread(Role role);             // needs mutex_
+  void Serve(Thread* self);
+  void Look(Thread* self, int timeout_ms);
+  void WaitForEvents(Thread* self);
+  bool RunNext(Thread* self);
+  void Run(Thread* self, const std::shared_ptr<Call>& call);
+  void QueueArrived(Thread* self, size_t from);
+  void Queue(std::shared_ptr<Call> call);  // needs queue_mutex_
+  std::shared_ptr<Call> TakeQueued();
+  std::shared_ptr<Call> TakeOfFreeModel();  // needs queue_mutex_
+  void WakeIfWorth(const Thread& self);
+  bool MayLeave(Thread* self);
+  void Watch();
+  void Relieve();                       // needs mutex_
+  void LookAtLongRuns(int64_t now_ns);  // needs mutex_
+  void RunDueAwaiting(int64_t now_ns);
+  void ReapThreads();  // needs mutex_
+  bool HaveAllEnded();
+  size_t CountAble(int64_t now_ns, const Thread* except) const;  // needs mutex_
+
+  EventSource* const source_;
+  const size_t regular_count_;
+  const size_t max_count_;
+  const size_t share_of_model_;  // threads that long runs of one model may take
+  std::vector<int> cores_;       // set by Start
+
+  std::mutex queue_mutex_;
+  std::deque<std::shared_ptr<Call>> queue_;
+  std::vector<StalledModel> stalled_models_;  // guarded by queue_mutex_
+  alignas(64) std::atomic<size_t> queued_count_{0};
+  std::atomic<bool> has_stalled_models_{false};
+  alignas(64) std::atomic<int> idle_count_{0};
+  alignas(64) std::atomic<bool> is_stopping_{false};
+
+  std::mutex awaiting_mutex_;
+  std::vector<AwaitingCall> awaiting_;
+  std::atomic<size_t> awaiting_count_{0};
+  std::atomic<bool> is_releasing_{false};
+
+  std::mutex mutex_;  // no thread takes it while it serves, unless it was held up
+  std::condition_variable watch_changed_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::thread watchdog_;
+};
+
+}  // namespace millpond::rpc

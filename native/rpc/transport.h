@@ -1,0 +1,55 @@
+#pragma once
+
+#include <openssl/ssl.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace millpond::rpc {
+
+// The bytes of one connection, plain or over TLS. Never blocks. Not thread-safe: a TLS session
+// allows one caller at a time, for reads and writes together.
+class Transport {
+ public:
+  enum class State { kOk, kWouldBlock, kClosed };
+  struct Result {
+    State state = State::kOk;
+    size_t bytes = 0;
+  };
+
+  // Owns `fd`. `context` is null for a plain connection. The first Read makes the TLS handshake.
+  Transport(int fd, const std::shared_ptr<SSL_CTX>& context);
+  ~Transport();
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  int fd() const { return fd_; }
+  bool is_tls() const { return tls_ != nullptr; }
+
+  // Reads what has come, at most `size` bytes. kClosed at the end of the stream and after an error.
+  Result Read(char* to, size_t size);
+  // Writes what the socket takes of `pieces`. A short count without kWouldBlock is possible.
+  Result Write(const iovec* pieces, size_t count);
+  // Tells the peer that no more bytes come; it may still send.
+  void EndWrites();
+
+  // Returns the common name and the alternative names of the verified certificate of the client;
+  // empty without one.
+  std::vector<std::string> ClientNames() const;
+
+ private:
+  struct FreeTls {
+    void operator()(SSL* tls) const { SSL_free(tls); }
+  };
+
+  Result TlsResult(int returned);
+  Result WriteTls(const iovec* pieces, size_t count);
+
+  const int fd_;
+  std::unique_ptr<SSL, FreeTls> tls_;
+};
+
+}  // namespace millpond::rpc

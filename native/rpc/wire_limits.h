@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millpond::rpc {
+
+// What clients may take of a server before they have a right to an answer. At a limit a connection
+// is told to calm down, or a stream is refused; the server's memory never grows with what clients
+// promise.
+struct WireLimits {
+  static constexpr int64_t kSecondNs = 1'000'000'000;
+
+  // SETTINGS_MAX_CONCURRENT_STREAMS of each connection. A client queues the calls beyond it.
+  uint32_t streams_per_connection = 1'000;
+  // All connections, and the connections of one IP address; 0: no limit.
+  int64_t connection_count_max = 20'000;
+  int64_t connections_per_address_max = 0;
+  // The bytes of one request's headers, counted as RFC 9113, 6.5.2 does.
+  size_t header_list_bytes_max = 16'384;
+  // The memory of all calls whose message has not arrived in full, without the message. A stream
+  // beyond it is refused (REFUSED_STREAM), which a client may repeat at once.
+  int64_t open_call_bytes_max = int64_t{64} << 20U;
+  // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send for
+  // each frame with a part of a request, and at once.
+  int control_frames_max = 1'000;
+  // The streams that a client may reset at once, and each second.
+  uint64_t reset_burst = 10'000;
+  uint64_t resets_per_second = 1'000;
+  // From the connection to the end of the TLS handshake and HTTP/2's preface.
+  int64_t handshake_ns = 20 * kSecondNs;
+  // The longest pause within a message, and of a client that does not read its answers.
+  int64_t pause_ns = 60 * kSecondNs;
+  // A connection that is silent for so long gets a PING, and is closed if no answer comes in time.
+  int64_t keepalive_ns = 60 * kSecondNs;
+  int64_t keepalive_timeout_ns = 20 * kSecondNs;
+  // A connection without a call for so long, or of this age, is told to go (GOAWAY); 0: never.
+  int64_t idle_ns = 0;
+  int64_t age_ns = 0;
+  // PINGs without a call that may come faster than this, in a row: two.
+  int64_t ping_interval_ns = 10 * kSecondNs;
+};
+
+}  // namespace millpond::rpc

@@ -1,0 +1,195 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <nghttp2/nghttp2.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+// HTTP/2 by hand: frames that no client library sends, and whatever comes back.
+namespace millpond::testing {
+
+inline constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+enum FrameType : uint8_t {
+  kDataFrame = 0,
+  kHeadersFrame = 1,
+  kPriorityFrame = 2,
+  kRstStreamFrame = 3,
+  kSettingsFrame = 4,
+  kPingFrame = 6,
+  kGoawayFrame = 7,
+  kWindowUpdateFrame = 8,
+  kContinuationFrame = 9,
+};
+inline constexpr uint8_t kEndStream = 1;
+inline constexpr uint8_t kAck = 1;
+inline constexpr uint8_t kEndHeaders = 4;
+
+struct Http2Frame {
+  uint8_t type = 0;
+  uint8_t flags = 0;
+  uint32_t stream = 0;
+  std::string payload;
+
+  // The last four bytes of GOAWAY's first eight, or RST_STREAM's four: the error's code.
+  uint32_t ErrorCode() const {
+    const size_t at = type == kGoawayFrame ? 4 : 0;
+    uint32_t code = 0;
+    for (size_t i = at; i < at + 4 && i < payload.size(); ++i) {
+      code = code << 8U | static_cast<unsigned char>(payload[i]);
+    }
+    return code;
+  }
+};
+
+inline std::string BigEndian(uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(value >> shift));
+  return bytes;
+}
+
+inline std::string FrameBytes(uint8_t type, uint8_t flags, uint32_t stream,
+                              const std::string& payload) {
+  std::string bytes = BigEndian(static_cast<uint32_t>(payload.size())).substr(1);
+  bytes.push_back(static_cast<char>(type));
+  bytes.push_back(static_cast<char>(flags));
+  return bytes + BigEndian(stream) + payload;
+}
+
+// HPACK: a literal without indexing and without Huffman coding. Up to 126 bytes each.
+inline std::string LiteralHeader(const std::string& name, const std::string& value) {
+  const auto text = [](const std::string& s) { return static_cast<char>(s.size()) + s; };
+  return std::string(1, '\0') + text(name) + text(value);
+}
+
+inline std::string GrpcHeaders(const std::string& path, const std::string& more = "") {
+  return LiteralHeader(":method", "POST") + LiteralHeader(":scheme", "http") +
+         LiteralHeader(":path", path) + LiteralHeader(":authority", "test") +
+         LiteralHeader("te", "trailers") + LiteralHeader("content-type", "application/grpc") + more;
+}
+
+inline std::string GrpcMessage(const std::string& bytes, bool is_compressed = false) {
+  return std::string(1, is_compressed ? '\1' : '\0') +
+         BigEndian(static_cast<uint32_t>(bytes.size())) + bytes;
+}
+
+// A connection to a server on 127.0.0.1. It waits for up to 10 s for what a test expects.
+class RawHttp2 {
+ public:
+  explicit RawHttp2(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const timeval patience = {10, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    nghttp2_hd_inflate_new(&inflater_);
+  }
+  ~RawHttp2() {
+    nghttp2_hd_inflate_del(inflater_);
+    close(fd_);
+  }
+  RawHttp2(const RawHttp2&) = delete;
+  RawHttp2& operator=(const RawHttp2&) = delete;
+
+  void Begin() { Send(kPreface + FrameBytes(kSettingsFrame, 0, 0, "")); }
+  // Returns false if the server has closed the connection.
+  bool Send(const std::string& bytes) {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t part = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (part <= 0) return false;
+      sent += static_cast<size_t>(part);
+    }
+    return true;
+  }
+  bool SendFrame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+    return Send(FrameBytes(type, flags, stream, payload));
+  }
+
+  // The next frame; a null pointer at the end of the connection.
+  std::unique_ptr<Http2Frame> Next() {
+    constexpr size_t kHeadBytes = 9;
+    if (!Fill(kHeadBytes)) return nullptr;
+    const auto byte = [&](size_t i) { return static_cast<unsigned char>(buffer_[i]); };
+    const size_t size = byte(0) << 16U | byte(1) << 8U | byte(2);
+    auto frame = std::make_unique<Http2Frame>();
+    frame->type = byte(3);
+    frame->flags = byte(4);
+    frame->stream = (byte(5) & 0x7fU) << 24U | byte(6) << 16U | byte(7) << 8U | byte(8);
+    if (!Fill(kHeadBytes + size)) return nullptr;
+    frame->payload = buffer_.substr(kHeadBytes, size);
+    buffer_.erase(0, kHeadBytes + size);
+    return frame;
+  }
+  // The next frame of a type; a null pointer if the connection ends before.
+  std::unique_ptr<Http2Frame> NextOf(uint8_t type) {
+    auto frame = Next();
+    while (frame != nullptr && frame->type != type) frame = Next();
+    return frame;
+  }
+  // What is left to read until the end of the connection, as it is.
+  std::string Rest() {
+    while (Fill(buffer_.size() + 1)) {
+    }
+    return buffer_;
+  }
+
+  // The headers of a HEADERS frame, a line `name: value` each. Every one of a connection must be
+  // decoded, in order.
+  std::string Decode(const Http2Frame& frame) {
+    std::string lines;
+    std::string bytes = frame.payload;
+    auto* in = reinterpret_cast<uint8_t*>(bytes.data());
+    size_t left = bytes.size();
+    int flags = 0;
+    do {
+      nghttp2_nv header{};
+      const ssize_t read = nghttp2_hd_inflate_hd2(inflater_, &header, &flags, in, left, 1);
+      if (read < 0) return lines + "!";
+      in += read;
+      left -= static_cast<size_t>(read);
+      if ((flags & NGHTTP2_HD_INFLATE_EMIT) != 0) {
+        lines.append(reinterpret_cast<char*>(header.name), header.namelen);
+        lines += ": ";
+        lines.append(reinterpret_cast<char*>(header.value), header.valuelen);
+        lines += "\n";
+      }
+    } while ((flags & NGHTTP2_HD_INFLATE_FINAL) == 0);
+    nghttp2_hd_inflate_end_headers(inflater_);
+    return lines;
+  }
+  // All headers that come, up to the end of the first stream that ends.
+  std::string HeadersToTheEnd() {
+    std::string lines;
+    while (const auto frame = Next()) {
+      if (frame->type == kHeadersFrame) lines += Decode(*frame);
+      if (frame->type <= kHeadersFrame && (frame->flags & kEndStream) != 0) break;
+    }
+    return lines;
+  }
+
+ private:
+  bool Fill(size_t size) {
+    char block[16'384];
+    while (buffer_.size() < size) {
+      const ssize_t got = recv(fd_, block, sizeof block, 0);
+      if (got <= 0) return false;
+      buffer_.append(block, static_cast<size_t>(got));
+    }
+    return true;
+  }
+
+  const int fd_;
+  nghttp2_hd_inflater* inflater_ = nullptr;
+  std::string buffer_;
+};
+
+}  // namespace millpond::testing

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "native/rpc/network.h"
+#include "native/rpc/request_threads.h"
+#include "tests/native/raw_http2.h"
+
+namespace millpond::testing {
+
+// A server of one method, "/test.Echo/Echo", that answers each message with itself. Nothing of it
+// but the wire: no servable, and no gRPC library on either side, so that ThreadSanitizer sees all.
+class WireServerTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kStreamsMax = 10;
+
+  WireServerTest() {
+    wire_.limits.streams_per_connection = kStreamsMax;
+    wire_.calls.admission = &admission_;
+    wire_.calls.phase = &phase_;
+    wire_.methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
+    const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
+    EXPECT_TRUE(listens.ok()) << listens.message();
+    threads_.emplace(&network_, 2, 4);
+    wire_.calls.threads = &*threads_;
+    threads_->Start();
+  }
+  ~WireServerTest() override {
+    network_.StopListening();
+    network_.CloseAll();
+    threads_->Stop();
+    EXPECT_TRUE(threads_->Join(10'000'000'000));
+  }
+
+  int port() const { return network_.port(); }
+
+  // A call on a connection of its own; "" if it fails.
+  std::string Echo(const std::string& bytes) const {
+    RawHttp2 connection(port());
+    connection.Begin();
+    connection.Send(FrameBytes(kHeadersFrame, kEndHeaders, 1, GrpcHeaders("/test.Echo/Echo")));
+    const std::string message = GrpcMessage(bytes);
+    constexpr size_t kFrameBytes = 16'384;
+    for (size_t at = 0; at < message.size(); at += kFrameBytes) {
+      const bool is_last = at + kFrameBytes >= message.size();
+      connection.SendFrame(kDataFrame, is_last ? kEndStream : 0, 1,
+                           message.substr(at, kFrameBytes));
+    }
+    std::string answer;
+    while (const auto frame = connection.Next()) {
+      if (frame->type == kDataFrame) answer += frame->payload;
+      if (frame->type == kHeadersFrame && (frame->flags & kEndStream) != 0) break;
+    }
+    return answer.size() < 5 ? "" : answer.substr(5);
+  }
+
+ private:
+  struct EchoHandler final : rpc::MethodHandler {
+    void Handle(rpc::Call* call) override {
+      std::string bytes;
+      call->request().AppendRest(&bytes);
+      call->Reply(bytes);
+    }
+    bool IsLimited() const override { return true; }
+  };
+
+  servable::Admission admission_;
+  rpc::ServerPhase phase_;
+  EchoHandler echo_;
+  rpc::Wire wire_;
+  rpc::Network network_{&wire_};
+  std::optional<rpc::RequestThreads> threads_;
+};
+
+}  // namespace millpond::testing
