@@ -34,8 +34,7 @@ TEST_NAME_LENGTH_MAX = 50
 PYTHON_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*\w+,\s*(\w+)\)", re.MULTILINE)
 
-# native/rpc is to be replaced as a whole, and its prose with it.
-LEFT_OUT = ("native/rpc/",)
+LEFT_OUT: tuple[str, ...] = ()
 
 OPENINGS = re.compile(r"^(What|Of|Those|Who|Whether|Whatever)\b")
 
