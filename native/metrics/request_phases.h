@@ -9,12 +9,12 @@ namespace millpond::metrics {
 // The phases of a request's time, in this order. The phases before kTotal are disjoint, and kTotal
 // is their sum.
 enum class Phase : size_t {
-  // From the moment at which a request thread took the call from its gRPC completion queue, to the
-  // start of its work. Includes the wait of a request that was parked because all threads were busy
-  // (rpc::ParkedRequests). Only the client sees the time that a call waited before that, in a
-  // socket or within gRPC: these same threads would have to notice it. For Predict the phase takes
-  // about 1 µs if a thread is free. For a method that the control plane answers it is the wait for
-  // one of its threads. For a request over HTTP it is the wait for a worker.
+  // From the moment at which a request thread has read the whole message of the call, to the start
+  // of its work. Includes the wait in the queue of rpc::RequestThreads if all threads are busy.
+  // Threads look at the network between two runs, at least every ms. Only the client sees the time
+  // that a message waited in the socket before that. For a method that the control plane answers
+  // the phase is the wait for one of its threads. For a request over HTTP it is the wait for a
+  // worker.
   kQueue,
   kDecode,  // of the envelope and the tensors, with the look-up of the version
   kRun,

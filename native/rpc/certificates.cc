@@ -43,12 +43,12 @@ base::Status UseChain(const std::string& pem, SSL_CTX* context) {
     return Refused("the server's certificate");
   }
   while (X509* const signer = PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)) {
-    // The context owns it if this succeeds.
+    // On success the context owns `signer`.
     if (SSL_CTX_add0_chain_cert(context, signer) == 1) continue;
     X509_free(signer);
     return Refused("the server's certificate chain");
   }
-  // The end of the file.
+  // The loop ends with an error at the end of the text.
   ERR_clear_error();
   return {};
 }
@@ -80,8 +80,8 @@ base::Status TrustClients(const std::string& pem, SSL_CTX* context) {
   return {};
 }
 
-// gRPC is HTTP/2 (https://www.rfc-editor.org/rfc/rfc9113#section-3.2). A client that offers other
-// protocols only is refused; one that offers none may go on.
+// Chooses HTTP/2, which gRPC needs (https://www.rfc-editor.org/rfc/rfc9113#section-3.2). Refuses a
+// client that offers only other protocols. A client that offers no protocol may go on.
 int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
                    const unsigned char* offered, unsigned int offered_size, void*) {
   constexpr std::string_view kH2 = "h2";
@@ -105,13 +105,13 @@ base::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const Certificates& cert
   if (context == nullptr) return Refused("a TLS context");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // A read that is cut short by the socket's end is no error: HTTP/2 has its own ends.
+  // A socket that ends without TLS's close is not an error: HTTP/2 marks its own ends.
   SSL_CTX_set_options(context.get(), SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                       SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_alpn_select_cb(context.get(), ChooseProtocol, nullptr);
-  // A session that is resumed would be one of the certificates before a reload.
+  // No session is resumed: it would use the certificates from before a reload.
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_TICKET);
@@ -134,7 +134,7 @@ ServerCertificates::ServerCertificates(Certificates certificates, bool is_client
 
 void ServerCertificates::Replace(Certificates certificates) {
   auto made = MakeTlsContext(certificates, is_client_required_);
-  // The certificates before go on: the control plane has checked these, and reports what is wrong.
+  // The certificates from before stay in use. The control plane checks new ones and reports errors.
   if (!made.ok()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   context_ = std::move(made.value());

@@ -14,13 +14,13 @@ namespace millpond::rpc {
 struct Certificates {
   std::string key;
   std::string chain;      // the server's certificate first
-  std::string client_ca;  // who signs the certificates of clients; "": the server asks for none
+  std::string client_ca;  // the signer of clients' certificates; "": the server asks for none
 };
 
-// The certificates that a server shows now. A connection takes them as they are when it is
-// accepted, and keeps them.
+// The current certificates of a server. A connection uses those of the instant at which it was
+// accepted, until its end.
 //
-// Thread: any. The control plane has checked them before.
+// Thread: any. The control plane checks the certificates before they come here.
 class ServerCertificates {
  public:
   // `is_client_required`: only clients with a certificate of client_ca are served.
@@ -30,7 +30,7 @@ class ServerCertificates {
 
   bool is_client_required() const { return is_client_required_; }
 
-  // Returns what new connections use; null if OpenSSL refused the certificates.
+  // Returns the context for new connections; null if OpenSSL refused the certificates.
   std::shared_ptr<SSL_CTX> context() const;
 
  private:
@@ -40,7 +40,7 @@ class ServerCertificates {
 };
 
 // Returns the OpenSSL context of a server with `certificates`. INVALID_ARGUMENT with OpenSSL's
-// reason if they do not parse, or if the key is not the certificate's.
+// reason if they do not parse, or if the key does not match the certificate.
 base::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const Certificates& certificates,
                                                         bool is_client_required);
 

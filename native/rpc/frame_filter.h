@@ -7,20 +7,20 @@
 
 namespace millpond::rpc {
 
-// Removes from the frames of a client those RST_STREAM frames that name a stream which the client
-// has not opened. gRPC's C core sends one if a call is cancelled before its headers were written.
-// HTTP/2 wants such a connection closed (RFC 9113, 6.4), and nghttp2 does so: with it go the calls
-// of all threads of that client. Not thread-safe.
+// Removes RST_STREAM frames of streams that the client has not opened. gRPC's C core sends such a
+// frame if a call is cancelled before its headers were written. RFC 9113, 6.4, calls it an error of
+// the connection, and nghttp2 would end the connection. That would end all other calls of the
+// client too. Not thread-safe.
 //
-// Cost: some ns a frame; only a frame's header that is split over two reads is copied.
+// Cost: some ns a frame. Copies a frame's header only if it is split over two reads.
 class FrameFilter {
  public:
-  // Calls `feed` with the parts of `bytes` that are left, in order, until it returns false. Returns
-  // what it returned last. Parts lie within `bytes`, but for headers of frames that began before
-  // it.
+  // Calls `feed` with the remaining parts of `bytes`, in order, until `feed` returns false. Returns
+  // the last result of `feed`. Each part lies within `bytes`, except the header of a frame that
+  // began before `bytes`.
   template <typename FeedPart>
   bool Filter(std::string_view bytes, FeedPart&& feed) {
-    size_t begin = 0;  // what is left and was not fed
+    size_t begin = 0;  // of the bytes that remain and were not fed
     size_t at = 0;
     while (at < bytes.size()) {
       const size_t left = bytes.size() - at;
@@ -68,7 +68,7 @@ class FrameFilter {
 
   uint32_t last_stream_ = 0;  // the highest that the client has opened
   size_t payload_left_ = 0;   // of the frame under way
-  bool is_removed_ = false;   // that frame
+  bool is_removed_ = false;   // of the frame under way
   size_t header_size_ = 0;    // of a header that is split
   char header_[kHeaderBytes];
 };

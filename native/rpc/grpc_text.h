@@ -13,8 +13,8 @@ namespace millpond::rpc {
 // 30 years are cut to that.
 std::optional<int64_t> ParseTimeout(std::string_view text);
 
-// Returns a status message as grpc-message carries it: bytes outside of printable ASCII, and `%`,
-// as %XX.
+// Returns a status message as grpc-message carries it: `%` and bytes outside printable ASCII become
+// %XX.
 std::string PercentEncode(std::string_view message);
 
 // True for "application/grpc", alone or with a suffix (`+proto`) or parameters (`;`).

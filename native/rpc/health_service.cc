@@ -41,8 +41,8 @@ std::string EncodeStatus(HealthStatus status) {
 
 base::Status ShuttingDown() { return {base::Code::kUnavailable, "the server is shutting down"}; }
 
-// The watchers whose client has gone are dropped when there are twice as many as after the last
-// time, and at least so many.
+// Ended watchers are dropped when the list has twice the size that it had after the last drop, and
+// at least this size.
 constexpr size_t kWatchersMin = 16;
 
 }  // namespace

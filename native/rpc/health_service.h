@@ -14,7 +14,7 @@ namespace millpond::rpc {
 enum class HealthStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 
 // grpc.health.v1.Health (github.com/grpc/grpc/blob/master/doc/health-checking.md): Check and Watch
-// by service name; "" is the whole server. The control plane says who serves.
+// by service name; "" is the whole server. The control plane sets the statuses.
 class HealthService {
  public:
   void Set(const std::string& service, bool is_serving);
@@ -49,7 +49,7 @@ class HealthService {
   void Notify(const std::string& service);                  // needs mutex_
   void DropEndedWatchers();                                 // needs mutex_
 
-  // Held for look-ups, and while a status is written; nothing of a Predict request waits for it.
+  // Held for look-ups, and while a status is written. Predict requests do not take it.
   std::mutex mutex_;
   bool is_closed_ = false;
   std::map<std::string, HealthStatus> statuses_;

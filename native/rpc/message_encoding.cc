@@ -16,10 +16,10 @@ using base::Status;
 
 constexpr int64_t kFirstBlockBytes = 4096;
 
-// A reply below it fits into one packet as it is.
+// A smaller reply fits into one packet without compression.
 constexpr size_t kCompressedReplyBytesMin = 1024;
 
-// One stream, and the blocks that it is decompressed to: each as large as all before it.
+// Decompresses one stream into blocks. Each block is as large as all blocks before it.
 class Inflater {
  public:
   Inflater(base::DeflateFormat format, int64_t bytes_max, base::ByteBudget::Share* share)
@@ -56,7 +56,7 @@ class Inflater {
  private:
   int64_t OutputBytes() const { return block_bytes_ - static_cast<int64_t>(room_bytes_); }
 
-  // One byte above the limit tells a stream that is too long from one that just fits.
+  // The blocks have room for one byte above the limit, which shows that a stream is too long.
   Status AddBlock() {
     const int64_t wanted = std::max(kFirstBlockBytes, block_bytes_);
     const auto size = static_cast<size_t>(std::min(wanted, bytes_max_ + 1 - block_bytes_));
@@ -85,7 +85,7 @@ class Inflater {
   bool has_ended_ = false;
   std::vector<std::string> blocks_;
   int64_t block_bytes_ = 0;
-  char* room_ = nullptr;  // what is left of the last block
+  char* room_ = nullptr;  // the free end of the last block
   size_t room_bytes_ = 0;
 };
 

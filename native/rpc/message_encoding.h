@@ -14,36 +14,37 @@
 
 namespace millpond::rpc {
 
-// How replies are compressed: as their requests are, always, or never. Whatever it says, only what
-// the client accepts is sent, and a small reply goes as it is.
+// How replies are compressed: like their requests, always, or never. A reply is only compressed if
+// the client accepts the encoding, and if the reply is not small.
 enum class ReplyCompression { kNone, kLikeRequest, kDeflate, kGzip };
 
-// The names of grpc-encoding. kUnknown is one that this server does not have.
+// The values of grpc-encoding. kUnknown is an encoding that this server does not have.
 enum class Encoding { kIdentity, kDeflate, kGzip, kUnknown };
 
 Encoding EncodingOf(std::string_view name);
 const char* NameOf(Encoding encoding);
 inline constexpr char kAcceptedEncodings[] = "identity, deflate, gzip";
 
-// Decompresses `from`, which holds one stream and nothing else, to at most `bytes_max` bytes:
-// memory is taken as the stream grows, and no more than twice of what it has come to. `share`
-// counts the memory beside what it counts already. RESOURCE_EXHAUSTED if the message is longer or
-// the share gets no more, INTERNAL if it is no such stream or cut short, UNIMPLEMENTED if the
+// Decompresses `from`, which holds one stream and nothing else, to at most `bytes_max` bytes. Takes
+// memory as the output grows, and at most twice the size of the output. `share` counts this memory
+// in addition to its bytes so far. RESOURCE_EXHAUSTED if the message is longer than `bytes_max` or
+// the share cannot grow. INTERNAL if `from` is malformed or cut short. UNIMPLEMENTED if the
 // encoding is unknown.
 base::Status Decompress(Encoding encoding, const std::vector<std::string_view>& from,
                         int64_t bytes_max, std::vector<std::string>* to,
                         base::ByteBudget::Share* share);
 
-// Returns the first bytes of what `from` decompresses to, at most `bytes_max`; "" if it does not.
+// Returns the first bytes of the decompressed message, at most `bytes_max`; "" if `from` does not
+// decompress.
 std::string DecompressStart(Encoding encoding, const std::vector<std::string_view>& from,
                             size_t bytes_max);
 
-// Returns how a reply of `reply_bytes` is sent to a client that sent its request in
-// `request_encoding` and accepts `accepted`.
+// Returns the encoding of a reply of `reply_bytes`. Its request came in `request_encoding`, and its
+// client accepts the encodings in `accepted`.
 Encoding ChooseReplyEncoding(ReplyCompression replies, Encoding request_encoding,
                              std::string_view accepted, size_t reply_bytes);
 
-// Returns `message` compressed; nothing if zlib has no memory.
+// Returns the compressed `message`; nothing if zlib gets no memory.
 std::optional<std::string> Compress(Encoding encoding, std::string_view message);
 
 }  // namespace millpond::rpc

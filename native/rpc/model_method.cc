@@ -22,10 +22,10 @@ class CallMetadata final : public servable::RequestMetadata {
   const Call& call_;
 };
 
-// A request that a reservoir wants. It holds the reservoir, as the version's handle is let go
+// A request that a reservoir wants. Holds the reservoir, because the version's handle is released
 // before the request is copied.
 struct WantedRequest {
-  std::shared_ptr<servable::RequestReservoir> reservoir;  // null: nobody wants it
+  std::shared_ptr<servable::RequestReservoir> reservoir;  // null: no reservoir wants it
   servable::RequestKind kind;
 };
 
@@ -48,7 +48,7 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
       inference::ToVersionChoice(*spec, share == CanaryShare::kMayAnswer ? &metadata : nullptr);
   auto found = map_->LookUp(spec->name, choice);
   if (found.status().code() == base::Code::kUnavailable) {
-    // Looked up again, or a version that came between the look-up and the mark would be missed.
+    // A second look-up finds a version that came between the first look-up and the mark.
     awaited_change_ = map_->MarkChange(spec->name);
     found = map_->LookUp(spec->name, choice);
   }

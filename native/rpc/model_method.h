@@ -18,7 +18,7 @@
 
 namespace millpond::rpc {
 
-// What the methods that a version answers have in common. Borrows all.
+// The objects that all methods of this kind share. Borrows all.
 struct ModelMethodParts {
   servable::ServingMap* map = nullptr;
   // Records the requests that reached no version; the others are recorded by the version that they
@@ -28,11 +28,11 @@ struct ModelMethodParts {
   metrics::SpanBuffer* spans = nullptr;
 };
 
-// Whether a request may be one of those that a model's canary answers.
+// States if a model's canary may answer a request that names no version or label.
 enum class CanaryShare { kMayAnswer, kNever };
 
-// One request to a version, from its bytes to its reply's: what ModelMethod::Answer works on. On
-// the stack of the call's thread.
+// One request to a version, from the bytes of the request to the bytes of the reply. Lives on the
+// stack of the call's thread, for ModelMethod::Answer.
 class ModelCall {
  public:
   // Borrows both.
@@ -45,27 +45,27 @@ class ModelCall {
   const tensor::RunContext& run_context() const { return call_.run_context(); }
   metrics::PhaseWatch* watch() { return &watch_; }
 
-  // Pins the version that `spec` means, for as long as this lives or until ModelMethod has recorded
-  // the request. Once, before servable(). INVALID_ARGUMENT and NOT_FOUND as CheckModelSpec and
-  // ServingMap::LookUp say; CANCELLED and DEADLINE_EXCEEDED where nobody waits for an answer.
-  // UNAVAILABLE, after which the call may wait, if it is the first version and is being loaded.
+  // Pins the version that `spec` means, until ModelMethod has recorded the request. Called once,
+  // before servable(). INVALID_ARGUMENT and NOT_FOUND as CheckModelSpec and ServingMap::LookUp
+  // return them. CANCELLED and DEADLINE_EXCEEDED if the client waits for no answer any more.
+  // UNAVAILABLE if the model's first version is being loaded; then the call may wait for it.
   base::Status Pin(const std::optional<inference::ModelSpec>& spec,
                    CanaryShare share = CanaryShare::kMayAnswer);
   const servable::Servable& servable() const { return *handle_; }
-  // The same for a request that is no PredictRequest: what it runs is offered to the model's
+  // The same, for requests other than PredictRequest: their runs are offered to the model's
   // RequestReservoir, if it has one.
   inference::SampledServable sampled_servable() {
     return {*handle_, handle_.reservoir(), call_.received_ns(), &samples_};
   }
 
-  // The reply goes to the network as it is, and counts in the server's budget until it was sent.
-  // Returns the status of `reply`.
+  // Sets the reply, which is sent without a copy. It counts in the server's budget until it was
+  // sent. Returns the status of `reply`.
   base::Status SetReply(base::StatusOr<base::ReplyBytes> reply);
 
-  // Lets the model's RequestReservoir, if it has one, take the request's bytes, which are a
-  // PredictRequest's, once it is answered.
+  // Offers the request's bytes, which are a PredictRequest, to the model's RequestReservoir, if it
+  // has one. The reservoir takes them after the answer.
   void OfferToReservoir(std::string_view signature_name, const tensor::OutputSet& outputs);
-  // The same for a request that runs these signatures as one, to RequestReservoir::joint.
+  // The same for a request that runs these signatures as one; to RequestReservoir::joint.
   void OfferToJointReservoir(std::string_view signature_names);
 
  private:
@@ -75,22 +75,22 @@ class ModelCall {
   servable::ServingMap* const map_;
   metrics::PhaseWatch watch_;
   servable::ServableHandle handle_;
-  std::string unmatched_model_;  // asked for, and not reached
-  // Set if the version that was asked for is the first of its model and loading.
+  std::string unmatched_model_;  // that the request asked for and did not reach
+  // Set if the request asked for its model's first version, and that version is loading.
   std::optional<servable::AwaitedChange> awaited_change_;
   base::ReplyBytes reply_;
   std::optional<servable::RequestKind> kind_;  // of bytes that a reservoir may take
-  bool is_joint_ = false;                      // whether that is RequestReservoir::joint
+  bool is_joint_ = false;                      // the reservoir is RequestReservoir::joint
   inference::RunSamples samples_;
 };
 
-// A method that a version answers, inline on the thread that serves it: no lock, no Python, no
-// hand-over. What is the same for all of them is here: a request is timed by phases, recorded by
-// the version that it reached under its Method, however it ends, traced, and offered to the model's
-// reservoir. The version is let go, and the request recorded, before the answer is sent: who has it
-// finds it counted.
+// A method that a version answers. It runs on the thread that serves the request: no lock, no
+// Python. This class does the work that all such methods share. It times the phases of a request,
+// records the request under its Method in the version that it reached, traces it, and offers it to
+// the model's reservoir. It releases the version and records the request before the answer is sent:
+// a client that has its answer finds the request counted.
 //
-// Cost: what it adds to Answer is one virtual call; no allocation but the reply's buffer.
+// Cost: one virtual call beside Answer; allocates only the reply's buffer.
 class ModelMethod : public MethodHandler {
  public:
   ModelMethod(metrics::Method method, const ModelMethodParts& parts)
@@ -98,13 +98,13 @@ class ModelMethod : public MethodHandler {
 
   void Handle(Call* call) final;
   bool IsLimited() const final { return true; }
-  // Of the ModelSpec that most requests have as their field 1.
+  // Returns the name in the ModelSpec that most requests have as their field 1.
   std::string ModelNameOf(const Call& call) const override;
   void RecordRefusal(const Call& call, base::Code code) const final;
 
  protected:
-  // Decodes the request's envelope, pins the version, computes and sets the reply. `call` is in
-  // Phase::kDecode; whoever answers enters the later ones. On any thread, at once.
+  // Decodes the request's envelope, pins the version, computes the reply and sets it. `call` is in
+  // Phase::kDecode; Answer enters the later phases. Called by several threads at once.
   virtual base::Status Answer(ModelCall* call) const = 0;
 
  private:

@@ -13,11 +13,11 @@
 
 namespace millpond::rpc {
 
-// The bytes that a connection still has to write. Small pieces are copied and travel together;
-// large ones are borrowed from their owner until the socket has them. Not thread-safe.
+// The bytes that a connection still has to write. Small pieces are copied and written together.
+// Large pieces are borrowed from their owner until the socket has taken them. Not thread-safe.
 class OutputQueue {
  public:
-  // Up to this, a copy costs less than another piece of a write.
+  // Copying a piece of up to this size costs less than another piece in a write.
   static constexpr size_t kCopiedBytesMax = 4096;
 
   size_t size() const { return size_; }
@@ -29,15 +29,15 @@ class OutputQueue {
     size_ += bytes.size();
   }
 
-  // `owner` keeps `bytes` alive.
+  // The same for bytes that `owner` keeps alive.
   void Append(std::shared_ptr<const void> owner, std::string_view bytes) {
     if (bytes.size() <= kCopiedBytesMax) return Append(bytes);
     pieces_.push_back({std::move(owner), bytes, {}});
     size_ += bytes.size();
   }
 
-  // Writes until all is out, or the transport takes no more. kWouldBlock and kClosed as
-  // Transport's.
+  // Writes until the queue is empty or the transport takes no more bytes. Returns kOk if the queue
+  // is empty, else the transport's state.
   Transport::State WriteTo(Transport* transport) {
     while (size_ > 0) {
       iovec parts[kPartCount];
@@ -72,7 +72,7 @@ class OutputQueue {
       written_ -= pieces_.front().bytes().size();
       if (pieces_.size() == 1 && pieces_.front().owner == nullptr &&
           pieces_.front().copied.capacity() <= 4 * kCopiedBytesMax) {
-        // Its memory serves the next answer.
+        // The next answer uses its memory again.
         pieces_.front().copied.clear();
         return;
       }
@@ -82,7 +82,7 @@ class OutputQueue {
 
   std::deque<Piece> pieces_;
   size_t written_ = 0;  // of the first piece
-  size_t size_ = 0;     // of all that is left
+  size_t size_ = 0;     // of all bytes to be written
 };
 
 }  // namespace millpond::rpc

@@ -8,7 +8,7 @@ namespace millpond::rpc {
 // tensorflow.serving.PredictionService/Predict: the hot path.
 class PredictHandler final : public ModelMethod {
  public:
-  // `encoding`: of the replies' tensors.
+  // `encoding` is that of the tensors in replies.
   PredictHandler(const ModelMethodParts& parts, tensor::TensorEncoding encoding)
       : ModelMethod(metrics::Method::kPredict, parts), encoding_(encoding) {}
 
@@ -19,8 +19,8 @@ class PredictHandler final : public ModelMethod {
   const tensor::TensorEncoding encoding_;
 };
 
-// tensorflow.serving.PredictionService/GetModelMetadata. A canary answers it only where it is asked
-// for by its version or label.
+// tensorflow.serving.PredictionService/GetModelMetadata. A canary answers only requests that name
+// its version or label.
 class MetadataHandler final : public ModelMethod {
  public:
   explicit MetadataHandler(const ModelMethodParts& parts)

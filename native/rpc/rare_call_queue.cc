@@ -15,7 +15,7 @@ base::Status ShuttingDown() {
   return {base::Code::kUnavailable, "the server is shutting down; ask another"};
 }
 
-// Proxies add one of these. serving/rpc/operator_access.py has the same list for HTTP.
+// Proxies add one of these headers. serving/rpc/operator_access.py has the same list for HTTP.
 bool IsForwarded(const Call& call) {
   for (const char* const key : {"forwarded", "via", "x-forwarded-for", "x-real-ip"}) {
     if (call.FindMetadata(key)) return true;

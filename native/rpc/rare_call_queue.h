@@ -17,12 +17,12 @@ namespace millpond::rpc {
 
 class Call;
 
-// A call of a method that is not served here: bytes in, bytes out, answered by whoever took it.
-// Dropped unanswered it fails with INTERNAL. Recorded before it is answered: in the queue until it
-// is taken, then in run. Not thread-safe.
+// A call of a method that the control plane answers: request bytes in, response bytes out. A call
+// that is dropped unanswered fails with INTERNAL. It is recorded before it is answered. Its queue
+// phase ends when it is taken, and its run phase begins. Not thread-safe.
 class RareCall {
  public:
-  // `request` is what `call` came with.
+  // `request` is the message of `call`.
   RareCall(Call* call, std::string request, std::shared_ptr<metrics::MethodRecorder> requests);
   ~RareCall();
   RareCall(const RareCall&) = delete;
@@ -30,24 +30,24 @@ class RareCall {
 
   const std::string& path() const { return path_; }
   const std::string& request() const { return request_; }
-  // Of which trace it is a part.
+  // The trace that the call is a part of, if its client named one.
   const std::optional<base::TraceContext>& trace_context() const { return trace_context_; }
-  // Who calls: see Call.
+  // The client's end of the connection: see Call.
   const std::string& peer() const { return peer_; }
   const std::vector<std::string>& client_names() const { return client_names_; }
-  // Whether a proxy has sent the call on: then the peer is the proxy.
+  // True if a proxy forwarded the call: then the peer is the proxy.
   bool is_forwarded() const { return is_forwarded_; }
-  // How long the client still waits for its answer, from `now_ns` on base::MonotonicNs's clock: 0
-  // where its deadline has passed, nothing where it set none.
+  // Returns how long the client still waits for its answer, from `now_ns` on base::MonotonicNs's
+  // clock: 0 if its deadline has passed, nothing if it set no deadline.
   std::optional<int64_t> RemainingNs(int64_t now_ns) const;
-  // Whether an answer can still reach the client: the call has neither been answered nor cancelled,
-  // and its deadline has not passed.
+  // Returns true if an answer can still reach the client: the call was neither answered nor
+  // cancelled, and its deadline has not passed.
   bool IsWanted() const;
 
-  // Its wait in the queue is over.
+  // Ends the queue phase: a thread of the control plane has taken the call.
   void MarkTaken(int64_t now_ns) { watch_.Enter(metrics::Phase::kRun, now_ns); }
 
-  // FAILED_PRECONDITION where it was answered before.
+  // FAILED_PRECONDITION if the call was answered before.
   base::Status Reply(const std::string& response);
   base::Status Fail(const base::Status& status);
 
@@ -58,8 +58,8 @@ class RareCall {
   std::shared_ptr<Call> call_;  // null once answered
   const std::shared_ptr<metrics::MethodRecorder> requests_;
   metrics::PhaseWatch watch_;
-  // Copied with the rest: the call is gone once it is answered.
-  const int64_t deadline_ns_;  // tensor::RunContext::kNoDeadline where there is none
+  // Copies, because the call is gone after its answer.
+  const int64_t deadline_ns_;  // tensor::RunContext::kNoDeadline if the client set no deadline
   const std::string path_;
   const std::string request_;
   const std::optional<base::TraceContext> trace_context_;
@@ -68,19 +68,20 @@ class RareCall {
   const bool is_forwarded_;
 };
 
-// Calls of rare methods on their way from the threads that serve to the control plane's, which
-// takes them with Take: no thread that serves ever enters Python.
+// Calls of rare methods on their way from the request threads to the control plane. A thread of the
+// control plane calls Take, so that no request thread ever enters Python.
 class RareCallQueue {
  public:
-  // Above what a crowd of `millpond status` needs; below what would hide a control plane that
-  // hangs.
+  // More than many clients with `millpond status` need, and few enough to reveal a control plane
+  // that hangs.
   static constexpr size_t kMaxWaiting = 256;
 
-  // RESOURCE_EXHAUSTED to the client where too many wait, UNAVAILABLE once closed.
+  // Queues `call`. Fails it with RESOURCE_EXHAUSTED if kMaxWaiting calls wait, with UNAVAILABLE
+  // after Close.
   void Put(std::unique_ptr<RareCall> call);
-  // The next call; null at the timeout, or once closed and empty.
+  // Returns the next call. Returns null at the timeout, or if the queue is closed and empty.
   std::unique_ptr<RareCall> Take(int64_t timeout_ns);
-  // Fails what waits with UNAVAILABLE and takes no more.
+  // Fails the waiting calls with UNAVAILABLE, and all later ones.
   void Close();
 
  private:

@@ -5,10 +5,11 @@
 
 namespace millpond::rpc {
 
-// What threads read sockets into. A long message stays where it was read: its parts hold the
-// blocks. One block belongs to one thread, which reads into what nobody holds.
+// The memory that a thread reads sockets into. A long message stays in the blocks into which it was
+// read: the message holds them. A block belongs to one thread, which reads into its free end.
 //
-// A part may keep a whole block alive, so that only parts of kHeldBytesMin and more hold one.
+// A small part of a message would keep a whole block alive, so a message holds a block only for
+// parts of kHeldBytesMin and more.
 class ReceiveBlock {
  public:
   static constexpr size_t kBytes = 65'536;
@@ -23,17 +24,17 @@ class ReceiveBlock {
 // The free end of a thread's block.
 class ReceiveSpace {
  public:
-  // Returns room for kReadBytesMin and more.
+  // Returns memory to read into, of at least kReadBytesMin bytes.
   char* Reserve(size_t* size) {
-    // A block that was ever held is not written again where its parts may be.
+    // A block that was held once may still have messages in it: the bytes in use are kept.
     if (!is_held_) used_ = 0;
     if (block_ == nullptr || ReceiveBlock::kBytes - used_ < kReadBytesMin) Renew();
     *size = ReceiveBlock::kBytes - used_;
     return block_->data() + used_;
   }
-  // So many of the bytes of the last Reserve were read.
+  // Marks the first `size` bytes of the last Reserve as in use.
   void Use(size_t size) { used_ += size; }
-  // Returns the block of the last Reserve, for a part of what was read into it.
+  // Returns the block of the last Reserve, for a message that keeps a part of it.
   const std::shared_ptr<ReceiveBlock>& Hold() {
     is_held_ = true;
     return block_;
@@ -43,7 +44,7 @@ class ReceiveSpace {
   static constexpr size_t kReadBytesMin = 16'384;
 
   void Renew() {
-    // Not make_shared: it would clear the bytes.
+    // make_shared would clear the bytes.
     block_ = std::shared_ptr<ReceiveBlock>(new ReceiveBlock);
     used_ = 0;
     is_held_ = false;

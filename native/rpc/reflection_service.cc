@@ -17,37 +17,37 @@ using base::WireReader;
 using base::WireTag;
 using base::WireType;
 
-// Fields of ServerReflectionRequest; of those that ask, the last one sent counts.
+// Fields of ServerReflectionRequest. If a request has several questions, the last one counts.
 constexpr uint32_t kHost = 1;
 constexpr uint32_t kFileByFilename = 3;
 constexpr uint32_t kFileContainingSymbol = 4;
 constexpr uint32_t kFileContainingExtension = 5;
 constexpr uint32_t kAllExtensionNumbers = 6;
 constexpr uint32_t kListServices = 7;
-// Of ExtensionRequest.
+// Fields of ExtensionRequest.
 constexpr uint32_t kContainingType = 1;
 constexpr uint32_t kExtensionNumber = 2;
-// Of ServerReflectionResponse.
+// Fields of ServerReflectionResponse.
 constexpr uint32_t kValidHost = 1;
 constexpr uint32_t kOriginalRequest = 2;
 constexpr uint32_t kFileDescriptorResponse = 4;
 constexpr uint32_t kExtensionNumbersResponse = 5;
 constexpr uint32_t kListServicesResponse = 6;
 constexpr uint32_t kErrorResponse = 7;
-// Of ExtensionNumberResponse and ErrorResponse.
+// Fields of ExtensionNumberResponse and ErrorResponse.
 constexpr uint32_t kBaseTypeName = 1;
 constexpr uint32_t kNumber = 2;
 constexpr uint32_t kErrorCode = 1;
 constexpr uint32_t kErrorMessage = 2;
 
 struct Question {
-  uint32_t field = 0;  // what is asked for; 0: nothing
+  uint32_t field = 0;  // of the question; 0: the request has no question
   std::string name;
   int32_t extension_number = 0;
   std::string host;
 };
 
-// One field of a ServerReflectionResponse: what the question's answer is.
+// The field of a ServerReflectionResponse that answers the question.
 struct Answer {
   uint32_t field = 0;
   std::string body;

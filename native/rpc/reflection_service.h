@@ -12,7 +12,7 @@
 
 namespace millpond::rpc {
 
-// What a server tells of its services, as the control plane has worked it out.
+// The descriptions of a server's services. The control plane computes them.
 struct ReflectionTable {
   using FileOfNumber = std::map<int32_t, std::string>;
 
@@ -22,14 +22,14 @@ struct ReflectionTable {
   std::map<std::string, FileOfNumber> extensions;  // extended message → field number → file
 };
 
-// The answer to one ServerReflectionRequest of
+// Returns the answer to one ServerReflectionRequest of
 // github.com/grpc/grpc/blob/master/src/proto/grpc/reflection/v1/reflection.proto; v1alpha has the
-// same bytes. What is unknown is an answer too. Bytes that are no request: INVALID_ARGUMENT.
+// same bytes. An unknown name gets an answer with an error in it. INVALID_ARGUMENT if the bytes do
+// not parse as a request.
 base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table,
                                              base::WireReader request);
 
-// grpc.reflection.v1 and v1alpha. Ours, because gRPC's own brings a libprotobuf into the process
-// beside TensorFlow's.
+// grpc.reflection.v1 and v1alpha.
 class ReflectionService final : public MethodHandler {
  public:
   // Borrows `table`.
@@ -42,7 +42,7 @@ class ReflectionService final : public MethodHandler {
 
  private:
   const ReflectionTable& table_;
-  std::mutex mutex_;  // nothing of another request waits for it
+  std::mutex mutex_;  // only requests for reflection take it
   bool is_closed_ = false;
   std::vector<std::weak_ptr<Call>> streams_;
 };

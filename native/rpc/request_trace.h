@@ -11,28 +11,27 @@
 
 namespace millpond::rpc {
 
-// The trace that `call` is a part of; nothing where its client names none. Sorts the call's
-// metadata (Call::FindMetadata).
+// Returns the trace that `call` is a part of; nothing if its client names no trace.
 std::optional<base::TraceContext> FindTraceContext(const Call& call);
 
-// What becomes the span of one call, where its client samples the trace. On the call's thread.
+// Records the span of one call if its client samples the trace. On the call's thread.
 //
-// Cost: a test of a pointer where nothing is traced (`spans` null). Where something is, what the
-// call was is noted before its version is let go, and its metadata is looked at once the answer is
-// on its way: no client waits for that.
+// Cost: a test of a pointer if tracing is off (`spans` is null). Otherwise it copies the model's
+// name and version before the version is released. It looks at the call's metadata after the answer
+// is sent, so that no client waits for that.
 class RequestTrace {
  public:
   // Borrows `spans`.
   RequestTrace(metrics::SpanBuffer* spans, metrics::Method method)
       : spans_(spans), method_(method) {}
 
-  // `handle` is empty where no version was reached; then `unmatched_model` is the model that the
-  // request asked for, or empty where it does not say.
+  // Notes the end of the call. If it reached no version, `handle` is empty, and `unmatched_model`
+  // is the model that the request named, or empty.
   void End(const servable::ServableHandle& handle, const std::string& unmatched_model,
            const metrics::PhaseTimes& times, int64_t now_ns) {
     if (spans_ != nullptr) Note(handle, unmatched_model, times, now_ns);
   }
-  // After End and the answer, within MethodHandler::Handle.
+  // Offers the span. Called after End and the answer, within MethodHandler::Handle.
   void Offer(const Call& call, const base::Status& status, size_t response_bytes) {
     if (spans_ != nullptr) OfferSampled(call, status, response_bytes);
   }
@@ -43,7 +42,7 @@ class RequestTrace {
   void OfferSampled(const Call& call, const base::Status& status, size_t response_bytes);
 
   struct Ended {
-    std::string model;  // a copy: the version's own goes with it
+    std::string model;  // a copy, because the version may be unloaded
     std::optional<int64_t> version;
     metrics::PhaseTimes times;
     int64_t now_ns;

@@ -4,11 +4,10 @@
 
 namespace millpond::rpc {
 
-// tensorflow.serving.SessionService/SessionRun. UNIMPLEMENTED where it is off, whatever the request
-// holds, and of every version that was not loaded for it (tf::RuntimeOptions::serves_session_run).
-// A canary answers it only where it is asked for by its version or label: what a client does to one
-// graph it means for that graph. And so it is never kept for the next version to replay
-// (inference::SampledServable says more).
+// tensorflow.serving.SessionService/SessionRun. UNIMPLEMENTED if SessionRun is off, or if the
+// version was not loaded for it (tf::RuntimeOptions::serves_session_run). A canary answers only
+// requests that name its version or label, because such a request is meant for one graph. For the
+// same reason no request is kept for the next version to replay (see inference::SampledServable).
 class SessionRunHandler final : public ModelMethod {
  public:
   SessionRunHandler(const ModelMethodParts& parts, bool is_on)

@@ -39,7 +39,7 @@ std::string MultiInferenceHandler::ModelNameOf(const Call& call) const {
   const bool has_task = request.ReadTag(&tag) && tag.field == kTasks &&
                         tag.type == base::WireType::kLengthDelimited &&
                         request.ReadDelimited(&task);
-  // What is laid out another way is counted for no model.
+  // A request with another order of fields counts for no model.
   return has_task ? inference::PeekModelName(task) : "";
 }
 

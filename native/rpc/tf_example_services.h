@@ -29,7 +29,7 @@ class MultiInferenceHandler final : public ModelMethod {
  public:
   explicit MultiInferenceHandler(const ModelMethodParts& parts)
       : ModelMethod(metrics::Method::kMultiInference, parts) {}
-  // Of the first task.
+  // Returns the name in the ModelSpec of the first task.
   std::string ModelNameOf(const Call& call) const override;
 
  protected:

@@ -14,7 +14,7 @@
 namespace millpond::rpc {
 namespace {
 
-// The bytes of one TLS record: small pieces travel together.
+// The bytes of one TLS record. Small pieces are gathered into one record.
 constexpr size_t kRecordBytes = 16'384;
 
 Transport::Result ResultOf(ssize_t returned) {

@@ -10,8 +10,8 @@
 
 namespace millpond::rpc {
 
-// The bytes of one connection, plain or over TLS. Never blocks. Not thread-safe: a TLS session
-// allows one caller at a time, for reads and writes together.
+// Reads and writes the bytes of one connection, plain or over TLS. Never blocks. Not thread-safe: a
+// TLS session allows one caller at a time, for reads and writes together.
 class Transport {
  public:
   enum class State { kOk, kWouldBlock, kClosed };
@@ -29,11 +29,13 @@ class Transport {
   int fd() const { return fd_; }
   bool is_tls() const { return tls_ != nullptr; }
 
-  // Reads what has come, at most `size` bytes. kClosed at the end of the stream and after an error.
+  // Reads at most `size` bytes that have arrived. kClosed at the end of the stream and after an
+  // error.
   Result Read(char* to, size_t size);
-  // Writes what the socket takes of `pieces`. A short count without kWouldBlock is possible.
+  // Writes as many bytes of `pieces` as the socket takes. kOk with fewer bytes than `pieces` have
+  // is possible.
   Result Write(const iovec* pieces, size_t count);
-  // Tells the peer that no more bytes come; it may still send.
+  // Ends the stream to the peer. The peer may still send.
   void EndWrites();
 
   // Returns the common name and the alternative names of the verified certificate of the client;

@@ -42,7 +42,8 @@ server.shutdown(0)
 BINDING = re.compile(
     rb"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: (?:normal|protected) symbol `(\S+?)'"
 )
-# The wire's libraries: nghttp2 is linked dynamically, OpenSSL and zlib statically, with hidden symbols.
+# The wire's libraries. nghttp2 is linked dynamically. OpenSSL and zlib are linked statically, with
+# hidden symbols.
 NGHTTP2 = "libnghttp2."
 SYSTEM_LIBRARIES = ("libssl.", "libcrypto.", "libz.", NGHTTP2)
 TENSORFLOW = "libtensorflow"
@@ -119,7 +120,7 @@ def test_module_has_its_own_openssl_and_zlib(bindings: "Counter[tuple[str, str, 
     assert any(symbol.startswith(b"nghttp2_session_") for symbol in called)
 
 
-def test_nghttp2_and_tensorflow_call_nothing_of_each_other(
+def test_nghttp2_and_tensorflow_are_not_bound_together(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
     assert crossing(bindings, (NGHTTP2,), (TENSORFLOW,)) == []

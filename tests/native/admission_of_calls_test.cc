@@ -1,4 +1,4 @@
-// Requests beyond the limits, at a real server: refused, parked, and drained.
+// Requests beyond the limits of a real server: refused, queued and drained.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ using testing::WireMessage;
 
 using Replies = std::vector<std::future<RawClient::Reply>>;
 
-// Two queues with a thread each, and no more threads that run requests.
+// Two threads, and no relief threads.
 constexpr int kRunCount = 2;
 
 class AdmissionOfCallsTest : public testing::ServedModels {
@@ -70,7 +70,7 @@ class AdmissionOfCallsTest : public testing::ServedModels {
 TEST_F(AdmissionOfCallsTest, LimitRefusesExcessRequestsAtOnce) {
   StartWith(5);
   Replies held = BeginHeld(kRunCount);
-  Replies parked = Begin(3, "held");
+  Replies queued = Begin(3, "held");
   WaitUntilInFlight(5);
   for (int call = 0; call < 20; ++call) {
     grpc::ClientContext context;
@@ -91,7 +91,7 @@ TEST_F(AdmissionOfCallsTest, LimitRefusesExcessRequestsAtOnce) {
   EXPECT_EQ(quick_.servable->run_count(), 0);
   gate_.Open();
   ExpectAllOk(&held);
-  ExpectAllOk(&parked);
+  ExpectAllOk(&queued);
   // A request that has its answer is not in flight any more.
   EXPECT_EQ(admission_->in_flight_count(), 0);
   EXPECT_TRUE(Predict("m").status.ok());
@@ -141,7 +141,7 @@ TEST_F(AdmissionOfCallsTest, RequestWithUnreadableModelCountsForNoModel) {
   EXPECT_EQ(admission_->in_flight_count(), 0);
 }
 
-TEST_F(AdmissionOfCallsTest, ParkedRequestsRunInTheOrderOfTheirArrival) {
+TEST_F(AdmissionOfCallsTest, QueuedRequestsRunInTheOrderOfTheirArrival) {
   std::mutex mutex;
   std::vector<int64_t> order;
   std::vector<std::unique_ptr<Scripted>> models;
@@ -158,18 +158,18 @@ TEST_F(AdmissionOfCallsTest, ParkedRequestsRunInTheOrderOfTheirArrival) {
   options_.max_thread_count = 1;
   Start();
   Replies held = BeginHeld(1);
-  Replies parked;
+  Replies queued;
   for (int version = 1; version <= 8; ++version) {
-    parked.push_back(client_->Begin(kPredictPath, Request("ordered", version)));
+    queued.push_back(client_->Begin(kPredictPath, Request("ordered", version)));
     WaitUntilInFlight(1 + version);
   }
   gate_.Open();
   ExpectAllOk(&held);
-  ExpectAllOk(&parked);
+  ExpectAllOk(&queued);
   EXPECT_EQ(order, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
 }
 
-TEST_F(AdmissionOfCallsTest, AParkedRequestWhoseClientHasGoneIsNotRun) {
+TEST_F(AdmissionOfCallsTest, AQueuedRequestWhoseClientHasGoneIsNotRun) {
   StartWith(100);
   Replies held = BeginHeld(kRunCount);
   grpc::ClientContext context;
@@ -191,28 +191,28 @@ TEST_F(AdmissionOfCallsTest, AParkedRequestWhoseClientHasGoneIsNotRun) {
   EXPECT_EQ(latency.count(), 2);
 }
 
-TEST_F(AdmissionOfCallsTest, DrainAnswersParkedRequests) {
+TEST_F(AdmissionOfCallsTest, DrainAnswersQueuedRequests) {
   StartWith(100);
   Replies held = BeginHeld(kRunCount);
-  Replies parked = Begin(20, "m");
+  Replies queued = Begin(20, "m");
   WaitUntilInFlight(kRunCount + 20);
   auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(kForeverNs); });
   while (RawClient(server_->port()).Call(kCheckPath, "").code() != grpc::StatusCode::UNAVAILABLE) {
   }
   gate_.Open();
   ExpectAllOk(&held);
-  ExpectAllOk(&parked);
+  ExpectAllOk(&queued);
   EXPECT_TRUE(drained.get());
 }
 
-TEST_F(AdmissionOfCallsTest, ShortenedDrainEndsParkedRequests) {
+TEST_F(AdmissionOfCallsTest, ShortenedDrainEndsQueuedRequests) {
   StartWith(100);
   Replies held = BeginHeld(kRunCount);
-  Replies parked = Begin(20, "m");
+  Replies queued = Begin(20, "m");
   WaitUntilInFlight(kRunCount + 20);
   EXPECT_FALSE(server_->Shutdown(20'000'000));
   for (auto& reply : held) EXPECT_FALSE(reply.get().status.ok());
-  for (auto& reply : parked) EXPECT_FALSE(reply.get().status.ok());
+  for (auto& reply : queued) EXPECT_FALSE(reply.get().status.ok());
   EXPECT_EQ(quick_.servable->run_count(), 0);
   EXPECT_EQ(admission_->in_flight_count(), 0);
 }
@@ -273,28 +273,28 @@ int64_t ResidentBytes() {
 }
 
 // The server checks the model's name on arrival.
-TEST_F(AdmissionOfCallsTest, AParkedRequestStaysCompressed) {
+TEST_F(AdmissionOfCallsTest, AQueuedRequestStaysCompressed) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer keeps what is freed";
 #endif
-  constexpr int kParkedCount = 20;
+  constexpr int kQueuedCount = 20;
   constexpr int64_t kTensorBytes = 4'000'000;
   StartWith(100, {{"m", 100}});
   Replies held = BeginHeld(kRunCount);
   const std::string request =
       PredictMessage(ModelSpecMessage("m"), {{"x", std::string(kTensorBytes, 'x')}}, {"y"});
   const int64_t before_bytes = ResidentBytes();
-  std::vector<grpc::ClientContext> contexts(kParkedCount);
-  Replies parked;
-  for (int i = 0; i < kParkedCount; ++i) {
+  std::vector<grpc::ClientContext> contexts(kQueuedCount);
+  Replies queued;
+  for (int i = 0; i < kQueuedCount; ++i) {
     contexts[i].set_compression_algorithm(GRPC_COMPRESS_GZIP);
-    parked.push_back(client_->Begin(kPredictPath, request, &contexts[i]));
+    queued.push_back(client_->Begin(kPredictPath, request, &contexts[i]));
     WaitUntilInFlight(kRunCount + i + 1);
   }
-  EXPECT_LT(ResidentBytes() - before_bytes, kParkedCount * kTensorBytes / 2);
+  EXPECT_LT(ResidentBytes() - before_bytes, kQueuedCount * kTensorBytes / 2);
   gate_.Open();
   ExpectAllOk(&held);
-  ExpectAllOk(&parked);
+  ExpectAllOk(&queued);
 }
 
 // --- keepalive ---

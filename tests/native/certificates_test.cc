@@ -25,7 +25,7 @@ std::string ReadFile(const std::filesystem::path& path) {
   return text.str();
 }
 
-// A key and a certificate of it that it signs itself, for 127.0.0.1, in files that `openssl` makes.
+// A key and its self-signed certificate for 127.0.0.1. `openssl` makes them.
 struct Identity {
   explicit Identity(const std::string& name) {
     const testing::TemporaryDirectory directory;
@@ -64,8 +64,7 @@ class CertificatesTest : public testing::ServedModels {
     server_->SetHealth("", true);
   }
 
-  // Returns a client that trusts `server`; with `client` it also has that
-  // certificate.
+  // Returns a client that trusts `server`, and shows the certificate of `client` if it is set.
   std::unique_ptr<RawClient> Client(const Identity& server, const Identity* client = nullptr) {
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = server.certificate;

@@ -14,7 +14,7 @@ namespace {
 using testing::BigEndian;
 using testing::FrameBytes;
 
-// Feeds `bytes` in pieces of `piece_bytes`, and returns what is left of them.
+// Feeds `bytes` in pieces of `piece_bytes`, and returns the bytes that the filter leaves.
 std::string Filtered(const std::string& bytes, size_t piece_bytes) {
   FrameFilter filter;
   std::string left;
@@ -64,7 +64,7 @@ TEST(FrameFilterTest, ItStopsWhenTheFeedFails) {
   EXPECT_EQ(count, 1);
 }
 
-TEST(FrameFilterTest, RandomFramesInRandomPiecesLoseOnlyTheirStrayResets) {
+TEST(FrameFilterTest, RandomFramesLoseOnlyStrayResets) {
   std::mt19937 random(7);
   const auto below = [&](uint32_t bound) { return random() % bound; };
   for (int round = 0; round < 300; ++round) {

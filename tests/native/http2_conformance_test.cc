@@ -1,6 +1,6 @@
-// What RFC 9113 and RFC 7541 require of a server, as frames that break the rules one at a time, and
-// what the server answers. h2spec's list of cases (https://github.com/summerwind/h2spec) was the
-// guide; the cases are written here.
+// The requirements of RFC 9113 and RFC 7541 for a server. Each case sends frames that break one
+// rule and checks the server's answer. h2spec's list of cases
+// (https://github.com/summerwind/h2spec) was the guide; no code was taken from it.
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ std::string Headers(uint32_t stream, const std::string& block, uint8_t more_flag
   return FrameBytes(kHeadersFrame, kEndHeaders | more_flags, stream, block);
 }
 
-// A request whose header block has `more` in it.
+// Returns a request whose header block ends with `more`.
 std::string RequestWith(const std::string& more) {
   return Headers(1, GrpcHeaders(kPath, more), kEndStream);
 }
@@ -64,12 +64,12 @@ struct Case {
   const char* name;
   const char* section;
   std::string frames;
-  std::vector<uint32_t> codes;  // any of them
+  std::vector<uint32_t> codes;  // the server may answer with any of them
 };
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
 
-// --- errors of the connection: GOAWAY, and its end ---
+// --- errors of the connection: GOAWAY, and the connection ends ---
 
 class ConnectionErrorTest : public testing::WireServerTest,
                             public ::testing::WithParamInterface<Case> {};
@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(
              {kEnhanceYourCalm}}),
     NameOf);
 
-// --- what goes well ---
+// --- valid frames, limits and deviations ---
 
 using WireTest = testing::WireServerTest;
 
@@ -292,7 +292,8 @@ TEST_F(WireTest, UnknownFramesAndSettingsAreIgnored) {
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
 
-// RFC 9113, 6.4, wants a connection error. gRPC's C core does this if a call is cancelled early.
+// A deviation: RFC 9113, 6.4, requires a connection error. gRPC's C core sends such a frame if a
+// call is cancelled before its headers were written.
 TEST_F(WireTest, ResetOfAStreamThatWasNotOpenedIsIgnored) {
   RawHttp2 connection(port());
   connection.Begin();
@@ -337,7 +338,8 @@ TEST_F(WireTest, AnotherMethodOrContentTypeGetsItsHttpStatus) {
   }
 }
 
-// nghttp2 takes the headers of a stream that must be closed for such of a stream that was closed.
+// A deviation: RFC 9113, 5.1.1, requires a connection error. nghttp2 treats the lower stream as one
+// that was closed, and ignores its headers.
 TEST_F(WireTest, HeadersOfALowerStreamAreIgnored) {
   RawHttp2 connection(port());
   connection.Begin();
@@ -346,9 +348,9 @@ TEST_F(WireTest, HeadersOfALowerStreamAreIgnored) {
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
 
-// RFC 9113, 5.1.2, asks for an error of the stream. nghttp2 ends the connection of a client that
-// has acknowledged the limit and breaks it.
-TEST_F(WireTest, ClientThatOpensMoreStreamsThanAllowedLosesItsConnection) {
+// A deviation: RFC 9113, 5.1.2, requires an error of the stream. nghttp2 ends the connection of a
+// client that has acknowledged the limit and breaks it.
+TEST_F(WireTest, TooManyStreamsEndTheConnection) {
   RawHttp2 connection(port());
   connection.Begin();
   ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);

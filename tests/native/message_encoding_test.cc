@@ -8,7 +8,7 @@
 #include "tests/native/raw_http2.h"
 #include "tests/native/served_models.h"
 
-// Declared as in message_encoding.cc; it also works on the client's calls.
+// A function of gRPC's C core that its headers do not declare.
 grpc_compression_algorithm grpc_call_test_only_get_compression_algorithm(grpc_call* call);
 
 namespace millpond::rpc {
@@ -26,7 +26,8 @@ class MessageEncodingTest : public testing::ServedModels {
     grpc_compression_algorithm reply_encoding;
   };
 
-  // A Predict of a tensor of that many bytes, compressed or not, and the encoding of its reply.
+  // Sends a Predict with a tensor of `tensor_bytes` in `encoding`. Returns the reply and its
+  // encoding.
   Exchange PredictIn(grpc_compression_algorithm encoding, size_t tensor_bytes = 100'000) {
     grpc::ClientContext context;
     context.set_compression_algorithm(encoding);
@@ -97,10 +98,10 @@ TEST_F(MessageEncodingTest, MessageGrowingBeyondTheLimitIsRefused) {
   ExpectEncoding(PredictIn(GRPC_COMPRESS_GZIP, 400'000), GRPC_COMPRESS_GZIP);
 }
 
-// --- messages that gRPC's own client never sends -------------------------------------------------
+// --- messages that gRPC's own client never sends ---
 
-// Returns the headers of the server's answer to a call of which the one message is flagged as
-// compressed by `encoding`.
+// Returns the headers of the server's answer to a call whose message is flagged as compressed by
+// `encoding`.
 std::string AnswerTo(const std::string& encoding, const std::string& message, int port) {
   testing::RawHttp2 connection(port);
   connection.Begin();

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-// HTTP/2 by hand: frames that no client library sends, and whatever comes back.
+// Sends HTTP/2 frames that no client library would send, and reads the server's frames.
 namespace millpond::testing {
 
 inline constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -37,7 +37,7 @@ struct Http2Frame {
   uint32_t stream = 0;
   std::string payload;
 
-  // The last four bytes of GOAWAY's first eight, or RST_STREAM's four: the error's code.
+  // Returns the error code of a GOAWAY or RST_STREAM frame.
   uint32_t ErrorCode() const {
     const size_t at = type == kGoawayFrame ? 4 : 0;
     uint32_t code = 0;
@@ -62,7 +62,8 @@ inline std::string FrameBytes(uint8_t type, uint8_t flags, uint32_t stream,
   return bytes + BigEndian(stream) + payload;
 }
 
-// HPACK: a literal without indexing and without Huffman coding. Up to 126 bytes each.
+// Returns HPACK's literal without indexing and without Huffman coding. `name` and `value` have up
+// to 126 bytes.
 inline std::string LiteralHeader(const std::string& name, const std::string& value) {
   const auto text = [](const std::string& s) { return static_cast<char>(s.size()) + s; };
   return std::string(1, '\0') + text(name) + text(value);
@@ -79,7 +80,7 @@ inline std::string GrpcMessage(const std::string& bytes, bool is_compressed = fa
          BigEndian(static_cast<uint32_t>(bytes.size())) + bytes;
 }
 
-// A connection to a server on 127.0.0.1. It waits for up to 10 s for what a test expects.
+// A connection to a server on 127.0.0.1. Each read waits for up to 10 s.
 class RawHttp2 {
  public:
   explicit RawHttp2(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -114,7 +115,7 @@ class RawHttp2 {
     return Send(FrameBytes(type, flags, stream, payload));
   }
 
-  // The next frame; a null pointer at the end of the connection.
+  // Returns the next frame; null at the end of the connection.
   std::unique_ptr<Http2Frame> Next() {
     constexpr size_t kHeadBytes = 9;
     if (!Fill(kHeadBytes)) return nullptr;
@@ -129,21 +130,21 @@ class RawHttp2 {
     buffer_.erase(0, kHeadBytes + size);
     return frame;
   }
-  // The next frame of a type; a null pointer if the connection ends before.
+  // Returns the next frame of `type`; null if the connection ends before it.
   std::unique_ptr<Http2Frame> NextOf(uint8_t type) {
     auto frame = Next();
     while (frame != nullptr && frame->type != type) frame = Next();
     return frame;
   }
-  // What is left to read until the end of the connection, as it is.
+  // Returns all unread bytes up to the end of the connection.
   std::string Rest() {
     while (Fill(buffer_.size() + 1)) {
     }
     return buffer_;
   }
 
-  // The headers of a HEADERS frame, a line `name: value` each. Every one of a connection must be
-  // decoded, in order.
+  // Returns the headers of a HEADERS frame, each as a line `name: value`. All HEADERS frames of a
+  // connection must be decoded in order.
   std::string Decode(const Http2Frame& frame) {
     std::string lines;
     std::string bytes = frame.payload;
@@ -166,7 +167,7 @@ class RawHttp2 {
     nghttp2_hd_inflate_end_headers(inflater_);
     return lines;
   }
-  // All headers that come, up to the end of the first stream that ends.
+  // Returns all headers up to the end of the first stream that ends.
   std::string HeadersToTheEnd() {
     std::string lines;
     while (const auto frame = Next()) {

@@ -67,8 +67,8 @@ class ServedModels : public ::testing::Test {
     return client_->Call(kPredictPath, Request(name));
   }
 
-  // Starts the requested number of runs, of "held" and "also_held" in turn: one model gets a share
-  // of the threads only. Returns once all of them run.
+  // Starts `count` runs of "held" and "also_held" in turn, because one model gets only a share of
+  // the threads. Returns once all of them run.
   std::vector<std::future<RawClient::Reply>> BeginHeld(int count) {
     const int before_count = gate_.arrived_count();
     std::vector<std::future<RawClient::Reply>> replies;

@@ -286,7 +286,7 @@ TEST_F(DeadlineTest, CallsWithoutADeadlineRunWithoutOne) {
   EXPECT_EQ(seen_ns_, tensor::RunContext::kNoDeadline);
 }
 
-// Clients send at most some years, whatever the caller asked for.
+// Clients shorten a longer deadline to some years.
 TEST_F(DeadlineTest, ADeadlineInManyThousandYearsIsNotOneThatHasPassed) {
   for (const int64_t years : {2, 200, 300, 1'000, 10'000}) {
     const RawClient::Reply reply = Call(InSeconds(years * 365 * 24 * 3'600));
@@ -541,7 +541,7 @@ TEST_F(ServerTest, ShutdownCancelsRunsBeyondTheDrain) {
   EXPECT_FALSE(server_->Shutdown(kForeverNs));
 }
 
-// No thread relieves the queues yet.
+// No relief thread has started yet.
 TEST_F(ServerTest, ShutdownCancelsRunsThatHaveJustBegun) {
   Start();
   auto held = BeginHeld(options_.thread_count);
@@ -558,7 +558,7 @@ TEST_F(ServerTest, ShutdownCancelsARunOnEveryThread) {
   EXPECT_EQ(held_.entry->handle_count(), 0);
 }
 
-// More calls than threads: some have come and are still in gRPC's queues when it shuts down.
+// More calls than threads: some calls are still queued when the server shuts down.
 TEST_F(ServerTest, ShutdownWithMoreCallsThanItRunsEndsThemAll) {
   Start();
   auto held = BeginHeld(MaxRunCount());

@@ -14,8 +14,8 @@
 
 namespace millpond::testing {
 
-// A server of one method, "/test.Echo/Echo", that answers each message with itself. Nothing of it
-// but the wire: no servable, and no gRPC library on either side, so that ThreadSanitizer sees all.
+// A server with one method, "/test.Echo/Echo", that answers each message with the same bytes. It
+// has no servable, and neither side uses a gRPC library: ThreadSanitizer sees all code.
 class WireServerTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kStreamsMax = 10;
@@ -40,7 +40,7 @@ class WireServerTest : public ::testing::Test {
 
   int port() const { return network_.port(); }
 
-  // A call on a connection of its own; "" if it fails.
+  // Returns the answer to a call on a new connection; "" if the call fails.
   std::string Echo(const std::string& bytes) const {
     RawHttp2 connection(port());
     connection.Begin();
