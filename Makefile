@@ -93,7 +93,7 @@ packages-%:
 	@scripts/install_packages.sh $*
 
 # All requirements of the build without the project itself, so that a change of the code installs nothing.
-$(VENV)/.build-dependencies: pyproject.toml | packages-build packages-run
+$(VENV)/.build-dependencies: pyproject.toml | packages-build packages-grpc packages-run
 	@echo "Installing TensorFlow and the build tools into $(VENV) (about 600 MB, one or two minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1,<27'
@@ -101,7 +101,7 @@ $(VENV)/.build-dependencies: pyproject.toml | packages-build packages-run
 	@touch $@
 
 # Editable: the Python files stay here, the module lands in the virtual environment.
-$(VENV)/.installed: $(VENV)/.build-dependencies $(NATIVE_SOURCES) LICENSE | packages-build packages-run
+$(VENV)/.installed: $(VENV)/.build-dependencies $(NATIVE_SOURCES) LICENSE | packages-build packages-grpc packages-run
 	@echo "Building the native module (a few minutes the first time, seconds after a change)"
 	$(BIN)/pip install --quiet --no-build-isolation -C build-dir=$(BUILD)/editable --editable .
 	@touch $@
@@ -127,7 +127,7 @@ native: setup ## Build and run the native tests
 sanitize: sanitize-address sanitize-thread ## Run the native tests below TensorFlow under both sanitizers
 
 .PHONY: sanitize-address sanitize-thread
-sanitize-address sanitize-thread: sanitize-%: packages-build packages-test
+sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packages-test
 	@$(call configure,$*,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=$* -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 	cmake --build $(BUILD)/$* -j $(JOBS)
 	$(CTEST) --test-dir $(BUILD)/$*

@@ -14,7 +14,7 @@
     hostile    the effect of slow, half-sent, idle and never-reading connections on other clients
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
-    queues     the effect of the number of completion queues and request threads
+    queues     the effect of the number of request threads
     rest       REST compared to FastAPI with a tf.function, and its effect on the tail of gRPC
     null       the generator against a server that does nothing: the generator's own share
 

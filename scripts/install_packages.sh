@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of the groups on the command line, if any package is missing.
 #
-#   scripts/install_packages.sh build run test lint fuzz bench runtime
+#   scripts/install_packages.sh build grpc run test lint fuzz bench runtime
 #
 # Does not use the network if all packages are installed, so every make target can run it first.
 set -euo pipefail
@@ -9,7 +9,9 @@ set -euo pipefail
 packages_of() {
   case "$1" in
     build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libjemalloc-dev libnghttp2-dev
-                 libssl-dev zlib1g-dev libgrpc++-dev protobuf-compiler" ;;
+                 libssl-dev zlib1g-dev protobuf-compiler" ;;
+    # The load generator and the clients of the native tests link gRPC; the server does not.
+    grpc) echo "libgrpc++-dev" ;;
     # The server preloads jemalloc.
     run) echo "libjemalloc2" ;;
     # prometheus scrapes the server under test and brings promtool.
@@ -19,9 +21,9 @@ packages_of() {
     # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
     fuzz) echo "clang-14 libclang-rt-14-dev" ;;
     bench) echo "nghttp2-client" ;;
-    # The libraries that the built module links against, without a compiler.
+    # The libraries that the built module links dynamically. It contains OpenSSL and zlib.
     runtime) echo "python3 libjemalloc2 libnghttp2-14 libstdc++6" ;;
-    *) echo "install_packages.sh: unknown group '$1'; one of: build run test lint fuzz bench runtime" >&2; return 1 ;;
+    *) echo "install_packages.sh: unknown group '$1'; one of: build grpc run test lint fuzz bench runtime" >&2; return 1 ;;
   esac
 }
 

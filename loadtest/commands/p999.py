@@ -1,10 +1,9 @@
 """`p999`: the server's p999 at /metrics beside its open-loop clients' p999, of the same requests.
 
-A client's latency begins when its request is due; the server's begins when a request thread takes
-the request from gRPC. They differ by the wire, the client's own time, and the wait in gRPC and in
-the kernel while all request threads are busy. The first two are measured separately, against a
-server that does nothing. The wait is close to zero at a moderate load and most of the tail at a
-high load.
+A client's latency begins when its request is due; the server's begins when a request thread has
+read the request. They differ by the wire, the client's own time, and the wait in the socket while
+all request threads are busy. The first two are measured separately, against a server that does
+nothing. The wait is close to zero at a moderate load.
 """
 
 import argparse
@@ -195,7 +194,7 @@ def load_report(
 
 
 def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
-    """Returns one run's figures; `null` is the time of wire, gRPC and client alone at this rate."""
+    """Returns one run's figures; `null` is the time of wire and client alone at this rate."""
     server = {
         key: quantile_ms(run.after, text) if run.is_in_window else None
         for key, text in _QUANTILES.items()

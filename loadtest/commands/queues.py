@@ -1,8 +1,7 @@
-"""`queues`: the effect of the number of completion queues and request threads, for the flags'
-defaults.
+"""`queues`: the effect of the number of request threads, for the flags' defaults.
 
-With more queues than cores, a request can wait on one queue while another queue's thread is free.
-Threads beyond the queues run only if another thread is blocked (TFS#2141 requests both as flags).
+`--grpc_completion_queue_count` threads run requests while no request runs long. Up to
+`--grpc_max_threads` run only if others are held up (TFS#2141 requests both as flags).
 """
 
 import argparse
@@ -23,12 +22,12 @@ from loadtest.report.tables import exit_status, write_json
 
 VARIANTS: Mapping[str, Variant] = {
     "default": Variant(),
-    "1 queue": Variant({"grpc_completion_queue_count": 1}),
-    "2 queues": Variant({"grpc_completion_queue_count": 2}),
-    "4 queues": Variant({"grpc_completion_queue_count": 4}),
-    "1 queue, 1 thread": Variant({"grpc_completion_queue_count": 1, "grpc_max_threads": 1}),
-    "2 queues, 2 threads": Variant({"grpc_completion_queue_count": 2, "grpc_max_threads": 2}),
-    "2 queues, 32 threads": Variant({"grpc_completion_queue_count": 2, "grpc_max_threads": 32}),
+    "1 thread": Variant({"grpc_completion_queue_count": 1}),
+    "2 threads": Variant({"grpc_completion_queue_count": 2}),
+    "4 threads": Variant({"grpc_completion_queue_count": 4}),
+    "1 thread, at most 1": Variant({"grpc_completion_queue_count": 1, "grpc_max_threads": 1}),
+    "2 threads, at most 2": Variant({"grpc_completion_queue_count": 2, "grpc_max_threads": 2}),
+    "2 threads, at most 32": Variant({"grpc_completion_queue_count": 2, "grpc_max_threads": 32}),
 }
 
 
@@ -43,4 +42,4 @@ def _run(parsed: argparse.Namespace) -> int:
     return exit_status(report)
 
 
-QUEUES = Command("the effect of the number of queues and threads", add_variant_options, _run)
+QUEUES = Command("the effect of the number of request threads", add_variant_options, _run)

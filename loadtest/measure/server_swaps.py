@@ -1,7 +1,7 @@
 """The swaps by the server's `/v1/swaps`, beside the clients' figures of the same requests.
 
 The server's latency begins when a request thread has the request and ends with the reply's bytes.
-The clients' latency also has the wire, their own time and the wait in gRPC. Pure, but for
+The clients' latency also has the wire, their own time and the wait in the socket. Pure, but for
 `wait_for_swaps`.
 """
 

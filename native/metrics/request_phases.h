@@ -11,10 +11,9 @@ namespace millpond::metrics {
 enum class Phase : size_t {
   // From the moment at which a request thread has read the whole message of the call, to the start
   // of its work. Includes the wait in the queue of rpc::RequestThreads if all threads are busy.
-  // Threads look at the network between two runs, at least every ms. Only the client sees the time
-  // that a message waited in the socket before that. For a method that the control plane answers
-  // the phase is the wait for one of its threads. For a request over HTTP it is the wait for a
-  // worker.
+  // Only the client sees the time that a message waited in the socket while all threads were in
+  // runs. For a method that the control plane answers the phase is the wait for one of its threads.
+  // For a request over HTTP it is the wait for a worker.
   kQueue,
   kDecode,  // of the envelope and the tensors, with the look-up of the version
   kRun,

@@ -11,7 +11,8 @@ from serving.base.errors import InvalidArgument
 
 RETRIED_CODES = (
     "UNAVAILABLE",
-    # gRPC's C++ server answers CANCELLED to a request that arrives just as the server begins to stop.
+    # TensorFlow Serving's gRPC server answers CANCELLED to a request that arrives just as the server
+    # begins to stop.
     "CANCELLED",
     # A server at its limit of requests sends this code with the pause that it requires.
     "RESOURCE_EXHAUSTED",

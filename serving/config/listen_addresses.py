@@ -1,4 +1,4 @@
-"""The addresses of a server, and the reason if it cannot listen on them, which gRPC does not report."""
+"""The addresses of a server, and the reason and the remedy if it cannot listen on them."""
 
 import errno
 import os
@@ -93,7 +93,7 @@ def _obstacles(addresses: ListenAddresses) -> Iterator[Obstacle]:
 
 
 def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
-    """Returns None if one of the host's addresses can be bound, which is enough for gRPC too."""
+    """Returns None if one of the host's addresses can be bound, which is enough for the gRPC server too."""
     try:
         found = socket.getaddrinfo(
             addresses.host, addresses.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -129,7 +129,7 @@ def _bind_error(found: Iterable[tuple[Any, ...]]) -> OSError | None:
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                # Like gRPC: a port whose last server has just ended counts as free.
+                # Like the gRPC server: a port whose last server has just ended counts as free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:
@@ -179,7 +179,7 @@ def _socket_path_obstacle(text: str) -> Obstacle | None:
 
 
 def _is_other_file(path: Path) -> bool:
-    """Returns True if `path` exists and is not a socket. gRPC replaces an existing socket."""
+    """Returns True if `path` exists and is not a socket. The gRPC server replaces a socket."""
     try:
         return not stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:

@@ -303,7 +303,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "grpc_max_message_bytes",
         integer(1, 2**31 - 1),
         ServerConfig.max_message_bytes,
-        "largest message of a request, decompressed",
+        "largest message of a request, before and after it is decompressed",
     ),
     Flag(
         "rest_api_max_body_bytes",
@@ -347,7 +347,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "grpc_completion_queue_count",
         integer(0, 1024),
         ServerConfig.completion_queue_count,
-        "completion queues, each with a thread that runs requests; 0: one per core, but no more "
+        "threads that run gRPC requests while no request runs long; 0: one per core, but no more "
         "than --grpc_max_threads",
     ),
     Flag(

@@ -86,7 +86,7 @@ class ServerConfig:
     grpc_compression: str = "request"
     enable_serialization_as_tensor_content: bool = False
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
-    completion_queue_count: int = 0  # 0: one a core
+    completion_queue_count: int = 0  # request threads; 0: one a core
     grpc_max_threads: int = 0  # 0: four a core
     # The most requests without a reply, over gRPC and HTTP together. This is above what healthy clients
     # have in flight, and low enough for the last request to be answered before its deadline.

@@ -208,15 +208,16 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "grpc_channel_arguments",
         channel_arguments,
         {},
-        "arguments for the gRPC server, like grpc.max_connection_age_ms=60000",
+        "limits of gRPC's connections, by the names of gRPC's channel arguments, like "
+        "grpc.max_connection_age_ms=60000; docs/migrating.md lists those with an effect",
         "NAME=VALUE,...",
     ),
     Flag(
         "grpc_max_threads",
         integer(0, 4096),
         ServerConfig.grpc_max_threads,
-        "most threads that run gRPC requests at a time when some requests run long; at least one "
-        "per completion queue; 0: four per core",
+        "most threads that run gRPC requests at a time when some requests run long; at least "
+        "--grpc_completion_queue_count; 0: four per core",
     ),
     Flag(
         "enable_model_warmup",

@@ -75,7 +75,7 @@ def _check(config: TlsConfig, where: str) -> None:
     if _CERTIFICATE not in config.chain:
         raise InvalidConfig(f"{where}: server_cert must be certificates as PEM text, not a path")
     if config.is_client_required and not config.client_ca:
-        # gRPC would then accept every client.
+        # No client's certificate could be verified.
         raise InvalidConfig(
             f"{where}: client_verify needs custom_ca, the certificates that sign those of clients"
         )

@@ -17,8 +17,9 @@ class StatusError(Exception):
 def build_info() -> dict[str, str]:
     """Returns the versions that are compiled in or linked.
 
-    The keys are `millpond`, `tensorflow`, `grpc`, `jemalloc` and `allocator`. `allocator` is
-    `jemalloc` if it is preloaded, else `glibc`. In the latter case `jemalloc` is "".
+    The keys are `millpond`, `tensorflow`, `wire`, `jemalloc` and `allocator`. `wire` has nghttp2 and
+    OpenSSL. `allocator` is `jemalloc` if it is preloaded, else `glibc`. In the latter case
+    `jemalloc` is "".
     """
 
 def initialize(
@@ -296,9 +297,10 @@ class MethodStatistics:
         was loaded, or over the last 1 to 60 whole seconds if `window_seconds` is given. A failed
         request has the phases that it reached.
 
-        `queue` and `total` begin when a request thread takes the call from gRPC. While all request
-        threads are busy, a call waits in its socket or in gRPC before that. Only its client sees
-        this wait. GetModelMetadata and the methods that Python answers have queue, run and total.
+        `queue` and `total` begin when a request thread has read the call's message. While all
+        request threads are in runs, a message waits in its socket before that. Only its client
+        sees this wait. GetModelMetadata and the methods that Python answers have queue, run and
+        total.
         Raises INVALID_ARGUMENT for another phase or window.
         """
 
@@ -336,8 +338,7 @@ class RequestStatistics:
 
     It has a thread, which ends the seconds. Any thread may call it, and request threads never wait
     for it. A request is recorded just before its answer is sent, so a client that has the answer
-    finds it counted. Health checks, unknown methods and messages above the size limit are not
-    counted, because gRPC answers them.
+    finds it counted. Health checks and unknown methods are not counted.
     """
 
     def __init__(self) -> None: ...
@@ -655,7 +656,7 @@ class RareCall:
 
     @property
     def peer(self) -> str:
-        """The client's end of the connection as gRPC writes it, like `ipv4:127.0.0.1:50000`."""
+        """The client's end of the connection in gRPC's notation, like `ipv4:127.0.0.1:50000`."""
 
     @property
     def client_names(self) -> list[str]:
@@ -792,8 +793,8 @@ class SpanBuffer:
 
 @final
 class ServerCertificates:
-    """The key and certificates of a TLS server, as PEM texts. Check them before, because gRPC
-    refuses bad texts without a reason.
+    """The key and certificates of a TLS server, as PEM texts. Check them before. `replace` ignores
+    bad texts, and with bad texts the server does not start.
     """
 
     def __init__(self, *, key: str, chain: str, client_ca: str, is_client_required: bool) -> None:
@@ -1004,11 +1005,12 @@ class GrpcServer:
         """Makes the server.
 
         `addresses` are `HOST:PORT` (port 0 takes a free port) or `unix:PATH`.
-        `completion_queue_count` 0 is one for each core. `request_statistics` reports the rare
-        methods and the requests that find no version. `spans` takes the requests whose trace is
-        sampled; with None, requests are not traced. `certificates` sets up TLS at the TCP
-        addresses. `rare_methods` are full names of methods. `channel_arguments` are gRPC's own, by
-        name. `reflection` describes the services to clients; with None the server has no
+        `completion_queue_count` is the number of request threads while no run lasts long; 0 is one
+        for each core. `request_statistics` reports the rare methods and the requests that find no
+        version. `spans` takes the requests whose trace is sampled; with None, requests are not
+        traced. `certificates` sets up TLS at the TCP addresses. `rare_methods` are full names of
+        methods. `channel_arguments` have the names of gRPC's; docs/migrating.md lists those with
+        an effect. `reflection` describes the services to clients; with None the server has no
         reflection.
 
         `reply_compression` is none, request (as the request is), deflate or gzip. It applies if the

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 PHASES = ("queue", "decode", "run", "encode", "total")
-"""The phases of a request. `total` lasts from gRPC's notice of the request to its reply's bytes."""
+"""The phases of a request. `total` lasts from the read of the request to the bytes of its reply."""
 
 WINDOWS_SECONDS = (1, 10, 60)
 """The windows that are kept, beside the time since start."""

@@ -54,9 +54,9 @@ REQUEST_LATENCY = MetricFamily(
     kind="histogram",
     unit="seconds",
     labels=(*_METHOD_LABELS, "code"),
-    help="Time from when a request thread takes a request from gRPC, or its HTTP body has "
-    "arrived, to the bytes of its reply, failures and expired deadlines included. Edges a "
-    "quarter apart, from 5 microseconds to 10 seconds.",
+    help="Time from when a request thread has read a gRPC request, or its HTTP body has arrived, "
+    "to the bytes of its reply, failures and expired deadlines included. Edges a quarter apart, "
+    "from 5 microseconds to 10 seconds.",
 )
 REQUEST_LATENCY_QUANTILES = MetricFamily(
     name="serving_request_latency_quantile_seconds",
@@ -96,8 +96,8 @@ REFUSED_REQUESTS = MetricFamily(
 UNDER_WAY_BYTES = MetricFamily(
     name="serving_requests_under_way_bytes",
     kind="gauge",
-    help="Memory of requests and replies under way, over gRPC and HTTP: bodies and messages, "
-    "their decompressed and decoded data, and replies until they are sent.",
+    help="Memory of requests and replies under way, over gRPC and HTTP: bodies and messages, also "
+    "while they arrive, their decompressed and decoded data, and replies until they are sent.",
 )
 UNDER_WAY_LIMIT = MetricFamily(
     name="serving_requests_under_way_limit_bytes",
@@ -350,8 +350,9 @@ LOG_LINES_DROPPED = MetricFamily(
 BUILD = MetricFamily(
     name="serving_build_info",
     kind="info",
-    labels=("version", "tensorflow", "grpc", "jemalloc", "allocator"),
-    help="1, with the versions of Millpond and of the libraries that it is built with.",
+    labels=("version", "tensorflow", "wire", "jemalloc", "allocator"),
+    help="1, with the versions of Millpond and of the libraries that it uses; wire: nghttp2 and "
+    "OpenSSL.",
 )
 
 

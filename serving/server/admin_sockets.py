@@ -88,9 +88,10 @@ def live_sockets(directories: Sequence[Path]) -> list[Path]:
 class AdminSocket:
     """The path of one server's socket, from `claim` to `release`. One thread at a time.
 
-    gRPC would unlink any file at its address and make its own there, to which every user can
-    connect. So gRPC listens in a new directory that no other user can enter, and the file moves to
-    its path when it is ready. A dead server's file is replaced; a live server's file is not.
+    The gRPC server would replace any socket at its address, and the umask would decide who may
+    connect to its own. So it listens in a new directory that no other user can enter, and the file
+    moves to its path when it is ready. A dead server's file is replaced; a live server's file is
+    not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +105,7 @@ class AdminSocket:
         return self._path
 
     def claim(self) -> str:
-        """Returns the address for gRPC to listen on.
+        """Returns the address for the gRPC server to listen on.
 
         Raises Unavailable if another server listens at the path, and InvalidConfig if the path
         cannot be used.

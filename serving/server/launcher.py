@@ -108,8 +108,8 @@ def is_jemalloc_loaded() -> bool:
 def raise_descriptor_limit() -> None:
     """Raises the soft limit of open files to the hard limit: each connection is an open file.
 
-    A common default is 1,024, for programs that use select(2). At the limit gRPC accepts no further
-    connection, so a thousand idle clients would keep all other clients away.
+    A common default is 1,024, for programs that use select(2). At the limit the server refuses
+    further connections, so a thousand idle clients would keep all other clients away.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -1,14 +1,15 @@
-"""Holds gRPC's port between the start of the process and the moment at which gRPC listens on it.
+"""Holds gRPC's port between the start of the process and the start of the gRPC server.
 
-A port that is in use is found at once, before TensorFlow is loaded, although gRPC may open its port
-only when the models have been loaded. Until then connections are refused: the socket is bound, but
+A port that is in use is found at once, before TensorFlow is loaded, although the port may open only
+when the models have been loaded. Until then connections are refused: the socket is bound, but
 does not listen.
 
 The order of the two socket options matters. Linux lets two sockets share an address if both have
 SO_REUSEADDR and neither listens, so a second server could bind the port too. Without the option the
-port is exclusive. gRPC always sets the option, so `let_go` sets it here just before gRPC binds. If
-connections of an earlier server still linger on the port, only a socket with the option can bind
-it. The reservation is then not exclusive, and gRPC's own start reports a port in use.
+port is exclusive. The gRPC server always sets the option, so `let_go` sets it here just before the
+gRPC server binds. If connections of an earlier server still linger on the port, only a socket with
+the option can bind it. The reservation is then not exclusive, and the start of the gRPC server
+reports a port in use.
 """
 
 import socket
@@ -26,8 +27,8 @@ class PortReservation:
 
     @classmethod
     def take(cls, addresses: ListenAddresses) -> "PortReservation":
-        """Reserves the TCP port of `addresses`. Port 0 reserves nothing, because gRPC will choose
-        it.
+        """Reserves the TCP port of `addresses`. Port 0 reserves nothing, because the gRPC server will
+        take a free one.
 
         Raises Unavailable if another process has the port, and InvalidConfig if another start would
         fail too.
@@ -44,7 +45,7 @@ class PortReservation:
         return cls([item for item in bound if item is not None])
 
     def let_go(self) -> None:
-        """Lets gRPC bind the port beside these sockets; `close` follows once it listens."""
+        """Lets the gRPC server bind the port too; `close` follows once it listens."""
         for holder in self._sockets:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 

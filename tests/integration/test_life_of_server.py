@@ -293,7 +293,7 @@ def test_slow_requests_delay_nothing_else(
     server = start_server(model_config_file=config)
     server.wait_until_available("slow", 1)
     server.wait_until_available("scale", 1)
-    # One slow request for each completion queue: the thread of each queue is busy.
+    # One slow request for each core: all request threads are busy.
     with caller_to(server.target) as caller, Client(server.target) as client:
         running = [
             caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)

@@ -93,7 +93,7 @@ def test_exactly_the_background_threads_are_idle(
 
 
 @pytest.mark.parametrize("load_priority", ["idle", "nice"])
-def test_completion_queues_keep_their_priority(
+def test_request_threads_keep_their_priority(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, load_priority: str
 ):
     server = start_and_swap(
@@ -103,12 +103,12 @@ def test_completion_queues_keep_their_priority(
         load_priority=load_priority,
         grpc_completion_queue_count=3,
     )
-    queues = [
+    request_threads = [
         thread for thread, name in thread_names(server).items() if name.startswith("request-")
     ]
-    assert len(queues) >= 3
-    assert {policies(server)[thread] for thread in queues} == {os.SCHED_OTHER}
-    assert {nice_values(server)[thread] for thread in queues} == {0}
+    assert len(request_threads) >= 3
+    assert {policies(server)[thread] for thread in request_threads} == {os.SCHED_OTHER}
+    assert {nice_values(server)[thread] for thread in request_threads} == {0}
 
 
 def test_background_threads_have_lowest_priority(

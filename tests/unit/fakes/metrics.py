@@ -125,7 +125,7 @@ def swap_of(model: str, **changes: object) -> SwapRecord:
 BUILD_INFO = {
     "millpond": "0.1.0",
     "tensorflow": "2.21.0",
-    "grpc": "1.51.1",
+    "wire": "nghttp2 1.52.0, OpenSSL 3.0.17",
     "jemalloc": "5.3.0",
     "allocator": "jemalloc",
 }
