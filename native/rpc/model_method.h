@@ -84,11 +84,11 @@ class ModelCall {
   inference::RunSamples samples_;
 };
 
-// A method that a version answers. It runs on the thread that serves the request: no lock, no
-// Python. This class does the work that all such methods share. It times the phases of a request,
-// records the request under its Method in the version that it reached, traces it, and offers it to
-// the model's reservoir. It releases the version and records the request before the answer is sent:
-// a client that has its answer finds the request counted.
+// A method that a version answers, on the thread that serves the request. It calls no Python, and
+// holds no lock while it computes. This class does the work that all such methods share. It times
+// the phases of a request, records the request under its Method in the version that it reached,
+// traces it, and offers it to the model's reservoir. It releases the version and records the
+// request before the answer is sent: a client that has its answer finds the request counted.
 //
 // Cost: one virtual call beside Answer; allocates only the reply's buffer.
 class ModelMethod : public MethodHandler {

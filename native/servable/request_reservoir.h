@@ -57,8 +57,8 @@ struct RequestReservoirStatistics {
 // It holds the newest request of each pair of signature and set of outputs. In the remaining room
 // it holds the newest request of each size, and then requests chosen at random. It takes at most
 // about 20 random samples a second. It takes a kind at once if it has not seen that kind in the
-// last tenth of the longest age. It copies each sample, because a request lies in a buffer of gRPC
-// that must not be kept.
+// last tenth of the longest age. It copies each sample, because a request that is kept would keep
+// the whole blocks into which its connection was read.
 //
 // Thread: any number at once, all methods. A request thread never waits here: it tries the lock,
 // and takes no sample if the lock is held. So a reader of idle priority never delays a request.

@@ -269,7 +269,7 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
     ),
     RefusedFlag(
         "thread_pool_factory_config_file",
-        "Millpond runs a request on the thread that received it",
+        "Millpond runs a request on one of its request threads",
         harmless=("",),
     ),
     RefusedFlag(
