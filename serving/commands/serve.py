@@ -68,8 +68,6 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
-    # gRPC writes many lines about a port in use. The server reports it in one line.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # TensorFlow's own lines are not JSON, and without a GPU one of them is an error about CUDA. Failures
     # reach the log and the clients as the status of a load or of a request.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
