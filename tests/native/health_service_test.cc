@@ -42,7 +42,7 @@ class HealthTest : public testing::ServedModels {
   }
 };
 
-// One Watch of a service.
+// A Watch of one service.
 class Watch {
  public:
   Watch(const RawClient& client, const std::string& request)
@@ -124,7 +124,7 @@ TEST_F(HealthTest, ManyWatchersHearTheLastStatus) {
   server_->SetHealth("m", true);
   server_->RemoveHealth("other");
   for (auto& watch : watches) {
-    // Intermediate changes may be skipped, the last one never.
+    // Intermediate changes may be skipped; the last change is always sent.
     std::string last;
     do {
       last = watch->Next();

@@ -37,7 +37,7 @@ WireMessage Extension(const std::string& type, uint64_t number) {
   return WireMessage().Message(5, WireMessage().Bytes(1, type).Varint(2, number));
 }
 
-// The whole response to `request`, which names no host.
+// Returns the whole response to `request`, which has no host.
 std::string Response(const WireMessage& request, uint32_t field, const std::string& body) {
   return WireMessage().Bytes(1, "").Bytes(2, request.bytes()).Bytes(field, body).bytes();
 }
@@ -97,7 +97,7 @@ TEST(AnswerReflectionTest, OtherBytesAreInvalid) {
   }
 }
 
-// One ServerReflectionInfo.
+// One call of ServerReflectionInfo.
 class Dialogue {
  public:
   explicit Dialogue(const RawClient& client, const char* path = kV1Path,
@@ -116,7 +116,7 @@ class Dialogue {
     stream_->WritesDone();
     return stream_->Finish();
   }
-  // Returns the status with which the server ends it.
+  // Returns the status with which the server ends the call.
   grpc::Status WaitForEnd() {
     grpc::ByteBuffer none;
     EXPECT_FALSE(stream_->Read(&none));

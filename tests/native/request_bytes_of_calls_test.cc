@@ -1,4 +1,4 @@
-// The bytes of requests of all methods, at a real server: counted, bounded and given back.
+// The bytes of requests of all methods of a real server: counted, bounded and released.
 
 #include <gtest/gtest.h>
 

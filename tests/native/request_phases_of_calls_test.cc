@@ -74,7 +74,7 @@ TEST_F(RecordedCallsTest, ABadInputEndsInDecodeAndAnExpiredRunInRun) {
   EXPECT_EQ(cancelled.phase(Phase::kEncode).count(), 0);
 }
 
-// A deadline of the server alone: the client sends it by hand and waits on.
+// The client sends this deadline as a header and waits longer, so only the server sees it.
 TEST_F(RecordedCallsTest, ADeadlineThatPassesHereIsExceededAndNotCancelled) {
   for (int64_t call = 1; call <= 2; ++call) {
     grpc::ClientContext context;

@@ -594,8 +594,8 @@ TEST_F(ServerTest, ShutdownAwaitsARunThatCancelsLate) {
   EXPECT_EQ(deaf.entry->handle_count(), 0);
 }
 
-// A request that reaches gRPC after the drain began is refused there, one way or another. The
-// client of each request that the server ran has got the answer.
+// A request that arrives after the drain began is answered, or refused before it runs. The client
+// of each request that the server ran has the answer.
 TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
   Start();
   std::atomic<int> answered_count{0};
@@ -619,7 +619,7 @@ TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
   EXPECT_EQ(quick_.servable->run_count(), answered_count);
 }
 
-// Only gRPC has this call, like calls that arrive just while it begins to stop.
+// The client has begun this call and sends no message.
 TEST_F(ServerTest, ShutdownDoesNotAwaitCallsWithoutAMessage) {
   Start();
   grpc::ClientContext context;
