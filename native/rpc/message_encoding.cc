@@ -124,7 +124,13 @@ const char* NameOf(Encoding encoding) {
 
 Status Decompress(Encoding encoding, const std::vector<std::string_view>& from, int64_t bytes_max,
                   std::vector<std::string>* to, base::ByteBudget::Share* share) {
-  if (encoding == Encoding::kIdentity || encoding == Encoding::kUnknown) {
+  // gRPC's specification of compression asks for INTERNAL.
+  if (encoding == Encoding::kIdentity) {
+    return base::Internal(
+        "the message is marked as compressed, and its call has no grpc-encoding; send the header "
+        "grpc-encoding, or the message as it is");
+  }
+  if (encoding == Encoding::kUnknown) {
     return {base::Code::kUnimplemented,
             "the message is compressed, and the grpc-encoding of its call is none of gzip and "
             "deflate; send it as one of these, or as it is"};

@@ -28,8 +28,8 @@ inline constexpr char kAcceptedEncodings[] = "identity, deflate, gzip";
 // Decompresses `from`, which holds one stream and nothing else, to at most `bytes_max` bytes. Takes
 // memory as the output grows, and at most twice the size of the output. `share` counts this memory
 // in addition to its bytes so far. RESOURCE_EXHAUSTED if the message is longer than `bytes_max` or
-// the share cannot grow. INTERNAL if `from` is malformed or cut short. UNIMPLEMENTED if the
-// encoding is unknown.
+// the share cannot grow. INTERNAL if `from` is malformed or cut short, or if the encoding is
+// identity. UNIMPLEMENTED if the encoding is unknown.
 base::Status Decompress(Encoding encoding, const std::vector<std::string_view>& from,
                         int64_t bytes_max, std::vector<std::string>* to,
                         base::ByteBudget::Share* share);

@@ -115,14 +115,21 @@ std::string AnswerTo(const std::string& encoding, const std::string& message, in
 
 TEST_F(MessageEncodingTest, UnknownCompressionIsUnimplementedAndListsKnown) {
   Start();
-  for (const char* const encoding : {"br", "snappy", "identity"}) {
+  for (const char* const encoding : {"br", "snappy"}) {
     const std::string answer = AnswerTo(encoding, Request("m"), server_->port());
     EXPECT_NE(answer.find("is none of gzip and deflate"), std::string::npos) << encoding;
     EXPECT_NE(answer.find("grpc-accept-encoding"), std::string::npos) << encoding;
   }
   EXPECT_EQ(quick_.servable->run_count(), 0);
   const auto code = static_cast<size_t>(base::Code::kUnimplemented);
-  EXPECT_EQ(UnmatchedRequests().count_by_code[code], 3);
+  EXPECT_EQ(UnmatchedRequests().count_by_code[code], 2);
+}
+
+TEST_F(MessageEncodingTest, CompressedFlagWithoutEncodingIsInternal) {
+  Start();
+  const std::string answer = AnswerTo("identity", Request("m"), server_->port());
+  EXPECT_NE(answer.find("has no grpc-encoding"), std::string::npos);
+  EXPECT_EQ(UnmatchedRequests().count_by_code[static_cast<size_t>(base::Code::kInternal)], 1);
 }
 
 TEST_F(MessageEncodingTest, AMessageThatDoesNotDecompressIsInternal) {
