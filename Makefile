@@ -133,11 +133,16 @@ sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packa
 	$(CTEST) --test-dir $(BUILD)/$*
 
 .PHONY: integration
-integration: setup $(MODELS)/.fetched ## Run the integration tests (real server, stock clients, real models)
+integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed ## Run the integration tests (real server, stock clients, real models)
 	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile
 
 $(MODELS)/.fetched: scripts/fetch_models.py | $(VENV)/.dependencies
 	$(BIN)/python scripts/fetch_models.py $(MODELS)
+	@touch $@
+
+# npm itself comes with Node.js, in a package of the tests.
+$(BUILD)/grpc_js/.installed: $(wildcard tests/integration/grpc_js/package*.json) | $(VENV)/.dependencies
+	scripts/install_grpc_js.sh $(BIN)/python $(@D)
 	@touch $@
 
 .PHONY: fuzz
