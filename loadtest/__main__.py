@@ -12,6 +12,7 @@
     memory     how much of a large version's memory a server keeps once it is unloaded
     monitoring the effect of scrapes of /metrics and an open page on the tail of gRPC
     hostile    the effect of slow, half-sent, idle and never-reading connections on other clients
+    overload   the answers of a server that gets more than it can do
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
@@ -36,6 +37,7 @@ from loadtest.commands.life import LIFE
 from loadtest.commands.monitoring import MONITORING
 from loadtest.commands.neighbour import NEIGHBOUR
 from loadtest.commands.options import Command
+from loadtest.commands.overload import OVERLOAD
 from loadtest.commands.p999 import P999
 from loadtest.commands.plain_run import NULL, RUN
 from loadtest.commands.queues import QUEUES
@@ -61,6 +63,7 @@ COMMANDS: Mapping[str, Command] = {
     "memory": MEMORY,
     "monitoring": MONITORING,
     "hostile": HOSTILE,
+    "overload": OVERLOAD,
     "p999": P999,
     "transports": TRANSPORT,
     "queues": QUEUES,

@@ -76,17 +76,19 @@ rpc::ReplyCompression ReplyCompressionOf(const std::string& name) {
 
 void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string> addresses,
                 int completion_queue_count, int64_t max_message_bytes,
-                std::map<std::string, std::variant<int, std::string>> channel_arguments,
-                std::vector<std::string> rare_methods, const PyRequestStatistics* statistics,
-                std::shared_ptr<metrics::SpanBuffer> spans,
+                rpc::ChannelArguments channel_arguments, std::vector<std::string> rare_methods,
+                const PyRequestStatistics* statistics, std::shared_ptr<metrics::SpanBuffer> spans,
                 std::shared_ptr<rpc::ServerCertificates> certificates,
                 std::shared_ptr<rpc::ReflectionTable> reflection,
                 const std::string& reply_compression, bool has_tensor_content,
                 std::shared_ptr<servable::Admission> admission, int max_thread_count,
                 size_t reply_bytes_max, std::shared_ptr<base::ByteBudget> budget,
                 double first_version_wait_seconds,
-                std::map<std::string, int64_t> rare_message_bytes_max) {
+                std::map<std::string, int64_t> rare_message_bytes_max,
+                const std::map<std::string, double>& limits, double request_seconds_max) {
   ServerOptions options;
+  for (const auto& [flag, value] : limits) ThrowIfError(options.limits.Set(flag, value));
+  options.request_ns_max = SecondsToNs(request_seconds_max);
   options.addresses = std::move(addresses);
   options.thread_count = completion_queue_count;
   options.max_message_bytes = std::min<int64_t>(max_message_bytes, INT32_MAX);
@@ -122,9 +124,13 @@ void RegisterServer(nb::module_& module) {
            nb::arg("admission").none() = nb::none(), nb::arg("max_thread_count") = 0,
            nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none(),
            nb::arg("first_version_wait_seconds") = 0.0,
-           nb::arg("rare_message_bytes_max") = std::map<std::string, int64_t>())
+           nb::arg("rare_message_bytes_max") = std::map<std::string, int64_t>(),
+           nb::arg("limits") = std::map<std::string, double>(),
+           nb::arg("request_seconds_max") = 0.0)
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
+      .def_prop_ro("connection_count", &Server::connection_count)
+      .def_prop_ro("limit_counts", &Server::LimitCountsByName)
       .def(
           "take_rare_call",
           [](Server& self, double timeout_seconds) {

@@ -9,6 +9,7 @@
 #include "native/rpc/connection.h"
 #include "native/rpc/grpc_text.h"
 #include "native/rpc/request_threads.h"
+#include "native/rpc/run_queue.h"
 
 namespace millpond::rpc {
 namespace {
@@ -317,11 +318,20 @@ void Call::Handle() {
 }
 
 void Call::Refuse(const base::Status& status) {
-  // What gRPC's own retries wait for:
+  // gRPC's own retries wait for so long:
   // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
   out.pushback_ms = limits_->admission->NextPushbackMs();
   method_->handler->RecordRefusal(*this, status.code());
   Fail(status);
+}
+
+void Call::RefuseForDelay() {
+  Refuse(
+      {base::Code::kResourceExhausted,
+       "the server has more requests than it can run, and the request would wait for longer than "
+       "1/" +
+           std::to_string(RunQueue::kDelayShare) +
+           " of its deadline; try again later, or use another server"});
 }
 
 void Call::RecordRefusal(base::Code code) const {
@@ -339,7 +349,8 @@ void Call::Read() {
   segments_.assign(inflated_.begin(), inflated_.end());
 }
 
-// What waits takes no more memory than it came with: it is decompressed again in its turn.
+// A request that waits takes no more memory than it came with. It is decompressed again in its
+// turn.
 void Call::ForgetRead() {
   is_read_ = false;
   segments_.clear();
@@ -389,7 +400,8 @@ std::vector<std::string> Call::ClientNames() const { return connection_->ClientN
 
 base::Status Call::CheckIsWanted() const {
   if (limits_->phase->is_cut_short.load(std::memory_order_relaxed)) {
-    return {base::Code::kUnavailable, "the server stopped before the request ran; ask another"};
+    return {base::Code::kUnavailable,
+            "the server stopped before the request ran; use another server"};
   }
   if (cancellation_.is_cancelled()) {
     return {base::Code::kCancelled, "the client cancelled the request before it ran"};

@@ -34,14 +34,14 @@ struct ServerPhase {
   std::atomic<bool> is_cut_short{false};  // no request is run any more
 };
 
-// What all calls of a server share. Borrows all.
+// The limits and services that all calls of a server share. Borrows all.
 struct CallLimits {
   servable::Admission* admission = nullptr;  // decides which limited calls come in
   base::ByteBudget* budget = nullptr;        // counts the bytes under way; null: nothing is counted
   size_t reply_bytes_max = base::kMaxReplyBytes;
   int64_t message_bytes_max = INT32_MAX;  // of a request, before it is decompressed and after
   int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version
-  int64_t request_ns_max = 0;         // the deadline of a limited call that has none; 0: none
+  int64_t request_ns_max = 0;         // the deadline of a limited call without one; 0: none
   ReplyCompression reply_compression = ReplyCompression::kNone;
   const ServerPhase* phase = nullptr;
   RequestThreads* threads = nullptr;
@@ -157,7 +157,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   // True if it counts in Wire::arrived_call_count.
   bool has_arrived = false;
 
-  // What is to be sent; the connection's, under its lock.
+  // The answer, as far as it is known. The connection reads and changes it under its lock.
   struct Outgoing {
     bool is_submitted = false;  // nghttp2 has the headers and the data provider
     bool is_deferred = false;   // the provider waits for more
@@ -188,6 +188,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   std::string ModelName();
   // The same after Read and until EndTurn, from any thread.
   std::string PeekModelName() const { return method_->handler->ModelNameOf(*this); }
+  // Instead of Run: ends the call with RESOURCE_EXHAUSTED, because it would wait too long.
+  void RefuseForDelay();
 
   // --- for handlers ---
 
@@ -232,7 +234,7 @@ class Call final : public std::enable_shared_from_this<Call> {
  private:
   static constexpr size_t kUnreadMessagesMax = 64;
 
-  // What the wait for a version needs.
+  // The version that the request waits for, and for how long.
   struct Awaited {
     servable::AwaitedChange change;
     int64_t until_ns = 0;

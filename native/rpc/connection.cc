@@ -20,7 +20,7 @@ constexpr int32_t kConnectionWindowBytes = 16 << 20;
 // Larger frames than HTTP/2's least: fewer headers between the parts of a tensor.
 constexpr uint32_t kFrameBytesMax = 65'536;
 
-// What a turn reads before others have theirs.
+// The reads of one turn, before other connections have theirs.
 constexpr int kReadsPerTurn = 16;
 
 // Bytes wait in nghttp2, which knows the client's windows and its streams, and not here.
@@ -313,6 +313,7 @@ int Connection::BeginCall(int32_t stream_id) {
   const auto bytes = static_cast<int64_t>(sizeof(Call));
   if (wire_->open_call_bytes.load(std::memory_order_relaxed) + bytes >
       wire_->limits.open_call_bytes_max) {
+    wire_->limit_counts.Add(ReachedLimit::kArrivingBytes);
     nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_REFUSED_STREAM);
     return 0;
   }
@@ -342,6 +343,7 @@ int Connection::OnHeader(nghttp2_session* session, const nghttp2_frame* frame, c
   connection->wire_->open_call_bytes.fetch_add(static_cast<int64_t>(bytes - before),
                                                std::memory_order_relaxed);
   if (bytes <= connection->wire_->limits.header_list_bytes_max) return 0;
+  connection->wire_->limit_counts.Add(ReachedLimit::kHeaderBytes);
   nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
                             NGHTTP2_ENHANCE_YOUR_CALM);
   nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, nullptr);
@@ -384,7 +386,7 @@ int Connection::TakePing(const nghttp2_ping& ping) {
                           now_ns_ - ping_received_ns_ < wire_->limits.ping_interval_ns;
     early_ping_count_ = is_early ? early_ping_count_ + 1 : 0;
     ping_received_ns_ = now_ns_;
-    if (early_ping_count_ > kEarlyPingsMax) CalmDown("too_many_pings");
+    if (early_ping_count_ > kEarlyPingsMax) CalmDown(ReachedLimit::kPings, "too_many_pings");
     return CountControlFrame();
   }
   if (std::memcmp(ping.opaque_data, kGoodbyePing.data(), kGoodbyePing.size()) == 0) {
@@ -397,13 +399,15 @@ int Connection::TakePing(const nghttp2_ping& ping) {
 
 int Connection::CountControlFrame() {
   control_frame_count_ += 1;
-  if (control_frame_count_ > wire_->limits.control_frames_max) CalmDown("too_many_control_frames");
+  if (control_frame_count_ > wire_->limits.control_frames_max) {
+    CalmDown(ReachedLimit::kControlFrames, "too_many_control_frames");
+  }
   return 0;
 }
 
-void Connection::CalmDown(const char* reason) {
-  if (is_gone_) return;
-  is_gone_ = true;
+void Connection::CalmDown(ReachedLimit limit, const char* reason) {
+  if (std::exchange(is_gone_, true)) return;
+  wire_->limit_counts.Add(limit);
   nghttp2_submit_goaway(
       session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
       NGHTTP2_ENHANCE_YOUR_CALM, reinterpret_cast<const uint8_t*>(reason), std::strlen(reason));
@@ -590,6 +594,10 @@ int Connection::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* head
 
 // A client that still sends when it has its answer is told to stop (RFC 9113, 8.1).
 int Connection::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame, void* self) {
+  // nghttp2 ends the connection of a client that resets too many streams, with this code.
+  if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code == NGHTTP2_INTERNAL_ERROR) {
+    static_cast<Connection*>(self)->wire_->limit_counts.Add(ReachedLimit::kResets);
+  }
   if (frame->hd.type != NGHTTP2_HEADERS || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
     return 0;
   }
@@ -637,15 +645,18 @@ void Connection::CheckTimes(int64_t now_ns) {
 
 bool Connection::CheckTimesLocked() {
   const WireLimits& limits = wire_->limits;
-  if (!has_preface_ && now_ns_ - begin_ns_ > limits.handshake_ns) CloseLocked();
+  if (limits.handshake_ns > 0 && !has_preface_ && now_ns_ - begin_ns_ > limits.handshake_ns) {
+    CloseFor(ReachedLimit::kHandshake);
+  }
   if (has_ended_writes_ && now_ns_ - goodbye_ns_ > kGoodbyeNs) CloseLocked();
-  const bool is_unread = !output_.empty() && now_ns_ - write_ns_ > limits.pause_ns;
-  if (is_unread) CloseLocked();
+  const bool is_unread =
+      limits.pause_ns > 0 && !output_.empty() && now_ns_ - write_ns_ > limits.pause_ns;
+  if (is_unread) CloseFor(ReachedLimit::kPause);
   const bool is_silent = ping_sent_ns_ != 0 && read_ns_ < ping_sent_ns_ &&
                          now_ns_ - ping_sent_ns_ > limits.keepalive_timeout_ns;
-  if (is_silent) CloseLocked();
+  if (is_silent) CloseFor(ReachedLimit::kKeepalive);
   if (is_closed() || session_ == nullptr) return false;
-  EndPausedCalls();
+  if (limits.pause_ns > 0) EndPausedCalls();
   if (goodbye_ns_ != 0) {
     if (now_ns_ - goodbye_ns_ > kGoodbyeNs) SubmitLastGoaway();
     return false;
@@ -659,6 +670,11 @@ bool Connection::CheckTimesLocked() {
   return is_idle || (limits.age_ns > 0 && now_ns_ - begin_ns_ > limits.age_ns);
 }
 
+void Connection::CloseFor(ReachedLimit limit) {
+  if (!is_closed()) wire_->limit_counts.Add(limit);
+  CloseLocked();
+}
+
 // A message that began to arrive and stopped would hold its memory for ever.
 void Connection::EndPausedCalls() {
   const int64_t pause_ns = wire_->limits.pause_ns;
@@ -667,9 +683,10 @@ void Connection::EndPausedCalls() {
     if (call->is_paused(now_ns_ - pause_ns)) paused.push_back(call.get());
   }
   for (Call* const call : paused) {
-    EndCall(call, {base::Code::kDeadlineExceeded, "no part of the message came for " +
-                                                      std::to_string(pause_ns / 1'000'000'000) +
-                                                      " s; send it without a pause"});
+    wire_->limit_counts.Add(ReachedLimit::kPause);
+    EndCall(call, {base::Code::kDeadlineExceeded,
+                   "no part of the message came for " + std::to_string(pause_ns / 1'000'000'000) +
+                       " s; send it without a pause (--grpc_pause_seconds)"});
   }
 }
 

@@ -22,9 +22,10 @@
 
 namespace millpond::rpc {
 
-// What the connections of a server share. Outlives them.
+// The limits, methods and counts that the connections of a server share. Outlives them.
 struct Wire {
   WireLimits limits;
+  LimitCounts limit_counts;
   std::map<std::string, Method, std::less<>> methods;  // by path, like "/package.Service/Method"
   CallLimits calls;
 
@@ -36,14 +37,14 @@ struct Wire {
 // One HTTP/2 connection: nghttp2's session, the calls on it, and the bytes on their way.
 //
 // Theory of operation. Threads share connections. A thread that learns that there is something to
-// read takes the *turn*; whoever comes while a turn is taken leaves a note and goes, and the turn's
-// owner reads again. So one thread at a time reads, and messages stay in order. Answers come from
-// any thread. `mutex_` guards the session and is held for microseconds: a reader holds it while it
-// feeds what it has read to nghttp2, an answer while it is framed and written. A run holds neither
-// the turn nor the lock.
+// read takes the *turn*. A thread that comes while the turn is taken leaves a note and goes, and
+// the owner of the turn reads again. So one thread at a time reads, and messages stay in order.
+// Answers come from any thread. `mutex_` guards the session and is held for microseconds: a reader
+// holds it while it feeds what it has read to nghttp2, an answer while it is framed and written. A
+// run holds neither the turn nor the lock.
 //
-// Nothing of a handler is called under the lock: what has arrived is collected, and handled
-// after it is released.
+// No handler is called under the lock: calls that have arrived are collected, and handled after the
+// lock is released.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   using Calls = std::vector<std::shared_ptr<Call>>;
@@ -91,7 +92,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   static constexpr int kEarlyPingsMax = 2;
   static constexpr int kHttpOk = 200;
 
-  // The callbacks of nghttp2, and what they are for. All under mutex_.
+  // The callbacks of nghttp2, and the functions that they call. All under mutex_.
   static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
   static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                       size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
@@ -133,7 +134,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void CloseLocked();
   bool CheckTimesLocked();  // true if it is time for a goodbye
   void EndPausedCalls();
-  void CalmDown(const char* reason);
+  void CalmDown(ReachedLimit limit, const char* reason);
+  void CloseFor(ReachedLimit limit);
 
   Wire* const wire_;
   const std::unique_ptr<Transport> transport_;

@@ -34,7 +34,7 @@ constexpr int kAcceptsPerEvent = 16;
 
 constexpr int kEventsPerLook = 16;
 
-// What an event's number means: the wake-up, a listener, or a connection's place.
+// The numbers of events: the wake-up, the listeners, and below them the connections' places.
 constexpr uint64_t kWakeKey = UINT64_MAX;
 constexpr uint64_t kListenerKeys = UINT64_MAX - 1'024;
 
@@ -144,7 +144,6 @@ Status Network::Listen(const std::vector<std::string>& addresses,
   wake.data.u64 = kWakeKey;
   epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &wake);
   for (const std::string& address : addresses) MILLPOND_RETURN_IF_ERROR(ListenOn(address));
-  is_listening_ = true;
   for (size_t i = 0; i < listeners_.size(); ++i) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLEXCLUSIVE;
@@ -244,7 +243,7 @@ void Network::RefuseForLackOfDescriptors(const Listener& listener) {
   const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd >= 0) close(fd);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  refused_count_.fetch_add(1);
+  wire_->limit_counts.Add(ReachedLimit::kConnections);
 }
 
 bool Network::MayAdd(const std::string& address) {
@@ -273,7 +272,7 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!MayAdd(address)) {
-      refused_count_.fetch_add(1);
+      wire_->limit_counts.Add(ReachedLimit::kConnections);
       return;
     }
     uint32_t place = static_cast<uint32_t>(places_.size());

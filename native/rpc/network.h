@@ -22,7 +22,8 @@ namespace millpond::rpc {
 // The listening sockets and the connections of a server, in one epoll set that all threads share.
 //
 // Connections are edge-triggered: the kernel wakes one thread for each change, and no system call
-// arms a connection again. What a thread must not miss is therefore kept by Connection::Proceed.
+// arms a connection again. So Connection::Proceed must remember each change that a thread sees
+// while another thread has the connection's turn.
 class Network final : public EventSource {
  public:
   explicit Network(Wire* wire) : wire_(wire) {}
@@ -47,7 +48,6 @@ class Network final : public EventSource {
   void CloseAll();
 
   int64_t connection_count() const { return connection_count_.load(std::memory_order_relaxed); }
-  int64_t refused_connection_count() const { return refused_count_.load(); }
 
  private:
   struct Listener {
@@ -56,7 +56,7 @@ class Network final : public EventSource {
     std::string path;            // of a UNIX socket
     std::optional<ino_t> inode;  // the socket's: it is removed at the end
   };
-  // What a place in the table holds. An event names the place and the generation: it may come after
+  // A place in the table. An event names the place and the generation, because it may come after
   // its connection has gone.
   struct Place {
     std::shared_ptr<Connection> connection;
@@ -84,12 +84,10 @@ class Network final : public EventSource {
   std::vector<Listener> listeners_;
 
   std::mutex mutex_;  // guards what follows; held to look up a place
-  bool is_listening_ = false;
   std::vector<Place> places_;
   std::vector<uint32_t> free_places_;
   std::map<std::string, int64_t> counts_by_address_;
   std::atomic<int64_t> connection_count_{0};
-  std::atomic<int64_t> refused_count_{0};
 };
 
 }  // namespace millpond::rpc

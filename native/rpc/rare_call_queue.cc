@@ -12,7 +12,7 @@ namespace millpond::rpc {
 namespace {
 
 base::Status ShuttingDown() {
-  return {base::Code::kUnavailable, "the server is shutting down; ask another"};
+  return {base::Code::kUnavailable, "the server is shutting down; use another server"};
 }
 
 // Proxies add one of these headers. serving/rpc/operator_access.py has the same list for HTTP.

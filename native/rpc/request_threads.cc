@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <iterator>
+#include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -68,7 +71,7 @@ bool RequestThreads::PinToCores(bool is_pinned) {
   for (const auto& thread : threads_) {
     if (thread->role != Role::kRegular || thread->has_ended) continue;
     const std::vector<int> own = {cores_[thread->index]};
-    // A core that has gone offline since: the thread stays where it may run.
+    // If the core has gone offline since, the thread keeps its cores.
     (void)base::RestrictToCores(thread->thread.native_handle(), is_pinned ? own : cores_);
   }
   return true;
@@ -79,7 +82,7 @@ bool RequestThreads::PinToCores(bool is_pinned) {
 void RequestThreads::Serve(Thread* self) {
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
-    if (self->CanRun() && queued_count_.load() > 0) {
+    if (self->CanRun() && queue_.size() > 0) {
       if (self->now_ns - self->looked_ns >= kLookNs) Look(self, 0);
       if (RunNext(self)) {
         if (MayLeave(self)) break;
@@ -98,12 +101,11 @@ void RequestThreads::Serve(Thread* self) {
 // looks for idle threads: one of the two sees the other.
 void RequestThreads::WaitForEvents(Thread* self) {
   idle_count_.fetch_add(1);
-  const bool must_look =
-      (self->CanRun() && queued_count_.load() > 0 && !has_stalled_models_) || is_stopping_.load();
+  const bool must_look = (self->CanRun() && queue_.size() > 0) || is_stopping_.load();
   source_->HandleEvents(must_look ? 0 : -1, &self->space, &self->arrived, &idle_count_);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   if (self->arrived.empty()) return;
-  const bool runs_first = self->CanRun() && queued_count_.load() == 0 && !has_stalled_models_;
+  const bool runs_first = self->CanRun() && queue_.size() == 0 && !queue_.holds_back();
   std::shared_ptr<Call> first;
   if (runs_first) first = std::move(self->arrived.front());
   QueueArrived(self, runs_first ? 1 : 0);
@@ -112,61 +114,30 @@ void RequestThreads::WaitForEvents(Thread* self) {
 
 void RequestThreads::Look(Thread* self, int timeout_ms) {
   source_->HandleEvents(timeout_ms, &self->space, &self->arrived, nullptr);
-  self->looked_ns = base::MonotonicNs();
+  self->now_ns = self->looked_ns = base::MonotonicNs();
   QueueArrived(self, 0);
 }
 
 void RequestThreads::QueueArrived(Thread* self, size_t from) {
   if (self->arrived.size() > from) {
-    {
-      const std::lock_guard<std::mutex> lock(queue_mutex_);
-      for (size_t i = from; i < self->arrived.size(); ++i) Queue(std::move(self->arrived[i]));
-    }
+    const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
+    const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
     WakeIfWorth(*self);
+    for (const std::shared_ptr<Call>& call : refused) call->RefuseForDelay();
   }
   self->arrived.clear();
 }
 
-void RequestThreads::Queue(std::shared_ptr<Call> call) {
-  queue_.push_back(std::move(call));
-  queued_count_.store(queue_.size());
-}
-
 void RequestThreads::WakeIfWorth(const Thread& self) {
-  const auto count = static_cast<int64_t>(queued_count_.load());
+  const auto count = static_cast<int64_t>(queue_.size());
   if (count == 0 || idle_count_.load() == 0) return;
   if (!self.CanRun() || self.run_ns * count >= kWakeNs) source_->Wake();
 }
 
-std::shared_ptr<Call> RequestThreads::TakeQueued() {
-  const std::lock_guard<std::mutex> lock(queue_mutex_);
-  if (queue_.empty()) return nullptr;
-  if (has_stalled_models_) return TakeOfFreeModel();
-  std::shared_ptr<Call> oldest = std::move(queue_.front());
-  queue_.pop_front();
-  queued_count_.store(queue_.size());
-  return oldest;
-}
-
-std::shared_ptr<Call> RequestThreads::TakeOfFreeModel() {
-  const auto is_free = [this](const std::shared_ptr<Call>& call) {
-    const std::string name = call->ModelName();
-    return std::none_of(stalled_models_.begin(), stalled_models_.end(), [&](const auto& model) {
-      return model.name == name && model.run_count >= share_of_model_;
-    });
-  };
-  const auto found = std::find_if(queue_.begin(), queue_.end(), is_free);
-  if (found == queue_.end()) return nullptr;
-  std::shared_ptr<Call> call = std::move(*found);
-  queue_.erase(found);
-  queued_count_.store(queue_.size());
-  return call;
-}
-
 bool RequestThreads::RunNext(Thread* self) {
-  const std::shared_ptr<Call> call = TakeQueued();
+  const std::shared_ptr<Call> call = queue_.Take();
   if (call == nullptr) return false;
-  // What is left is for another one, if this run lasts.
+  // Another thread takes the rest if this run lasts.
   WakeIfWorth(*self);
   Run(self, call);
   return true;
@@ -222,7 +193,7 @@ void RequestThreads::Watch() {
                                   [this] { return is_stopping_.load(); })) {
     const int64_t now_ns = base::MonotonicNs();
     ReapThreads();
-    LookAtLongRuns(now_ns);
+    ShareThreads(now_ns);
     Relieve();
     lock.unlock();
     RunDueAwaiting(now_ns);
@@ -250,31 +221,23 @@ void RequestThreads::Relieve() {
   }
 }
 
-void RequestThreads::LookAtLongRuns(int64_t now_ns) {
-  std::vector<StalledModel> models;
+void RequestThreads::ShareThreads(int64_t now_ns) {
+  std::map<std::string, size_t> long_run_counts;
   for (const auto& thread : threads_) {
     if (!thread->IsHeldUp(now_ns)) continue;
     const std::lock_guard<std::mutex> lock(thread->call_mutex);
     if (thread->call == nullptr) continue;
-    // What runs looks at its deadline itself, and at this if it knows of none.
+    // A run looks at its client's deadline itself. It ends here if the server gave it the deadline.
     if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
-    const std::string name = thread->call->PeekModelName();
-    const auto known = std::find_if(models.begin(), models.end(),
-                                    [&](const auto& model) { return model.name == name; });
-    if (known != models.end()) {
-      known->run_count += 1;
-    } else {
-      models.push_back({name, 1});
-    }
+    long_run_counts[thread->call->PeekModelName()] += 1;
   }
-  if (!models.empty() || has_stalled_models_) {
-    const std::lock_guard<std::mutex> lock(queue_mutex_);
-    has_stalled_models_ = !models.empty();
-    stalled_models_ = std::move(models);
+  std::set<std::string> models;
+  for (const auto& [model, count] : long_run_counts) {
+    if (count >= share_of_model_) models.insert(model);
   }
-  // A run may last longer than those before it, and a request may have been passed over whose model
-  // is free now.
-  if (queued_count_.load() > 0 && idle_count_.load() > 0) source_->Wake();
+  if (!models.empty() || queue_.holds_back()) queue_.HoldBack(std::move(models), now_ns);
+  // A run may last longer than those before it, and the queue may have released a request.
+  if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
 }
 
 void RequestThreads::Await(AwaitingCall awaiting) {
@@ -296,10 +259,7 @@ void RequestThreads::RunDueAwaiting(int64_t now_ns) {
     awaiting_count_.store(awaiting_.size());
   }
   if (due.empty()) return;
-  {
-    const std::lock_guard<std::mutex> lock(queue_mutex_);
-    for (AwaitingCall& item : due) Queue(std::move(item.call));
-  }
+  for (AwaitingCall& item : due) queue_.AddAgain(std::move(item.call), now_ns);
   if (idle_count_.load() > 0) source_->Wake();
 }
 

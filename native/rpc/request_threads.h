@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,11 +11,12 @@
 
 #include "native/rpc/call.h"
 #include "native/rpc/receive_block.h"
+#include "native/rpc/run_queue.h"
 #include "native/servable/awaited_change.h"
 
 namespace millpond::rpc {
 
-// Where requests come from: the network.
+// The source of requests: the network.
 class EventSource {
  public:
   virtual ~EventSource() = default;
@@ -48,10 +48,10 @@ struct AwaitingCall {
 //
 // Theory of operation. In the steady state there are as many threads as cores. All wait in one
 // epoll set; the kernel wakes the one that was busy last. A thread that reads one request runs it
-// at once: nothing is handed over. A thread that reads several runs the first and queues the rest,
-// in the order of their arrival, for whichever thread is free; it wakes another one only if the
-// queue holds more work than a wake-up costs. Between two runs a thread looks at the network every
-// kLookNs, so that what has arrived is known: admitted, queued or refused.
+// at once: nothing is handed over. A thread that reads several requests runs the first and queues
+// the rest (RunQueue) for the next free thread. It wakes another thread only if the queue holds
+// more work than a wake-up costs. Between two runs a thread looks at the network every kLookNs, so
+// that each request that has arrived is known: admitted, queued or refused.
 //
 // A run that lasts (a big model, a batch of 30 s) holds up nobody: the connection is free as soon
 // as it was read. But if all threads are in such runs, nobody reads. So a watchdog looks every
@@ -60,8 +60,8 @@ struct AwaitingCall {
 // cancellations, which end the runs. A thread that returns from a long run leaves if the others
 // suffice.
 //
-// Long runs of one model get no more than a share of the threads: beyond it the model's requests
-// wait in the queue, and those of other models pass.
+// Long runs of one model get no more than a share of the threads. While a model has its share, the
+// queue holds its other requests back, and requests to other models pass.
 class RequestThreads {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client
@@ -93,8 +93,10 @@ class RequestThreads {
   // Runs what waits for a version within kStallNs; nothing waits any more.
   void ReleaseAwaiting() { is_releasing_ = true; }
 
-  // The requests that are queued.
-  size_t queued_count() const { return queued_count_.load(); }
+  // The requests that wait for a thread.
+  size_t queued_count() const { return queue_.size(); }
+  // The requests that the queue refused because they would have waited too long.
+  int64_t refused_count() const { return queue_.refused_count(); }
 
   // Tells all threads to end. A thread ends after its request.
   void Stop();
@@ -133,12 +135,6 @@ class RequestThreads {
     int64_t last_run_ns = 0;
   };
 
-  // A model with long runs.
-  struct StalledModel {
-    std::string name;
-    size_t run_count = 0;
-  };
-
   void AddThread(Role role, size_t index);  // needs mutex_
   bool TryAddThread(Role role);             // needs mutex_
   void Serve(Thread* self);
@@ -147,14 +143,11 @@ class RequestThreads {
   bool RunNext(Thread* self);
   void Run(Thread* self, const std::shared_ptr<Call>& call);
   void QueueArrived(Thread* self, size_t from);
-  void Queue(std::shared_ptr<Call> call);  // needs queue_mutex_
-  std::shared_ptr<Call> TakeQueued();
-  std::shared_ptr<Call> TakeOfFreeModel();  // needs queue_mutex_
   void WakeIfWorth(const Thread& self);
   bool MayLeave(Thread* self);
   void Watch();
-  void Relieve();                       // needs mutex_
-  void LookAtLongRuns(int64_t now_ns);  // needs mutex_
+  void Relieve();                     // needs mutex_
+  void ShareThreads(int64_t now_ns);  // needs mutex_
   void RunDueAwaiting(int64_t now_ns);
   void ReapThreads();  // needs mutex_
   bool HaveAllEnded();
@@ -166,11 +159,7 @@ class RequestThreads {
   const size_t share_of_model_;  // threads that long runs of one model may take
   std::vector<int> cores_;       // set by Start
 
-  std::mutex queue_mutex_;
-  std::deque<std::shared_ptr<Call>> queue_;
-  std::vector<StalledModel> stalled_models_;  // guarded by queue_mutex_
-  alignas(64) std::atomic<size_t> queued_count_{0};
-  std::atomic<bool> has_stalled_models_{false};
+  RunQueue queue_;
   alignas(64) std::atomic<int> idle_count_{0};
   alignas(64) std::atomic<bool> is_stopping_{false};
 

@@ -107,13 +107,11 @@ CallLimits CallLimitsOf(const ServerOptions& options, servable::Admission* admis
 
 }  // namespace
 
-WireLimits LimitsOf(
-    const std::map<std::string, std::variant<int, std::string>>& channel_arguments) {
+WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& arguments) {
   constexpr int64_t kMillisecondNs = 1'000'000;
-  WireLimits limits;
   const auto with = [&](const char* name, auto&& use) {
-    const auto found = channel_arguments.find(name);
-    if (found == channel_arguments.end()) return;
+    const auto found = arguments.find(name);
+    if (found == arguments.end()) return;
     const int* const value = std::get_if<int>(&found->second);
     // gRPC's INT_MAX is "never".
     if (value != nullptr && *value >= 0) use(*value == INT32_MAX ? 0 : *value);
@@ -141,7 +139,7 @@ struct Server::State {
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
         parts{map, statistics.get(), options.spans.get()} {
-    wire.limits = LimitsOf(options.channel_arguments);
+    wire.limits = WithChannelArguments(options.limits, options.channel_arguments);
     wire.calls = CallLimitsOf(options, admission.get(), &phase);
   }
 
@@ -309,6 +307,14 @@ bool Server::Shutdown(int64_t drain_ns) {
   state_->network.CloseAll();
   state_->End(kCutShortNs);
   return *state_->has_drained;
+}
+
+int64_t Server::connection_count() const { return state_->network.connection_count(); }
+
+std::map<std::string, int64_t> Server::LimitCountsByName() const {
+  std::map<std::string, int64_t> counts = state_->wire.limit_counts.ByName();
+  counts["queue_delay"] = state_->has_started ? state_->threads->refused_count() : 0;
+  return counts;
 }
 
 std::string WireVersions() {

@@ -23,6 +23,8 @@
 
 namespace millpond::rpc {
 
+using ChannelArguments = std::map<std::string, std::variant<int, std::string>>;
+
 struct ServerOptions {
   // `HOST:PORT`, port 0 for a free one, or `unix:PATH`.
   std::vector<std::string> addresses;
@@ -30,23 +32,25 @@ struct ServerOptions {
   int thread_count = 0;
   // Threads that run requests at a time; 0: four a core. At least thread_count.
   int max_thread_count = 0;
-  // Which requests come in; where it is null the server makes one of its own.
+  // Decides which requests come in. If it is null, the server makes one of its own.
   std::shared_ptr<servable::Admission> admission;
-  // How long a request waits for the first version of its model.
+  // A request waits for so long for the first version of its model.
   int64_t first_version_wait_ns = 0;
   int64_t max_message_bytes = INT32_MAX;  // of a request
   size_t reply_bytes_max = base::kMaxReplyBytes;
-  // Where the bytes under way are counted, together with those over HTTP; null: they are not.
+  // Counts the bytes under way, together with those over HTTP; null: nobody counts them.
   std::shared_ptr<base::ByteBudget> budget;
-  // gRPC's channel arguments, by name, like "grpc.keepalive_time_ms"; see LimitsOf.
-  std::map<std::string, std::variant<int, std::string>> channel_arguments;
-  // The deadline of a request to a model that has none; 0: none.
+  WireLimits limits;
+  // gRPC's channel arguments, by name, like "grpc.keepalive_time_ms". They replace `limits`; see
+  // WithChannelArguments.
+  ChannelArguments channel_arguments;
+  // The deadline of a request to a model that comes without one; 0: none.
   int64_t request_ns_max = 0;
   // Full names of methods that TakeRareCall brings to the control plane.
   std::vector<std::string> rare_methods;
-  // By a rare method's full name: how long a message of it may be. Others have 4 MiB.
+  // The largest message of a rare method, by its full name. Others have 4 MiB.
   std::map<std::string, int64_t> rare_message_bytes_max;
-  // Takes the requests that reach no version and those of rare methods; where it is null the server
+  // Takes the requests that reach no version and those of rare methods. If it is null, the server
   // makes one of its own.
   std::shared_ptr<metrics::RequestStatistics> statistics;
   // Takes the requests whose trace is sampled; null: nothing is traced.
@@ -54,11 +58,11 @@ struct ServerOptions {
   // TLS on the TCP addresses; null: none. UNIX sockets are plain, the file system guards them.
   std::shared_ptr<const ServerCertificates> certificates;
   ReplyCompression reply_compression = ReplyCompression::kLikeRequest;
-  // Of the tensors in Predict's replies.
+  // The encoding of the tensors in Predict's replies.
   tensor::TensorEncoding tensor_encoding = tensor::TensorEncoding::kTypedFields;
   // Clients may run any part of a graph; false: SessionRun is UNIMPLEMENTED.
   bool serves_session_run = false;
-  // What the server tells of its services; null: it has no reflection.
+  // The services that reflection describes; null: the server has no reflection.
   std::shared_ptr<const ReflectionTable> reflection;
 };
 
@@ -73,10 +77,10 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Listens and serves. UNAVAILABLE where an address cannot be bound. Once.
+  // Listens and serves. UNAVAILABLE if an address cannot be bound. Once.
   base::Status Start();
 
-  // The TCP port that was bound; 0 where there is none.
+  // The TCP port that was bound; 0 if no address is TCP.
   int port() const;
 
   std::unique_ptr<RareCall> TakeRareCall(int64_t timeout_ns);
@@ -86,13 +90,19 @@ class Server {
   // See RequestThreads::PinToCores; false before Start too. Any thread, until Shutdown.
   bool PinRequestThreads(bool is_pinned);
 
-  // Takes no new call and lets those that have arrived finish, waiting ones too; cancels after
-  // `drain_ns` what is left, and ends all threads. True where nothing was cut short. A second call
+  // The open connections.
+  int64_t connection_count() const;
+  // How often clients reached each limit, by name. "queue_delay" counts the requests that would
+  // have waited too long (RunQueue).
+  std::map<std::string, int64_t> LimitCountsByName() const;
+
+  // Takes no new call and lets the calls that have arrived finish, also those that wait. After
+  // `drain_ns`, cancels the rest. Ends all threads. True if no call was cut short. A second call
   // returns the same. Waits for calls, and not for clients: a connection that is still open when
   // the last call has ended is closed a second later.
   //
-  // A kernel is not interrupted. Where one still runs kCutShortNs after the cancellation, its
-  // threads go on, and the serving map must outlive them: end the process.
+  // A kernel is not interrupted. If a kernel still runs kCutShortNs after the cancellation, its
+  // thread goes on, and the serving map must outlive it: end the process.
   bool Shutdown(int64_t drain_ns);
 
  private:
@@ -104,10 +114,10 @@ class Server {
   std::unique_ptr<State> state_;
 };
 
-// Returns the limits of a server with these of gRPC's channel arguments: max_concurrent_streams,
+// Returns `limits` with these of gRPC's channel arguments: max_concurrent_streams,
 // keepalive_time_ms, keepalive_timeout_ms, max_connection_idle_ms, max_connection_age_ms,
 // max_metadata_size and http2.min_ping_interval_without_data_ms. Others have no effect.
-WireLimits LimitsOf(const std::map<std::string, std::variant<int, std::string>>& channel_arguments);
+WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& arguments);
 
 // The versions of the libraries that speak to clients, like "nghttp2 1.52.0, OpenSSL 3.0.19".
 std::string WireVersions();

@@ -1,44 +1,83 @@
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
+
+#include "native/base/status.h"
 
 namespace millpond::rpc {
 
-// What clients may take of a server before they have a right to an answer. At a limit a connection
-// is told to calm down, or a stream is refused; the server's memory never grows with what clients
-// promise.
+// The limits on what clients may take of a server before they have a right to an answer. At a
+// limit, the server tells the client of a connection to calm down, or refuses a stream. Its memory
+// never grows with what clients promise.
 struct WireLimits {
   static constexpr int64_t kSecondNs = 1'000'000'000;
 
-  // SETTINGS_MAX_CONCURRENT_STREAMS of each connection. A client queues the calls beyond it.
+  // SETTINGS_MAX_CONCURRENT_STREAMS of each connection. A client queues its calls beyond it.
   uint32_t streams_per_connection = 1'000;
   // All connections, and the connections of one IP address; 0: no limit.
   int64_t connection_count_max = 20'000;
   int64_t connections_per_address_max = 0;
-  // The bytes of one request's headers, counted as RFC 9113, 6.5.2 does.
+  // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
   size_t header_list_bytes_max = 16'384;
   // The memory of all calls whose message has not arrived in full, without the message. A stream
-  // beyond it is refused (REFUSED_STREAM), which a client may repeat at once.
+  // beyond it is refused (REFUSED_STREAM), and the client may repeat it at once.
   int64_t open_call_bytes_max = int64_t{64} << 20U;
   // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send for
-  // each frame with a part of a request, and at once.
+  // each frame with a part of a request.
   int control_frames_max = 1'000;
   // The streams that a client may reset at once, and each second.
   uint64_t reset_burst = 10'000;
   uint64_t resets_per_second = 1'000;
-  // From the connection to the end of the TLS handshake and HTTP/2's preface.
+  // From the connection to the end of the TLS handshake and HTTP/2's preface; 0: no limit.
   int64_t handshake_ns = 20 * kSecondNs;
-  // The longest pause within a message, and of a client that does not read its answers.
+  // The longest pause within a message, and of a client that does not read its answers; 0: no
+  // limit.
   int64_t pause_ns = 60 * kSecondNs;
-  // A connection that is silent for so long gets a PING, and is closed if no answer comes in time.
+  // A connection that is silent for so long gets a PING (0: never), and is closed if no answer
+  // comes in time.
   int64_t keepalive_ns = 60 * kSecondNs;
   int64_t keepalive_timeout_ns = 20 * kSecondNs;
   // A connection without a call for so long, or of this age, is told to go (GOAWAY); 0: never.
   int64_t idle_ns = 0;
   int64_t age_ns = 0;
-  // PINGs without a call that may come faster than this, in a row: two.
+  // The least time between two PINGs without a call. Two PINGs in a row may come faster.
   int64_t ping_interval_ns = 10 * kSecondNs;
+
+  // Sets a limit by the name of its flag, like "grpc_max_connections"; times are in seconds.
+  // INVALID_ARGUMENT for an unknown name.
+  base::Status Set(const std::string& flag, double value);
+};
+
+// The limits that a client can reach, for the counts.
+enum class ReachedLimit {
+  kConnections,
+  kHeaderBytes,
+  kArrivingBytes,
+  kControlFrames,
+  kPings,
+  kResets,
+  kHandshake,
+  kPause,
+  kKeepalive,
+  kCount,
+};
+
+// Counts how often clients reached each limit. Any thread.
+class LimitCounts {
+ public:
+  void Add(ReachedLimit limit) {
+    counts_[static_cast<size_t>(limit)].fetch_add(1, std::memory_order_relaxed);
+  }
+  // By name, like "header_bytes".
+  std::map<std::string, int64_t> ByName() const;
+
+ private:
+  std::array<std::atomic<int64_t>, static_cast<size_t>(ReachedLimit::kCount)> counts_{};
 };
 
 }  // namespace millpond::rpc

@@ -351,6 +351,83 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "than --grpc_max_threads",
     ),
     Flag(
+        "grpc_max_streams_per_connection",
+        integer(1, 2**31 - 1),
+        ServerConfig.grpc_max_streams_per_connection,
+        "most gRPC calls under way on one connection; clients queue their calls beyond it",
+    ),
+    Flag(
+        "grpc_max_connections",
+        integer(0, 2**31 - 1),
+        ServerConfig.grpc_max_connections,
+        "most gRPC connections; the server closes further ones at once; 0: no limit",
+    ),
+    Flag(
+        "grpc_max_connections_per_address",
+        integer(0, 2**31 - 1),
+        ServerConfig.grpc_max_connections_per_address,
+        "as --grpc_max_connections, for each IP address; 0: no limit",
+    ),
+    Flag(
+        "grpc_max_header_bytes",
+        integer(1, 2**31 - 1),
+        ServerConfig.grpc_max_header_bytes,
+        "most bytes of the metadata of one gRPC call; a call beyond it ends with RESOURCE_EXHAUSTED",
+    ),
+    Flag(
+        "grpc_max_arriving_bytes",
+        integer(1),
+        ServerConfig.grpc_max_arriving_bytes,
+        "most memory for all gRPC calls whose message has not arrived, without the messages; the "
+        "server refuses further calls, and clients repeat them",
+    ),
+    Flag(
+        "grpc_max_control_frames",
+        integer(1, 2**31 - 1),
+        ServerConfig.grpc_max_control_frames,
+        "most HTTP/2 frames without a part of a request (PING, SETTINGS and the like) between two "
+        "parts of requests; the server closes a connection beyond it with ENHANCE_YOUR_CALM",
+    ),
+    Flag(
+        "grpc_max_resets_per_second",
+        integer(1, 2**31 - 1),
+        ServerConfig.grpc_max_resets_per_second,
+        "most gRPC calls that a connection may cancel each second; ten times as many may come at "
+        "once; the server closes a connection beyond it",
+    ),
+    Flag(
+        "grpc_handshake_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.grpc_handshake_seconds,
+        "time in which a gRPC client must complete its TLS handshake and begin HTTP/2; 0: no limit",
+    ),
+    Flag(
+        "grpc_pause_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.grpc_pause_seconds,
+        "longest pause within a gRPC message, and of a client that does not read its replies; 0: no "
+        "limit",
+    ),
+    Flag(
+        "grpc_keepalive_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.grpc_keepalive_seconds,
+        "time after which the server pings a silent gRPC connection; it closes the connection if "
+        "no answer comes within 20 s; 0: never",
+    ),
+    Flag(
+        "grpc_idle_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.grpc_idle_seconds,
+        "time after which the server closes a gRPC connection without a call; 0: never",
+    ),
+    Flag(
+        "max_request_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.max_request_seconds,
+        "deadline of a gRPC request to a model that comes without one; 0: none",
+    ),
+    Flag(
         "max_in_flight_requests",
         integer(1, 2**31 - 1),
         ServerConfig.max_in_flight_requests,

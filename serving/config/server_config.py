@@ -88,6 +88,20 @@ class ServerConfig:
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
     completion_queue_count: int = 0  # request threads; 0: one a core
     grpc_max_threads: int = 0  # 0: four a core
+    # The limits of gRPC connections; see native/rpc/wire_limits.h.
+    grpc_max_streams_per_connection: int = 1_000
+    grpc_max_connections: int = 20_000  # 0: no limit
+    grpc_max_connections_per_address: int = 0  # 0: no limit
+    grpc_max_header_bytes: int = 16_384
+    grpc_max_arriving_bytes: int = 64 * 2**20
+    grpc_max_control_frames: int = 1_000
+    grpc_max_resets_per_second: int = 1_000
+    grpc_handshake_seconds: float = 20.0
+    grpc_pause_seconds: float = 60.0
+    grpc_keepalive_seconds: float = 60.0  # 0: never
+    grpc_idle_seconds: float = 0.0  # 0: never
+    # The deadline of a gRPC request to a model that comes without one. 0: none.
+    max_request_seconds: float = 60.0
     # The most requests without a reply, over gRPC and HTTP together. This is above what healthy clients
     # have in flight, and low enough for the last request to be answered before its deadline.
     max_in_flight_requests: int = 4_096

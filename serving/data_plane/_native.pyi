@@ -1001,6 +1001,8 @@ class GrpcServer:
         budget: ByteBudget | None = None,
         first_version_wait_seconds: float = 0.0,
         rare_message_bytes_max: Mapping[str, int] = {},
+        limits: Mapping[str, float] = {},
+        request_seconds_max: float = 0.0,
     ) -> None:
         """Makes the server.
 
@@ -1024,6 +1026,11 @@ class GrpcServer:
         one reply. `rare_message_bytes_max` limits the messages of rare methods; 4 MiB for a method
         without an entry. `budget` counts and limits the bytes of requests and replies in flight,
         together with those over HTTP; with None they are not counted.
+
+        `limits` sets limits of the connections by the names of their flags, like
+        "grpc_max_connections" (numbers, bytes or seconds). `channel_arguments` replace them.
+        `request_seconds_max` is the deadline of a request to a model that comes without one; 0:
+        none. Raises INVALID_ARGUMENT for an unknown limit.
         """
 
     def start(self) -> None:
@@ -1032,6 +1039,14 @@ class GrpcServer:
     @property
     def port(self) -> int:
         """The bound TCP port, or 0 if no address is TCP."""
+
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections."""
+
+    @property
+    def limit_counts(self) -> dict[str, int]:
+        """How often clients reached each limit since the start, by name, like "header_bytes"."""
 
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
         """Returns the next rare call, on any thread. Returns None at the timeout, or at once after

@@ -93,6 +93,21 @@ REFUSED_REQUESTS = MetricFamily(
     "of their model, was reached.",
 )
 
+GRPC_CONNECTIONS = MetricFamily(
+    name="serving_grpc_connections",
+    kind="gauge",
+    help="Open gRPC connections of the data port.",
+)
+
+GRPC_LIMITS_REACHED = MetricFamily(
+    name="serving_grpc_limits_reached_total",
+    kind="counter",
+    labels=("limit",),
+    help="Limits of the data port that gRPC clients reached: connections refused, streams "
+    "refused or connections closed, and requests refused because they would have waited too long "
+    "(queue_delay).",
+)
+
 UNDER_WAY_BYTES = MetricFamily(
     name="serving_requests_under_way_bytes",
     kind="gauge",
@@ -433,7 +448,7 @@ LEFT_OUT = {
 
 FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
-    *(IN_FLIGHT_REQUESTS, REFUSED_REQUESTS),
+    *(IN_FLIGHT_REQUESTS, REFUSED_REQUESTS, GRPC_CONNECTIONS, GRPC_LIMITS_REACHED),
     *(UNDER_WAY_BYTES, UNDER_WAY_LIMIT, REFUSED_FOR_MEMORY, RUNS_ENDED_BY_MEMORY),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
     *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY, SOURCE_STUCK),

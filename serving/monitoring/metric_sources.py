@@ -42,6 +42,15 @@ class AdmissionCounts(Protocol):
     def refused_count(self) -> int: ...
 
 
+class GrpcConnections(Protocol):
+    """The counts of `_native.GrpcServer`."""
+
+    @property
+    def connection_count(self) -> int: ...
+    @property
+    def limit_counts(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricSources:
     """The source of each metric.
@@ -57,6 +66,7 @@ class MetricSources:
     requests: RequestStatistics
     admission: AdmissionCounts
     budget: BudgetCounts
+    grpc: GrpcConnections
     runs_ended_by_memory: Callable[[], int] = lambda: 0
     statuses: Callable[[], Statuses]
     swap_counts: Callable[[], Mapping[tuple[str, str], int]]

@@ -45,13 +45,15 @@ def process_metrics(sources: MetricSources) -> Iterator[Metric]:
     yield _page_faults(sources.page_faults())
     yield _single(families.IN_FLIGHT_REQUESTS, sources.admission.in_flight_count)
     yield _single(families.REFUSED_REQUESTS, sources.admission.refused_count)
+    yield _single(families.GRPC_CONNECTIONS, sources.grpc.connection_count)
+    yield _by_label(families.GRPC_LIMITS_REACHED, sources.grpc.limit_counts)
     yield _single(families.UNDER_WAY_BYTES, sources.budget.in_use_bytes)
     yield _single(families.UNDER_WAY_LIMIT, sources.budget.limit_bytes)
     yield _single(families.REFUSED_FOR_MEMORY, sources.budget.refused_count)
     yield _single(families.RUNS_ENDED_BY_MEMORY, sources.runs_ended_by_memory())
     yield _single(families.CONFIG_CHANGES, sources.config_change_count())
     yield _single(families.CONFIG_REFUSED, int(sources.is_config_refused()))
-    yield _spans_dropped(sources.spans_dropped())
+    yield _by_label(families.SPANS_DROPPED, sources.spans_dropped())
     yield _single(families.STUCK_POLLERS, sources.stuck_poller_count())
     yield _single(families.LOG_LINES_DROPPED, sources.log_lines_dropped())
     yield _build(sources.build_info)
@@ -81,10 +83,10 @@ def _page_faults(faults: PageFaults) -> Metric:
     return samples.metric
 
 
-def _spans_dropped(counts: Mapping[str, int]) -> Metric:
-    samples = Samples(families.SPANS_DROPPED)
-    for reason, count in counts.items():
-        samples.add((reason,), count)
+def _by_label(family: MetricFamily, counts: Mapping[str, int]) -> Metric:
+    samples = Samples(family)
+    for label, count in counts.items():
+        samples.add((label,), count)
     return samples.metric
 
 

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 from serving.base.clock import Clock
 from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
-from serving.data_plane.plane import DataPlane
+from serving.data_plane.plane import DataPlane, GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
 from serving.loading.reservoirs import Reservoirs
@@ -87,6 +87,7 @@ def make_metric_sources(
     control: ModelControl,
     *,
     requests: RequestParts,
+    grpc: GrpcServer,
     swaps: SwapTimeline,
     slab_pool: SlabPool | None,
     reservoirs: Reservoirs,
@@ -98,6 +99,7 @@ def make_metric_sources(
         requests=requests.statistics,
         admission=requests.admission,
         budget=requests.memory.budget,
+        grpc=grpc,
         runs_ended_by_memory=foundation.data_plane.runs_ended_by_memory,
         statuses=control.monitor.statuses,
         swap_counts=swaps.counts,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
-from serving.config.server_config import ModelConfig
+from serving.config.server_config import ModelConfig, ServerConfig
 from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import RareCall
@@ -150,6 +150,27 @@ def grpc_status_details(foundation: Foundation) -> Iterator[None]:
         yield
 
 
+CONNECTION_LIMITS = (
+    "grpc_max_streams_per_connection",
+    "grpc_max_connections",
+    "grpc_max_connections_per_address",
+    "grpc_max_header_bytes",
+    "grpc_max_arriving_bytes",
+    "grpc_max_control_frames",
+    "grpc_max_resets_per_second",
+    "grpc_handshake_seconds",
+    "grpc_pause_seconds",
+    "grpc_keepalive_seconds",
+    "grpc_idle_seconds",
+)
+"""The flags of `native/rpc/wire_limits.h`."""
+
+
+def connection_limits(config: ServerConfig) -> dict[str, float]:
+    """Returns the limits of gRPC connections by the names of their flags."""
+    return {flag: getattr(config, flag) for flag in CONNECTION_LIMITS}
+
+
 def make_grpc_server(
     foundation: Foundation,
     admin_addresses: Sequence[str] = (),
@@ -179,5 +200,7 @@ def make_grpc_server(
             budget=requests.memory.budget,
             first_version_wait_seconds=foundation.config.first_version_wait_seconds,
             rare_message_bytes_max=rare_message_bytes_max(rare_methods),
+            limits=connection_limits(foundation.config),
+            request_seconds_max=foundation.config.max_request_seconds,
             **transport.grpc_options,
         )

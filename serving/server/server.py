@@ -270,6 +270,7 @@ class Server:
             self._foundation,
             self._control,
             requests=self._requests,
+            grpc=self._grpc,
             swaps=self._swaps,
             slab_pool=self._slab_pool,
             reservoirs=self._reservoirs,

@@ -465,6 +465,9 @@ def test_process_shows_slabs_memory_config_and_build():
     assert value(series, "serving_requests_refused_for_memory_total") == 3
     assert value(series, "serving_runs_ended_by_memory_total") == 2
     assert value(series, "serving_refused_requests_total") == 6
+    assert value(series, "serving_grpc_connections") == 11
+    assert value(series, "serving_grpc_limits_reached_total", limit="pause") == 12
+    assert value(series, "serving_grpc_limits_reached_total", limit="pings") == 0
     assert value(series, "serving_config_changes_total") == 4
     assert value(series, "serving_config_refused") == 1
     assert value(series, "serving_spans_dropped_total", reason="over_rate") == 3

@@ -323,6 +323,9 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         completion_queue_count=3,
         max_message_bytes=1000,
         grpc_max_threads=7,
+        grpc_max_connections=8,
+        grpc_pause_seconds=9.5,
+        max_request_seconds=70.0,
         max_in_flight_requests=5,
         request_memory_bytes=1_000_000,
         run_memory_bytes=300_000,
@@ -348,6 +351,9 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
     reflection = options.pop("reflection")
     assert isinstance(reflection, dict)
     assert b"tensorflow.serving.SessionService" in reflection["services"]
+    limits = options.pop("limits")
+    assert isinstance(limits, dict)
+    assert (limits["grpc_max_connections"], limits["grpc_pause_seconds"]) == (8, 9.5)
     assert options == {
         "addresses": ["[::1]:8500", "unix:/run/millpond.sock"],
         "completion_queue_count": 3,
@@ -363,6 +369,7 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         "reply_compression": "gzip",
         "has_tensor_content": True,
         "first_version_wait_seconds": 2.0,
+        "request_seconds_max": 70.0,
         "rare_message_bytes_max": dict.fromkeys(
             [
                 *(RELOAD_CONFIG, REPOSITORY_MODEL_LOAD, CAPTURE_WARM_UP, GET_CONFIG),

@@ -131,6 +131,14 @@ BUILD_INFO = {
 }
 
 
+@dataclass(frozen=True)
+class FakeConnections:
+    """The counts of `_native.GrpcServer`."""
+
+    connection_count: int = 11
+    limit_counts: Mapping[str, int] = field(default_factory=lambda: {"pause": 12, "pings": 0})
+
+
 def fake_sources(
     *,
     requests: FakeRequestStatistics | None = None,
@@ -146,6 +154,7 @@ def fake_sources(
         requests=requests or FakeRequestStatistics(),
         admission=FakeAdmission(100, in_flight_count=5, refused_count=6),
         budget=FakeByteBudget(1_000, in_use_bytes=7, refused_count=3),
+        grpc=FakeConnections(),
         runs_ended_by_memory=lambda: 2,
         statuses=lambda: by_name,
         swap_counts=dict,

@@ -49,6 +49,8 @@ class FakeGrpcServer:
 
     def __init__(self, start_error: Exception | None = None) -> None:
         self.port = 0
+        self.connection_count = 0
+        self.limit_counts: dict[str, int] = {}
         self.health: dict[str, bool] = {}
         self.log: list[str] = []
         self.pins: list[bool] = []

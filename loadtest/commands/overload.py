@@ -1,0 +1,129 @@
+"""`overload`: the answers in time, and the refusals, of a server that gets more than it can do."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.commands.options import (
+    Command,
+    add_models_option,
+    positive,
+    positive_integer,
+    writable_file,
+)
+from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
+from loadtest.drive.generator import Generator
+from loadtest.measure.latency import figures
+from loadtest.measure.outcome_figures import error_messages, latencies_ns
+from loadtest.measure.saturation import saturation_rate
+from loadtest.plan.arrivals import poisson
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.plan import Outcome
+from loadtest.report.report import machine
+from loadtest.report.tables import number, write_json
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.server.model_server import ModelServer
+
+SHARES = (0.8, 1.0, 1.6, 2.0)
+"""The rates, as shares of the highest rate in closed loop."""
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_models_option(parser)
+    parser.add_argument("--rows", type=positive_integer, default=100, help="rows of a request")
+    parser.add_argument(
+        "--seconds", type=positive, default=10, metavar="S", help="seconds of each rate; default 10"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=positive,
+        default=1,
+        metavar="S",
+        help="deadline of each request in seconds; default 1",
+    )
+    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
+    parser.add_argument(
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
+    )
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    console = Console()
+    with demo_directory(parsed.models) as directory:
+        model = prepare_model(directory, parsed.table_rows, console.print)
+        load = CtrLoad(MODEL_NAME, rows=parsed.rows, table_rows=parsed.table_rows, seed=1)
+        with ModelServer(model_name=MODEL_NAME, base_path=model.base_path) as server:
+            server.wait_until_available(MODEL_NAME, 1)
+            capacity = saturation_rate(server.target, load)
+            console.print(f"capacity: {capacity:,.0f} requests/s in closed loop")
+            outcomes = {
+                share: _send(server.target, load, capacity * share, parsed) for share in SHARES
+            }
+    report = overload_report(outcomes, capacity)
+    console.print(_table(report))
+    for message in error_messages(list(outcomes.values())):
+        console.print(f"  {message}", markup=False)
+    wrong_count = sum(load.wrong_count(outcome) for outcome in outcomes.values())
+    console.print(f"wrong answers {wrong_count}")
+    write_json(parsed.json, report)
+    return 1 if wrong_count else 0
+
+
+def _send(target: str, load: CtrLoad, rate: float, parsed: argparse.Namespace) -> Outcome:
+    plan = load.plan(poisson(rate, parsed.seconds, seed=2), seed=2)
+    plan = replace(plan, deadline_ns=round(parsed.deadline * NS_PER_SECOND))
+    with Generator(plan, target) as generator:
+        return generator.finish()
+
+
+def overload_report(outcomes: Mapping[float, Outcome], capacity: float) -> dict[str, Any]:
+    """Returns for each share of `capacity` the answers in time, and the latencies of answers and
+    refusals.
+    """
+    return {
+        "capacity_per_second": round(capacity, 1),
+        "rates": {f"{share:g}": _shown(outcome, capacity) for share, outcome in outcomes.items()},
+        "machine": machine(),
+    }
+
+
+def _shown(outcome: Outcome, capacity: float) -> dict[str, Any]:
+    latency_ns = latencies_ns(outcome)
+    is_answered = outcome.codes == StatusCode.OK
+    is_refused = outcome.codes == StatusCode.RESOURCE_EXHAUSTED
+    seconds = int(np.ptp(outcome.scheduled_ns)) / NS_PER_SECOND
+    goodput = float(is_answered.sum()) / seconds
+    return {
+        "rate_per_second": round(len(outcome.codes) / seconds, 1),
+        "goodput_per_second": round(goodput, 1),
+        "goodput_share": round(goodput / capacity, 3),
+        "answered": figures(latency_ns[is_answered]),
+        "refused": figures(latency_ns[is_refused]),
+        "failed_count": int((~is_answered & ~is_refused).sum()),
+    }
+
+
+def _table(report: Mapping[str, Any]) -> Table:
+    columns: Sequence[str] = (
+        *("rate", "requests/s", "answered/s", "of capacity", "p50 ms", "p99 ms"),
+        *("refused", "their p50 ms", "their p99 ms", "failed"),
+    )
+    table = Table(*columns, title="overload")
+    for share, shown in report["rates"].items():
+        answered, refused = shown["answered"], shown["refused"]
+        table.add_row(
+            *(share, f"{shown['rate_per_second']:,.0f}", f"{shown['goodput_per_second']:,.0f}"),
+            *(f"{shown['goodput_share']:.0%}", number(answered["p50_ms"])),
+            *(number(answered["p99_ms"]), f"{refused['count']:,}", number(refused["p50_ms"])),
+            *(number(refused["p99_ms"]), f"{shown['failed_count']:,}"),
+        )
+    return table
+
+
+OVERLOAD = Command("the answers of a server that gets more than it can do", _add_options, _run)

@@ -1,0 +1,71 @@
+#include "native/rpc/run_queue.h"
+
+#include <utility>
+
+namespace millpond::rpc {
+
+using Calls = std::vector<std::shared_ptr<Call>>;
+
+Calls RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns) {
+  Calls refused;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto call = begin; call != end; ++call) {
+    if (IsTooLate(**call, now_ns)) {
+      refused.push_back(std::move(*call));
+    } else {
+      Push(std::move(*call), now_ns);
+    }
+  }
+  refused_count_.fetch_add(static_cast<int64_t>(refused.size()), std::memory_order_relaxed);
+  return refused;
+}
+
+void RunQueue::AddAgain(std::shared_ptr<Call> call, int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Push(std::move(call), now_ns);
+}
+
+bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
+  if (queue_.empty() || now_ns - filled_ns_ < kStandingNs) return false;
+  const int64_t deadline_ns = call.run_context().deadline_ns;
+  if (deadline_ns == tensor::RunContext::kNoDeadline) return false;
+  const int64_t delay_ns = now_ns - queue_.front().since_ns;
+  return delay_ns > (deadline_ns - now_ns) / kDelayShare;
+}
+
+void RunQueue::Push(std::shared_ptr<Call> call, int64_t now_ns) {
+  if (queue_.empty()) filled_ns_ = now_ns;
+  queue_.push_back({std::move(call), now_ns});
+  size_.store(queue_.size());
+}
+
+std::shared_ptr<Call> RunQueue::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<Call> taken;
+  while (taken == nullptr && !queue_.empty()) {
+    taken = std::move(queue_.front().call);
+    queue_.pop_front();
+    if (!models_.empty() && models_.count(taken->ModelName()) > 0) {
+      held_back_.push_back(std::move(taken));
+    }
+  }
+  size_.store(queue_.size());
+  return taken;
+}
+
+void RunQueue::HoldBack(std::set<std::string> models, int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (models == models_) return;
+  models_ = std::move(models);
+  holds_back_ = !models_.empty();
+  if (queue_.empty()) filled_ns_ = now_ns;
+  // Take holds them back again if their model still may not run. They waited for their model, and
+  // that says nothing about how long others wait: their wait counts from now.
+  for (auto call = held_back_.rbegin(); call != held_back_.rend(); ++call) {
+    queue_.push_front({std::move(*call), now_ns});
+  }
+  held_back_.clear();
+  size_.store(queue_.size());
+}
+
+}  // namespace millpond::rpc

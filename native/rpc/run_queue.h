@@ -1,0 +1,70 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "native/rpc/call.h"
+
+namespace millpond::rpc {
+
+// The requests that wait for a thread, in the order of their arrival.
+//
+// A queue that empties now and then is a burst, and serves all of it. A queue that has not emptied
+// for kStandingNs is an overload: whatever joins it waits as long as what joined before it, and the
+// answers of all come late. Then the queue refuses a request at once if the oldest request has
+// waited longer than 1/kDelayShare of the time that the new request's deadline leaves. So the
+// requests that are answered are answered early, and clients learn at once that they should use
+// another server. This is the rule of CoDel (RFC 8289), with a target that the client chooses: a
+// request with a distant deadline may wait, and a request without a deadline always may.
+//
+// Thread: any.
+class RunQueue {
+ public:
+  static constexpr int64_t kStandingNs = 100'000'000;
+  static constexpr int64_t kDelayShare = 40;
+
+  // Adds requests, the oldest first. Returns those that are refused, for Call::RefuseForDelay.
+  std::vector<std::shared_ptr<Call>> Add(std::vector<std::shared_ptr<Call>>::iterator begin,
+                                         std::vector<std::shared_ptr<Call>>::iterator end,
+                                         int64_t now_ns);
+  // Adds a request that was in the queue before. The queue does not refuse it.
+  void AddAgain(std::shared_ptr<Call> call, int64_t now_ns);
+  // Returns the oldest request whose model may run now; null if there is none.
+  std::shared_ptr<Call> Take();
+  // Sets the models that may not run now, because they have their share of the threads. Their
+  // requests are held back and pass no other request of their model.
+  void HoldBack(std::set<std::string> models, int64_t now_ns);
+
+  // The requests that may run now.
+  size_t size() const { return size_.load(); }
+  // True if any model may not run now.
+  bool holds_back() const { return holds_back_.load(); }
+  int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Waiting {
+    std::shared_ptr<Call> call;
+    int64_t since_ns = 0;
+  };
+
+  bool IsTooLate(const Call& call, int64_t now_ns) const;  // needs mutex_
+  void Push(std::shared_ptr<Call> call, int64_t now_ns);   // needs mutex_
+
+  std::mutex mutex_;
+  std::deque<Waiting> queue_;
+  std::vector<std::shared_ptr<Call>> held_back_;
+  std::set<std::string> models_;  // that are held back
+  int64_t filled_ns_ = 0;         // when the queue was last empty
+  alignas(64) std::atomic<size_t> size_{0};
+  std::atomic<bool> holds_back_{false};
+  std::atomic<int64_t> refused_count_{0};
+};
+
+}  // namespace millpond::rpc

@@ -1,0 +1,171 @@
+// The queue of requests in front of the threads: bursts, overload, and models that are held back.
+
+#include "native/rpc/run_queue.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "native/rpc/connection.h"
+#include "native/rpc/transport.h"
+
+namespace millpond::rpc {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+// Takes the path's last part for the model's name.
+struct NamedHandler final : MethodHandler {
+  void Handle(Call*) override {}
+  bool IsLimited() const override { return true; }
+  std::string ModelNameOf(const Call& call) const override {
+    return call.path().substr(call.path().rfind('/') + 1);
+  }
+};
+
+// Calls of a connection that nobody reads, with a clock of the test's own.
+class RunQueueTest : public ::testing::Test {
+ protected:
+  RunQueueTest() {
+    std::array<int, 2> sockets{};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
+    peer_ = sockets[1];
+    wire_.calls.phase = &phase_;
+    connection_ = std::make_shared<Connection>(
+        &wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", now_ns_);
+  }
+  ~RunQueueTest() override { close(peer_); }
+
+  std::shared_ptr<Call> NewCall(const std::string& model, const std::string& timeout) {
+    const std::string path = "/test/" + model;
+    wire_.methods[path] = {path, MethodKind::kUnary, &handler_};
+    auto call = std::make_shared<Call>(connection_, &wire_.calls, ++stream_id_);
+    if (!timeout.empty()) call->AddHeader("grpc-timeout", timeout);
+    EXPECT_TRUE(call->Begin(&wire_.methods[path], now_ns_).ok());
+    return call;
+  }
+  // Returns true if the queue takes the request.
+  bool Add(const std::string& timeout, const std::string& model = "m") {
+    std::vector<std::shared_ptr<Call>> calls = {NewCall(model, timeout)};
+    return queue_.Add(calls.begin(), calls.end(), now_ns_).empty();
+  }
+  std::string TakeModel() {
+    const std::shared_ptr<Call> call = queue_.Take();
+    return call == nullptr ? "" : call->PeekModelName();
+  }
+  // Lets time pass in a queue of one request that never empties.
+  void Stand(int64_t ns, int64_t step_ns) {
+    for (int64_t passed_ns = 0; passed_ns < ns; passed_ns += step_ns) {
+      now_ns_ += step_ns;
+      ASSERT_TRUE(Add(""));
+      ASSERT_EQ(TakeModel(), "m");
+    }
+  }
+
+  Wire wire_;
+  ServerPhase phase_;
+  NamedHandler handler_;
+  int64_t now_ns_ = 1'000 * kMs;
+  int32_t stream_id_ = -1;
+  int peer_ = -1;
+  std::shared_ptr<Connection> connection_;
+  RunQueue queue_;
+  std::vector<std::shared_ptr<Call>> kept_;  // so that no two calls have one address
+};
+
+TEST_F(RunQueueTest, BurstIsTakenWhole) {
+  for (int i = 0; i < 1'000; ++i) ASSERT_TRUE(Add("1S"));
+  now_ns_ += RunQueue::kStandingNs - 1;
+  EXPECT_TRUE(Add("1S"));
+  EXPECT_EQ(queue_.size(), 1'001U);
+  EXPECT_EQ(queue_.refused_count(), 0);
+}
+
+TEST_F(RunQueueTest, OverloadRefusesWhatWouldWaitTooLong) {
+  ASSERT_TRUE(Add(""));
+  Stand(RunQueue::kStandingNs, 10 * kMs);
+  now_ns_ += 20 * kMs;
+  // The oldest request has waited for 20 ms: 1/40 of 800 ms.
+  EXPECT_FALSE(Add("799m"));
+  EXPECT_TRUE(Add("801m"));
+  EXPECT_TRUE(Add(""));
+  EXPECT_EQ(queue_.refused_count(), 1);
+}
+
+TEST_F(RunQueueTest, EmptyQueueEndsTheOverload) {
+  ASSERT_TRUE(Add(""));
+  Stand(RunQueue::kStandingNs, 10 * kMs);
+  ASSERT_EQ(TakeModel(), "m");
+  ASSERT_TRUE(Add("1S"));
+  now_ns_ += 50 * kMs;
+  EXPECT_TRUE(Add("1S"));
+}
+
+TEST_F(RunQueueTest, HeldBackModelLetsOthersPass) {
+  ASSERT_TRUE(Add("", "slow"));
+  ASSERT_TRUE(Add("", "quick"));
+  queue_.HoldBack({"slow"}, now_ns_);
+  EXPECT_EQ(TakeModel(), "quick");
+  EXPECT_EQ(TakeModel(), "");
+  EXPECT_EQ(queue_.size(), 0U);
+  ASSERT_TRUE(Add("", "quick"));
+  queue_.HoldBack({}, now_ns_);
+  EXPECT_EQ(TakeModel(), "slow");
+  EXPECT_EQ(TakeModel(), "quick");
+}
+
+TEST_F(RunQueueTest, HeldBackRequestsRefuseNoOthers) {
+  ASSERT_TRUE(Add("", "slow"));
+  queue_.HoldBack({"slow"}, now_ns_);
+  EXPECT_EQ(TakeModel(), "");
+  now_ns_ += 10 * RunQueue::kStandingNs;
+  EXPECT_TRUE(Add("1S", "quick"));
+  queue_.HoldBack({}, now_ns_);
+  now_ns_ += RunQueue::kStandingNs / 2;
+  EXPECT_TRUE(Add("1S", "quick"));
+}
+
+// Over random orders: each request that was added comes out once, those of one model in order.
+TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
+  const std::vector<std::string> models = {"a", "b", "c"};
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    RunQueue queue;
+    std::map<std::string, std::vector<const Call*>> added;
+    std::map<std::string, std::vector<const Call*>> taken;
+    const auto take = [&] {
+      const std::shared_ptr<Call> call = queue.Take();
+      if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
+      if (call != nullptr) kept_.push_back(call);
+      return call != nullptr;
+    };
+    for (int step = 0; step < 200; ++step) {
+      now_ns_ += kMs;
+      const std::string model = models[random() % models.size()];
+      const unsigned choice = random() % 8;
+      if (choice < 4) {
+        std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "")};
+        added[model].push_back(calls[0].get());
+        EXPECT_TRUE(queue.Add(calls.begin(), calls.end(), now_ns_).empty());
+      } else if (choice < 7) {
+        take();
+      } else {
+        queue.HoldBack(random() % 2 == 0 ? std::set<std::string>{} : std::set<std::string>{model},
+                       now_ns_);
+      }
+    }
+    queue.HoldBack({}, now_ns_);
+    while (take()) {
+    }
+    ASSERT_EQ(taken, added) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace millpond::rpc
