@@ -423,7 +423,7 @@ void Connection::BeginRequest(Call* call, bool is_last) {
         call, {base::Code::kUnimplemented, "this server has no method " + call->header_path()});
   }
   const base::Status begun = call->Begin(&method->second, now_ns_);
-  if (!begun.ok()) return EndCall(call, begun);
+  if (!begun.ok()) return RefuseCall(call, begun);
   if (is_last) EndRequest(call);
 }
 
@@ -435,8 +435,7 @@ int Connection::OnDataChunk(nghttp2_session*, uint8_t, int32_t stream_id, const 
   const base::Status taken =
       call->AddData(Text(data, size), connection->space_, connection->now_ns_);
   if (!taken.ok()) {
-    call->RecordRefusal(taken.code());
-    connection->EndCall(call, taken);
+    connection->RefuseCall(call, taken);
   } else if (call->is_due()) {
     connection->AddDue(call);
   }
@@ -453,8 +452,7 @@ void Connection::EndRequest(Call* call) {
     wire_->arrived_call_count.fetch_add(1);
     return AddDue(call);
   }
-  call->RecordRefusal(ended.code());
-  EndCall(call, ended);
+  RefuseCall(call, ended);
 }
 
 void Connection::AddDue(Call* call) {
@@ -502,6 +500,11 @@ bool Connection::Send(Call* call, std::shared_ptr<OutMessage> message, size_t me
   SubmitData(call);
   Flush();
   return true;
+}
+
+void Connection::RefuseCall(Call* call, const base::Status& status) {
+  call->RecordRefusal(status.code());
+  EndCall(call, status);
 }
 
 // Ends a call whose request is still arriving, or is refused as it is.
@@ -684,9 +687,10 @@ void Connection::EndPausedCalls() {
   }
   for (Call* const call : paused) {
     wire_->limit_counts.Add(ReachedLimit::kPause);
-    EndCall(call, {base::Code::kDeadlineExceeded,
-                   "no part of the message came for " + std::to_string(pause_ns / 1'000'000'000) +
-                       " s; send it without a pause (--grpc_pause_seconds)"});
+    RefuseCall(call,
+               {base::Code::kDeadlineExceeded,
+                "no part of the message came for " + std::to_string(pause_ns / 1'000'000'000) +
+                    " s; send it without a pause (--grpc_pause_seconds)"});
   }
 }
 

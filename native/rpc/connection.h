@@ -130,6 +130,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void SubmitHttpStatus(Call* call, int status);
   void SubmitLastGoaway();
   void EndCall(Call* call, const base::Status& status);
+  void RefuseCall(Call* call, const base::Status& status);  // records it, and ends it
   void Flush();
   void CloseLocked();
   bool CheckTimesLocked();  // true if it is time for a goodbye

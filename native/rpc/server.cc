@@ -113,11 +113,14 @@ WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& argum
     const auto found = arguments.find(name);
     if (found == arguments.end()) return;
     const int* const value = std::get_if<int>(&found->second);
-    // gRPC's INT_MAX is "never".
-    if (value != nullptr && *value >= 0) use(*value == INT32_MAX ? 0 : *value);
+    if (value != nullptr && *value >= 0) use(*value);
   };
   const auto milliseconds = [&](const char* name, int64_t* ns) {
     with(name, [ns](int value) { *ns = value * kMillisecondNs; });
+  };
+  // gRPC's INT_MAX is "never".
+  const auto milliseconds_or_never = [&](const char* name, int64_t* ns) {
+    with(name, [ns](int value) { *ns = value == INT32_MAX ? 0 : value * kMillisecondNs; });
   };
   with("grpc.max_concurrent_streams", [&](int value) {
     if (value > 0) limits.streams_per_connection = static_cast<uint32_t>(value);
@@ -125,10 +128,10 @@ WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& argum
   with("grpc.max_metadata_size", [&](int value) {
     if (value > 0) limits.header_list_bytes_max = static_cast<size_t>(value);
   });
-  milliseconds("grpc.keepalive_time_ms", &limits.keepalive_ns);
+  milliseconds_or_never("grpc.keepalive_time_ms", &limits.keepalive_ns);
   milliseconds("grpc.keepalive_timeout_ms", &limits.keepalive_timeout_ns);
-  milliseconds("grpc.max_connection_idle_ms", &limits.idle_ns);
-  milliseconds("grpc.max_connection_age_ms", &limits.age_ns);
+  milliseconds_or_never("grpc.max_connection_idle_ms", &limits.idle_ns);
+  milliseconds_or_never("grpc.max_connection_age_ms", &limits.age_ns);
   milliseconds("grpc.http2.min_ping_interval_without_data_ms", &limits.ping_interval_ns);
   return limits;
 }
