@@ -28,7 +28,7 @@ namespace millpond::rpc {
 class RunQueue {
  public:
   static constexpr int64_t kStandingNs = 100'000'000;
-  static constexpr int64_t kDelayShare = 40;
+  static constexpr int64_t kDelayShare = 10;
 
   // Adds requests, the oldest first. Returns those that are refused, for Call::RefuseForDelay.
   std::vector<std::shared_ptr<Call>> Add(std::vector<std::shared_ptr<Call>>::iterator begin,

@@ -91,9 +91,9 @@ TEST_F(RunQueueTest, OverloadRefusesWhatWouldWaitTooLong) {
   ASSERT_TRUE(Add(""));
   Stand(RunQueue::kStandingNs, 10 * kMs);
   now_ns_ += 20 * kMs;
-  // The oldest request has waited for 20 ms: 1/40 of 800 ms.
-  EXPECT_FALSE(Add("799m"));
-  EXPECT_TRUE(Add("801m"));
+  // The oldest request has waited for 20 ms: 1/10 of 200 ms.
+  EXPECT_FALSE(Add("199m"));
+  EXPECT_TRUE(Add("201m"));
   EXPECT_TRUE(Add(""));
   EXPECT_EQ(queue_.refused_count(), 1);
 }
