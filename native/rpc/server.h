@@ -92,7 +92,7 @@ class Server {
 
   // The open connections.
   int64_t connection_count() const;
-  // How often clients reached each limit, by name. "queue_delay" counts the requests that would
+  // The number of times that clients reached each limit, by name. "queue_delay" counts the requests that would
   // have waited too long (RunQueue).
   std::map<std::string, int64_t> LimitCountsByName() const;
 

@@ -1046,7 +1046,7 @@ class GrpcServer:
 
     @property
     def limit_counts(self) -> dict[str, int]:
-        """How often clients reached each limit since the start, by name, like "header_bytes"."""
+        """The number of times that clients reached each limit, by name, like "header_bytes"."""
 
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
         """Returns the next rare call, on any thread. Returns None at the timeout, or at once after
