@@ -92,8 +92,8 @@ class Server {
 
   // The open connections.
   int64_t connection_count() const;
-  // The number of times that clients reached each limit, by name. "queue_delay" counts the requests that would
-  // have waited too long (RunQueue).
+  // The number of times that clients reached each limit, by name. "queue_delay" counts the requests
+  // that would have waited too long (RunQueue).
   std::map<std::string, int64_t> LimitCountsByName() const;
 
   // Takes no new call and lets the calls that have arrived finish, also those that wait. After
