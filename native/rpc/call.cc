@@ -247,15 +247,16 @@ bool Call::Arrive() {
 }
 
 void Call::HandleMessages() {
+  // `small_` may have the first part of the next message.
   while (!messages_.empty() && !is_over()) {
-    small_ = std::move(messages_.front());
+    const std::string message = std::move(messages_.front());
     messages_.pop_front();
-    segments_ = {small_};
+    segments_ = {message};
     is_read_ = true;
     method_->handler->Handle(this);
+    segments_.clear();
   }
-  share_.Resize(0);
-  small_.clear();
+  share_.Resize(std::min(share_.bytes(), static_cast<int64_t>(small_.size())));
   if (has_ended_request_ && !is_over()) method_->handler->HandleEnd(this);
 }
 

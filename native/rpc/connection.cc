@@ -492,6 +492,7 @@ void Connection::Answer(Call* call, std::shared_ptr<OutMessage> message, Encodin
 }
 
 bool Connection::Send(Call* call, std::shared_ptr<OutMessage> message, size_t messages_max) {
+  Calls closed;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (call->is_over()) return true;
   if (call->out.messages.size() >= messages_max) return false;
@@ -499,6 +500,7 @@ bool Connection::Send(Call* call, std::shared_ptr<OutMessage> message, size_t me
   call->out.messages.push_back(std::move(message));
   SubmitData(call);
   Flush();
+  closed.swap(closed_);
   return true;
 }
 
