@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <nghttp2/nghttp2.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -136,6 +137,16 @@ class RawHttp2 {
     while (frame != nullptr && frame->type != type) frame = Next();
     return frame;
   }
+  // Reads and drops what comes, until nothing comes for `pause_ms`.
+  void ReadFor(int pause_ms) const {
+    char block[16'384];
+    pollfd readable = {fd_, POLLIN, 0};
+    while (poll(&readable, 1, pause_ms) > 0 && recv(fd_, block, sizeof block, MSG_DONTWAIT) > 0) {
+    }
+  }
+  // Sends no more, and can still read.
+  void EndWrites() const { (void)shutdown(fd_, SHUT_WR); }
+
   // Returns all unread bytes up to the end of the connection.
   std::string Rest() {
     while (Fill(buffer_.size() + 1)) {

@@ -31,11 +31,16 @@ class WireServerTest : public ::testing::Test {
     wire_.calls.threads = &*threads_;
     threads_->Start();
   }
-  ~WireServerTest() override {
+  ~WireServerTest() override { Stop(); }
+
+  // Ends all connections and threads. For tests whose own members the calls use.
+  void Stop() {
+    if (!threads_) return;
     network_.StopListening();
     network_.CloseAll();
     threads_->Stop();
     EXPECT_TRUE(threads_->Join(10'000'000'000));
+    threads_.reset();
   }
 
   int port() const { return network_.port(); }
@@ -60,6 +65,12 @@ class WireServerTest : public ::testing::Test {
     return answer.size() < 5 ? "" : answer.substr(5);
   }
 
+ protected:
+  servable::Admission admission_;
+  rpc::ServerPhase phase_;
+  rpc::Wire wire_;
+  rpc::Network network_{&wire_};
+
  private:
   struct EchoHandler final : rpc::MethodHandler {
     void Handle(rpc::Call* call) override {
@@ -70,11 +81,7 @@ class WireServerTest : public ::testing::Test {
     bool IsLimited() const override { return true; }
   };
 
-  servable::Admission admission_;
-  rpc::ServerPhase phase_;
   EchoHandler echo_;
-  rpc::Wire wire_;
-  rpc::Network network_{&wire_};
   std::optional<rpc::RequestThreads> threads_;
 };
 
