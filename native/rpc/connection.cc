@@ -207,7 +207,7 @@ bool Connection::ReadSome(ReceiveSpace* space) {
     return false;
   }
   // A full buffer means that there may be more; TLS may hold bytes that the socket does not show.
-  return read.bytes == room || transport_->is_tls();
+  return read.bytes == room || transport_->is_tls() || has_hung_up_.load(std::memory_order_acquire);
 }
 
 bool Connection::Feed(std::string_view bytes) {

@@ -63,6 +63,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Reads, writes, and handles what has arrived, if no other thread is at it. Adds the requests
   // that a thread is to run. `space` is the thread's own.
   void Proceed(ReceiveSpace* space, Calls* to_run);
+  // The client has ended its side: Proceed reads up to that end. The kernel reports it only once,
+  // with the last bytes or before they are read.
+  void NoteHangUp() { has_hung_up_.store(true, std::memory_order_release); }
   // True once nothing can be read or written any more: drop it.
   bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   // True if Proceed has left something unread, so that other connections have their turn.
@@ -145,6 +148,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::atomic<int> turn_{kFree};
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_more_{false};
+  std::atomic<bool> has_hung_up_{false};
 
   std::mutex mutex_;
   nghttp2_session* session_ = nullptr;

@@ -341,15 +341,17 @@ void Network::HandleEvents(int timeout_ms, ReceiveSpace* space,
     if (key >= kListenerKeys) {
       Accept(listeners_[key - kListenerKeys], kAcceptsPerEvent);
     } else {
-      Proceed(key, space, to_run);
+      const bool has_hung_up = (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+      Proceed(key, has_hung_up, space, to_run);
     }
   }
 }
 
-void Network::Proceed(uint64_t key, ReceiveSpace* space,
+void Network::Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
                       std::vector<std::shared_ptr<Call>>* to_run) {
   const std::shared_ptr<Connection> connection = Find(key);
   if (connection == nullptr) return;
+  if (has_hung_up) connection->NoteHangUp();
   connection->Proceed(space, to_run);
   if (connection->is_closed()) return Remove(key);
   if (!connection->has_more()) return;

@@ -69,7 +69,8 @@ class Network final : public EventSource {
   void Accept(const Listener& listener, int count_max);
   void Add(int fd, const Listener& listener, const sockaddr_storage& from);
   bool MayAdd(const std::string& address);
-  void Proceed(uint64_t key, ReceiveSpace* space, std::vector<std::shared_ptr<Call>>* to_run);
+  void Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
+               std::vector<std::shared_ptr<Call>>* to_run);
   std::shared_ptr<Connection> Find(uint64_t key);
   void Remove(uint64_t key);
   std::vector<std::shared_ptr<Connection>> All();
