@@ -104,9 +104,8 @@ base::Status Call::Begin(const Method* method, int64_t now_ns) {
         "the header grpc-timeout must be 1 to 8 digits and one of the units H, M, S, m, u and n");
   }
   const bool is_limited = method_->handler->IsLimited();
-  if (!timeout_ns_ && is_limited && limits_->request_ns_max > 0) {
-    timeout_ns_ = limits_->request_ns_max;
-  }
+  has_servers_deadline_ = !timeout_ns_ && is_limited && limits_->request_ns_max > 0;
+  if (has_servers_deadline_) timeout_ns_ = limits_->request_ns_max;
   if (timeout_ns_) run_.deadline_ns = now_ns + *timeout_ns_;
   run_.is_cancelled = cancellation_.flag();
   run_.reply_bytes_max = limits_->reply_bytes_max;
@@ -435,7 +434,13 @@ void Call::Reply(std::string_view bytes) {
   End(std::make_shared<OutMessage>(std::string(bytes), false), Encoding::kIdentity, {});
 }
 
-void Call::Fail(const base::Status& status) { End(nullptr, Encoding::kIdentity, status); }
+void Call::Fail(const base::Status& status) {
+  if (!has_servers_deadline_ || status.code() != base::Code::kDeadlineExceeded) {
+    return End(nullptr, Encoding::kIdentity, status);
+  }
+  End(nullptr, Encoding::kIdentity,
+      {status.code(), status.message() + " (--max_request_seconds; the client set no deadline)"});
+}
 
 void Call::Finish(const base::Status& status) { Fail(status); }
 

@@ -266,6 +266,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   bool is_post_ = false;
   std::optional<int64_t> timeout_ns_;
   bool has_bad_timeout_ = false;
+  bool has_servers_deadline_ = false;  // because the client set none
   std::vector<std::pair<std::string, std::string>> metadata_;
 
   // The message that is arriving, or has arrived.

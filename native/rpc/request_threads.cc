@@ -30,7 +30,8 @@ RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t
       regular_count_(std::max<size_t>(regular_count, 1)),
       max_count_(std::max(max_count, regular_count_)),
       share_of_model_(std::max<size_t>(
-          max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)) {}
+          max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)),
+      queue_(kWaitingPerThread * max_count_) {}
 
 RequestThreads::~RequestThreads() {
   Stop();

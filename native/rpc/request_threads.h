@@ -74,6 +74,8 @@ class RequestThreads {
   // Beyond it a request does not wait for its model's first version. A load takes seconds, so as
   // many clients as a busy model has, and little memory: they are compressed, and stay so.
   static constexpr size_t kAwaitingMax = 1'024;
+  // Requests that may wait for each thread that runs requests, however long they wait.
+  static constexpr size_t kWaitingPerThread = 2;
 
   // Borrows `source`. `regular_count` threads in the steady state; at most `max_count` run
   // requests.

@@ -26,7 +26,8 @@ void RunQueue::AddAgain(std::shared_ptr<Call> call, int64_t now_ns) {
 }
 
 bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
-  if (queue_.empty() || now_ns - filled_ns_ < kStandingNs) return false;
+  if (queue_.empty() || queue_.size() < short_count_) return false;
+  if (now_ns - filled_ns_ < kStandingNs) return false;
   const int64_t deadline_ns = call.run_context().deadline_ns;
   if (deadline_ns == tensor::RunContext::kNoDeadline) return false;
   const int64_t delay_ns = now_ns - queue_.front().since_ns;

@@ -22,13 +22,17 @@ namespace millpond::rpc {
 // waited longer than 1/kDelayShare of the time that the new request's deadline leaves. So the
 // requests that are answered are answered early, and clients learn at once that they should use
 // another server. This is the rule of CoDel (RFC 8289), with a target that the client chooses: a
-// request with a distant deadline may wait, and a request without a deadline always may.
+// request with a distant deadline may wait, and a request without a deadline always may. A short
+// queue refuses nothing: runs that last seconds make everyone wait, also without an overload.
 //
 // Thread: any.
 class RunQueue {
  public:
   static constexpr int64_t kStandingNs = 100'000'000;
   static constexpr int64_t kDelayShare = 10;
+
+  // A queue of fewer than `short_count` requests is short.
+  explicit RunQueue(size_t short_count) : short_count_(short_count) {}
 
   // Adds requests, the oldest first. Returns those that are refused, for Call::RefuseForDelay.
   std::vector<std::shared_ptr<Call>> Add(std::vector<std::shared_ptr<Call>>::iterator begin,
@@ -57,6 +61,7 @@ class RunQueue {
   bool IsTooLate(const Call& call, int64_t now_ns) const;  // needs mutex_
   void Push(std::shared_ptr<Call> call, int64_t now_ns);   // needs mutex_
 
+  const size_t short_count_;
   std::mutex mutex_;
   std::deque<Waiting> queue_;
   std::vector<std::shared_ptr<Call>> held_back_;

@@ -24,6 +24,7 @@ from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa
 from tests.integration.exports import ScaleModel  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
+WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 """Starts a server with these arguments of `ModelServer`; it is stopped at the end of the scope."""
 
 _LOG_LINE_COUNT = 60

@@ -21,7 +21,7 @@ from tests.integration.clients import (
     predict_request,
     wait_for_states,
 )
-from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.conftest import REPOSITORY, StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.steady_clients import SteadyClients
@@ -36,8 +36,6 @@ ALIASING_SWAP_COUNT = 10
 
 # Less than the headroom of a slab, and more than any other anonymous mapping of a server.
 SLAB_BYTES_MIN = 200 * 2**20
-
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 
 @dataclass(frozen=True)

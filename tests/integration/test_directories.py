@@ -20,14 +20,12 @@ from tests.integration.clients import (
     wait_for_states,
     wait_until,
 )
-from tests.integration.conftest import StartServer
+from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
 from tests.integration.logs import logged, wait_for_a_poll, wait_for_log
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 WAIT_SECONDS = 20
-
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 
 def assert_serves(server: ModelServer, version: int, name: str = "scale") -> None:

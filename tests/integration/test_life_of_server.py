@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,10 @@ from tests.integration.clients import (
     wait_for_states,
     wait_until,
 )
-from tests.integration.conftest import StartServer
+from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, write_warm_up
 from tests.integration.logs import wait_for_log
 from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, mapped_files
-
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 # Limit for steps of milliseconds, on a slow machine with busy neighbours.
 SOON_SECONDS = 30

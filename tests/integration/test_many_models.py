@@ -3,7 +3,6 @@ number of models.
 """
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,10 @@ import numpy as np
 from loadtest.drive.small_model import write_small_models
 from serving.client import Client
 from serving.core.servable import AVAILABLE
-from tests.integration.conftest import StartServer
+from tests.integration.conftest import StartServer, WriteConfig
 
 MODEL_COUNT = 200
 _START_TIMEOUT_SECONDS = 600
-
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 
 def thread_count(process_id: int) -> int:

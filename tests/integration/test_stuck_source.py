@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ import pytest
 from serving.client import Client
 from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_for_states, wait_until
-from tests.integration.conftest import StartServer
+from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, let_settle
 from tests.integration.logs import wait_for_log
-
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 
 def thread_count(process_id: int) -> int:

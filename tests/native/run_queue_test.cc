@@ -75,7 +75,7 @@ class RunQueueTest : public ::testing::Test {
   int32_t stream_id_ = -1;
   int peer_ = -1;
   std::shared_ptr<Connection> connection_;
-  RunQueue queue_;
+  RunQueue queue_{1};
   std::vector<std::shared_ptr<Call>> kept_;  // so that no two calls have one address
 };
 
@@ -96,6 +96,18 @@ TEST_F(RunQueueTest, OverloadRefusesWhatWouldWaitTooLong) {
   EXPECT_TRUE(Add("201m"));
   EXPECT_TRUE(Add(""));
   EXPECT_EQ(queue_.refused_count(), 1);
+}
+
+TEST_F(RunQueueTest, ShortQueueRefusesNothing) {
+  RunQueue queue(2);
+  const auto add = [&] {
+    std::vector<std::shared_ptr<Call>> calls = {NewCall("m", "1S")};
+    return queue.Add(calls.begin(), calls.end(), now_ns_).empty();
+  };
+  ASSERT_TRUE(add());
+  now_ns_ += 900 * kMs;
+  EXPECT_TRUE(add());
+  EXPECT_FALSE(add());
 }
 
 TEST_F(RunQueueTest, EmptyQueueEndsTheOverload) {
@@ -136,7 +148,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
   const std::vector<std::string> models = {"a", "b", "c"};
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
-    RunQueue queue;
+    RunQueue queue(1);
     std::map<std::string, std::vector<const Call*>> added;
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&] {
