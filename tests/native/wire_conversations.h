@@ -144,6 +144,12 @@ inline std::vector<Conversation> Conversations() {
                  FrameBytes(kDataFrame, 0, 1, GrpcMessage("b") + GrpcMessage("c")),
                  FrameBytes(kHeadersFrame, kEndHeaders | kEndStream, 1, LiteralHeader("x", "y")),
                  HeadersOf(3, stream, "", kEndStream)});
+  // One request with many answers: more than may wait, and of a client that reads little of them.
+  all.push_back({settings, HeadersOf(1, "/test.Echo/Many"), LastData(1, GrpcMessage("many")),
+                 HeadersOf(3, "/test.Echo/Many"), LastData(3, GrpcMessage("many")),
+                 FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(50'000)),
+                 FrameBytes(kRstStreamFrame, 0, 3, BigEndian(8)),
+                 FrameBytes(kWindowUpdateFrame, 0, 0, BigEndian(100'000))});
   // A client whose windows are closed at first, and open while answers wait.
   all.push_back(
       {FrameBytes(kSettingsFrame, 0, 0, SettingBytes(4, 0) + SettingBytes(1, 0)),
