@@ -12,6 +12,7 @@
     memory     how much of a large version's memory a server keeps once it is unloaded
     monitoring the effect of scrapes of /metrics and an open page on the tail of gRPC
     hostile    the effect of slow, half-sent, idle and never-reading connections on other clients
+    stops      servers that are stopped under load: no request is lost
     overload   the answers of a server that gets more than it can do
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
@@ -44,6 +45,7 @@ from loadtest.commands.queues import QUEUES
 from loadtest.commands.rest import REST
 from loadtest.commands.soak import SOAK
 from loadtest.commands.start import START
+from loadtest.commands.stops import STOPS
 from loadtest.commands.swap_command import SWAP
 from loadtest.commands.transports import TRANSPORT
 from loadtest.commands.unload_memory import MEMORY
@@ -63,6 +65,7 @@ COMMANDS: Mapping[str, Command] = {
     "memory": MEMORY,
     "monitoring": MONITORING,
     "hostile": HOSTILE,
+    "stops": STOPS,
     "overload": OVERLOAD,
     "p999": P999,
     "transports": TRANSPORT,
