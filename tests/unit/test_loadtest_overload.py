@@ -1,0 +1,34 @@
+"""`loadtest overload` and `loadtest stops`: their figures of outcomes."""
+
+from loadtest.commands.overload import overload_report
+from loadtest.commands.stops import Stops, stops_report
+from loadtest.plan.plan import Outcome
+from serving.base.errors import StatusCode
+from tests.unit.loadtest_outcomes import outcome_of
+
+
+def outcome(codes: list[StatusCode], took_ms: int) -> Outcome:
+    """Returns one request each 10 ms, answered after `took_ms`."""
+    requests = [(10 * i, 10 * i, 10 * i + took_ms) for i in range(len(codes))]
+    return outcome_of(requests, codes)
+
+
+def test_overload_counts_only_answers_as_goodput():
+    codes = [StatusCode.OK, StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED] * 20
+    report = overload_report({2.0: outcome(codes, took_ms=3)}, capacity=50)
+    shown = report["rates"]["2"]
+    assert shown["goodput_per_second"] == round(20 / 0.59, 1)
+    assert shown["goodput_share"] == round(20 / 0.59 / 50, 3)
+    assert shown["answered"]["count"] == shown["refused"]["count"] == shown["failed_count"] == 20
+    assert shown["answered"]["p50_ms"] == 3
+
+
+def test_stops_count_lost_requests_and_runs_in_vain():
+    stops = Stops()
+    stops.add(outcome([StatusCode.OK, StatusCode.OK, StatusCode.UNAVAILABLE], 1), run_count=2)
+    assert stops_report(stops, 1)["lost_count"] == 0
+    assert stops.unanswered_run_count == 0
+    stops.add(outcome([StatusCode.OK, StatusCode.CANCELLED], 1), run_count=2)
+    report = stops_report(stops, 2)
+    assert report["codes"] == {"OK": 3, "UNAVAILABLE": 1, "CANCELLED": 1}
+    assert (report["lost_count"], report["unanswered_run_count"]) == (1, 1)
