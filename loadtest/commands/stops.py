@@ -43,7 +43,7 @@ class Stops:
         codes = Counter(StatusCode(int(code)).name for code in outcome.codes)
         self.codes.update(codes)
         self.unanswered_run_count += run_count - codes["OK"]
-        self.messages += [text for text in error_messages([outcome]) if " 14: " not in text]
+        self.messages += [text for text in error_messages([outcome]) if " x 14" not in text]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

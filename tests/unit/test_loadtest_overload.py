@@ -2,7 +2,7 @@
 
 from loadtest.commands.overload import overload_report
 from loadtest.commands.stops import Stops, stops_report
-from loadtest.plan.plan import Outcome
+from loadtest.plan.plan import NOT_KEPT, Outcome
 from serving.base.errors import StatusCode
 from tests.unit.loadtest_outcomes import outcome_of
 
@@ -10,7 +10,7 @@ from tests.unit.loadtest_outcomes import outcome_of
 def outcome(codes: list[StatusCode], took_ms: int) -> Outcome:
     """Returns one request each 10 ms, answered after `took_ms`."""
     requests = [(10 * i, 10 * i, 10 * i + took_ms) for i in range(len(codes))]
-    return outcome_of(requests, codes)
+    return outcome_of(requests, codes, reply_of=[NOT_KEPT] * len(codes))
 
 
 def test_overload_counts_only_answers_as_goodput():
