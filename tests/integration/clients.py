@@ -73,7 +73,7 @@ class Caller:
         return self._predictions.Predict(request, timeout=timeout)
 
     def start_predict(
-        self, request: predict_pb2.PredictRequest, timeout: float = TIMEOUT_SECONDS
+        self, request: predict_pb2.PredictRequest, timeout: float | None = TIMEOUT_SECONDS
     ) -> Any:
         """Starts a call and returns it: `result()`, `cancel()` and `code()` follow it."""
         return self._predictions.Predict.future(request, timeout=timeout)

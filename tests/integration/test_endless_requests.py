@@ -79,7 +79,7 @@ def test_request_without_a_deadline_gets_one(
     server = started(start_server, write_config, tmp_path, base_paths, max_request_seconds=0.5)
     with caller_to(server.target) as caller:
         call = caller.start_predict(FOR_EVER, timeout=None)
-        assert call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert call.exception(timeout=60).code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert "--max_request_seconds" in call.details()
         quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
         assert caller.predict(quick, timeout=30).model_spec.version.value == 1
