@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "native/python/binding.h"
-#include "native/rpc/reflection_service.h"
 #include "native/rpc/certificates.h"
+#include "native/rpc/reflection_service.h"
 
 namespace millpond::python {
 namespace {
