@@ -588,8 +588,11 @@ int Connection::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* head
     out.sent_bytes += part.size();
     size -= part.size();
   }
-  output.Append(message, message->body().substr(out.sent_bytes - OutMessage::kPrefixBytes, size));
-  out.sent_bytes += size;
+  // The client's window may end within the prefix.
+  if (size > 0) {
+    output.Append(message, message->body().substr(out.sent_bytes - OutMessage::kPrefixBytes, size));
+    out.sent_bytes += size;
+  }
   if (out.sent_bytes == message->size()) {
     out.messages.pop_front();
     out.sent_bytes = 0;

@@ -386,6 +386,26 @@ TEST_F(WireFuzzTest, ClientThatSendsAndClosesIsForgotten) {
   EXPECT_TRUE(IsAllReturned());
 }
 
+TEST_F(WireFuzzTest, AnswerMayComeByteByByte) {
+  for (const size_t size : {0, 1, 20}) {
+    RawHttp2 client(port());
+    // A window of one byte for each stream.
+    client.Send(testing::kPreface +
+                FrameBytes(testing::kSettingsFrame, 0, 0, testing::SettingBytes(4, 1)));
+    const std::string message = GrpcMessage(std::string(size, 'b'));
+    client.Send(HeadersOf(1, "/test.Echo/Echo") + LastData(1, message));
+    std::string answer;
+    while (const auto frame = client.Next()) {
+      if (frame->type == testing::kDataFrame) answer += frame->payload;
+      if (frame->type == testing::kDataFrame && answer.size() < message.size()) {
+        client.SendFrame(testing::kWindowUpdateFrame, 0, 1, BigEndian(1));
+      }
+      if (frame->type == testing::kHeadersFrame && (frame->flags & testing::kEndStream) != 0) break;
+    }
+    EXPECT_EQ(answer, message);
+  }
+}
+
 // Each conversation of the corpus is at least answered by the server's settings.
 TEST_F(WireFuzzTest, UnchangedConversationsAreAnswered) {
   for (const Conversation& frames : testing::Conversations()) {
