@@ -154,7 +154,8 @@ inline std::vector<Conversation> Conversations() {
   all.push_back(
       {FrameBytes(kSettingsFrame, 0, 0, SettingBytes(4, 0) + SettingBytes(1, 0)),
        HeadersOf(1, echo), LastData(1, GrpcMessage(std::string(9'000, 'w'))), HeadersOf(3, stream),
-       LastData(3, GrpcMessage("w")), FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(5)),
+       LastData(3, GrpcMessage("w")), FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(2)),
+       FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(4)),
        FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(100)),
        FrameBytes(kSettingsFrame, 0, 0, SettingBytes(4, 65'535) + SettingBytes(5, 100'000)),
        FrameBytes(kWindowUpdateFrame, 0, 3, BigEndian(100'000))});

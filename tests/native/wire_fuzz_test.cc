@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -56,6 +57,13 @@ std::atomic<uint64_t> current_seed{0};
 void PrintSeed() {
   std::fprintf(stderr, "MILLPOND_WIRE_FUZZ_SEED=%lu\n",
                static_cast<unsigned long>(current_seed.load()));
+}
+
+// Without a sanitizer, an abort is how the server's threads end the process.
+void PrintSeedAndAbort(int signal) {
+  PrintSeed();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
@@ -324,6 +332,7 @@ size_t DescriptorCount() {
 
 TEST_F(WireFuzzTest, NonsenseHarmsNobodyElse) {
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(PrintSeed);
+  std::signal(SIGABRT, PrintSeedAndAbort);
   constexpr int64_t kCountPerCheck = 250;
   const std::vector<Conversation> corpus = testing::Conversations();
   const uint64_t first_seed = FromEnvironment("MILLPOND_WIRE_FUZZ_SEED", kFirstSeed);
