@@ -64,7 +64,7 @@ Call::Call(std::shared_ptr<Connection> connection, const CallLimits* limits, int
     : connection_(std::move(connection)),
       limits_(limits),
       stream_id_(stream_id),
-      share_(limits->budget) {}
+      share_(limits->budget.get()) {}
 
 Call::~Call() { connection_->ForgetCall(*this); }
 
@@ -109,7 +109,7 @@ base::Status Call::Begin(const Method* method, int64_t now_ns) {
   if (timeout_ns_) run_.deadline_ns = now_ns + *timeout_ns_;
   run_.is_cancelled = cancellation_.flag();
   run_.reply_bytes_max = limits_->reply_bytes_max;
-  run_.budget = limits_->budget;
+  run_.budget = limits_->budget.get();
   return {};
 }
 
@@ -309,7 +309,7 @@ base::Status Call::Enter() {
 void Call::Handle() {
   Read();
   if (read_status_.ok()) {
-    base::ByteBudget::Share decoded(limits_->budget);
+    base::ByteBudget::Share decoded(limits_->budget.get());
     const base::ShareScope share_scope(&decoded);
     return method_->handler->Handle(this);
   }

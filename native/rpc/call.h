@@ -34,10 +34,11 @@ struct ServerPhase {
   std::atomic<bool> is_cut_short{false};  // no request is run any more
 };
 
-// The limits and services that all calls of a server share. Borrows all.
+// The limits and services that all calls of a server share. A call may outlive the server: it needs
+// `threads` only while it is open.
 struct CallLimits {
-  servable::Admission* admission = nullptr;  // decides which limited calls come in
-  base::ByteBudget* budget = nullptr;        // counts the bytes under way; null: nothing is counted
+  std::shared_ptr<servable::Admission> admission;  // decides which limited calls come in
+  std::shared_ptr<base::ByteBudget> budget;        // counts the bytes under way; null: none are
   size_t reply_bytes_max = base::kMaxReplyBytes;
   int64_t message_bytes_max = INT32_MAX;  // of a request, before it is decompressed and after
   int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version

@@ -105,9 +105,9 @@ constexpr std::string_view kHttp1Answer =
 
 // --- Its life ---
 
-Connection::Connection(Wire* wire, std::unique_ptr<Transport> transport, std::string peer,
-                       std::string address, int64_t now_ns)
-    : wire_(wire),
+Connection::Connection(std::shared_ptr<Wire> wire, std::unique_ptr<Transport> transport,
+                       std::string peer, std::string address, int64_t now_ns)
+    : wire_(std::move(wire)),
       transport_(std::move(transport)),
       peer_(std::move(peer)),
       address_(std::move(address)),

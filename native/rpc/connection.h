@@ -22,12 +22,18 @@
 
 namespace millpond::rpc {
 
-// The limits, methods and counts that the connections of a server share. Outlives them.
+// The limits, methods and counts that the connections and calls of a server share. The control
+// plane may keep a rare call longer than the server, so all of them own it.
 struct Wire {
+  Wire() { calls.phase = &phase; }
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
   WireLimits limits;
   LimitCounts limit_counts;
   std::map<std::string, Method, std::less<>> methods;  // by path, like "/package.Service/Method"
   CallLimits calls;
+  ServerPhase phase;
 
   std::atomic<int64_t> call_count{0};          // calls that live: begun, and not yet let go
   std::atomic<int64_t> arrived_call_count{0};  // of them, those whose request has arrived
@@ -49,7 +55,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   using Calls = std::vector<std::shared_ptr<Call>>;
 
-  Connection(Wire* wire, std::unique_ptr<Transport> transport, std::string peer,
+  Connection(std::shared_ptr<Wire> wire, std::unique_ptr<Transport> transport, std::string peer,
              std::string address, int64_t now_ns);
   ~Connection();
   Connection(const Connection&) = delete;
@@ -141,7 +147,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void CalmDown(ReachedLimit limit, const char* reason);
   void CloseFor(ReachedLimit limit);
 
-  Wire* const wire_;
+  const std::shared_ptr<Wire> wire_;
   const std::unique_ptr<Transport> transport_;
   const std::string peer_;
   const std::string address_;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/base/status.h"
@@ -26,7 +27,7 @@ namespace millpond::rpc {
 // while another thread has the connection's turn.
 class Network final : public EventSource {
  public:
-  explicit Network(Wire* wire) : wire_(wire) {}
+  explicit Network(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
   ~Network() override;
 
   // Binds each of `addresses`: `HOST:PORT`, port 0 for a free one, or `unix:PATH`. `certificates`
@@ -76,7 +77,7 @@ class Network final : public EventSource {
   std::vector<std::shared_ptr<Connection>> All();
   void RefuseForLackOfDescriptors(const Listener& listener);
 
-  Wire* const wire_;
+  const std::shared_ptr<Wire> wire_;
   std::shared_ptr<const ServerCertificates> certificates_;
   int epoll_fd_ = -1;
   int wake_fd_ = -1;

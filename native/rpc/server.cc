@@ -91,11 +91,11 @@ size_t ThreadCount(const ServerOptions& options) {
   return std::min(CoreCount(), MaxThreadCount(options));
 }
 
-CallLimits CallLimitsOf(const ServerOptions& options, servable::Admission* admission,
-                        const ServerPhase* phase) {
+CallLimits CallLimitsOf(const ServerOptions& options,
+                        std::shared_ptr<servable::Admission> admission, const ServerPhase* phase) {
   CallLimits limits;
-  limits.admission = admission;
-  limits.budget = options.budget.get();
+  limits.admission = std::move(admission);
+  limits.budget = options.budget;
   limits.reply_bytes_max = options.reply_bytes_max;
   limits.message_bytes_max = options.max_message_bytes;
   limits.first_version_wait_ns = options.first_version_wait_ns;
@@ -142,8 +142,8 @@ struct Server::State {
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
         parts{map, statistics.get(), options.spans.get()} {
-    wire.limits = WithChannelArguments(options.limits, options.channel_arguments);
-    wire.calls = CallLimitsOf(options, admission.get(), &phase);
+    wire->limits = WithChannelArguments(options.limits, options.channel_arguments);
+    wire->calls = CallLimitsOf(options, admission, &wire->phase);
   }
 
   void AddMethods();
@@ -154,7 +154,6 @@ struct Server::State {
   void End(int64_t timeout_ns);
 
   const ServerOptions options;
-  ServerPhase phase;
   std::optional<bool> has_drained;  // set by the first Shutdown
   bool has_ended = false;
   const std::shared_ptr<metrics::RequestStatistics> statistics;
@@ -174,8 +173,8 @@ struct Server::State {
   RareCallQueue rare_calls;
   std::vector<std::unique_ptr<MethodHandler>> rare_handlers;
 
-  Wire wire;
-  Network network{&wire};
+  const std::shared_ptr<Wire> wire = std::make_shared<Wire>();
+  Network network{wire};
   std::optional<RequestThreads> threads;
   // Set when `threads` run: a load that began before the server listens may want them pinned.
   std::atomic<bool> has_started{false};
@@ -183,7 +182,7 @@ struct Server::State {
 
 void Server::State::Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max,
                         MethodKind kind) {
-  wire.methods[path] = {path, kind, handler, message_bytes_max};
+  wire->methods[path] = {path, kind, handler, message_bytes_max};
 }
 
 void Server::State::AddMethods() {
@@ -216,9 +215,9 @@ void Server::State::AddMethods() {
 // waited for.
 bool Server::State::WaitForLastCall(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  while (wire.call_count.load() > 0) {
+  while (wire->call_count.load() > 0) {
     const int64_t now_ns = base::MonotonicNs();
-    if (wire.arrived_call_count.load() == 0 && !network.IsReceiving(now_ns - kArrivalPauseNs)) {
+    if (wire->arrived_call_count.load() == 0 && !network.IsReceiving(now_ns - kArrivalPauseNs)) {
       return true;
     }
     if (now_ns - begin_ns >= timeout_ns) return false;
@@ -254,7 +253,7 @@ Server::~Server() {
 }
 
 base::Status Server::Start() {
-  if (state_->has_drained || !state_->wire.methods.empty()) {
+  if (state_->has_drained || !state_->wire->methods.empty()) {
     return base::FailedPrecondition("the server was started before; make another");
   }
   state_->AddMethods();
@@ -262,7 +261,7 @@ base::Status Server::Start() {
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
   state_->threads.emplace(&state_->network, ThreadCount(state_->options),
                           MaxThreadCount(state_->options));
-  state_->wire.calls.threads = &*state_->threads;
+  state_->wire->calls.threads = &*state_->threads;
   state_->threads->Start();
   state_->has_started = true;
   return {};
@@ -295,7 +294,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   }
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
   state_->network.StopListening();
-  state_->phase.is_stopping = true;
+  state_->wire->phase.is_stopping = true;
   state_->threads->ReleaseAwaiting();
   state_->network.SayGoodbye();
   // A client sends until it has read the goodbye; its connection ends when its calls are answered
@@ -304,7 +303,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   state_->WaitForQuiet(std::min(left_ns, kGoodbyeNs));
   state_->has_drained =
       state_->WaitForLastCall(std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0));
-  state_->phase.is_cut_short = !*state_->has_drained;
+  state_->wire->phase.is_cut_short = !*state_->has_drained;
   if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kGoodbyeNs);
   state_->rare_calls.Close();
   state_->network.CloseAll();
@@ -315,7 +314,7 @@ bool Server::Shutdown(int64_t drain_ns) {
 int64_t Server::connection_count() const { return state_->network.connection_count(); }
 
 std::map<std::string, int64_t> Server::LimitCountsByName() const {
-  std::map<std::string, int64_t> counts = state_->wire.limit_counts.ByName();
+  std::map<std::string, int64_t> counts = state_->wire->limit_counts.ByName();
   counts["queue_delay"] = state_->has_started ? state_->threads->refused_count() : 0;
   return counts;
 }

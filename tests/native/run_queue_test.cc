@@ -36,18 +36,17 @@ class RunQueueTest : public ::testing::Test {
     std::array<int, 2> sockets{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
     peer_ = sockets[1];
-    wire_.calls.phase = &phase_;
     connection_ = std::make_shared<Connection>(
-        &wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", now_ns_);
+        wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", now_ns_);
   }
   ~RunQueueTest() override { close(peer_); }
 
   std::shared_ptr<Call> NewCall(const std::string& model, const std::string& timeout) {
     const std::string path = "/test/" + model;
-    wire_.methods[path] = {path, MethodKind::kUnary, &handler_};
-    auto call = std::make_shared<Call>(connection_, &wire_.calls, ++stream_id_);
+    wire_->methods[path] = {path, MethodKind::kUnary, &handler_};
+    auto call = std::make_shared<Call>(connection_, &wire_->calls, ++stream_id_);
     if (!timeout.empty()) call->AddHeader("grpc-timeout", timeout);
-    EXPECT_TRUE(call->Begin(&wire_.methods[path], now_ns_).ok());
+    EXPECT_TRUE(call->Begin(&wire_->methods[path], now_ns_).ok());
     return call;
   }
   // Returns true if the queue takes the request.
@@ -68,8 +67,7 @@ class RunQueueTest : public ::testing::Test {
     }
   }
 
-  Wire wire_;
-  ServerPhase phase_;
+  const std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
   NamedHandler handler_;
   int64_t now_ns_ = 1'000 * kMs;
   int32_t stream_id_ = -1;

@@ -187,13 +187,13 @@ class WireFuzzTest : public testing::WireServerTest {
   static constexpr int64_t kMessageBytesMax = 200'000;
 
   WireFuzzTest() : late_thread_([this] { AnswerLate(); }) {
-    wire_.calls.budget = &budget_;
-    wire_.calls.message_bytes_max = kMessageBytesMax;
-    wire_.calls.reply_compression = ReplyCompression::kLikeRequest;
-    wire_.methods["/test.Echo/Late"] = {"/test.Echo/Late", MethodKind::kUnary, &late_};
-    wire_.methods["/test.Echo/Stream"] = {"/test.Echo/Stream", MethodKind::kBidiStreaming,
-                                          &stream_};
-    wire_.methods["/test.Echo/Many"] = {"/test.Echo/Many", MethodKind::kServerStreaming, &many_};
+    wire_->calls.budget = budget_;
+    wire_->calls.message_bytes_max = kMessageBytesMax;
+    wire_->calls.reply_compression = ReplyCompression::kLikeRequest;
+    wire_->methods["/test.Echo/Late"] = {"/test.Echo/Late", MethodKind::kUnary, &late_};
+    wire_->methods["/test.Echo/Stream"] = {"/test.Echo/Stream", MethodKind::kBidiStreaming,
+                                           &stream_};
+    wire_->methods["/test.Echo/Many"] = {"/test.Echo/Many", MethodKind::kServerStreaming, &many_};
   }
   ~WireFuzzTest() override {
     Stop();
@@ -225,18 +225,18 @@ class WireFuzzTest : public testing::WireServerTest {
   bool IsAllReturned() const {
     const int64_t end_ns = base::MonotonicNs() + 20 * kSecondNs;
     while (base::MonotonicNs() < end_ns) {
-      if (wire_.call_count == 0 && wire_.arrived_call_count == 0 && wire_.open_call_bytes == 0 &&
-          budget_.in_use_bytes() == 0 && network_.connection_count() == 0 &&
-          admission_.in_flight_count() == 0) {
+      if (wire_->call_count == 0 && wire_->arrived_call_count == 0 && wire_->open_call_bytes == 0 &&
+          budget_->in_use_bytes() == 0 && network_.connection_count() == 0 &&
+          admission_->in_flight_count() == 0) {
         return true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    ADD_FAILURE() << wire_.call_count << " calls, of them arrived " << wire_.arrived_call_count
-                  << ", " << wire_.open_call_bytes << " bytes of open calls, "
-                  << budget_.in_use_bytes() << " bytes of the budget, "
-                  << network_.connection_count() << " connections, " << admission_.in_flight_count()
-                  << " in flight";
+    ADD_FAILURE() << wire_->call_count << " calls, of them arrived " << wire_->arrived_call_count
+                  << ", " << wire_->open_call_bytes << " bytes of open calls, "
+                  << budget_->in_use_bytes() << " bytes of the budget, "
+                  << network_.connection_count() << " connections, "
+                  << admission_->in_flight_count() << " in flight";
     return false;
   }
 
@@ -289,7 +289,8 @@ class WireFuzzTest : public testing::WireServerTest {
     }
   }
 
-  base::ByteBudget budget_{kBudgetBytes};
+  const std::shared_ptr<base::ByteBudget> budget_ =
+      std::make_shared<base::ByteBudget>(kBudgetBytes);
   LateHandler late_{this};
   StreamHandler stream_;
   ManyHandler many_;

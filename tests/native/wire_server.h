@@ -21,14 +21,13 @@ class WireServerTest : public ::testing::Test {
   static constexpr uint32_t kStreamsMax = 10;
 
   WireServerTest() {
-    wire_.limits.streams_per_connection = kStreamsMax;
-    wire_.calls.admission = &admission_;
-    wire_.calls.phase = &phase_;
-    wire_.methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
+    wire_->limits.streams_per_connection = kStreamsMax;
+    wire_->calls.admission = admission_;
+    wire_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
     threads_.emplace(&network_, 2, 4);
-    wire_.calls.threads = &*threads_;
+    wire_->calls.threads = &*threads_;
     threads_->Start();
   }
   ~WireServerTest() override { Stop(); }
@@ -66,10 +65,9 @@ class WireServerTest : public ::testing::Test {
   }
 
  protected:
-  servable::Admission admission_;
-  rpc::ServerPhase phase_;
-  rpc::Wire wire_;
-  rpc::Network network_{&wire_};
+  const std::shared_ptr<servable::Admission> admission_ = std::make_shared<servable::Admission>();
+  const std::shared_ptr<rpc::Wire> wire_ = std::make_shared<rpc::Wire>();
+  rpc::Network network_{wire_};
 
  private:
   struct EchoHandler final : rpc::MethodHandler {
