@@ -86,7 +86,8 @@ size_t Call::AddHeader(std::string_view name, std::string_view value) {
   } else if (name == "grpc-accept-encoding") {
     accepted_encodings_ = value;
   } else if (name[0] != ':' && !IsOfTheProtocol(name)) {
-    metadata_.emplace_back(name, value);
+    metadata_.append(name).push_back('\0');
+    metadata_.append(value).push_back('\0');
   }
   return header_bytes_;
 }
@@ -388,7 +389,15 @@ base::StatusOr<std::string> Call::TakeRequest() {
 }
 
 std::optional<std::string_view> Call::FindMetadata(std::string_view key) const {
-  for (const auto& [name, value] : metadata_) {
+  std::string_view rest = metadata_;
+  const auto take = [&rest] {
+    const std::string_view text = rest.substr(0, rest.find('\0'));
+    rest.remove_prefix(text.size() + 1);
+    return text;
+  };
+  while (!rest.empty()) {
+    const std::string_view name = take();
+    const std::string_view value = take();
     if (name == key) return value;
   }
   return {};

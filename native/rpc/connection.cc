@@ -311,19 +311,32 @@ int Connection::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, voi
 int Connection::BeginCall(int32_t stream_id) {
   CountData();
   const auto bytes = static_cast<int64_t>(sizeof(Call));
-  if (wire_->open_call_bytes.load(std::memory_order_relaxed) + bytes >
-      wire_->limits.open_call_bytes_max) {
+  if (!MayBeginCall(bytes)) {
     wire_->limit_counts.Add(ReachedLimit::kArrivingBytes);
     nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_REFUSED_STREAM);
     return 0;
   }
-  wire_->open_call_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  AddOpenBytes(bytes);
   wire_->call_count.fetch_add(1);
   auto call = std::make_shared<Call>(shared_from_this(), &wire_->calls, stream_id);
   call->counted_open_bytes = bytes;
   nghttp2_session_set_stream_user_data(session_, stream_id, call.get());
   calls_.emplace(stream_id, std::move(call));
   return 0;
+}
+
+// Beyond the limit each connection has its share still: a flood on one connection refuses no stream
+// of another. So all connections together take at most twice the limit.
+bool Connection::MayBeginCall(int64_t bytes) const {
+  const int64_t bytes_max = wire_->limits.open_call_bytes_max;
+  const int64_t share = bytes_max / std::max<int64_t>(wire_->connection_count.load(), 1);
+  return wire_->open_call_bytes.load(std::memory_order_relaxed) + bytes <= bytes_max ||
+         open_call_bytes_.load(std::memory_order_relaxed) + bytes <= share;
+}
+
+void Connection::AddOpenBytes(int64_t bytes) {
+  wire_->open_call_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  open_call_bytes_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 Call* Connection::FindCall(int32_t stream_id) {
@@ -340,8 +353,7 @@ int Connection::OnHeader(nghttp2_session* session, const nghttp2_frame* frame, c
   const size_t before = call->header_bytes();
   const size_t bytes = call->AddHeader(Text(name, name_size), Text(value, value_size));
   call->counted_open_bytes += static_cast<int64_t>(bytes - before);
-  connection->wire_->open_call_bytes.fetch_add(static_cast<int64_t>(bytes - before),
-                                               std::memory_order_relaxed);
+  connection->AddOpenBytes(static_cast<int64_t>(bytes - before));
   if (bytes <= connection->wire_->limits.header_list_bytes_max) return 0;
   connection->wire_->limit_counts.Add(ReachedLimit::kHeaderBytes);
   nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
@@ -445,8 +457,7 @@ int Connection::OnDataChunk(nghttp2_session*, uint8_t, int32_t stream_id, const 
 void Connection::EndRequest(Call* call) {
   if (!call->is_receiving()) return call->MarkRequestEnded();
   const base::Status ended = call->EndRequest();
-  wire_->open_call_bytes.fetch_sub(std::exchange(call->counted_open_bytes, 0),
-                                   std::memory_order_relaxed);
+  AddOpenBytes(-std::exchange(call->counted_open_bytes, 0));
   if (ended.ok()) {
     call->has_arrived = true;
     wire_->arrived_call_count.fetch_add(1);
@@ -471,7 +482,7 @@ int Connection::OnStreamClosed(nghttp2_session*, int32_t stream_id, uint32_t, vo
 }
 
 void Connection::ForgetCall(const Call& call) {
-  wire_->open_call_bytes.fetch_sub(call.counted_open_bytes, std::memory_order_relaxed);
+  AddOpenBytes(-call.counted_open_bytes);
   if (call.has_arrived) wire_->arrived_call_count.fetch_sub(1);
   wire_->call_count.fetch_sub(1);
 }

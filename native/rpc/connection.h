@@ -38,6 +38,7 @@ struct Wire {
   std::atomic<int64_t> call_count{0};          // calls that live: begun, and not yet let go
   std::atomic<int64_t> arrived_call_count{0};  // of them, those whose request has arrived
   std::atomic<int64_t> open_call_bytes{0};     // of calls whose request has not arrived
+  std::atomic<int64_t> connection_count{0};
 };
 
 // One HTTP/2 connection: nghttp2's session, the calls on it, and the bytes on their way.
@@ -118,6 +119,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   static nghttp2_session_callbacks* Callbacks();
 
   int BeginCall(int32_t stream_id);
+  bool MayBeginCall(int64_t bytes) const;
+  void AddOpenBytes(int64_t bytes);
   int CountControlFrame();
   void CountData() {
     control_frame_count_ = 0;
@@ -155,6 +158,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_more_{false};
   std::atomic<bool> has_hung_up_{false};
+
+  std::atomic<int64_t> open_call_bytes_{0};  // of this connection, as in Wire
 
   std::mutex mutex_;
   nghttp2_session* session_ = nullptr;

@@ -248,7 +248,8 @@ void Network::RefuseForLackOfDescriptors(const Listener& listener) {
 
 bool Network::MayAdd(const std::string& address) {
   const WireLimits& limits = wire_->limits;
-  if (limits.connection_count_max > 0 && connection_count_.load() >= limits.connection_count_max) {
+  if (limits.connection_count_max > 0 &&
+      wire_->connection_count.load() >= limits.connection_count_max) {
     return false;
   }
   if (limits.connections_per_address_max <= 0 || address.empty()) return true;
@@ -283,7 +284,7 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
       free_places_.pop_back();
     }
     if (!address.empty()) counts_by_address_[address] += 1;
-    connection_count_.fetch_add(1);
+    wire_->connection_count.fetch_add(1);
     places_[place].connection = std::make_shared<Connection>(
         wire_, std::move(transport), std::move(peer), std::move(address), base::MonotonicNs());
     key = KeyOf(place, places_[place].generation);
@@ -310,7 +311,7 @@ void Network::Remove(uint64_t key) {
   // The key of no connection is ever one of the listeners' or the wake-up's.
   place.generation = (place.generation + 1) % INT32_MAX;
   free_places_.push_back(PlaceOf(key));
-  connection_count_.fetch_sub(1);
+  wire_->connection_count.fetch_sub(1);
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, gone->fd(), nullptr);
   const auto count = counts_by_address_.find(gone->address());
   if (count != counts_by_address_.end() && --count->second == 0) counts_by_address_.erase(count);

@@ -48,7 +48,9 @@ class Network final : public EventSource {
   bool IsReceiving(int64_t since_ns);  // see Connection
   void CloseAll();
 
-  int64_t connection_count() const { return connection_count_.load(std::memory_order_relaxed); }
+  int64_t connection_count() const {
+    return wire_->connection_count.load(std::memory_order_relaxed);
+  }
 
  private:
   struct Listener {
@@ -89,7 +91,6 @@ class Network final : public EventSource {
   std::vector<Place> places_;
   std::vector<uint32_t> free_places_;
   std::map<std::string, int64_t> counts_by_address_;
-  std::atomic<int64_t> connection_count_{0};
 };
 
 }  // namespace millpond::rpc

@@ -24,9 +24,10 @@ struct WireLimits {
   int64_t connections_per_address_max = 0;
   // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
   size_t header_list_bytes_max = 16'384;
-  // The memory of all calls whose message has not arrived in full, without the message. A stream
-  // beyond it is refused (REFUSED_STREAM), and the client may repeat it at once.
-  int64_t open_call_bytes_max = int64_t{64} << 20U;
+  // The memory of all calls whose message has not arrived in full, without the message. Beyond it,
+  // the streams of a connection that has more than its share are refused (REFUSED_STREAM). The
+  // client may repeat them at once.
+  int64_t open_call_bytes_max = int64_t{32} << 20U;
   // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send for
   // each frame with a part of a request.
   int control_frames_max = 1'000;

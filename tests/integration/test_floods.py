@@ -1,0 +1,186 @@
+"""Floods of frames: the server's memory does not grow, and another client loses nothing.
+
+Each flood has several connections, and opens a new one if the server closes one.
+"""
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.base.clock import SystemClock, seconds_since
+from tests.integration.clients import caller_to, predict_request, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel
+from tests.integration.processes import resident_mib
+
+FLOOD_SECONDS = 3
+CONNECTION_COUNT = 8
+GROWTH_MIB_MAX = 100
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
+END_HEADERS = 4
+
+_clock = SystemClock()
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
+    return head + payload
+
+
+def field(name: bytes, value: bytes) -> bytes:
+    """Returns a header in HPACK (RFC 7541, 6.2.2), without Huffman codes. At most 126 bytes each."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+REQUEST = b"".join(
+    [
+        field(b":method", b"POST"),
+        field(b":scheme", b"http"),
+        field(b":path", b"/tensorflow.serving.PredictionService/Predict"),
+        field(b":authority", b"localhost"),
+        field(b"te", b"trailers"),
+        field(b"content-type", b"application/grpc"),
+    ]
+)
+OPENING = PREFACE + frame(SETTINGS, 0, 0)
+
+
+def opened(stream: int) -> bytes:
+    return frame(HEADERS, END_HEADERS, stream, REQUEST)
+
+
+def streams() -> Iterator[int]:
+    return count(1, 2)
+
+
+def settings_flood() -> Iterator[bytes]:
+    while True:
+        yield frame(SETTINGS, 0, 0) * 100
+
+
+def ping_flood() -> Iterator[bytes]:
+    while True:
+        yield frame(PING, 0, 0, b"12345678") * 100
+
+
+def reset_flood() -> Iterator[bytes]:
+    for stream in streams():
+        yield opened(stream) + frame(RST_STREAM, 0, stream, (8).to_bytes(4, "big"))
+
+
+def open_streams() -> Iterator[bytes]:
+    for stream in streams():
+        yield opened(stream)
+
+
+def announced_gigabytes() -> Iterator[bytes]:
+    """Each stream announces a message of 60 MB, and sends only its first byte."""
+    for stream in streams():
+        prefix = b"\x00" + (60_000_000).to_bytes(4, "big")
+        yield opened(stream) + frame(DATA, 0, stream, prefix + b"x")
+
+
+def continuation_flood() -> Iterator[bytes]:
+    yield frame(HEADERS, 0, 1, REQUEST)
+    while True:
+        yield frame(CONTINUATION, 0, 1, field(b"x", b"y" * 100) * 100)
+
+
+def large_headers() -> Iterator[bytes]:
+    for stream in streams():
+        yield frame(HEADERS, END_HEADERS, stream, REQUEST + field(b"x", b"y" * 120) * 120)
+
+
+def empty_data() -> Iterator[bytes]:
+    yield opened(1)
+    while True:
+        yield frame(DATA, 0, 1) * 100
+
+
+FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
+    flood.__name__: flood
+    for flood in (
+        *(settings_flood, ping_flood, reset_flood, open_streams, announced_gigabytes),
+        *(continuation_flood, large_headers, empty_data),
+    )
+}
+
+
+def send_flood(address: tuple[str, int], flood: Callable[[], Iterator[bytes]]) -> None:
+    """Floods for FLOOD_SECONDS. Reads nothing: answers that wait must not take memory either."""
+    began_ns = _clock.now_ns()
+    while seconds_since(_clock, began_ns) < FLOOD_SECONDS:
+        try:
+            with socket.create_connection(address, timeout=1) as connection:
+                connection.sendall(OPENING)
+                for part in flood():
+                    connection.sendall(part)
+                    if seconds_since(_clock, began_ns) >= FLOOD_SECONDS:
+                        break
+        except OSError:
+            continue
+
+
+@contextmanager
+def flooded(server: ModelServer, flood: Callable[[], Iterator[bytes]]) -> Iterator[None]:
+    host, _, port = server.target.rpartition(":")
+    threads = [
+        threading.Thread(target=send_flood, args=((host, int(port)), flood))
+        for _ in range(CONNECTION_COUNT)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(
+    start_module_server: StartServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    scale_model: ScaleModel,
+) -> ModelServer:
+    base_path: Path = tmp_path_factory.mktemp("flooded")
+    scale_model.write(base_path, 1)
+    server = start_module_server(model_name="scale", base_path=base_path)
+    server.wait_until_available("scale", 1)
+    return server
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_flood_takes_no_memory_and_loses_no_request(server: ModelServer, name: str) -> None:
+    request = predict_request("scale", {"x": np.array([1.0], np.float32)})
+    answered_count = 0
+    with caller_to(server.target) as caller:
+        for _ in range(100):
+            caller.predict(request)
+        before_mib = peak_mib = resident_mib(server.process_id)
+        with flooded(server, FLOODS[name]):
+            began_ns = _clock.now_ns()
+            while seconds_since(_clock, began_ns) < FLOOD_SECONDS:
+                assert caller.predict(request).model_spec.version.value == 1
+                answered_count += 1
+                peak_mib = max(peak_mib, resident_mib(server.process_id))
+        assert peak_mib - before_mib < GROWTH_MIB_MAX
+        print(f"{name}: grew by {peak_mib - before_mib:.1f} MiB, {answered_count} answers")
+    wait_until(lambda: connection_count(server) <= 1, "the flood's connections to go")
+
+
+def connection_count(server: ModelServer) -> int:
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = (line for line in lines if line.startswith("serving_grpc_connections "))
+    return int(float(line.split()[1]))
