@@ -27,7 +27,7 @@ struct WireLimits {
   // The memory of all calls whose message has not arrived in full, without the message. Beyond it,
   // the streams of a connection that has more than its share are refused (REFUSED_STREAM). The
   // client may repeat them at once.
-  int64_t open_call_bytes_max = int64_t{32} << 20U;
+  int64_t open_call_bytes_max = int64_t{16} << 20U;
   // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send for
   // each frame with a part of a request.
   int control_frames_max = 1'000;

@@ -93,7 +93,7 @@ class ServerConfig:
     grpc_max_connections: int = 20_000  # 0: no limit
     grpc_max_connections_per_address: int = 0  # 0: no limit
     grpc_max_header_bytes: int = 16_384
-    grpc_max_arriving_bytes: int = 32 * 2**20
+    grpc_max_arriving_bytes: int = 16 * 2**20
     grpc_max_control_frames: int = 1_000
     grpc_max_resets_per_second: int = 1_000
     grpc_handshake_seconds: float = 20.0
