@@ -226,17 +226,21 @@ TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
   });
   ASSERT_TRUE(servable::PublishHighest(map_, busy.entry).ok());
   StartWith(10);
-  Replies replies = Begin(400, "busy");
+  int sent_count = 0;
   int ok_count = 0;
   int refused_count = 0;
-  for (auto& reply : replies) {
-    const grpc::StatusCode code = reply.get().code();
-    ok_count += code == grpc::StatusCode::OK ? 1 : 0;
-    refused_count += code == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+  // On a busy machine the client may send so slowly that few requests meet a full server.
+  while (refused_count <= 100) {
+    Replies replies = Begin(400, "busy");
+    sent_count += 400;
+    for (auto& reply : replies) {
+      const grpc::StatusCode code = reply.get().code();
+      ok_count += code == grpc::StatusCode::OK ? 1 : 0;
+      refused_count += code == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+    }
   }
-  EXPECT_EQ(ok_count + refused_count, 400);
+  EXPECT_EQ(ok_count + refused_count, sent_count);
   EXPECT_GT(ok_count, 10);
-  EXPECT_GT(refused_count, 100);
   EXPECT_EQ(busy.servable->run_count(), ok_count);
 }
 
