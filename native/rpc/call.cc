@@ -408,7 +408,7 @@ const std::string& Call::peer() const { return connection_->peer(); }
 std::vector<std::string> Call::ClientNames() const { return connection_->ClientNames(); }
 
 base::Status Call::CheckIsWanted() const {
-  if (limits_->phase->is_cut_short.load(std::memory_order_relaxed)) {
+  if (limits_->is_cut_short->load(std::memory_order_relaxed)) {
     return {base::Code::kUnavailable,
             "the server stopped before the request ran; use another server"};
   }

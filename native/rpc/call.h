@@ -28,12 +28,6 @@ class Call;
 class Connection;
 class RequestThreads;
 
-// How far the server's shutdown is.
-struct ServerPhase {
-  std::atomic<bool> is_stopping{false};   // what waits for a version is answered
-  std::atomic<bool> is_cut_short{false};  // no request is run any more
-};
-
 // The limits and services that all calls of a server share. A call may outlive the server: it needs
 // `threads` only while it is open.
 struct CallLimits {
@@ -44,7 +38,7 @@ struct CallLimits {
   int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version
   int64_t request_ns_max = 0;         // the deadline of a limited call without one; 0: none
   ReplyCompression reply_compression = ReplyCompression::kNone;
-  const ServerPhase* phase = nullptr;
+  const std::atomic<bool>* is_cut_short = nullptr;  // a stop runs no further request
   RequestThreads* threads = nullptr;
 };
 
@@ -132,7 +126,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   base::Status EndRequest();
   // Returns true if Arrive has something to do.
   bool is_due() const { return is_due_; }
-  // Ends the call: its stream is closed, and nobody waits for its answer.
+  // Ends the call: its stream is closed, and its client waits for no answer.
   void Close(int64_t now_ns);
   bool has_ended_request() const { return has_ended_request_; }
   void MarkRequestEnded() { has_ended_request_ = true; }
@@ -162,7 +156,6 @@ class Call final : public std::enable_shared_from_this<Call> {
   struct Outgoing {
     bool is_submitted = false;  // nghttp2 has the headers and the data provider
     bool is_deferred = false;   // the provider waits for more
-    bool is_refused = false;    // more data of the client is dropped
     std::deque<std::shared_ptr<OutMessage>> messages;
     size_t sent_bytes = 0;  // of the first message
     std::optional<base::Status> end;

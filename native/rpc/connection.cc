@@ -234,7 +234,7 @@ bool Connection::FeedSession(std::string_view bytes) {
 
 void Connection::AnswerForeigner(std::string_view bytes) {
   if (IsHttp1(bytes)) output_.Append(kHttp1Answer);
-  // No preface of HTTP/2 to somebody who does not speak it.
+  // A client that does not speak HTTP/2 gets no preface of it.
   (void)nghttp2_session_terminate_session(session_, NGHTTP2_PROTOCOL_ERROR);
   nghttp2_session_del(session_);
   session_ = nullptr;

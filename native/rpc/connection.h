@@ -25,7 +25,7 @@ namespace millpond::rpc {
 // The limits, methods and counts that the connections and calls of a server share. The control
 // plane may keep a rare call longer than the server, so all of them own it.
 struct Wire {
-  Wire() { calls.phase = &phase; }
+  Wire() { calls.is_cut_short = &is_cut_short; }
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
@@ -33,7 +33,7 @@ struct Wire {
   LimitCounts limit_counts;
   std::map<std::string, Method, std::less<>> methods;  // by path, like "/package.Service/Method"
   CallLimits calls;
-  ServerPhase phase;
+  std::atomic<bool> is_cut_short{false};
 
   std::atomic<int64_t> call_count{0};          // calls that live: begun, and not yet let go
   std::atomic<int64_t> arrived_call_count{0};  // of them, those whose request has arrived

@@ -56,14 +56,12 @@ void RequestThreads::AddThread(Role role, size_t index) {
   threads_.push_back(std::move(thread));
 }
 
-bool RequestThreads::TryAddThread(Role role) {
+void RequestThreads::TryAddThread(Role role) {
   try {
     AddThread(role, threads_.size());
   } catch (const std::system_error&) {
-    // No thread to be had: the next tick tries again.
-    return false;
+    // The system has no thread left: the next tick tries again.
   }
-  return true;
 }
 
 bool RequestThreads::PinToCores(bool is_pinned) {
@@ -84,7 +82,7 @@ void RequestThreads::Serve(Thread* self) {
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     if (self->CanRun() && queue_.size() > 0) {
-      if (self->now_ns - self->looked_ns >= kLookNs) Look(self, 0);
+      if (self->now_ns - self->looked_ns >= kLookNs) Look(self);
       if (RunNext(self)) {
         if (MayLeave(self)) break;
         continue;
@@ -113,8 +111,8 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (first != nullptr) Run(self, first);
 }
 
-void RequestThreads::Look(Thread* self, int timeout_ms) {
-  source_->HandleEvents(timeout_ms, &self->space, &self->arrived, nullptr);
+void RequestThreads::Look(Thread* self) {
+  source_->HandleEvents(0, &self->space, &self->arrived, nullptr);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   QueueArrived(self, 0);
 }
@@ -216,9 +214,9 @@ void RequestThreads::Relieve() {
     has_acceptor = has_acceptor || !thread->CanRun();
   }
   if (running_count < max_count_) {
-    (void)TryAddThread(Role::kRelief);
+    TryAddThread(Role::kRelief);
   } else if (!has_acceptor) {
-    (void)TryAddThread(Role::kAcceptor);
+    TryAddThread(Role::kAcceptor);
   }
 }
 

@@ -53,12 +53,12 @@ struct AwaitingCall {
 // more work than a wake-up costs. Between two runs a thread looks at the network every kLookNs, so
 // that each request that has arrived is known: admitted, queued or refused.
 //
-// A run that lasts (a big model, a batch of 30 s) holds up nobody: the connection is free as soon
-// as it was read. But if all threads are in such runs, nobody reads. So a watchdog looks every
-// kStallNs. If each thread has been busy with one request for as long, it starts another, up to a
-// limit. At the limit it starts one that runs no request: it reads, queues, refuses, and sees
-// cancellations, which end the runs. A thread that returns from a long run leaves if the others
-// suffice.
+// A run that lasts (a big model, a batch of 30 s) holds up no other request: the connection is free
+// as soon as it was read. But if all threads are in such runs, none of them reads. So a watchdog
+// looks every kStallNs. If each thread has been busy with one request for as long, it starts
+// another, up to a limit. At the limit it starts one that runs no request: it reads, queues,
+// refuses, and sees cancellations, which end the runs. A thread that returns from a long run leaves
+// if the others suffice.
 //
 // Long runs of one model get no more than a share of the threads. While a model has its share, the
 // queue holds its other requests back, and requests to other models pass.
@@ -95,8 +95,6 @@ class RequestThreads {
   // Runs what waits for a version within kStallNs; nothing waits any more.
   void ReleaseAwaiting() { is_releasing_ = true; }
 
-  // The requests that wait for a thread.
-  size_t queued_count() const { return queue_.size(); }
   // The requests that the queue refused because they would have waited too long.
   int64_t refused_count() const { return queue_.refused_count(); }
 
@@ -138,9 +136,9 @@ class RequestThreads {
   };
 
   void AddThread(Role role, size_t index);  // needs mutex_
-  bool TryAddThread(Role role);             // needs mutex_
+  void TryAddThread(Role role);             // needs mutex_
   void Serve(Thread* self);
-  void Look(Thread* self, int timeout_ms);
+  void Look(Thread* self);
   void WaitForEvents(Thread* self);
   bool RunNext(Thread* self);
   void Run(Thread* self, const std::shared_ptr<Call>& call);

@@ -92,7 +92,8 @@ size_t ThreadCount(const ServerOptions& options) {
 }
 
 CallLimits CallLimitsOf(const ServerOptions& options,
-                        std::shared_ptr<servable::Admission> admission, const ServerPhase* phase) {
+                        std::shared_ptr<servable::Admission> admission,
+                        const std::atomic<bool>* is_cut_short) {
   CallLimits limits;
   limits.admission = std::move(admission);
   limits.budget = options.budget;
@@ -101,7 +102,7 @@ CallLimits CallLimitsOf(const ServerOptions& options,
   limits.first_version_wait_ns = options.first_version_wait_ns;
   limits.request_ns_max = options.request_ns_max;
   limits.reply_compression = options.reply_compression;
-  limits.phase = phase;
+  limits.is_cut_short = is_cut_short;
   return limits;
 }
 
@@ -143,7 +144,7 @@ struct Server::State {
         admission(AdmissionOf(options)),
         parts{map, statistics.get(), options.spans.get()} {
     wire->limits = WithChannelArguments(options.limits, options.channel_arguments);
-    wire->calls = CallLimitsOf(options, admission, &wire->phase);
+    wire->calls = CallLimitsOf(options, admission, &wire->is_cut_short);
   }
 
   void AddMethods();
@@ -294,7 +295,6 @@ bool Server::Shutdown(int64_t drain_ns) {
   }
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
   state_->network.StopListening();
-  state_->wire->phase.is_stopping = true;
   state_->threads->ReleaseAwaiting();
   state_->network.SayGoodbye();
   // A client sends until it has read the goodbye; its connection ends when its calls are answered
@@ -303,7 +303,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   state_->WaitForQuiet(std::min(left_ns, kGoodbyeNs));
   state_->has_drained =
       state_->WaitForLastCall(std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0));
-  state_->wire->phase.is_cut_short = !*state_->has_drained;
+  state_->wire->is_cut_short = !*state_->has_drained;
   if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kGoodbyeNs);
   state_->rare_calls.Close();
   state_->network.CloseAll();

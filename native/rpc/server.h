@@ -38,7 +38,7 @@ struct ServerOptions {
   int64_t first_version_wait_ns = 0;
   int64_t max_message_bytes = INT32_MAX;  // of a request
   size_t reply_bytes_max = base::kMaxReplyBytes;
-  // Counts the bytes under way, together with those over HTTP; null: nobody counts them.
+  // Counts the bytes under way, together with those over HTTP; null: they are not counted.
   std::shared_ptr<base::ByteBudget> budget;
   WireLimits limits;
   // gRPC's channel arguments, by name, like "grpc.keepalive_time_ms". They replace `limits`; see
