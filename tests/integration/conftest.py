@@ -22,6 +22,7 @@ from serving import ModelServer  # noqa: E402  (found through the path above)
 from tests.integration import exports  # noqa: E402
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
+from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
 WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
@@ -97,6 +98,20 @@ def echo_export(export_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def slow_export(export_path: Path) -> Path:
     return exports.export_slow(export_path / "slow")
+
+
+@pytest.fixture(scope="module")
+def start_wire(
+    start_module_server: StartServer,
+    echo_export: Path,
+    slow_export: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> StartWire:
+    """Starts a server of the models `echo` and `slow` with a given security."""
+    models = {"echo": echo_export, "slow": slow_export}
+    return lambda security: start_wire_server(
+        start_module_server, models, tmp_path_factory.mktemp("wire"), security
+    )
 
 
 @pytest.fixture(scope="session")

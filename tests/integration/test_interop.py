@@ -5,7 +5,6 @@ streams of clients and for authentication by tokens do not apply to this server.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -23,13 +22,13 @@ from tests.integration.clients import (
     health_status,
     predict_request,
 )
-from tests.integration.conftest import StartServer
 from tests.integration.grpcio_modes import MODES, Metadata, Mode, ModeClient, Outcome
 from tests.integration.wire_servers import (
+    StartWire,
     WireServer,
     echo_bytes_request,
+    is_echo,
     sleep_request,
-    start_wire_server,
 )
 
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -39,16 +38,8 @@ OK = grpc.StatusCode.OK
 
 
 @pytest.fixture(scope="module", params=["plain", "mtls"])
-def wire(
-    request: pytest.FixtureRequest,
-    start_module_server: StartServer,
-    echo_export: Path,
-    slow_export: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> WireServer:
-    exports = {"echo": echo_export, "slow": slow_export}
-    directory = tmp_path_factory.mktemp("wire")
-    return start_wire_server(start_module_server, exports, directory, request.param)
+def wire(request: pytest.FixtureRequest, start_wire: StartWire) -> WireServer:
+    return start_wire(request.param)
 
 
 @pytest.fixture(params=list(MODES))
@@ -65,9 +56,7 @@ def client(wire: WireServer, mode: Mode) -> Iterator[ModeClient]:
 def assert_is_echo(outcome: Outcome, request: bytes) -> None:
     """Asserts that the answer to an `echo_bytes_request` has its bytes."""
     assert (outcome.code, outcome.details) == (OK, "")
-    sent = predict_pb2.PredictRequest.FromString(request).inputs["x"]
-    answer = predict_pb2.PredictResponse.FromString(outcome.reply).outputs["y"]
-    np.testing.assert_array_equal(array(answer), array(sent))
+    assert is_echo(outcome.reply, request)
 
 
 def assert_is_answered(client: ModeClient) -> None:

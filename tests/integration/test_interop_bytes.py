@@ -21,7 +21,7 @@ from serving.base.protos import predict_pb2
 from tests.integration.clients import HEALTH_CHECK, PREDICT, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.grpcio_modes import MODES
-from tests.integration.wire_servers import WireServer, sleep_request, start_wire_server
+from tests.integration.wire_servers import StartWire, WireServer, sleep_request, start_wire_server
 
 OK, DEADLINE_EXCEEDED, NOT_FOUND, UNIMPLEMENTED, INTERNAL = "0", "4", "5", "12", "13"
 # Large enough to be compressed.
@@ -36,16 +36,8 @@ DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
-def wire(
-    request: pytest.FixtureRequest,
-    start_module_server: StartServer,
-    echo_export: Path,
-    slow_export: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> WireServer:
-    exports = {"echo": echo_export, "slow": slow_export}
-    directory = tmp_path_factory.mktemp("wire")
-    return start_wire_server(start_module_server, exports, directory, request.param)
+def wire(request: pytest.FixtureRequest, start_wire: StartWire) -> WireServer:
+    return start_wire(request.param)
 
 
 @dataclass

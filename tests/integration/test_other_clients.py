@@ -22,23 +22,22 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
-from serving.base.protos import predict_pb2
 from tests.integration.clients import (
     HEALTH_WATCH,
     PREDICT,
     SERVING,
-    array,
     health_request,
     health_status,
     predict_request,
 )
-from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.conftest import REPOSITORY
 from tests.integration.kserve_clients import DENSE, IDS, echo_inputs
 from tests.integration.wire_servers import (
+    StartWire,
     WireServer,
     echo_bytes_request,
+    is_echo,
     sleep_request,
-    start_wire_server,
 )
 
 LARGE_BYTES = 5_000_000
@@ -47,22 +46,8 @@ UNKNOWN = predict_request("größe ☺", {"x": np.float32(1)}).SerializeToString
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
-def wire(
-    request: pytest.FixtureRequest,
-    start_module_server: StartServer,
-    echo_export: Path,
-    slow_export: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> WireServer:
-    exports = {"echo": echo_export, "slow": slow_export}
-    directory = tmp_path_factory.mktemp("wire")
-    return start_wire_server(start_module_server, exports, directory, request.param)
-
-
-def is_echo(reply: bytes, request: bytes) -> bool:
-    sent = predict_pb2.PredictRequest.FromString(request).inputs["x"]
-    answer = predict_pb2.PredictResponse.FromString(reply).outputs["y"]
-    return bool(np.array_equal(array(answer), array(sent)))
+def wire(request: pytest.FixtureRequest, start_wire: StartWire) -> WireServer:
+    return start_wire(request.param)
 
 
 # grpclib

@@ -1,7 +1,7 @@
 """Servers for the tests of the wire: without TLS, with TLS, and with TLS for both sides."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 
 from serving import ModelServer
-from tests.integration.clients import TIMEOUT_SECONDS, predict_request
-from tests.integration.conftest import StartServer
+from serving.base.protos import predict_pb2
+from tests.integration.clients import TIMEOUT_SECONDS, array, predict_request
 from tests.integration.exports import drop
 from tests.unit.pem import Identity, config_text, make_identity
 
@@ -57,8 +57,12 @@ class WireServer:
         return self.directory / "server.crt" if self.trusted else None
 
 
+StartWire = Callable[[str], WireServer]
+"""Takes the security: `plain`, `tls` or `mtls`."""
+
+
 def start_wire_server(
-    start: StartServer,
+    start: Callable[..., ModelServer],
     exports: Mapping[str, Path],
     directory: Path,
     security: str,
@@ -103,6 +107,13 @@ def echo_bytes_request(size: int, seed: int = 7, period: int | None = None) -> b
     request = predict_request("echo", {"x": values}, signature_name="echo_uint8")
     message: bytes = request.SerializeToString()
     return message
+
+
+def is_echo(reply: bytes, request: bytes) -> bool:
+    """Returns True if the reply to an `echo_bytes_request` has its bytes."""
+    sent = predict_pb2.PredictRequest.FromString(request).inputs["x"]
+    answer = predict_pb2.PredictResponse.FromString(reply).outputs["y"]
+    return bool(np.array_equal(array(answer), array(sent)))
 
 
 def sleep_request(seconds: float) -> bytes:
