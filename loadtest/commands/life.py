@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.options import Command, positive, positive_integer, writable_file
+from loadtest.commands.options import Command, add_json_option, positive, positive_integer
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
 from loadtest.drive.version_series import VersionSeries
 from loadtest.measure.life_slow_request import SlowRequestSetup, measure_slow_request
@@ -54,9 +54,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=positive, default=300, metavar="R", help="requests per second meanwhile"
     )
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:

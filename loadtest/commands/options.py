@@ -111,6 +111,11 @@ def add_load_options(parser: argparse.ArgumentParser, default_rate: float | None
         default=DEFAULT_TABLE_ROWS,
         help="rows of each of the model's tables, on which its answers depend",
     )
+    add_json_option(parser)
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for the file with the figures."""
     parser.add_argument(
         "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )

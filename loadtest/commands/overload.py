@@ -1,7 +1,7 @@
 """`overload`: the answers in time, and the refusals, of a server that gets more than it can do."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,10 @@ from rich.table import Table
 
 from loadtest.commands.options import (
     Command,
+    add_json_option,
     add_models_option,
     positive,
     positive_integer,
-    writable_file,
 )
 from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.generator import Generator
@@ -48,9 +48,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="deadline of each request in seconds; default 1",
     )
     parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -110,19 +108,25 @@ def _shown(outcome: Outcome, capacity: float) -> dict[str, Any]:
 
 
 def _table(report: Mapping[str, Any]) -> Table:
-    columns: Sequence[str] = (
-        *("rate", "requests/s", "answered/s", "of capacity", "p50 ms", "p99 ms"),
-        *("refused", "their p50 ms", "their p99 ms", "failed"),
-    )
-    table = Table(*columns, title="overload")
+    table = Table(title="overload")
     for share, shown in report["rates"].items():
         answered, refused = shown["answered"], shown["refused"]
-        table.add_row(
-            *(share, f"{shown['rate_per_second']:,.0f}", f"{shown['goodput_per_second']:,.0f}"),
-            *(f"{shown['goodput_share']:.0%}", number(answered["p50_ms"])),
-            *(number(answered["p99_ms"]), f"{refused['count']:,}", number(refused["p50_ms"])),
-            *(number(refused["p99_ms"]), f"{shown['failed_count']:,}"),
-        )
+        cells = {
+            "rate": share,
+            "requests/s": f"{shown['rate_per_second']:,.0f}",
+            "answered/s": f"{shown['goodput_per_second']:,.0f}",
+            "of capacity": f"{shown['goodput_share']:.0%}",
+            "p50 ms": number(answered["p50_ms"]),
+            "p99 ms": number(answered["p99_ms"]),
+            "refused": f"{refused['count']:,}",
+            "their p50 ms": number(refused["p50_ms"]),
+            "their p99 ms": number(refused["p99_ms"]),
+            "failed": f"{shown['failed_count']:,}",
+        }
+        if not table.columns:
+            for name in cells:
+                table.add_column(name)
+        table.add_row(*cells.values())
     return table
 
 

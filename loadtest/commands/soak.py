@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.options import Command, positive, writable_file
+from loadtest.commands.options import Command, add_json_option, positive
 from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.generator import Generator
 from loadtest.drive.soak_events import (
@@ -82,9 +82,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="--load_jitter_seconds of the server, default 1",
     )
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def live(world: World, minutes: float, is_enough: Callable[[], bool]) -> None:

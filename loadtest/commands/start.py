@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.options import Command, positive_integer, writable_file
+from loadtest.commands.options import Command, add_json_option, positive_integer
 from loadtest.drive.small_model import config_text, write_small_models
 from loadtest.report.tables import write_json
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
@@ -87,9 +87,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a further flag of the server, without its dashes; may be repeated",
     )
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:

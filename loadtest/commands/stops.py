@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from loadtest.commands.options import Command, positive_integer, writable_file
+from loadtest.commands.options import Command, add_json_option, positive_integer
 from loadtest.drive.generator import Generator
 from loadtest.drive.small_model import write_small_models
 from loadtest.measure.outcome_figures import error_messages
@@ -48,9 +48,7 @@ class Stops:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stops", type=positive_integer, default=10, help="default 10")
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.options import Command, writable_file
+from loadtest.commands.options import Command, add_json_option
 from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.measure.process_memory import resident
 from loadtest.measure.swaps import is_unloaded
@@ -63,9 +63,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep the exported model in DIR; default: not kept",
     )
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:

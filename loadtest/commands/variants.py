@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from loadtest.commands.options import add_models_option, positive, positive_integer, writable_file
+from loadtest.commands.options import add_json_option, add_models_option, positive, positive_integer
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import ChannelOptions, Generator
 from loadtest.measure.latency import figures, ratio
@@ -83,9 +83,7 @@ def add_variant_options(parser: argparse.ArgumentParser) -> None:
         help="seconds of each open loop; default 10",
     )
     parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
-    )
+    add_json_option(parser)
 
 
 def measure_variants(
