@@ -244,6 +244,9 @@ void Connection::AnswerForeigner(std::string_view bytes) {
 
 void Connection::Flush() {
   if (is_closed() || session_ == nullptr) return;
+  // A client that speaks HTTP/1 would read the first frames as its answer, so the client begins.
+  // RFC 9113, 3.4, makes each client send its preface without waiting for the server's.
+  if (!has_preface_ && goodbye_ns_ == 0) return;
   while (true) {
     while (output_.size() < kOutputBytesMax) {
       const uint8_t* data = nullptr;

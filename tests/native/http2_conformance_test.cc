@@ -314,8 +314,11 @@ TEST_F(WireTest, BytesMayComeOneByOne) {
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
 
+// Also if the server has accepted the connection before the client's first byte: a frame of HTTP/2
+// before the sentence would be the answer that the client sees.
 TEST_F(WireTest, Http1IsAnsweredWithASentence) {
   RawHttp2 connection(port());
+  EXPECT_FALSE(connection.IsReadableWithin(100));
   connection.Send("GET /v1/models HTTP/1.1\r\nhost: test\r\n\r\n");
   const std::string answer = connection.Rest();
   EXPECT_EQ(answer.substr(0, 12), "HTTP/1.1 400");

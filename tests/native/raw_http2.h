@@ -144,6 +144,11 @@ class RawHttp2 {
     while (poll(&readable, 1, pause_ms) > 0 && recv(fd_, block, sizeof block, MSG_DONTWAIT) > 0) {
     }
   }
+  // Returns true if bytes, or the end, come within `patience_ms`. Reads nothing.
+  bool IsReadableWithin(int patience_ms) const {
+    pollfd readable = {fd_, POLLIN, 0};
+    return poll(&readable, 1, patience_ms) > 0;
+  }
   // Sends no more, and can still read.
   void EndWrites() const { (void)shutdown(fd_, SHUT_WR); }
 
