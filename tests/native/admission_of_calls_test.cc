@@ -229,8 +229,8 @@ TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
   int sent_count = 0;
   int ok_count = 0;
   int refused_count = 0;
-  // On a busy machine the client may send so slowly that few requests meet a full server.
-  while (refused_count <= 100) {
+  // On a busy machine few requests of a burst meet a full server, or few get in.
+  while (refused_count <= 100 || ok_count <= 10) {
     Replies replies = Begin(400, "busy");
     sent_count += 400;
     for (auto& reply : replies) {
@@ -240,7 +240,6 @@ TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
     }
   }
   EXPECT_EQ(ok_count + refused_count, sent_count);
-  EXPECT_GT(ok_count, 10);
   EXPECT_EQ(busy.servable->run_count(), ok_count);
 }
 
