@@ -23,6 +23,32 @@ Transport::Result ResultOf(ssize_t returned) {
   return {may_come ? Transport::State::kWouldBlock : Transport::State::kClosed, 0};
 }
 
+// OpenSSL's socket writes with write(), which ends the process with SIGPIPE if the client has gone.
+int SendWithoutSignal(BIO* bio, const char* bytes, size_t size, size_t* sent) {
+  BIO_clear_retry_flags(bio);
+  const Transport::Result result =
+      ResultOf(send(static_cast<int>(BIO_get_fd(bio, nullptr)), bytes, size, MSG_NOSIGNAL));
+  *sent = result.bytes;
+  if (result.state == Transport::State::kWouldBlock) BIO_set_retry_write(bio);
+  return result.state == Transport::State::kOk ? 1 : 0;
+}
+
+const BIO_METHOD* SocketMethod() {
+  static const BIO_METHOD* const method = [] {
+    const BIO_METHOD* const socket = BIO_s_socket();
+    BIO_METHOD* const made =
+        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK | BIO_TYPE_DESCRIPTOR,
+                     "socket without SIGPIPE");
+    BIO_meth_set_write_ex(made, SendWithoutSignal);
+    BIO_meth_set_read(made, BIO_meth_get_read(socket));
+    BIO_meth_set_ctrl(made, BIO_meth_get_ctrl(socket));
+    BIO_meth_set_create(made, BIO_meth_get_create(socket));
+    BIO_meth_set_destroy(made, BIO_meth_get_destroy(socket));
+    return made;
+  }();
+  return method;
+}
+
 void AddName(const ASN1_STRING* text, std::vector<std::string>* names) {
   unsigned char* utf8 = nullptr;
   const int size = ASN1_STRING_to_UTF8(&utf8, text);
@@ -57,7 +83,9 @@ void AddAlternativeNames(const X509* certificate, std::vector<std::string>* name
 Transport::Transport(int fd, const std::shared_ptr<SSL_CTX>& context) : fd_(fd) {
   if (context == nullptr) return;
   tls_.reset(SSL_new(context.get()));
-  SSL_set_fd(tls_.get(), fd_);
+  BIO* const socket = BIO_new(SocketMethod());
+  BIO_set_fd(socket, fd_, BIO_NOCLOSE);
+  SSL_set_bio(tls_.get(), socket, socket);
   SSL_set_accept_state(tls_.get());
 }
 

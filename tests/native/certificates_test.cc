@@ -2,7 +2,12 @@
 
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +15,7 @@
 #include <sstream>
 #include <string>
 
+#include "native/rpc/transport.h"
 #include "tests/native/served_models.h"
 #include "tests/native/temporary_directory.h"
 
@@ -139,6 +145,35 @@ TEST_F(CertificatesTest, ReplacedCertificatesThatAreRefusedLeaveTheOldOnes) {
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
   certificates_->Replace({"no key", "no certificate", ""});
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
+}
+
+// SIGPIPE ends a process that does not ignore it. Here the signal is blocked, so that it would wait
+// where the test can see it.
+TEST(TransportTest, WriteToATlsClientThatHasGoneRaisesNoSignal) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const ServerCertificates certificates({First().key, First().certificate, ""}, false);
+  Transport server(ends[0], certificates.context());
+  {
+    const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
+                                                               SSL_CTX_free);
+    const std::unique_ptr<SSL, void (*)(SSL*)> client(SSL_new(context.get()), SSL_free);
+    SSL_set_fd(client.get(), ends[1]);
+    char byte = 0;
+    while (SSL_connect(client.get()) != 1) (void)server.Read(&byte, 1);
+    (void)server.Read(&byte, 1);
+  }
+  close(ends[1]);
+  sigset_t pipe_signal;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, nullptr);
+  std::string text = "an answer";
+  const iovec piece = {text.data(), text.size()};
+  EXPECT_EQ(server.Write(&piece, 1).state, Transport::State::kClosed);
+  sigset_t waiting;
+  sigpending(&waiting);
+  EXPECT_FALSE(sigismember(&waiting, SIGPIPE));
 }
 
 }  // namespace
