@@ -323,6 +323,7 @@ void Call::Refuse(const base::Status& status) {
   // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
   out.pushback_ms = limits_->admission->NextPushbackMs();
   method_->handler->RecordRefusal(*this, status.code());
+  FreeRequest();
   Fail(status);
 }
 
@@ -335,8 +336,11 @@ void Call::RefuseForDelay() {
            " of its deadline; try again later, or use another server"});
 }
 
-void Call::RecordRefusal(base::Code code) const {
-  if (method_ != nullptr) method_->handler->RecordRefusal(*this, code);
+void Call::RefuseArriving(base::Code code) {
+  if (method_ == nullptr) return;
+  method_->handler->RecordRefusal(*this, code);
+  // Another thread may be at the messages of a stream.
+  if (method_->kind != MethodKind::kBidiStreaming) FreeRequest();
 }
 
 void Call::Read() {

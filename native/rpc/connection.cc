@@ -519,7 +519,7 @@ bool Connection::Send(Call* call, std::shared_ptr<OutMessage> message, size_t me
 }
 
 void Connection::RefuseCall(Call* call, const base::Status& status) {
-  call->RecordRefusal(status.code());
+  call->RefuseArriving(status.code());
   EndCall(call, status);
 }
 
