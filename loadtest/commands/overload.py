@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,33 @@ from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.generator import Generator
 from loadtest.measure.latency import figures
 from loadtest.measure.outcome_figures import error_messages, latencies_ns
-from loadtest.measure.saturation import saturation_rate
+from loadtest.measure.processor_time import CoreShares, with_core_shares
+from loadtest.measure.saturation import closed_loop_rate, saturation_rate
 from loadtest.plan.arrivals import poisson
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
 from loadtest.report.report import machine
-from loadtest.report.tables import number, write_json
-from serving.base.clock import NS_PER_SECOND
+from loadtest.report.tables import cores_line, number, write_json
+from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
 from serving.server.model_server import ModelServer
 
 SHARES = (0.8, 1.0, 1.6, 2.0)
 """The rates, as shares of the highest rate in closed loop."""
+
+_CAPACITY_REQUEST_COUNT = 3_000
+
+
+@dataclass(frozen=True)
+class RateRun:
+    """One rate, between two measurements of the capacity: a machine that slows down meanwhile does
+    not count as the server's loss.
+    """
+
+    outcome: Outcome
+    cores: CoreShares
+    capacity: float
+    """Requests per second in closed loop: the mean of right before and right after."""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,52 +73,59 @@ def _run(parsed: argparse.Namespace) -> int:
         load = CtrLoad(MODEL_NAME, rows=parsed.rows, table_rows=parsed.table_rows, seed=1)
         with ModelServer(model_name=MODEL_NAME, base_path=model.base_path) as server:
             server.wait_until_available(MODEL_NAME, 1)
-            capacity = saturation_rate(server.target, load)
-            console.print(f"capacity: {capacity:,.0f} requests/s in closed loop")
-            outcomes = {
-                share: _send(server.target, load, capacity * share, parsed) for share in SHARES
-            }
-    report = overload_report(outcomes, capacity)
+            saturation_rate(server.target, load)
+            runs = {share: _run_rate(server, load, share, parsed) for share in SHARES}
+    report = overload_report(runs)
     console.print(_table(report))
-    for message in error_messages(list(outcomes.values())):
+    for share, shown in report["rates"].items():
+        console.print(f"{share}: {cores_line(shown['cores'])}", highlight=False)
+    outcomes = [run.outcome for run in runs.values()]
+    for message in error_messages(outcomes):
         console.print(f"  {message}", markup=False)
-    wrong_count = sum(load.wrong_count(outcome) for outcome in outcomes.values())
+    wrong_count = sum(load.wrong_count(outcome) for outcome in outcomes)
     console.print(f"wrong answers {wrong_count}")
     write_json(parsed.json, report)
     return 1 if wrong_count else 0
 
 
-def _send(target: str, load: CtrLoad, rate: float, parsed: argparse.Namespace) -> Outcome:
-    plan = load.plan(poisson(rate, parsed.seconds, seed=2), seed=2)
+def _run_rate(
+    server: ModelServer, load: CtrLoad, share: float, parsed: argparse.Namespace
+) -> RateRun:
+    before = closed_loop_rate(server.target, load, _CAPACITY_REQUEST_COUNT)
+    plan = load.plan(poisson(before * share, parsed.seconds, seed=2), seed=2)
     plan = replace(plan, deadline_ns=round(parsed.deadline * NS_PER_SECOND))
-    with Generator(plan, target) as generator:
-        return generator.finish()
+    with Generator(plan, server.target) as generator:
+        outcome, cores = with_core_shares(server.process_id, SystemClock(), generator.finish)
+    after = closed_loop_rate(server.target, load, _CAPACITY_REQUEST_COUNT)
+    return RateRun(outcome, cores, (before + after) / 2)
 
 
-def overload_report(outcomes: Mapping[float, Outcome], capacity: float) -> dict[str, Any]:
-    """Returns for each share of `capacity` the answers in time, and the latencies of answers and
-    refusals.
+def overload_report(runs: Mapping[float, RateRun]) -> dict[str, Any]:
+    """Returns for each rate the answers in time as a share of the capacity, the latencies of answers
+    and refusals, and the use of the cores.
     """
     return {
-        "capacity_per_second": round(capacity, 1),
-        "rates": {f"{share:g}": _shown(outcome, capacity) for share, outcome in outcomes.items()},
+        "rates": {f"{share:g}": _shown(run) for share, run in runs.items()},
         "machine": machine(),
     }
 
 
-def _shown(outcome: Outcome, capacity: float) -> dict[str, Any]:
+def _shown(run: RateRun) -> dict[str, Any]:
+    outcome = run.outcome
     latency_ns = latencies_ns(outcome)
     is_answered = outcome.codes == StatusCode.OK
     is_refused = outcome.codes == StatusCode.RESOURCE_EXHAUSTED
     seconds = int(np.ptp(outcome.scheduled_ns)) / NS_PER_SECOND
     goodput = float(is_answered.sum()) / seconds
     return {
+        "capacity_per_second": round(run.capacity, 1),
         "rate_per_second": round(len(outcome.codes) / seconds, 1),
         "goodput_per_second": round(goodput, 1),
-        "goodput_share": round(goodput / capacity, 3),
+        "goodput_share": round(goodput / run.capacity, 3),
         "answered": figures(latency_ns[is_answered]),
         "refused": figures(latency_ns[is_refused]),
         "failed_count": int((~is_answered & ~is_refused).sum()),
+        "cores": asdict(run.cores),
     }
 
 
@@ -113,6 +135,7 @@ def _table(report: Mapping[str, Any]) -> Table:
         answered, refused = shown["answered"], shown["refused"]
         cells = {
             "rate": share,
+            "capacity/s": f"{shown['capacity_per_second']:,.0f}",
             "requests/s": f"{shown['rate_per_second']:,.0f}",
             "answered/s": f"{shown['goodput_per_second']:,.0f}",
             "of capacity": f"{shown['goodput_share']:.0%}",

@@ -134,7 +134,7 @@ void RequestThreads::WakeIfWorth(const Thread& self) {
 }
 
 bool RequestThreads::RunNext(Thread* self) {
-  const std::shared_ptr<Call> call = queue_.Take();
+  const std::shared_ptr<Call> call = queue_.Take(self->now_ns);
   if (call == nullptr) return false;
   // Another thread takes the rest if this run lasts.
   WakeIfWorth(*self);

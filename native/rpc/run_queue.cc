@@ -1,5 +1,6 @@
 #include "native/rpc/run_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace millpond::rpc {
@@ -30,8 +31,11 @@ bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
   if (now_ns - filled_ns_ < kStandingNs) return false;
   const int64_t deadline_ns = call.run_context().deadline_ns;
   if (deadline_ns == tensor::RunContext::kNoDeadline) return false;
-  const int64_t delay_ns = now_ns - queue_.front().since_ns;
-  return delay_ns > (deadline_ns - now_ns) / kDelayShare;
+  return ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
+}
+
+int64_t RunQueue::ExpectedWaitNs(int64_t now_ns) const {
+  return std::max(now_ns - queue_.front().since_ns, static_cast<int64_t>(queue_.size()) * pace_ns_);
 }
 
 void RunQueue::Push(std::shared_ptr<Call> call, int64_t now_ns) {
@@ -40,7 +44,7 @@ void RunQueue::Push(std::shared_ptr<Call> call, int64_t now_ns) {
   size_.store(queue_.size());
 }
 
-std::shared_ptr<Call> RunQueue::Take() {
+std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<Call> taken;
   while (taken == nullptr && !queue_.empty()) {
@@ -49,6 +53,10 @@ std::shared_ptr<Call> RunQueue::Take() {
     if (!models_.empty() && models_.count(taken->ModelName()) > 0) {
       held_back_.push_back(std::move(taken));
     }
+  }
+  if (taken != nullptr) {
+    if (taken_ns_ != 0) pace_ns_ += (now_ns - taken_ns_ - pace_ns_) / kPaceCount;
+    taken_ns_ = queue_.empty() ? 0 : now_ns;
   }
   size_.store(queue_.size());
   return taken;

@@ -18,18 +18,24 @@ namespace millpond::rpc {
 //
 // A queue that empties now and then is a burst, and serves all of it. A queue that has not emptied
 // for kStandingNs is an overload: whatever joins it waits as long as what joined before it, and the
-// answers of all come late. Then the queue refuses a request at once if the oldest request has
-// waited longer than 1/kDelayShare of the time that the new request's deadline leaves. So the
-// requests that are answered are answered early, and clients learn at once that they should use
-// another server. This is the rule of CoDel (RFC 8289), with a target that the client chooses: a
-// request with a distant deadline may wait, and a request without a deadline always may. A short
-// queue refuses nothing: runs that last seconds make everyone wait, also without an overload.
+// answers of all come late. Then the queue refuses a request at once if it would wait longer than
+// 1/kDelayShare of the time that its deadline leaves. So the requests that are answered are
+// answered early, and clients learn at once that they should use another server. The rule follows
+// CoDel (RFC 8289), with a target that the client chooses: a request with a distant deadline may
+// wait, and a request without a deadline always may. A short queue refuses nothing: runs that last
+// seconds make everyone wait, also without an overload.
+//
+// A request would wait as long as the queue needs for those before it, at the pace of the last
+// requests taken, and no less than the oldest has waited already. The age of the oldest alone would
+// let twice the load wait twice as long as it may: the queue grows while the oldest is young.
 //
 // Thread: any.
 class RunQueue {
  public:
   static constexpr int64_t kStandingNs = 100'000'000;
   static constexpr int64_t kDelayShare = 10;
+  // The requests over which the pace is smoothed.
+  static constexpr int64_t kPaceCount = 32;
 
   // A queue of fewer than `short_count` requests is short.
   explicit RunQueue(size_t short_count) : short_count_(short_count) {}
@@ -41,7 +47,7 @@ class RunQueue {
   // Adds a request that was in the queue before. The queue does not refuse it.
   void AddAgain(std::shared_ptr<Call> call, int64_t now_ns);
   // Returns the oldest request whose model may run now; null if there is none.
-  std::shared_ptr<Call> Take();
+  std::shared_ptr<Call> Take(int64_t now_ns);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests are held back and pass no other request of their model.
   void HoldBack(std::set<std::string> models, int64_t now_ns);
@@ -59,6 +65,7 @@ class RunQueue {
   };
 
   bool IsTooLate(const Call& call, int64_t now_ns) const;  // needs mutex_
+  int64_t ExpectedWaitNs(int64_t now_ns) const;            // needs mutex_
   void Push(std::shared_ptr<Call> call, int64_t now_ns);   // needs mutex_
 
   const size_t short_count_;
@@ -67,6 +74,8 @@ class RunQueue {
   std::vector<std::shared_ptr<Call>> held_back_;
   std::set<std::string> models_;  // that are held back
   int64_t filled_ns_ = 0;         // when the queue was last empty
+  int64_t taken_ns_ = 0;          // when the last request was taken; 0: the queue was empty since
+  int64_t pace_ns_ = 0;           // from one request taken to the next
   alignas(64) std::atomic<size_t> size_{0};
   std::atomic<bool> holds_back_{false};
   std::atomic<int64_t> refused_count_{0};

@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -55,7 +57,7 @@ class RunQueueTest : public ::testing::Test {
     return queue_.Add(calls.begin(), calls.end(), now_ns_).empty();
   }
   std::string TakeModel() {
-    const std::shared_ptr<Call> call = queue_.Take();
+    const std::shared_ptr<Call> call = queue_.Take(now_ns_);
     return call == nullptr ? "" : call->PeekModelName();
   }
   // Lets time pass in a queue of one request that never empties.
@@ -94,6 +96,40 @@ TEST_F(RunQueueTest, OverloadRefusesWhatWouldWaitTooLong) {
   EXPECT_TRUE(Add("201m"));
   EXPECT_TRUE(Add(""));
   EXPECT_EQ(queue_.refused_count(), 1);
+}
+
+// Twice the load, of which each request has 1 s: the requests that are answered wait for a tenth of
+// that at most, and a thread always has the next one. Over random arrivals.
+TEST_F(RunQueueTest, AnswersOfAnOverloadAreEarlyAndNoThreadIsIdle) {
+  constexpr int64_t kRunNs = 500'000;
+  constexpr int64_t kLongestNs = 1'000 * kMs / RunQueue::kDelayShare;
+  std::mt19937 random(1);
+  std::exponential_distribution<double> interval(2.0 / kRunNs);
+  std::map<const Call*, int64_t> begin_ns;
+  const int64_t start_ns = now_ns_;
+  double arrival_ns = static_cast<double>(start_ns);
+  int64_t longest_ns = 0;
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(Add("1S"));
+  for (int run = 0; run < 6'000; ++run) {
+    const int64_t end_ns = now_ns_ + kRunNs;
+    while (arrival_ns < static_cast<double>(end_ns)) {
+      now_ns_ = static_cast<int64_t>(arrival_ns);
+      std::vector<std::shared_ptr<Call>> calls = {NewCall("m", "1S")};
+      begin_ns[calls[0].get()] = now_ns_;
+      kept_.push_back(calls[0]);
+      (void)queue_.Add(calls.begin(), calls.end(), now_ns_);
+      arrival_ns += interval(random);
+    }
+    now_ns_ = end_ns;
+    const std::shared_ptr<Call> call = queue_.Take(now_ns_);
+    ASSERT_NE(call, nullptr);
+    // The first requests come before the overload is known to last.
+    const bool is_standing = begin_ns[call.get()] > start_ns + 3 * RunQueue::kStandingNs;
+    if (is_standing) longest_ns = std::max(longest_ns, now_ns_ - begin_ns[call.get()]);
+  }
+  EXPECT_GT(queue_.refused_count(), 4'000);
+  EXPECT_LT(longest_ns, kLongestNs + 10 * kMs);
+  EXPECT_GT(longest_ns, kLongestNs - 10 * kMs);
 }
 
 TEST_F(RunQueueTest, ShortQueueRefusesNothing) {
@@ -150,7 +186,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
     std::map<std::string, std::vector<const Call*>> added;
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&] {
-      const std::shared_ptr<Call> call = queue.Take();
+      const std::shared_ptr<Call> call = queue.Take(now_ns_);
       if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
       if (call != nullptr) kept_.push_back(call);
       return call != nullptr;
