@@ -144,8 +144,8 @@ class Call final : public std::enable_shared_from_this<Call> {
     is_answered_ = true;
     is_over_.store(true, std::memory_order_release);
   }
-  // The connection ends the call itself, with `code`. The memory of a request that is still arriving
-  // is free before the client learns of the end.
+  // The connection ends the call itself, with `code`. The memory of a request that is still
+  // arriving is free before the client learns of the end.
   void RefuseArriving(base::Code code);
   void Cancel(int64_t now_ns) { cancellation_.Cancel(now_ns); }
   // The bytes for which the call counts in Wire::open_call_bytes.

@@ -36,9 +36,8 @@ int SendWithoutSignal(BIO* bio, const char* bytes, size_t size, size_t* sent) {
 const BIO_METHOD* SocketMethod() {
   static const BIO_METHOD* const method = [] {
     const BIO_METHOD* const socket = BIO_s_socket();
-    BIO_METHOD* const made =
-        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK | BIO_TYPE_DESCRIPTOR,
-                     "socket without SIGPIPE");
+    BIO_METHOD* const made = BIO_meth_new(
+        BIO_get_new_index() | BIO_TYPE_SOURCE_SINK | BIO_TYPE_DESCRIPTOR, "socket without SIGPIPE");
     BIO_meth_set_write_ex(made, SendWithoutSignal);
     BIO_meth_set_read(made, BIO_meth_get_read(socket));
     BIO_meth_set_ctrl(made, BIO_meth_get_ctrl(socket));
