@@ -2,9 +2,10 @@
 server."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from loadtest.plan.plan import Outcome
@@ -21,7 +22,7 @@ _NICE_FIELD = 16
 
 @dataclass(frozen=True)
 class ProcessorTime:
-    """Processor time until one instant: of all processes, of one process, and stolen by other
+    """Processor time until one instant: of all processes, of the server's, and stolen by other
     machines.
     """
 
@@ -31,22 +32,33 @@ class ProcessorTime:
     stolen_ns: int
 
     @classmethod
-    def now(cls, process_id: int, at_ns: int) -> "ProcessorTime":
-        """Reads the times now. Raises OSError if the process has ended."""
+    def now(cls, process_ids: Iterable[int], at_ns: int) -> "ProcessorTime":
+        """Reads the times now. Raises OSError if one of the processes has ended."""
         stat = Path("/proc/stat").read_text()
-        return cls.parse(stat, Path(f"/proc/{process_id}/stat").read_text(), at_ns)
+        process_stats = [Path(f"/proc/{number}/stat").read_text() for number in process_ids]
+        return cls.parse(stat, process_stats, at_ns)
 
     @classmethod
-    def parse(cls, stat: str, process_stat: str, at_ns: int) -> "ProcessorTime":
-        """Parses the texts of /proc/stat and /proc/PID/stat."""
+    def parse(cls, stat: str, process_stats: Iterable[str], at_ns: int) -> "ProcessorTime":
+        """Parses the text of /proc/stat and that of /proc/PID/stat of each of the server's
+        processes.
+        """
         of_all = [int(word) for word in stat.splitlines()[0].split()[1:]]
-        of_process = process_stat.rpartition(")")[2].split()
         return cls(
             at_ns,
             busy_ns=sum(of_all[field] for field in _BUSY_FIELDS) * _NS_PER_TICK,
-            process_ns=sum(int(of_process[field]) for field in _PROCESS_FIELDS) * _NS_PER_TICK,
+            process_ns=sum(_process_ticks(text) for text in process_stats) * _NS_PER_TICK,
             stolen_ns=of_all[_STOLEN_FIELD] * _NS_PER_TICK,
         )
+
+
+def _fields(process_stat: str) -> Sequence[str]:
+    return process_stat.rpartition(")")[2].split()
+
+
+def _process_ticks(process_stat: str) -> int:
+    fields = _fields(process_stat)
+    return sum(int(fields[field]) for field in _PROCESS_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,18 @@ def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) 
     return CoreShares(*(round(share, 3) for share in shares))
 
 
+def with_processor_time(
+    process_ids: Sequence[int], clock: Clock, run: Callable[[], Outcome]
+) -> tuple[Outcome, ProcessorTime, ProcessorTime]:
+    """Returns what `run` returns, and the processor time at its begin and at its end.
+
+    The processes are the server's. Raises OSError if one of them has ended.
+    """
+    before = ProcessorTime.now(process_ids, clock.now_ns())
+    outcome = run()
+    return outcome, before, ProcessorTime.now(process_ids, clock.now_ns())
+
+
 def with_core_shares(
     process_id: int, clock: Clock, run: Callable[[], Outcome]
 ) -> tuple[Outcome, CoreShares]:
@@ -79,9 +103,7 @@ def with_core_shares(
 
     The process is the server. Raises OSError if it has ended.
     """
-    before = ProcessorTime.now(process_id, clock.now_ns())
-    outcome = run()
-    after = ProcessorTime.now(process_id, clock.now_ns())
+    outcome, before, after = with_processor_time([process_id], clock, run)
     return outcome, core_shares(before, after, outcome.cpu_ns)
 
 
@@ -93,10 +115,9 @@ def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
     times_ns = {}
     for stat in Path(f"/proc/{process_id}/task").glob("*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[_NICE_FIELD]) == nice:
-                ticks = sum(int(fields[field]) for field in _PROCESS_FIELDS)
-                times_ns[stat.parent.name] = ticks * _NS_PER_TICK
+            text = stat.read_text()
+            if int(_fields(text)[_NICE_FIELD]) == nice:
+                times_ns[stat.parent.name] = _process_ticks(text) * _NS_PER_TICK
     return times_ns
 
 
@@ -110,3 +131,9 @@ def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
 def worst_cores(runs: Iterable[CoreShares]) -> CoreShares:
     """Returns the shares of the run that was disturbed most."""
     return max(runs, key=lambda cores: cores.other + cores.stolen)
+
+
+def mean_cores(runs: Sequence[CoreShares]) -> CoreShares:
+    """Returns the mean shares of runs that took about the same time."""
+    columns = zip(*(astuple(cores) for cores in runs), strict=True)
+    return CoreShares(*(round(statistics.mean(column), 3) for column in columns))

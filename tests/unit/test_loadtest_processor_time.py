@@ -6,6 +6,7 @@ from loadtest.measure.processor_time import (
     CoreShares,
     ProcessorTime,
     core_shares,
+    mean_cores,
     spent_ns,
     thread_times_ns,
 )
@@ -18,14 +19,14 @@ TICK_NS = NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
 
 
 def test_processor_time_excludes_idle_and_wait():
-    time = ProcessorTime.parse(STAT, PROCESS_STAT, 5)
+    time = ProcessorTime.parse(STAT, [PROCESS_STAT, PROCESS_STAT], 5)
     assert time == ProcessorTime(
-        5, busy_ns=165 * TICK_NS, process_ns=42 * TICK_NS, stolen_ns=7 * TICK_NS
+        5, busy_ns=165 * TICK_NS, process_ns=84 * TICK_NS, stolen_ns=7 * TICK_NS
     )
 
 
 def test_processor_time_of_own_process_grows():
-    time = ProcessorTime.now(os.getpid(), 5)
+    time = ProcessorTime.now([os.getpid()], 5)
     assert time.busy_ns >= time.process_ns > 0
 
 
@@ -40,6 +41,12 @@ def test_core_shares_of_others_are_never_negative():
     before = ProcessorTime(0, busy_ns=0, process_ns=0, stolen_ns=0)
     after = ProcessorTime(1_000, busy_ns=100, process_ns=101, stolen_ns=0)
     assert core_shares(before, after, generator_ns=10).other == 0
+
+
+def test_mean_cores_are_those_of_each_column():
+    one = CoreShares(server=1, generator=0.2, other=0, stolen=0)
+    two = CoreShares(server=0.5, generator=0.2, other=0.1, stolen=0.3)
+    assert mean_cores([one, two]) == CoreShares(0.75, 0.2, 0.05, 0.15)
 
 
 def test_threads_are_split_by_nice_value():
