@@ -23,11 +23,12 @@ from rich.table import Table
 from loadtest.commands.options import Command
 from loadtest.drive.checked_sender import checked_sender
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
+from loadtest.drive.first_answer import wait_for_answer
 from loadtest.drive.traffic import Traffic
 from loadtest.measure import h2load
 from loadtest.measure.latency import TooFewRequests, percentile_ms
 from loadtest.measure.swaps import check_all_succeeded
-from serving.base.clock import SystemClock, pause, seconds_since
+from serving.base.clock import SystemClock, seconds_since
 from serving.base.errors import Unavailable
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
@@ -94,16 +95,15 @@ def start_to_first_answer(model: DemoModel) -> float:
     clock = SystemClock()
     request = predict_request(MODEL_NAME, request_inputs(0, 1))
     started_ns = clock.now_ns()
-    with _server(model) as server, grpc.insecure_channel(server.target) as channel:
-        stub = PredictionServiceStub(channel)
-        while seconds_since(clock, started_ns) < _START_TIMEOUT_SECONDS:
-            try:
-                stub.Predict(request, timeout=1)
-            except grpc.RpcError:
-                pause(clock, _TRY_SECONDS)
-            else:
-                return seconds_since(clock, started_ns)
-    raise Unavailable(f"no answer in {_START_TIMEOUT_SECONDS} s")
+    with _server(model) as server:
+        wait_for_answer(
+            server.target,
+            request.SerializeToString(),
+            clock,
+            timeout_seconds=_START_TIMEOUT_SECONDS,
+            pause_seconds=_TRY_SECONDS,
+        )
+        return seconds_since(clock, started_ns)
 
 
 def throughput_figure(model: DemoModel, rows: int, repeats: int) -> ThroughputFigure:

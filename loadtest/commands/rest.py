@@ -8,7 +8,6 @@ maximum and segments without REST take turns.
 
 import argparse
 import http.client
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from loadtest.commands.plain_run import rate_of as grpc_rate_of
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server_and_export
 from loadtest.drive.rest_load import closed_loop_rate, rows_body, steady_load
+from loadtest.drive.shell_server import free_port
 from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
 from loadtest.measure.segments import Segment, SegmentedRun, run_segments, timed
@@ -111,8 +111,7 @@ def _run(parsed: argparse.Namespace) -> int:
 @contextmanager
 def baseline_server(export: str, clock: Clock) -> Iterator[str]:
     """Yields the URL of its Predict. Raises Unavailable if it does not listen in time."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "loadtest.drive.rest_baseline", export, str(port)]
     )

@@ -1,0 +1,146 @@
+"""Any server of the PredictionService, started by a shell command."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from loadtest.drive.first_answer import wait_for_answer
+from serving.base.clock import Clock, pause, seconds_since
+from serving.base.errors import FailedPrecondition, Unavailable
+
+_READY_SECONDS = 60
+_STOP_SECONDS = 30
+_POLL_SECONDS = 0.05
+_TAIL_LINE_COUNT = 40
+
+# Descriptor 3 is a pipe from this process. If this process ends without stopping the server, even by
+# SIGKILL, the pipe closes, and the process in the background ends its whole group.
+_SCRIPT = """exec 3<&0 </dev/null
+(read -r _ <&3; kill -s TERM 0) &
+exec 3<&-
+{command}
+"""
+
+# Indexes in /proc/PID/stat after the name, which may hold spaces.
+_STATE_FIELD, _GROUP_FIELD = 0, 2
+
+
+class ShellServer:
+    """Runs a server's shell command in a process group of its own inside `with`.
+
+    At the end of `with` the group gets SIGTERM, and SIGKILL if it has not ended after 30 s.
+    Not safe to use from several threads at once.
+    """
+
+    def __init__(self, name: str, command: str, port: int, log_path: Path, clock: Clock) -> None:
+        """Prepares the command; starts nothing yet. `name` is for messages."""
+        self._name = name
+        self._command = command
+        self._port = port
+        self._log_path = log_path
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "ShellServer":
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT.format(command=self._command)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        process = self._started()
+        self._signal_group(signal.SIGTERM)
+        stop_ns = self._clock.now_ns()
+        while self.process_ids() and seconds_since(self._clock, stop_ns) < _STOP_SECONDS:
+            pause(self._clock, _POLL_SECONDS)
+        self._signal_group(signal.SIGKILL)
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+    @property
+    def target(self) -> str:
+        """`HOST:PORT`, for a gRPC channel."""
+        return f"127.0.0.1:{self._port}"
+
+    def process_ids(self) -> Sequence[int]:
+        """Returns the live processes of its group: the shell, and all that the command has
+        started.
+        """
+        return group_process_ids(self._started().pid)
+
+    def wait_until_ready(self, request: bytes) -> None:
+        """Waits until a serialized PredictRequest is answered with OK.
+
+        Raises Unavailable, with the end of the log, after 60 s or if the command ends first.
+        """
+        try:
+            wait_for_answer(
+                self.target,
+                request,
+                self._clock,
+                timeout_seconds=_READY_SECONDS,
+                pause_seconds=_POLL_SECONDS,
+                check=self._check_running,
+            )
+        except Unavailable as error:
+            raise self.failure(str(error)) from None
+
+    def failure(self, reason: str) -> Unavailable:
+        """Returns an error with the server's name, the reason and the end of its log."""
+        lines = self._log_path.read_text(errors="replace").splitlines()[-_TAIL_LINE_COUNT:]
+        tail = "".join(f"\n  {line}" for line in lines)
+        return Unavailable(f"server '{self._name}': {reason}; the end of its log:{tail}")
+
+    def _check_running(self) -> None:
+        status = self._started().poll()
+        if status is not None:
+            raise Unavailable(f"its command ended with status {status}")
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._started().pid, number)
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise FailedPrecondition("the ShellServer is not started: use `with`")
+        return self._process
+
+
+def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> str:
+    """Returns the command with its values for `{port}`, `{name}` and `{base}`.
+
+    Other braces stay as they are, because shells use them too.
+    """
+    values = {"{port}": str(port), "{name}": model_name, "{base}": str(base_path)}
+    for placeholder, value in values.items():
+        command = command.replace(placeholder, shlex.quote(value))
+    return command
+
+
+def free_port() -> int:
+    """Returns a TCP port of 127.0.0.1 that no process listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def group_process_ids(group_id: int) -> Sequence[int]:
+    """Returns the live processes of a process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[_GROUP_FIELD]) == group_id and fields[_STATE_FIELD] not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
