@@ -14,6 +14,7 @@
     hostile    the effect of slow, half-sent, idle and never-reading connections on other clients
     stops      servers that are stopped under load: no request is lost
     overload   the answers of a server that gets more than it can do
+    turns      servers of any command, compared in short turns
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
@@ -48,6 +49,7 @@ from loadtest.commands.start import START
 from loadtest.commands.stops import STOPS
 from loadtest.commands.swap_command import SWAP
 from loadtest.commands.transports import TRANSPORT
+from loadtest.commands.turns import TURNS
 from loadtest.commands.unload_memory import MEMORY
 from serving.base.closed_pipe import until_closed_pipe
 from serving.base.errors import MillpondError
@@ -67,6 +69,7 @@ COMMANDS: Mapping[str, Command] = {
     "hostile": HOSTILE,
     "stops": STOPS,
     "overload": OVERLOAD,
+    "turns": TURNS,
     "p999": P999,
     "transports": TRANSPORT,
     "queues": QUEUES,

@@ -58,8 +58,18 @@ def rate_of(outcome: Outcome) -> float:
             f"{failed_count} of {len(outcome.codes)} requests failed at saturation: "
             f"{'; '.join(error_messages([outcome]))}"
         )
+    return answered_rate(outcome)
+
+
+def answered_rate(outcome: Outcome) -> float:
+    """Returns the requests per second that were answered with OK, from the first issue to the last
+    answer.
+    """
+    answered_count = int((outcome.codes == 0).sum())
+    if not answered_count:
+        return 0.0
     took_ns = int(outcome.completed_ns.max() - outcome.issued_ns.min())
-    return len(outcome.codes) * NS_PER_SECOND / took_ns
+    return answered_count * NS_PER_SECOND / took_ns
 
 
 def at_share_of_saturation(

@@ -1,0 +1,133 @@
+"""Servers that run at the same time and get load in short turns.
+
+A long run of one server after the other would compare the machine's minutes and not the servers: its
+speed changes by more than most differences. The turns of one round are seconds apart, so figures are
+compared within a round.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtest.drive.generator import Generator
+from loadtest.drive.shell_server import ShellServer
+from loadtest.measure.outcome_figures import error_messages, latencies_ns
+from loadtest.measure.processor_time import CoreShares, core_shares, with_processor_time
+from loadtest.measure.saturation import answered_rate
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.loops import ClosedLoop, Loop, OpenLoop
+from loadtest.plan.plan import Outcome
+from serving.base.clock import Clock, pause
+from serving.base.errors import StatusCode
+
+_PROBE_SECONDS = 0.3
+# More than any server answers in a probe.
+_PROBE_REQUEST_COUNT = 100_000
+_WARM_UP_CHANNELS, _WARM_UP_IN_FLIGHT = 4, 16
+# A p99 needs 500 requests, and a Poisson stream that expects 600 rarely has fewer.
+_P99_REQUEST_COUNT = 600
+# The longest turn of a slow server in a closed loop for the sake of its p99.
+_P99_SECONDS_MAX = 5
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one server: its requests, its processor time and the use of the cores."""
+
+    outcome: Outcome
+    wrong_count: int
+    server_ns: int
+    cores: CoreShares
+
+    def latencies_ns(self, loop: Loop) -> npt.NDArray[np.int64]:
+        """Returns the latencies of answers: from the due times in an open loop, and from the issue
+        in a closed loop, whose requests have no due time.
+        """
+        outcome = self.outcome
+        is_open = isinstance(loop, OpenLoop)
+        all_ns = latencies_ns(outcome) if is_open else outcome.completed_ns - outcome.issued_ns
+        answered_ns: npt.NDArray[np.int64] = all_ns[outcome.codes == StatusCode.OK]
+        return answered_ns
+
+
+Results = Mapping[tuple[Loop, str], Sequence[Turn]]
+"""The turns by loop and server's name, one a round."""
+
+
+def run_rounds(
+    round_count: int,
+    loops: Sequence[Loop],
+    names: Sequence[str],
+    take_turn: Callable[[Loop, str, int], Turn],
+) -> Results:
+    """Calls `take_turn` with loop, server's name and round's number, and returns the turns.
+
+    Every second round has the reverse order of servers, so that no server always follows the same
+    other one.
+    """
+    results: dict[tuple[Loop, str], list[Turn]] = {
+        (loop, name): [] for loop in loops for name in names
+    }
+    for number in range(round_count):
+        for loop in loops:
+            for name in names if number % 2 == 0 else reversed(names):
+                results[loop, name].append(take_turn(loop, name, number))
+    return results
+
+
+def take_turn(
+    server: ShellServer, loop: Loop, load: CtrLoad, request_count: int, seed: int, clock: Clock
+) -> Turn:
+    """Puts the loop's load on the server. Raises Unavailable if one of its processes ends
+    meanwhile.
+    """
+    process_ids = server.process_ids()
+    try:
+        with Generator(loop.plan(load, request_count, seed), server.target) as generator:
+            outcome, before, after = with_processor_time(process_ids, clock, generator.finish)
+    except (FileNotFoundError, ProcessLookupError):
+        raise server.failure(f"one of its processes ended in its turn of {loop}") from None
+    return Turn(
+        outcome,
+        load.wrong_count(outcome),
+        after.process_ns - before.process_ns,
+        core_shares(before, after, outcome.cpu_ns),
+    )
+
+
+def warm_up(server: ShellServer, load: CtrLoad, rows: int, clock: Clock) -> None:
+    """Puts load on the server that is not measured. Raises Unavailable if it answers nothing."""
+    _probed_rate(server, ClosedLoop(rows, _WARM_UP_CHANNELS, _WARM_UP_IN_FLIGHT), load, clock)
+
+
+def turn_request_count(
+    server: ShellServer, loop: Loop, load: CtrLoad, seconds: float, clock: Clock
+) -> int:
+    """Returns how many requests take `seconds`; a probe measures it for a closed loop.
+
+    A turn has enough requests for a p99 even if they take longer, in a closed loop up to 5 s. Raises
+    Unavailable if the server answers nothing.
+    """
+    if isinstance(loop, OpenLoop):
+        return max(round(loop.rate_per_second * seconds), _P99_REQUEST_COUNT)
+    rate_per_second = _probed_rate(server, loop, load, clock)
+    return closed_loop_request_count(rate_per_second, seconds)
+
+
+def closed_loop_request_count(rate_per_second: float, seconds: float) -> int:
+    """Returns how many requests a turn has at that rate."""
+    for_p99 = min(_P99_REQUEST_COUNT, rate_per_second * _P99_SECONDS_MAX)
+    return round(max(rate_per_second * seconds, for_p99, 1))
+
+
+def _probed_rate(server: ShellServer, loop: ClosedLoop, load: CtrLoad, clock: Clock) -> float:
+    with Generator(loop.plan(load, _PROBE_REQUEST_COUNT, seed=0), server.target) as generator:
+        pause(clock, _PROBE_SECONDS)
+        outcome = generator.stop()
+    rate_per_second = answered_rate(outcome)
+    if not rate_per_second:
+        reasons = "; ".join(error_messages([outcome]))
+        raise server.failure(f"it answered no request of {loop}: {reasons}")
+    return rate_per_second

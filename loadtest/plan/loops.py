@@ -1,0 +1,47 @@
+"""The loads of a turn, as values: closed loops of some channels, and open loops at a rate."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadtest.plan.arrivals import poisson
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """Clients with `in_flight` requests under way on `channels` channels together: each answer lets
+    the next request go.
+    """
+
+    rows: int
+    channels: int
+    in_flight: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.channels}x{self.in_flight}"
+
+    def plan(self, load: CtrLoad, request_count: int, seed: int) -> Plan:
+        """Returns that many requests, drawn by `seed`."""
+        plan = load.plan(np.zeros(request_count, np.int64), seed)
+        return replace(plan, channel_count=self.channels, in_flight_max=self.in_flight)
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """Independent users, whose requests do not wait for earlier answers."""
+
+    rows: int
+    rate_per_second: float
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.rate_per_second:g}/s"
+
+    def plan(self, load: CtrLoad, request_count: int, seed: int) -> Plan:
+        """Returns about that many requests, drawn by `seed`."""
+        seconds = request_count / self.rate_per_second
+        return load.plan(poisson(self.rate_per_second, seconds, seed), seed)
+
+
+Loop = ClosedLoop | OpenLoop
