@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -39,6 +40,7 @@ constexpr uint64_t kWakeKey = UINT64_MAX;
 constexpr uint64_t kListenerKeys = UINT64_MAX - 1'024;
 
 constexpr char kUnixPrefix[] = "unix:";
+constexpr char kDescriptorPrefix[] = "fd:";
 
 uint64_t KeyOf(uint32_t place, uint32_t generation) {
   return static_cast<uint64_t>(generation) << 32U | place;
@@ -106,6 +108,29 @@ int BoundPort(int fd) {
   return std::stoi(PortText(bound));
 }
 
+int SocketOption(int fd, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
+
+// The address family of a socket that can accept streams; AF_UNSPEC for any other descriptor.
+sa_family_t FamilyOfListening(int fd) {
+  if (SocketOption(fd, SO_TYPE) != SOCK_STREAM || SocketOption(fd, SO_ACCEPTCONN) != 1) {
+    return AF_UNSPEC;
+  }
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0 ? bound.ss_family
+                                                                          : AF_UNSPEC;
+}
+
+// The rest of `text` after `prefix`; nothing if it begins otherwise.
+std::optional<std::string> After(const std::string& prefix, const std::string& text) {
+  if (text.compare(0, prefix.size(), prefix) != 0) return {};
+  return text.substr(prefix.size());
+}
+
 // The socket file at a path; nothing if there is none, or another kind of file.
 std::optional<ino_t> SocketAt(const std::string& path) {
   struct stat found {};
@@ -154,10 +179,8 @@ Status Network::Listen(const std::vector<std::string>& addresses,
 }
 
 Status Network::ListenOn(const std::string& address) {
-  const std::string prefix = kUnixPrefix;
-  if (address.compare(0, prefix.size(), prefix) == 0) {
-    return ListenOnUnix(address.substr(prefix.size()));
-  }
+  if (const auto path = After(kUnixPrefix, address)) return ListenOnUnix(*path);
+  if (const auto number = After(kDescriptorPrefix, address)) return ListenOnDescriptor(*number);
   return ListenOnTcp(address);
 }
 
@@ -177,7 +200,7 @@ Status Network::ListenOnUnix(const std::string& path) {
     close(fd);
     return status;
   }
-  listeners_.push_back({fd, true, path, SocketAt(path)});
+  listeners_.push_back({fd, true, path, SocketAt(path), false});
   return {};
 }
 
@@ -211,13 +234,40 @@ Status Network::ListenOnTcp(const std::string& address) {
     }
     const int fd = BindTo(*next, &reason);
     if (fd < 0) continue;
-    listeners_.push_back({fd, false, "", {}});
+    listeners_.push_back({fd, false, "", {}, false});
     if (bound_count++ == 0 && port_ == 0) port_ = BoundPort(fd);
   }
   return bound_count > 0 ? Status() : CannotListen(address, reason);
 }
 
+Status Network::ListenOnDescriptor(const std::string& number) {
+  const std::string address = kDescriptorPrefix + number;
+  int fd = -1;
+  const char* const end = number.data() + number.size();
+  const auto parsed = std::from_chars(number.data(), end, fd);
+  if (parsed.ec != std::errc() || parsed.ptr != end || fd < 0) {
+    return CannotListen(address, "a descriptor is a number");
+  }
+  const sa_family_t family = FamilyOfListening(fd);
+  if (family != AF_INET && family != AF_INET6 && family != AF_UNIX) {
+    return CannotListen(address, "not a listening stream socket over TCP or UNIX");
+  }
+  // All processes that hold the socket share O_NONBLOCK. Each has its own FD_CLOEXEC.
+  if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0 ||
+      fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return CannotListen(address, std::strerror(errno));
+  }
+  listeners_.push_back({fd, family == AF_UNIX, "", {}, true});
+  if (family != AF_UNIX && port_ == 0) port_ = BoundPort(fd);
+  return {};
+}
+
 // --- Connections ---
+
+void Network::AcceptUnlessStopped(const Listener& listener) {
+  const std::shared_lock<std::shared_mutex> lock(listening_mutex_);
+  if (!has_stopped_listening_) Accept(listener, kAcceptsPerEvent);
+}
 
 void Network::Accept(const Listener& listener, int count_max) {
   for (int i = 0; i < count_max; ++i) {
@@ -340,7 +390,7 @@ void Network::HandleEvents(int timeout_ms, ReceiveSpace* space,
     const uint64_t key = events[i].data.u64;
     if (key == kWakeKey) continue;
     if (key >= kListenerKeys) {
-      Accept(listeners_[key - kListenerKeys], kAcceptsPerEvent);
+      AcceptUnlessStopped(listeners_[key - kListenerKeys]);
     } else {
       const bool has_hung_up = (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
       Proceed(key, has_hung_up, space, to_run);
@@ -375,7 +425,18 @@ void Network::CheckTimes(int64_t now_ns) {
 // --- The stop ---
 
 void Network::StopListening() {
+  {
+    // From here on no other thread accepts: its connection would come after the goodbyes.
+    const std::unique_lock<std::shared_mutex> lock(listening_mutex_);
+    has_stopped_listening_ = true;
+  }
   for (Listener& listener : listeners_) {
+    if (listener.is_handed_in) {
+      // Connections that wait stay for the next server: this one would only send them away. A
+      // shutdown of the socket would end it for all processes that hold it.
+      epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, listener.fd, nullptr);
+      continue;
+    }
     // Clients whose connection the kernel has made already count on an answer.
     Accept(listener, kBacklog);
     epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, listener.fd, nullptr);

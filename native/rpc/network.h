@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,11 +31,17 @@ class Network final : public EventSource {
   explicit Network(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
   ~Network() override;
 
-  // Binds each of `addresses`: `HOST:PORT`, port 0 for a free one, or `unix:PATH`. `certificates`
-  // are for those over TCP; null: none. UNAVAILABLE if an address cannot be bound. Once.
+  // Listens on each of `addresses`: `HOST:PORT`, port 0 for a free one, `unix:PATH`, or `fd:N`.
+  // `certificates` are for the addresses over TCP; null: none. UNAVAILABLE if one of the addresses
+  // cannot be listened on. Once.
+  //
+  // `fd:N` is a handed-in socket: the descriptor N of a socket, over TCP or UNIX, that listens
+  // already. The network owns the descriptor from then on. The socket may outlive the network,
+  // because other processes may hold it: a stop leaves it listening, and leaves its waiting
+  // connections and the file of a UNIX socket to the next server.
   base::Status Listen(const std::vector<std::string>& addresses,
                       std::shared_ptr<const ServerCertificates> certificates);
-  // The TCP port that was bound; 0 if there is none.
+  // The TCP port of the first address over TCP; 0 without such an address.
   int port() const { return port_; }
 
   void HandleEvents(int timeout_ms, ReceiveSpace* space, std::vector<std::shared_ptr<Call>>* to_run,
@@ -42,7 +49,8 @@ class Network final : public EventSource {
   void Wake() override;
   void CheckTimes(int64_t now_ns) override;
 
-  // The steps of a stop: no new connections but those that have arrived; no new streams; the end.
+  // The steps of a stop: no new connections but those that have arrived at a socket of the
+  // network's own; no new streams; the end.
   void StopListening();
   void SayGoodbye();
   bool IsReceiving(int64_t since_ns);  // see Connection
@@ -58,6 +66,7 @@ class Network final : public EventSource {
     bool is_unix = false;
     std::string path;            // of a UNIX socket
     std::optional<ino_t> inode;  // the socket's: it is removed at the end
+    bool is_handed_in = false;
   };
   // A place in the table. An event names the place and the generation, because it may come after
   // its connection has gone.
@@ -69,6 +78,8 @@ class Network final : public EventSource {
   base::Status ListenOn(const std::string& address);
   base::Status ListenOnUnix(const std::string& path);
   base::Status ListenOnTcp(const std::string& address);
+  base::Status ListenOnDescriptor(const std::string& number);
+  void AcceptUnlessStopped(const Listener& listener);
   void Accept(const Listener& listener, int count_max);
   void Add(int fd, const Listener& listener, const sockaddr_storage& from);
   bool MayAdd(const std::string& address);
@@ -86,6 +97,9 @@ class Network final : public EventSource {
   int spare_fd_ = -1;  // closed to accept, and refuse, one connection when no descriptor is left
   int port_ = 0;
   std::vector<Listener> listeners_;
+
+  std::shared_mutex listening_mutex_;  // held shared to accept, alone to stop
+  bool has_stopped_listening_ = false;
 
   std::mutex mutex_;  // guards what follows; held to look up a place
   std::vector<Place> places_;

@@ -26,7 +26,7 @@ namespace millpond::rpc {
 using ChannelArguments = std::map<std::string, std::variant<int, std::string>>;
 
 struct ServerOptions {
-  // `HOST:PORT`, port 0 for a free one, or `unix:PATH`.
+  // `HOST:PORT`, port 0 for a free one, `unix:PATH`, or `fd:N` for a handed-in socket (Network).
   std::vector<std::string> addresses;
   // Threads in the steady state; 0: one a core, and no more than max_thread_count.
   int thread_count = 0;
@@ -80,7 +80,7 @@ class Server {
   // Listens and serves. UNAVAILABLE if an address cannot be bound. Once.
   base::Status Start();
 
-  // The TCP port that was bound; 0 if no address is TCP.
+  // The TCP port of the first address over TCP; 0 without such an address.
   int port() const;
 
   std::unique_ptr<RareCall> TakeRareCall(int64_t timeout_ns);

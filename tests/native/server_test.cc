@@ -1,6 +1,11 @@
 #include "native/rpc/server.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -465,6 +470,103 @@ TEST_F(ServerTest, NoRequestFailsWhileVersionsAreSwapped) {
   });
   is_over = true;
   swapper.join();
+}
+
+// --- handed-in sockets ---
+
+// A listening socket of the process that started the server: on a free port of 127.0.0.1, or at
+// `path`.
+class HeldSocket {
+ public:
+  explicit HeldSocket(const std::string& path = "")
+      : fd_(socket(path.empty() ? AF_INET : AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_in tcp{};
+    tcp.sin_family = AF_INET;
+    tcp.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    sockaddr_un file{};
+    file.sun_family = AF_UNIX;
+    path.copy(file.sun_path, sizeof file.sun_path - 1);
+    const bool is_tcp = path.empty();
+    const auto* const address =
+        is_tcp ? reinterpret_cast<sockaddr*>(&tcp) : reinterpret_cast<sockaddr*>(&file);
+    EXPECT_EQ(bind(fd_, address, is_tcp ? sizeof tcp : sizeof file), 0);
+    EXPECT_EQ(listen(fd_, 16), 0);
+  }
+  ~HeldSocket() { close(fd_); }
+  HeldSocket(const HeldSocket&) = delete;
+  HeldSocket& operator=(const HeldSocket&) = delete;
+
+  int port() const {
+    sockaddr_in bound{};
+    socklen_t size = sizeof bound;
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&bound), &size), 0);
+    return ntohs(bound.sin_port);
+  }
+  // Returns a descriptor for a server, which will own it.
+  int HandIn() const { return dup(fd_); }
+
+ private:
+  int fd_;
+};
+
+std::string AddressOf(int fd) { return "fd:" + std::to_string(fd); }
+
+TEST_F(ServerTest, AHandedInSocketServesOnItsPort) {
+  const HeldSocket held;
+  const int fd = held.HandIn();
+  options_.addresses = {AddressOf(fd)};
+  Start();
+  EXPECT_EQ(server_->port(), held.port());
+  EXPECT_TRUE(Predict("m").status.ok());
+  EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+  EXPECT_EQ(fcntl(fd, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+  server_.reset();
+  EXPECT_EQ(fcntl(fd, F_GETFD), -1) << "the server owns the descriptor";
+}
+
+TEST_F(ServerTest, ClientsOfAHandedInSocketWaitForTheNext) {
+  const HeldSocket held;
+  options_.addresses = {AddressOf(held.HandIn())};
+  Start();
+  EXPECT_TRUE(Predict("m").status.ok());
+  EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  // The connection waits in the socket: neither the stop nor the end of the first server refuses
+  // it.
+  const RawClient client(held.port());
+  auto reply = client.Begin(kPredictPath, Request("m"));
+  EXPECT_EQ(reply.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  options_.addresses = {AddressOf(held.HandIn())};
+  Start();
+  EXPECT_TRUE(reply.get().status.ok());
+}
+
+TEST_F(ServerTest, AHandedInUnixSocketKeepsItsFile) {
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.File("held.sock");
+  const HeldSocket held(path);
+  options_.addresses = {AddressOf(held.HandIn())};
+  for (int i = 0; i < 2; ++i) {
+    server_ = std::make_unique<Server>(&map_, options_);
+    ASSERT_TRUE(server_->Start().ok());
+    EXPECT_EQ(server_->port(), 0);
+    EXPECT_TRUE(RawClient("unix:" + path).Call(kPredictPath, Request("m")).status.ok());
+    server_.reset();
+    options_.addresses = {AddressOf(held.HandIn())};
+  }
+}
+
+TEST_F(ServerTest, RefusesDescriptorsThatDoNotListen) {
+  const int unbound = socket(AF_INET, SOCK_STREAM, 0);
+  const int datagram = socket(AF_INET, SOCK_DGRAM, 0);
+  const int file = open("/dev/null", O_RDONLY);
+  for (const std::string& address : {AddressOf(unbound), AddressOf(datagram), AddressOf(file),
+                                     AddressOf(999'999), AddressOf(-1), std::string("fd:3x")}) {
+    options_.addresses = {address};
+    const base::Status refused = Server(&map_, options_).Start();
+    EXPECT_EQ(refused.code(), Code::kUnavailable);
+    EXPECT_NE(refused.message().find(address), std::string::npos) << refused.message();
+  }
+  for (const int fd : {unbound, datagram, file}) EXPECT_EQ(close(fd), 0) << "still the caller's";
 }
 
 // --- start and shutdown ---
