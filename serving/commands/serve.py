@@ -15,6 +15,7 @@ from serving.config.listen_addresses import listen_addresses
 from serving.config.server_config import ServerConfig, server_config
 from serving.http.listeners import check_port
 from serving.server import launcher
+from serving.server.handed_sockets import take_handed_sockets
 from serving.server.log_writer import write_at_once
 from serving.server.port_reservation import PortReservation
 from serving.server.starting_line import starting_line, take_unwritten_line, write_starting_line
@@ -72,7 +73,8 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     # reach the log and the clients as the status of a load or of a request.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # After the exec, in the process that stays, and before TensorFlow is loaded, which takes seconds.
-    check_port(config.host, config.rest_api_port)
+    config = take_handed_sockets(config)
+    check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
     from serving.server.logs import flush_logs, start_logs, write_lines
     from serving.server.native_log_lines import native_lines_as_events

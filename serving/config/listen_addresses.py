@@ -22,11 +22,15 @@ _TRANSIENT_RESOLVER_ERRORS = frozenset({socket.EAI_AGAIN})
 
 @dataclass(frozen=True, kw_only=True)
 class ListenAddresses:
-    """A TCP address, and a UNIX socket unless `socket_path` is empty."""
+    """A TCP address, and a UNIX socket unless `socket_path` is empty.
+
+    Handed-in sockets, `descriptors`, take the place of the TCP address.
+    """
 
     host: str
     port: int
     socket_path: str = ""
+    descriptors: tuple[int, ...] = ()
 
     @property
     def tcp(self) -> str:
@@ -35,13 +39,19 @@ class ListenAddresses:
 
     @property
     def of_grpc(self) -> list[str]:
-        """The addresses in gRPC's notation."""
-        return [self.tcp, *([f"unix:{self.socket_path}"] if self.socket_path else [])]
+        """The addresses in gRPC's notation, and `fd:N` for each descriptor."""
+        main = [f"fd:{number}" for number in self.descriptors] or [self.tcp]
+        return [*main, *([f"unix:{self.socket_path}"] if self.socket_path else [])]
 
 
 def listen_addresses(config: ServerConfig) -> ListenAddresses:
     """Returns the addresses of a server's gRPC port and socket."""
-    return ListenAddresses(host=config.host, port=config.port, socket_path=config.grpc_socket_path)
+    return ListenAddresses(
+        host=config.host,
+        port=config.port,
+        socket_path=config.grpc_socket_path,
+        descriptors=config.grpc_descriptors,
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ def listen_error(addresses: ListenAddresses) -> MillpondError | None:
 
 
 def _obstacles(addresses: ListenAddresses) -> Iterator[Obstacle]:
-    if (obstacle := _tcp_obstacle(addresses)) is not None:
+    if not addresses.descriptors and (obstacle := _tcp_obstacle(addresses)) is not None:
         yield obstacle
     if addresses.socket_path:
         obstacle = _socket_path_obstacle(addresses.socket_path)

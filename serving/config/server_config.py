@@ -26,10 +26,14 @@ class HttpPort:
     """The port of HTTP. A `number` of 0 takes a free port; with None, HTTP is off.
 
     If `is_required`, the port was set explicitly, and a server that cannot bind it does not start.
+    `host` replaces the server's host unless it is "". `descriptors` are listening sockets that were
+    handed in; the server then binds no address for HTTP.
     """
 
     number: int | None
     is_required: bool = True
+    host: str = ""
+    descriptors: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return {None: "0", 0: "auto"}.get(self.number, str(self.number))
@@ -61,6 +65,9 @@ class ServerConfig:
     model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
     host: str = "0.0.0.0"
     port: int = 8500  # 0 takes a free port
+    # Listening sockets that were handed in. `host` and `port` are then their address, or 0 for UNIX
+    # sockets alone, and the server binds no TCP address for gRPC.
+    grpc_descriptors: tuple[int, ...] = ()
     # If False, the port opens once the models are loaded, as with TensorFlow Serving.
     listen_before_ready: bool = False
     max_startup_wait_seconds: float = 0.0  # 0 or negative: without end
@@ -160,6 +167,11 @@ class ServerConfig:
     drain_seconds: float = 20.0
     # Off, as in Triton: otherwise any client of HTTP could change the served models.
     allow_repository_control: bool = False
+
+    @property
+    def http_host(self) -> str:
+        """The host of HTTP."""
+        return self.rest_api_port.host or self.host
 
     @property
     def has_arenas(self) -> bool:

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Iterable
 
 from serving.base.errors import InvalidConfig, Unavailable
 from serving.config.server_config import HttpPort
@@ -32,7 +33,7 @@ _DROP_SYN = (
 
 def check_port(host: str, port: HttpPort) -> None:
     """Binds and releases a port that was asked for by number. Raises the errors of `bind`."""
-    if port.number and port.is_required:
+    if port.number and port.is_required and not port.descriptors:
         for listener in bind(host, port.number):
             listener.close()
 
@@ -45,17 +46,26 @@ def bind(host: str, port: int) -> list[socket.socket]:
     """
     try:
         listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)
-        for listener in listeners:
-            # Connections inherit it. Without it each response would wait 40 ms for the client's
-            # delayed acknowledgement, because its head and its body are two writes.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listeners
+        return _without_delay(listeners)
     except OSError as error:
         error_class = Unavailable if error.errno in _TRANSIENT_ERRNOS else InvalidConfig
         raise error_class(
             f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
             "set --rest_api_port to another port, or to 0 for no HTTP"
         ) from error
+
+
+def handed_in(descriptors: Iterable[int]) -> list[socket.socket]:
+    """Returns the listening TCP sockets that the process was started with, and owns them."""
+    return _without_delay([socket.socket(fileno=number) for number in descriptors])
+
+
+def _without_delay(listeners: list[socket.socket]) -> list[socket.socket]:
+    for listener in listeners:
+        # Connections inherit it. Without it each response would wait 40 ms for the client's
+        # delayed acknowledgement, because its head and its body are two writes.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listeners
 
 
 def refuse_handshakes(listener: socket.socket) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from serving.base.errors import OperatorError
 from serving.config.server_config import HttpPort
 from serving.http.connections import ConnectionLimits, connection_class
-from serving.http.listeners import BACKLOG, accept_waiting, bind, refuse_handshakes
+from serving.http.listeners import BACKLOG, accept_waiting, bind, handed_in, refuse_handshakes
 
 HTTP_NICE = 10
 """The priority of the HTTP thread and of the threads that it starts. A scrape takes milliseconds of
@@ -46,7 +46,10 @@ class _UvicornServer(uvicorn.Server):
 
     Closing a listener resets the connections that the kernel has completed and `accept` has not
     taken. So handshakes are refused first, then all connections are accepted, then the port closes.
+    A handed-in socket stays as it is: the connections that wait in it are the next server's.
     """
+
+    is_handed_in = False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Implements uvicorn.Server."""
@@ -55,14 +58,20 @@ class _UvicornServer(uvicorn.Server):
         for listener in listeners:
             # uvicorn's shutdown would miss a connection that asyncio accepts at the last moment.
             loop.remove_reader(listener)
+        if not self.is_handed_in:
+            await self._accept_last(listeners)
+        await super().shutdown(sockets)
+
+    async def _accept_last(self, listeners: Sequence[socket.socket]) -> None:
+        for listener in listeners:
             # Without the filter a connection may still come between the last `accept` and the close.
             with contextlib.suppress(OSError):
                 refuse_handshakes(listener)
         await asyncio.sleep(HANDSHAKE_SECONDS)
+        loop = asyncio.get_running_loop()
         for listener in listeners:
             for connection in accept_waiting(listener):
                 await loop.connect_accepted_socket(self._make_connection, connection)
-        await super().shutdown(sockets)
 
     def _make_connection(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
@@ -113,14 +122,15 @@ class HttpServer:
         return self._port
 
     def start(self) -> None:
-        """Binds the port and answers from now on.
+        """Binds the port, unless its sockets were handed in, and answers from now on.
 
         Raises the errors of `bind` if the port was asked for; otherwise logs a warning.
         """
         if self._wanted.number is None:
             return
+        self._uvicorn.is_handed_in = bool(self._wanted.descriptors)
         try:
-            sockets = bind(self._host, self._wanted.number)
+            sockets = handed_in(self._wanted.descriptors) or bind(self._host, self._wanted.number)
         except OperatorError as error:
             if self._wanted.is_required:
                 raise
@@ -186,7 +196,7 @@ class HttpServer:
 
 def _make_uvicorn(
     app: ASGIApp, limits: ConnectionLimits, is_stopping: Callable[[], bool]
-) -> uvicorn.Server:
+) -> _UvicornServer:
     return _UvicornServer(
         uvicorn.Config(
             app,

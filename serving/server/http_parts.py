@@ -148,7 +148,7 @@ def make_http_server(
     """
     config = foundation.config
     port = config.rest_api_port
-    if port.number and port.number == config.port:
+    if port.number and port.number == config.port and not port.descriptors:
         # It is HTTP's default port: an operator who gave it to gRPC does not expect HTTP there.
         _log.warning("http_off", reason=f"port {port} is gRPC's; use --rest_api_port")
         port = HttpPort(None)
@@ -160,9 +160,9 @@ def make_http_server(
         app,
         entry=HostGuard(
             PrefixRouter(rest, otherwise=app),
-            host_rule(config.http_hosts, config.host, own_name()),
+            host_rule(config.http_hosts, config.http_host, own_name()),
         ),
-        host=config.host,
+        host=config.http_host,
         port=port,
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
     )

@@ -2,7 +2,7 @@
 
 A port that is in use is found at once, before TensorFlow is loaded, although the port may open only
 when the models have been loaded. Until then connections are refused: the socket is bound, but
-does not listen.
+does not listen. The port of a handed-in socket needs no reservation: the socket holds it.
 
 The order of the two socket options matters. Linux lets two sockets share an address if both have
 SO_REUSEADDR and neither listens, so a second server could bind the port too. Without the option the
@@ -28,7 +28,7 @@ class PortReservation:
     @classmethod
     def take(cls, addresses: ListenAddresses) -> "PortReservation":
         """Reserves the TCP port of `addresses`. Port 0 reserves nothing, because the gRPC server will
-        take a free one.
+        take a free one. Nor do handed-in sockets.
 
         Raises Unavailable if another process has the port, and InvalidConfig if another start would
         fail too.
@@ -36,7 +36,7 @@ class PortReservation:
         error = listen_error(addresses)
         if error is not None:
             raise error
-        if addresses.port == 0:
+        if addresses.port == 0 or addresses.descriptors:
             return cls(())
         found = socket.getaddrinfo(
             addresses.host, addresses.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

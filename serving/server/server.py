@@ -339,6 +339,10 @@ class Server:
         Raises Unavailable or InvalidConfig if a port cannot be opened.
         """
         self._health.update()
+        config = self._config
+        if config.grpc_descriptors or config.rest_api_port.descriptors:
+            grpc, rest = config.grpc_descriptors, config.rest_api_port.descriptors
+            _log.info("sockets_handed_in", grpc=list(grpc), rest=list(rest))
         reserved = self._reserved_port
         self._reserved_port = reserved or PortReservation.take(listen_addresses(self._config))
         try:
@@ -354,7 +358,7 @@ class Server:
             self._rest_workers.shutdown(0)
             raise
         if not self._readiness.is_listening:
-            _log.info("http_listening", host=self._config.host, http_port=self._http.port)
+            _log.info("http_listening", host=self._config.http_host, http_port=self._http.port)
         self._start_threads()
 
     def _start_threads(self) -> None:

@@ -123,6 +123,26 @@ def test_http_server_stop_refuses_new_connections(make_server: MakeServer) -> No
         get(server)
 
 
+def test_handed_in_http_socket_outlives_its_servers(make_server: MakeServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        number = held.getsockname()[1]
+
+        def start_next() -> HttpServer:
+            port = HttpPort(number, descriptors=(os.dup(held.fileno()),))
+            server = make_server(port=port)
+            server.start()
+            return server
+
+        first = start_next()
+        assert (first.port, get(first)) == (number, (200, b"hello"))
+        first.stop()
+        assert first.join(10)
+        with connect(first) as waiting:
+            waiting.request("GET", "/hello")
+            start_next()
+            assert waiting.getresponse().read() == b"hello"
+
+
 def test_http_server_stop_answers_unaccepted(
     make_server: MakeServer,
 ) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,18 @@ def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -
 def test_grpc_addresses_bracket_ipv6_host():
     addresses = ListenAddresses(host="::1", port=8500, socket_path="/run/m.sock")
     assert addresses.of_grpc == ["[::1]:8500", "unix:/run/m.sock"]
+
+
+def test_handed_in_sockets_replace_tcp_address():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = ListenAddresses(
+            host="127.0.0.1",
+            port=taken.getsockname()[1],
+            socket_path="/run/m.sock",
+            descriptors=(3, 4),
+        )
+        assert addresses.of_grpc == ["fd:3", "fd:4", "unix:/run/m.sock"]
+        assert listen_error(replace(addresses, socket_path="")) is None
 
 
 def test_free_addresses_have_no_error_and_stay_free(tmp_path: Path):

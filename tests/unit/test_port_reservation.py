@@ -1,4 +1,5 @@
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,14 @@ def test_reservation_takes_port_in_time_wait() -> None:
     reservation.let_go()
     listen_as_grpc(port).close()
     reservation.close()
+
+
+def test_handed_in_port_needs_no_reservation() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        handed_in = replace(addresses(held.getsockname()[1]), descriptors=(held.fileno(),))
+        reservation = PortReservation.take(handed_in)
+        reservation.let_go()
+        reservation.close()
 
 
 def test_reservation_leaves_port_zero_to_grpc() -> None:

@@ -1,0 +1,143 @@
+"""Listening sockets that the parent process hands in, in the manner of sd_listen_fds(3). Pure.
+
+The environment names the process that they are for (LISTEN_PID), their number (LISTEN_FDS) and
+their names (LISTEN_FDNAMES). They are the descriptors from 3 on. A descriptor named `rest` is the
+HTTP port's; one named `grpc`, or without a name of its own, is gRPC's. systemd names a descriptor
+after its socket unit by default, so such a name counts as none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serving.base.errors import InvalidConfig
+from serving.config.server_config import HttpPort, ServerConfig
+
+VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
+"""The variables that a process removes, so that its children do not take its sockets."""
+
+REMEDY = (
+    "hand in listening stream sockets over TCP or UNIX (in systemd: ListenStream= and Accept=no), "
+    "or unset LISTEN_FDS"
+)
+
+_FIRST_DESCRIPTOR = 3
+# kListenerKeys in native/rpc/network.cc leaves room for 1,024 listeners.
+_COUNT_MAX = 1_000
+
+_GRPC, _REST = "grpc", "rest"
+# The name by sd_listen_fds_with_names(3) of a descriptor that nothing names.
+_NO_NAMES = ("", "unknown")
+
+
+@dataclass(frozen=True)
+class HandedDescriptor:
+    """A descriptor that was handed in. If it is not `is_rest`, it is gRPC's."""
+
+    number: int
+    name: str = ""
+    is_rest: bool = False
+
+    def __str__(self) -> str:
+        return f"descriptor {self.number}" + (f" ({self.name})" if self.name else "")
+
+
+@dataclass(frozen=True)
+class HandedSocket:
+    """A listening socket and its address: a host and a port, or a UNIX socket's `path`."""
+
+    descriptor: HandedDescriptor
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+
+def handed_descriptors(
+    environment: Mapping[str, str], process_id: int
+) -> tuple[HandedDescriptor, ...]:
+    """Returns the descriptors that are handed to the process `process_id`.
+
+    Raises InvalidConfig if the variables have wrong values.
+    """
+    if "LISTEN_PID" not in environment or "LISTEN_FDS" not in environment:
+        return ()
+    if _number(environment, "LISTEN_PID") != process_id:
+        return ()
+    count = _number(environment, "LISTEN_FDS")
+    if count > _COUNT_MAX:
+        raise InvalidConfig(f"LISTEN_FDS={count}: hand in {_COUNT_MAX} sockets or fewer")
+    names = [""] * count
+    if "LISTEN_FDNAMES" in environment and count > 0:
+        names = environment["LISTEN_FDNAMES"].split(":")
+    if len(names) != count:
+        raise InvalidConfig(
+            f"LISTEN_FDNAMES={environment['LISTEN_FDNAMES']} has {len(names)} names, and "
+            f"LISTEN_FDS={count}; give each descriptor one name, or unset LISTEN_FDNAMES"
+        )
+    return tuple(_descriptor(number, name) for number, name in enumerate(names, _FIRST_DESCRIPTOR))
+
+
+def _number(environment: Mapping[str, str], variable: str) -> int:
+    text = environment[variable]
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidConfig(f"{variable}={text!r} is not a number; correct it, or unset it")
+    return int(text)
+
+
+def _descriptor(number: int, name: str) -> HandedDescriptor:
+    if name not in (_GRPC, _REST, *_NO_NAMES) and not name.endswith(".socket"):
+        raise InvalidConfig(
+            f"LISTEN_FDNAMES names descriptor {number} {name!r}; name it {_GRPC} or {_REST} (in "
+            "systemd: FileDescriptorName=), because other ports cannot be handed in"
+        )
+    return HandedDescriptor(number, name, is_rest=name == _REST)
+
+
+def with_handed_sockets(config: ServerConfig, sockets: Sequence[HandedSocket]) -> ServerConfig:
+    """Returns `config` with the sockets in place of the addresses of gRPC, of HTTP or of both.
+
+    Raises InvalidConfig if a flag contradicts them.
+    """
+    grpc = [socket for socket in sockets if not socket.descriptor.is_rest]
+    rest = [socket for socket in sockets if socket.descriptor.is_rest]
+    changes: dict[str, Any] = {}
+    if grpc:
+        _check_path(config, grpc)
+        first = next((socket for socket in grpc if socket.port), grpc[0])
+        # HTTP keeps the host of the flag.
+        changes["rest_api_port"] = replace(config.rest_api_port, host=config.host)
+        changes["host"] = first.host or f"unix:{first.path}"
+        changes["port"] = first.port
+        changes["grpc_descriptors"] = _numbers(grpc)
+    if rest:
+        changes["rest_api_port"] = _http_port(config, rest)
+    return replace(config, **changes)
+
+
+def _check_path(config: ServerConfig, sockets: Sequence[HandedSocket]) -> None:
+    for socket in sockets:
+        if socket.path and socket.path == config.grpc_socket_path:
+            raise InvalidConfig(
+                f"--grpc_socket_path={socket.path} is the path of {socket.descriptor}, which was "
+                "handed in; remove the flag"
+            )
+
+
+def _http_port(config: ServerConfig, sockets: Sequence[HandedSocket]) -> HttpPort:
+    if config.rest_api_port.number is None:
+        raise InvalidConfig(
+            f"--rest_api_port=0 turns HTTP off, and {sockets[0].descriptor} was handed in for it; "
+            "remove the flag or the socket"
+        )
+    for socket in sockets:
+        if socket.path:
+            raise InvalidConfig(
+                f"{socket.descriptor} is the UNIX socket {socket.path}, and HTTP is served over TCP "
+                "only; hand in a TCP socket"
+            )
+    first = sockets[0]
+    return HttpPort(first.port, host=first.host, descriptors=_numbers(sockets))
+
+
+def _numbers(sockets: Sequence[HandedSocket]) -> tuple[int, ...]:
+    return tuple(socket.descriptor.number for socket in sockets)
