@@ -21,7 +21,18 @@ REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
 PAGES = (README, *sorted((REPOSITORY / "docs").glob("*.md")))
 
-LANGUAGES = ("sh", "python", "json", "toml", "yaml", "textproto", "promql", "text", "mermaid")
+LANGUAGES = (
+    "sh",
+    "python",
+    "json",
+    "toml",
+    "ini",
+    "yaml",
+    "textproto",
+    "promql",
+    "text",
+    "mermaid",
+)
 NOT_RUN: Mapping[str, str] = {
     "docker": "needs docker",
     "setup": "installs packages, or takes minutes",
