@@ -1,4 +1,5 @@
-"""`hostile`: how slow, half-sent, idle and never-reading connections affect other clients' tail.
+"""`hostile`: how slow, half-sent, idle and never-reading connections, and 2,000 that come at once,
+affect other clients' tail.
 
 Segments with each attack and quiet segments take turns in one run of one server, so that
 disturbances of the machine affect both kinds.
@@ -69,6 +70,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=positive_integer, default=2, help="segments of each attack; default 2"
     )
     add_segment_seconds_option(parser, default=10)
+    parser.add_argument(
+        "--attack",
+        action="append",
+        metavar="NAME",
+        choices=list(attacks(MODEL_NAME, b"")),
+        help="repeatable; default: all of %(choices)s",
+    )
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -92,9 +100,8 @@ def _measured(
     say: Callable[[str], None],
 ) -> HostileRun:
     by_name = attacks(MODEL_NAME, load.payloads[0])
-    segmented = segmented_of(
-        parsed, load, rate_per_second, kinds_of(list(by_name), parsed.rounds), _CROWD_SECONDS_MAX
-    )
+    kinds = kinds_of(parsed.attack or list(by_name), parsed.rounds)
+    segmented = segmented_of(parsed, load, rate_per_second, kinds, _CROWD_SECONDS_MAX)
 
     def run_segment(kind: str) -> AttackedSegment:
         return _segment(kind, by_name.get(kind), server, parsed.segment_seconds, clock)

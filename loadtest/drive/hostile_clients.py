@@ -17,8 +17,7 @@ from serving.base.protos import get_model_metadata_pb2
 
 _NICE = 19
 _CONNECT_SECONDS = 5
-# A crowd connects over some seconds. Thousands of connections within a tenth of a second would be a
-# different attack, on the accepting thread, and would dominate the percentiles.
+# A crowd connects over some seconds, unless the attack is that all come at once.
 _CONNECTIONS_PER_SECOND = 500
 # Small enough that one reply fills it, and the server has to keep the rest or stop writing.
 _RECEIVE_BUFFER_BYTES = 4_096
@@ -29,7 +28,8 @@ class Attack:
     """An attack: sends `opening` on each of `connection_count` connections, then `nag` once a
     second.
 
-    The connections never read. If `is_http`, they go to the HTTP port, else to the gRPC port.
+    The connections never read. If `is_http`, they go to the HTTP port, else to the gRPC port. If
+    `is_at_once`, all connect as fast as one thread can connect them.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Attack:
     is_http: bool
     opening: bytes
     nag: bytes = b""
+    is_at_once: bool = False
 
 
 class Crowd:
@@ -63,7 +64,8 @@ class Crowd:
     def __enter__(self) -> "Crowd":
         for _ in range(self._attack.connection_count):
             self._sockets.append(self._connected())
-            pause(self._clock, 1 / _CONNECTIONS_PER_SECOND)
+            if not self._attack.is_at_once:
+                pause(self._clock, 1 / _CONNECTIONS_PER_SECOND)
         self._thread.start()
         return self
 
@@ -183,6 +185,7 @@ def _grpc_attacks(model_name: str, message: bytes) -> Sequence[Attack]:
     )
     return (
         Attack("gRPC idle", 2_000, False, _hello()),
+        Attack("gRPC at once", 2_000, False, _hello(), is_at_once=True),
         Attack("gRPC slow loris", 500, False, _PREFACE[:8], b" "),
         Attack("gRPC half-sent", 500, False, _hello() + half),
         Attack("gRPC never reads", 50, False, _hello() + unread),
