@@ -38,8 +38,6 @@ class Callable {
   base::Status Run(const tensor::TensorList& inputs, tensor::TensorList* result) const;
 
  private:
-  absl::Status RunHandle(const std::vector<tensorflow::Tensor>& inputs,
-                         std::vector<tensorflow::Tensor>* fetched) const;
   bool IsOfSession() const { return made_.ok() && !plan_.IsHandedThrough(); }
 
   tensorflow::Session* const session_;

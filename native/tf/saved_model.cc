@@ -10,6 +10,7 @@
 #include "native/base/wire_writer.h"
 #include "native/tf/callable_set.h"
 #include "native/tf/checkpoint_index.h"
+#include "native/tf/core_share.h"
 #include "native/tf/joint_runners.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
@@ -242,6 +243,7 @@ struct SavedModel::State {
     tensor::RunContext run;
     run.is_cancelled = &control->is_cancelled;
     const RunScope run_scope(run);
+    const CoreShareScope core_share;
     tensorflow::RunOptions options;
     options.set_inter_op_thread_pool(LoadPool());
     std::vector<tensorflow::Tensor> none;
@@ -411,6 +413,7 @@ Status SavedModel::Run(const tensor::Signature& signature, const tensor::OutputS
   if (!runner.ok()) return runner.status();
   const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
                        CurrentRunMemoryBytesMax());
+  const CoreShareScope core_share;
   return scope.Explain(runner.value()->Run(outputs, inputs, result));
 }
 
@@ -427,6 +430,7 @@ Status SavedModel::RunJoint(const JointRunner& joint,
       signatures.begin(), signatures.end(),
       [&](const tensor::Signature* signature) { return HasShapesOf(*signature, inputs); });
   const RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax());
+  const CoreShareScope core_share;
   return scope.Explain(joint.Run(signatures, inputs, results));
 }
 
@@ -437,6 +441,7 @@ Status SavedModel::RunSession(const servable::SessionRunNames& names, const tens
             "SessionRun is off: start the server with --enable_session_run"};
   }
   const RunScope scope(run, /*checks_shapes=*/true, CurrentRunMemoryBytesMax());
+  const CoreShareScope core_share;
   return scope.Explain(state_->session_callables->Run(names, fed, fetched));
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -12,9 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/thread_cores.h"
+#include "native/base/thread_priority.h"
 #include "native/memory/request_memory.h"
 #include "native/memory/thread_usage.h"
 #include "native/tensor/run_context.h"
+#include "native/tf/core_share.h"
 #include "native/tf/memory_allocator.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
@@ -131,6 +135,37 @@ TEST_F(RunPoolTest, AScopeWithinThatCountsNothingHidesTheOuter) {
   pool_.Schedule([&] { other_.Allocate(kMiB); });
   held_.RunAll();
   ExpectBytes(outer, kMiB);
+}
+
+TEST_F(RunPoolTest, RunsShareTheCores) {
+  const auto core_count = static_cast<int>(base::AllowedCores().size());
+  std::vector<std::unique_ptr<CoreShareScope>> runs;
+  for (int count = 1; count <= 2 * core_count; ++count) {
+    runs.push_back(std::make_unique<CoreShareScope>());
+    EXPECT_EQ(runs.back()->cores(), std::max(core_count / count, 1));
+  }
+  bool has_run = false;
+  pool_.Schedule([&] { has_run = true; });
+  EXPECT_TRUE(has_run);
+  while (!runs.empty()) runs.pop_back();
+  EXPECT_EQ(CoreShareScope().cores(), core_count);
+  has_run = false;
+  pool_.ScheduleWithHint([&] { has_run = true; }, 0, 1);
+  EXPECT_FALSE(has_run);
+  held_.RunAll();
+  EXPECT_TRUE(has_run);
+}
+
+TEST_F(RunPoolTest, ALoadUsesOneCoreAndTakesNoneFromRequests) {
+  const CoreShareScope request;
+  std::thread([&] {
+    ASSERT_TRUE(base::SetThreadPriority(base::ThreadPriority::kNice).ok());
+    const CoreShareScope load;
+    EXPECT_EQ(load.cores(), 1);
+    const CoreShareScope another_load;
+  }).join();
+  EXPECT_EQ(CoreShareScope().cores(),
+            std::max(static_cast<int>(base::AllowedCores().size()) / 2, 1));
 }
 
 TEST_F(RunPoolTest, ATaskMayEndAfterItsRun) {

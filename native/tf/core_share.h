@@ -1,0 +1,34 @@
+#pragma once
+
+namespace millpond::tf {
+
+// While the scope lives, the kernels of this thread use no more than a run's fair share of the
+// cores: the cores divided by the runs of requests that are under way, at least 1. So a request
+// that is alone may use all cores, and on a busy server each request runs on its own thread and
+// wakes no other thread. With the pools of TensorFlow, which know nothing of other runs, stealing
+// and waking took a quarter of the processor time at saturation.
+//
+// A thread of lowered priority has a share of 1 and is not counted: on the pool its kernels would
+// have the priority of requests.
+//
+// TensorFlow's limit of a thread (SetPerThreadMaxParallelism) reaches Shard and Eigen's devices.
+// RunPool does the rest: kernels that schedule tasks themselves.
+class CoreShareScope {
+ public:
+  CoreShareScope();
+  ~CoreShareScope();
+  CoreShareScope(const CoreShareScope&) = delete;
+  CoreShareScope& operator=(const CoreShareScope&) = delete;
+
+  int cores() const { return cores_; }
+
+ private:
+  const bool is_counted_;
+  const int cores_;
+  const int outer_;
+};
+
+// Returns true if the kernels of this thread may use this thread only.
+bool IsShareOneCore();
+
+}  // namespace millpond::tf
