@@ -36,6 +36,6 @@ CoreShareScope::~CoreShareScope() {
   if (is_counted_) run_count.fetch_sub(1);
 }
 
-bool IsShareOneCore() { return tensorflow::GetPerThreadMaxParallelism() == 1; }
+int CurrentCoreShare() { return std::max(tensorflow::GetPerThreadMaxParallelism(), 1); }
 
 }  // namespace millpond::tf

@@ -11,8 +11,8 @@ namespace millpond::tf {
 // A thread of lowered priority has a share of 1 and is not counted: on the pool its kernels would
 // have the priority of requests.
 //
-// TensorFlow's limit of a thread (SetPerThreadMaxParallelism) reaches Shard and Eigen's devices.
-// RunPool does the rest: kernels that schedule tasks themselves.
+// TensorFlow's limit of a thread (SetPerThreadMaxParallelism) reaches Shard. ServableDevice does
+// the rest: it gives Eigen, oneDNN and kernels that schedule tasks themselves as many threads.
 class CoreShareScope {
  public:
   CoreShareScope();
@@ -28,7 +28,8 @@ class CoreShareScope {
   const int outer_;
 };
 
-// Returns true if the kernels of this thread may use this thread only.
-bool IsShareOneCore();
+// Returns the cores that the kernels of this thread may use: 1 or more, and INT_MAX outside a
+// scope.
+int CurrentCoreShare();
 
 }  // namespace millpond::tf

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "native/memory/thread_usage.h"
-#include "native/tf/core_share.h"
 
 namespace millpond::tf {
 namespace {
@@ -36,13 +35,9 @@ PoolUsageScope::PoolUsageScope(bool is_counted) : outer_(current_usage) {
 
 PoolUsageScope::~PoolUsageScope() { current_usage = outer_; }
 
-void RunPool::Schedule(std::function<void()> task) {
-  if (IsShareOneCore()) return task();
-  pool_->Schedule(Counted(std::move(task)));
-}
+void RunPool::Schedule(std::function<void()> task) { pool_->Schedule(Counted(std::move(task))); }
 
 void RunPool::ScheduleWithHint(std::function<void()> task, int start, int end) {
-  if (IsShareOneCore()) return task();
   pool_->ScheduleWithHint(Counted(std::move(task)), start, end);
 }
 

@@ -31,8 +31,7 @@ class PoolUsageScope {
   std::shared_ptr<PoolUsageBytes>* const outer_;
 };
 
-// Wraps another pool, so that its tasks count for the run that schedules them. If the run's share
-// of the cores is one (CoreShareScope), a task runs at once on the thread that schedules it.
+// Wraps another pool, so that its tasks count for the run that schedules them.
 // Cost: one allocation a task, in a scope that counts.
 class RunPool final : public tsl::thread::ThreadPoolInterface {
  public:

@@ -2,13 +2,16 @@
 
 #include "native/tf/servable_device.h"
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "native/base/clock.h"
 #include "native/memory/thread_usage.h"
+#include "native/tf/core_share.h"
 #include "native/tf/kernel_shapes.h"
 #include "native/tf/runtime.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -98,21 +101,34 @@ void* RunAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   return requests_->AllocateRaw(alignment, num_bytes);
 }
 
-// A pool of TensorFlow behind a RunPool, in the forms that kernels use.
+// A pool without threads of its own: a task runs at once on the thread that schedules it.
+class CallingThreadPool final : public tsl::thread::ThreadPoolInterface {
+ public:
+  void Schedule(std::function<void()> task) override { task(); }
+  int NumThreads() const override { return 1; }
+  int CurrentThreadId() const override { return 0; }
+};
+
+// A pool of TensorFlow behind a RunPool, in the forms that kernels use, for each share of the cores
+// (CoreShareScope). A run whose share is one core uses its own thread.
 struct RunWorkers {
   RunWorkers(const tensorflow::DeviceBase::CpuWorkerThreads& stock, Eigen::Allocator* allocator)
-      : run_pool(stock.workers->AsEigenThreadPool()),
-        pool(&run_pool),
-        workers{stock.num_threads, &pool} {
+      : run_pool(stock.workers->AsEigenThreadPool()), pool(&run_pool), one(&calling_thread) {
     for (int count = 1; count <= stock.num_threads; ++count) {
+      workers.push_back({count, count == 1 ? &one : &pool});
       devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(&run_pool, count, allocator));
     }
   }
+  size_t IndexOfShare() const {
+    return static_cast<size_t>(std::min(CurrentCoreShare(), static_cast<int>(workers.size())) - 1);
+  }
 
   RunPool run_pool;
+  CallingThreadPool calling_thread;
   tsl::thread::ThreadPool pool;
-  const tensorflow::DeviceBase::CpuWorkerThreads workers;
-  std::vector<std::unique_ptr<Eigen::ThreadPoolDevice>> devices;  // with 1, 2, ... threads
+  tsl::thread::ThreadPool one;
+  std::vector<tensorflow::DeviceBase::CpuWorkerThreads> workers;  // with 1, 2, ... threads
+  std::vector<std::unique_ptr<Eigen::ThreadPoolDevice>> devices;  // the same
 };
 
 namespace {
@@ -146,11 +162,11 @@ ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const 
 
 const tensorflow::DeviceBase::CpuWorkerThreads* ServableDevice::tensorflow_cpu_worker_threads()
     const {
-  return &workers_->workers;
+  return &workers_->workers[workers_->IndexOfShare()];
 }
 
 const Eigen::ThreadPoolDevice* ServableDevice::eigen_cpu_device() {
-  return workers_->devices[ThreadPoolDevice::eigen_cpu_device()->numThreads() - 1].get();
+  return workers_->devices[workers_->IndexOfShare()].get();
 }
 
 tsl::Allocator* ServableDevice::GetAllocator(tensorflow::AllocatorAttributes) {

@@ -84,8 +84,8 @@ class ServableDevice : public tensorflow::ThreadPoolDevice {
                                    tensorflow::AllocatorAttributes attributes,
                                    tensorflow::Tensor* tensor) override;
 
-  // Returns the process's pool behind a RunPool, so that a run is charged for the memory that its
-  // kernels allocate there.
+  // Return the process's pool behind a RunPool, so that a run is charged for the memory that its
+  // kernels allocate there, with as many threads as the run's share of the cores.
   const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override;
   const Eigen::ThreadPoolDevice* eigen_cpu_device() override;
 
