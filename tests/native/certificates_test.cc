@@ -147,8 +147,8 @@ TEST_F(CertificatesTest, ReplacedCertificatesThatAreRefusedLeaveTheOldOnes) {
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
 }
 
-// SIGPIPE ends a process that does not ignore it. Here the signal is blocked, so it would be pending,
-// and the test can see it.
+// SIGPIPE ends a process that does not ignore it. Here the signal is blocked, so it would be
+// pending, and the test can see it.
 TEST(TransportTest, WriteToATlsClientThatHasGoneRaisesNoSignal) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
