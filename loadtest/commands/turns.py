@@ -290,9 +290,9 @@ def print_turns(report: Mapping[str, Any], console: Console) -> None:
 
 def _table(loops: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
     table = Table(
-        *("load", "server", "requests/s", "CPU µs", "p50 ms", "p99 ms"),
-        *("p999 ms, pooled", "failed", "wrong"),
-        title="medians over the rounds (of the ratios to the first server in the same round)",
+        *("load", "server", "rate/s", "CPU µs", "p50 ms", "p99 ms"),
+        *("p999 ms", "failed"),
+        title="medians over the rounds; p999 over all; ×: to the first server in the same round",
     )
     for loop, servers in loops.items():
         for place, (name, shown) in enumerate(servers.items()):
@@ -302,7 +302,6 @@ def _table(loops: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
                 *(_cell(shown, key, is_first=place == 0) for key in _KEYS),
                 number(shown["pooled"]["p999_ms"]),
                 f"{shown['failed_count']:,}",
-                f"{shown['wrong_count']:,}",
             )
         table.add_section()
     return table
@@ -310,7 +309,8 @@ def _table(loops: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
 
 def _cell(shown: Mapping[str, Any], key: str, *, is_first: bool) -> str:
     figure = number(shown[key], _DIGITS[key])
-    return figure if is_first else f"{figure} ({number(shown['ratios'][key], 3)})"
+    ratio = shown["ratios"][key]
+    return figure if is_first or ratio is None else f"{figure}\n×{ratio:.2f}"
 
 
 TURNS = Command(

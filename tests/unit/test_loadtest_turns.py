@@ -168,8 +168,8 @@ def test_closing_line_names_stolen_cores():
     print_turns(turns_report({}, turns), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert "500 (0.500)" in text
-    assert "2.00 (2.000)" in text
+    assert "×0.50" in text
+    assert "×2.00" in text
     assert "errors 0, wrong answers 0" in text
     assert "server 0.75, generator 0.20, others 0.00, stolen 0.10" in text
 
