@@ -61,8 +61,8 @@ def test_endless_requests_stop_no_other_model(
         wait_until_all_cores_are_busy(server)
         # One connection has the endless requests too, the other has none of them.
         for _ in range(20):
-            assert caller.predict(scale, timeout=10).model_spec.version.value == 1
-            assert other.predict(scale, timeout=10).model_spec.version.value == 1
+            assert caller.predict(scale, timeout=60).model_spec.version.value == 1
+            assert other.predict(scale, timeout=60).model_spec.version.value == 1
         assert not any(call.done() for call in endless)
         for call in endless:
             call.cancel()

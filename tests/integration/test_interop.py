@@ -10,7 +10,6 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.base.clock import SystemClock
 from serving.base.protos import predict_pb2
 from tests.integration.clients import (
     HEALTH_CHECK,
@@ -184,14 +183,9 @@ def test_stream_answers_each_message(client: ModeClient):
 
 
 def test_rpc_soak(client: ModeClient):
-    clock = SystemClock()
     request = echo_bytes_request(1_000)
-    longest_ns = 0
     for _ in range(100):
-        begin_ns = clock.now_ns()
         assert_is_echo(client.call(PREDICT, request), request)
-        longest_ns = max(longest_ns, clock.now_ns() - begin_ns)
-    assert longest_ns < 5 * 10**9
 
 
 def test_channel_soak(wire: WireServer, mode: Mode):
