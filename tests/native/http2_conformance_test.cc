@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/native/raw_http2.h"
@@ -20,6 +22,7 @@ using testing::BigEndian;
 using testing::FrameBytes;
 using testing::GrpcHeaders;
 using testing::GrpcMessage;
+using testing::Http2Frame;
 using testing::kAck;
 using testing::kContinuationFrame;
 using testing::kDataFrame;
@@ -28,6 +31,7 @@ using testing::kEndStream;
 using testing::kGoawayFrame;
 using testing::kHeadersFrame;
 using testing::kPingFrame;
+using testing::kPriorityFrame;
 using testing::kRstStreamFrame;
 using testing::kSettingsFrame;
 using testing::kWindowUpdateFrame;
@@ -84,6 +88,7 @@ TEST_P(ConnectionErrorTest, EndsTheConnection) {
             GetParam().codes.end())
       << "RFC " << GetParam().section << ": " << goaway->ErrorCode();
   connection.Rest();
+  EXPECT_TRUE(connection.IsClosedByServer()) << "RFC " << GetParam().section;
   EXPECT_EQ(Echo("after"), "after");
 }
 
@@ -318,11 +323,13 @@ TEST_F(WireTest, BytesMayComeOneByOne) {
 // before the sentence would be the answer that the client sees.
 TEST_F(WireTest, Http1IsAnsweredWithASentence) {
   RawHttp2 connection(port());
+  ASSERT_TRUE(HasConnections(1));
   EXPECT_FALSE(connection.IsReadableWithin(100));
   connection.Send("GET /v1/models HTTP/1.1\r\nhost: test\r\n\r\n");
   const std::string answer = connection.Rest();
   EXPECT_EQ(answer.substr(0, 12), "HTTP/1.1 400");
   EXPECT_NE(answer.find("gRPC"), std::string::npos);
+  EXPECT_TRUE(connection.IsClosedByServer());
 }
 
 TEST_F(WireTest, AnotherMethodOrContentTypeGetsItsHttpStatus) {
@@ -366,20 +373,46 @@ TEST_F(WireTest, TooManyStreamsEndTheConnection) {
   EXPECT_EQ(goaway->ErrorCode(), kProtocolError);
 }
 
+// A client that reads the answers to its flood as it goes. nghttp2 ends the connection of one that
+// lets more than 1,000 answers wait, without a GOAWAY frame.
 TEST_F(WireTest, ClientThatFloodsIsToldToCalmDown) {
-  for (const std::string& frame :
-       {FrameBytes(kSettingsFrame, 0, 0, ""), FrameBytes(kPingFrame, 0, 0, "12345678"),
-        FrameBytes(kWindowUpdateFrame, 0, 0, BigEndian(1)), FrameBytes(2, 0, 1, "12345")}) {
+  constexpr int kPartCount = 500;
+  const struct {
+    std::string frame;
+    bool is_answered;
+    const char* reason;
+  } floods[] = {
+      {FrameBytes(kSettingsFrame, 0, 0, ""), true, "too_many_control_frames"},
+      {FrameBytes(kPingFrame, 0, 0, "12345678"), true, "too_many_pings"},
+      {FrameBytes(kWindowUpdateFrame, 0, 0, BigEndian(1)), false, "too_many_control_frames"},
+      {FrameBytes(kPriorityFrame, 0, 1, "12345"), false, "too_many_control_frames"},
+  };
+  for (const auto& flood : floods) {
     RawHttp2 connection(port());
     connection.Begin();
-    std::string flood;
-    for (int i = 0; i < 2'000; ++i) flood += frame;
-    connection.Send(flood);
+    std::string part;
+    for (int i = 0; i < kPartCount; ++i) part += flood.frame;
+    std::unique_ptr<Http2Frame> goaway;
+    for (int sent = 0; goaway == nullptr && sent < 2'000; sent += kPartCount) {
+      connection.Send(part);
+      for (int left = flood.is_answered ? kPartCount : 0; goaway == nullptr && left > 0;) {
+        auto answer = connection.Next();
+        ASSERT_NE(answer, nullptr) << flood.reason;
+        if ((answer->flags & kAck) != 0 && answer->type != kGoawayFrame) left -= 1;
+        if (answer->type == kGoawayFrame) goaway = std::move(answer);
+      }
+    }
+    if (goaway == nullptr) goaway = connection.NextOf(kGoawayFrame);
+    ASSERT_NE(goaway, nullptr) << flood.reason;
+    EXPECT_EQ(goaway->ErrorCode(), kEnhanceYourCalm) << flood.reason;
+    EXPECT_EQ(goaway->payload.substr(8), flood.reason);
     connection.Rest();
+    EXPECT_TRUE(connection.IsClosedByServer()) << flood.reason;
   }
   EXPECT_EQ(Echo("after"), "after");
 }
 
+// Without a GOAWAY frame: nghttp2 gives up the session.
 TEST_F(WireTest, EndlessContinuationsEndTheConnection) {
   RawHttp2 connection(port());
   connection.Begin();
@@ -388,6 +421,7 @@ TEST_F(WireTest, EndlessContinuationsEndTheConnection) {
   for (int i = 0; i < 100'000 && connection.Send(part); ++i) {
   }
   connection.Rest();
+  EXPECT_TRUE(connection.IsClosedByServer());
   EXPECT_EQ(Echo("after"), "after");
 }
 

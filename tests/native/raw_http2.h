@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -158,6 +159,9 @@ class RawHttp2 {
     }
     return buffer_;
   }
+  // Returns true if a read has found the end of the connection; false if each read that failed
+  // waited in vain.
+  bool IsClosedByServer() const { return is_closed_by_server_; }
 
   // Returns the headers of a HEADERS frame, each as a line `name: value`. All HEADERS frames of a
   // connection must be decoded in order.
@@ -198,6 +202,8 @@ class RawHttp2 {
     char block[16'384];
     while (buffer_.size() < size) {
       const ssize_t got = recv(fd_, block, sizeof block, 0);
+      // A server that closes with bytes unread resets the connection.
+      if (got == 0 || (got < 0 && errno == ECONNRESET)) is_closed_by_server_ = true;
       if (got <= 0) return false;
       buffer_.append(block, static_cast<size_t>(got));
     }
@@ -207,6 +213,7 @@ class RawHttp2 {
   const int fd_;
   nghttp2_hd_inflater* inflater_ = nullptr;
   std::string buffer_;
+  bool is_closed_by_server_ = false;
 };
 
 }  // namespace millpond::testing

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +45,14 @@ class WireServerTest : public ::testing::Test {
   }
 
   int port() const { return network_.port(); }
+
+  // Returns true as soon as the server has `count` connections; false after 20 s.
+  bool HasConnections(int64_t count) const {
+    for (int left = 20'000; left > 0 && network_.connection_count() != count; --left) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return network_.connection_count() == count;
+  }
 
   // Returns the answer to a call on a new connection; "" if the call fails.
   std::string Echo(const std::string& bytes) const {
