@@ -82,7 +82,7 @@ inline std::vector<Conversation> Conversations() {
   // One call, with the pings and settings of usual clients.
   all.push_back({settings, ack, window, HeadersOf(1, echo), LastData(1, GrpcMessage("hello")),
                  FrameBytes(kPingFrame, 0, 0, "12345678"),
-                 FrameBytes(kPingFrame, kAck, 0, "alive")});
+                 FrameBytes(kPingFrame, kAck, 0, std::string("alive\0\0", 8))});
   // A message in parts of a few bytes, and empty DATA frames between them.
   all.push_back({settings, HeadersOf(1, echo), FrameBytes(kDataFrame, 0, 1, std::string(3, '\0')),
                  FrameBytes(kDataFrame, 0, 1, ""),
@@ -90,7 +90,11 @@ inline std::vector<Conversation> Conversations() {
   // A message of many frames, which stays in the blocks that it was read into.
   {
     Conversation frames = {
-        settings, window, HeadersOf(1, echo),
+        settings,
+        ack,
+        window,
+        HeadersOf(1, echo),
+        FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(100'000)),
         FrameBytes(kDataFrame, 0, 1, GrpcMessage(std::string(100'000, 'm')).substr(0, 16'384))};
     for (int i = 0; i < 5; ++i) frames.push_back(FrameBytes(kDataFrame, 0, 1, large));
     frames.push_back(LastData(1, std::string(100'005 - 6 * 16'384, 'm')));
