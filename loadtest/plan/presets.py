@@ -58,9 +58,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             {"pin_request_threads": "never"},
             "Millpond, but the kernel chooses the request threads' cores during a load",
         ),
-        "paced": Preset(
-            {"restore_bytes_per_second": 250_000_000},
-            "Millpond, whose restores read at most 250 MB/s: for machines that are nearly full",
+        "not-paced": Preset(
+            {"load_seconds_target": 0}, "Millpond, whose restores read as fast as they can"
         ),
         "millpond": Preset({}, "this server with its defaults"),
     }

@@ -85,11 +85,14 @@ class PySavedModelLoad {
     return WithoutGil([this] { return load_->Discard(); });
   }
 
-  // Any thread may call these three. They are too short to be worth releasing the GIL.
+  // Any thread may call these four. They are too short to be worth releasing the GIL.
   void Cancel() { load_->Cancel(); }
   int64_t RestoredBytes() const { return load_->restored_bytes(); }
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
     load_->SetRestoreBytesPerSecond(bytes_per_second);
+  }
+  void SetRestoreTarget(double seconds) {
+    load_->SetRestoreTarget(static_cast<int64_t>(seconds * 1e9));
   }
 
  private:
@@ -271,6 +274,7 @@ void RegisterServable(nb::module_& module) {
       .def_prop_ro("restored_bytes", &Load::RestoredBytes)
       .def("set_restore_bytes_per_second", &Load::SetRestoreBytesPerSecond,
            nb::arg("bytes_per_second"))
+      .def("set_restore_target", &Load::SetRestoreTarget, nb::arg("seconds"))
       .def("discard", &Load::Discard)
       .def("finish", &Load::Finish, nb::arg("reservoir").none() = nb::none(),
            nb::arg("request_statistics").none() = nb::none());

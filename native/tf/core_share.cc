@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 
+#include "native/base/clock.h"
 #include "native/base/thread_cores.h"
 #include "native/base/thread_priority.h"
 #include "tensorflow/core/util/work_sharder.h"
@@ -12,6 +14,9 @@ namespace {
 
 // Each run changes it twice, so it has a cache line of its own.
 alignas(64) std::atomic<int> run_count{0};
+std::atomic<int64_t> run_begin_ns{INT64_MIN / 2};  // of the last run; beside run_count in its line
+
+constexpr int64_t kRecentNs = 1'000'000'000;
 
 int CoreCount() {
   static const int count = static_cast<int>(base::AllowedCores().size());
@@ -19,7 +24,9 @@ int CoreCount() {
 }
 
 int TakeShare(bool is_counted) {
-  return is_counted ? std::max(CoreCount() / (run_count.fetch_add(1) + 1), 1) : 1;
+  if (!is_counted) return 1;
+  run_begin_ns.store(base::CoarseMonotonicNs(), std::memory_order_relaxed);
+  return std::max(CoreCount() / (run_count.fetch_add(1) + 1), 1);
 }
 
 }  // namespace
@@ -34,6 +41,11 @@ CoreShareScope::CoreShareScope()
 CoreShareScope::~CoreShareScope() {
   tensorflow::SetPerThreadMaxParallelism(outer_);
   if (is_counted_) run_count.fetch_sub(1);
+}
+
+bool AreRequestsComing() {
+  return run_count.load() > 0 ||
+         base::CoarseMonotonicNs() - run_begin_ns.load(std::memory_order_relaxed) < kRecentNs;
 }
 
 int CurrentCoreShare() { return std::max(tensorflow::GetPerThreadMaxParallelism(), 1); }

@@ -32,4 +32,7 @@ class CoreShareScope {
 // scope.
 int CurrentCoreShare();
 
+// Returns true if a request runs, or began to run within the last second.
+bool AreRequestsComing();
+
 }  // namespace millpond::tf

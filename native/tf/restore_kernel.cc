@@ -10,6 +10,7 @@
 #include "native/base/clock.h"
 #include "native/base/throttle.h"
 #include "native/tf/checkpoint_index.h"
+#include "native/tf/core_share.h"
 #include "native/tf/load_control.h"
 #include "native/tf/restore_pace.h"
 #include "native/tf/shard_reader.h"
@@ -84,14 +85,15 @@ class LoadPace {
   absl::Status WaitForBudget() {
     if (control_ == nullptr) return absl::OkStatus();
     while (!control_->is_cancelled.load(std::memory_order_relaxed)) {
-      const int64_t wait_ns =
-          pace_.WaitNs(base::MonotonicNs(),
-                       control_->restore_bytes_per_second_max.load(std::memory_order_relaxed));
+      const int64_t wait_ns = pace_.WaitNs(base::MonotonicNs(), BytesPerSecondMax());
       if (wait_ns == 0) return absl::OkStatus();
       base::SleepNs(std::min(wait_ns, kWaitSliceNs));
     }
     return absl::CancelledError("the load was cancelled during its restore");
   }
+
+  // Sets the bytes of the whole restore.
+  void SetTotalBytes(int64_t bytes) { total_bytes_ = bytes; }
 
   void Report(int64_t bytes) {
     if (control_ == nullptr) return;
@@ -105,8 +107,17 @@ class LoadPace {
   }
 
  private:
+  // 0: no limit.
+  int64_t BytesPerSecondMax() const {
+    const int64_t fixed = control_->restore_bytes_per_second_max.load(std::memory_order_relaxed);
+    const int64_t target_ns = control_->restore_ns_target.load(std::memory_order_relaxed);
+    if (fixed > 0 || target_ns <= 0 || !AreRequestsComing()) return fixed;
+    return PaceBesideRequests(total_bytes_, target_ns);
+  }
+
   LoadControl* const control_;
   RestorePace pace_;
+  int64_t total_bytes_ = 0;
 };
 
 // One run of the op. Plans all outputs first, and then reads them in the order of the files.
@@ -126,6 +137,11 @@ class Restore {
       plan.wanted = wanted;
       TF_RETURN_IF_ERROR(MakePlan(&plan));
     }
+    int64_t total_bytes = 0;
+    for (const Plan& plan : plans) {
+      total_bytes += plan.shape.num_elements() * ElementBytes(plan.wanted.dtype);
+    }
+    pace_.SetTotalBytes(total_bytes);
     std::sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
       return std::pair(a.entry.shard, a.entry.offset_bytes) <
              std::pair(b.entry.shard, b.entry.offset_bytes);

@@ -7,6 +7,8 @@ namespace millpond::tf {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
+constexpr double kGentleBytesPerSecond = 250e6;
+constexpr double kFastestBytesPerSecond = 4e9;
 
 }  // namespace
 
@@ -22,6 +24,12 @@ int64_t RestorePace::WaitNs(int64_t now_ns, int64_t bytes_per_second_max) {
                          -static_cast<double>(kCreditNs) * bytes_per_ns);
   if (debt_bytes_ <= 0) return 0;
   return static_cast<int64_t>(std::ceil(debt_bytes_ / bytes_per_ns));
+}
+
+int64_t PaceBesideRequests(int64_t total_bytes, int64_t target_ns) {
+  const double wanted =
+      static_cast<double>(total_bytes) / static_cast<double>(target_ns) * kNsPerSecond;
+  return static_cast<int64_t>(std::clamp(wanted, kGentleBytesPerSecond, kFastestBytesPerSecond));
 }
 
 }  // namespace millpond::tf

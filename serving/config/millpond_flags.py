@@ -194,10 +194,18 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "loads|always|never",
     ),
     Flag(
+        "load_seconds_target",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.load_seconds_target,
+        "while requests come, a load reads its variables at 250 MB/s, which requests do not "
+        "notice, or faster if that would take longer than this, up to 4 GB/s; 0: as fast as it can",
+    ),
+    Flag(
         "restore_bytes_per_second",
         integer(0),
         ServerConfig.restore_bytes_per_second,
-        "most bytes per second that a load reads of its variables; 0: no limit",
+        "most bytes per second that a load reads of its variables, also without requests; 0: as "
+        "load_seconds_target says",
     ),
     Flag(
         "self_warmup_requests",

@@ -148,7 +148,8 @@ class ServerConfig:
     load_priority: str = "idle"
     load_patience_seconds: float = 2.0  # 0: for ever
     pin_request_threads: str = "loads"
-    restore_bytes_per_second: int = 0  # 0: as fast as it can
+    load_seconds_target: float = 10.0  # 0: as fast as it can
+    restore_bytes_per_second: int = 0  # 0: as load_seconds_target says
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
     ready_with_stuck_sources: bool = True

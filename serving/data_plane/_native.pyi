@@ -486,7 +486,7 @@ class SavedModelLoad:
 
     Call each step once, in the order of this class. A step out of order raises FAILED_PRECONDITION.
     Dropping the object before `finish` frees everything. Any thread may use `cancel`,
-    `restored_bytes` and `set_restore_bytes_per_second` at any time.
+    `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
     """
 
     def __init__(self, name: str, version: int, directory: str, tags: Sequence[str]) -> None: ...
@@ -561,6 +561,11 @@ class SavedModelLoad:
 
     def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
         """Sets how fast restore may read from now on; 0: unlimited."""
+
+    def set_restore_target(self, seconds: float) -> None:
+        """Sets how long restore may take while requests come: it reads 250 MB/s, more if that would
+        take longer, and at most 4 GB/s. 0: unlimited. A fixed speed holds instead if it is set.
+        """
 
     def discard(self) -> ArenaRemains:
         """Frees everything; returns what was left in the arena. Does nothing after `finish`."""

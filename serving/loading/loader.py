@@ -100,6 +100,7 @@ class LoadSettings:
     gates: Callable[[], GateSettings] = GateSettings
     incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
     restore_bytes_per_second: int = 0
+    load_seconds_target: float = 0
     # Registers ops that a graph lacks, with a function that loads a library. Returns True if a second
     # read of the graph may find them.
     add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
@@ -307,6 +308,7 @@ class SavedModelLoader:
     def _restore(self, load: SavedModelLoad) -> None:
         start_ns = self._clock.now_ns()
         load.set_restore_bytes_per_second(self._settings.restore_bytes_per_second)
+        load.set_restore_target(self._settings.load_seconds_target)
         load.restore()
         seconds = seconds_since(self._clock, start_ns)
         _log.info(

@@ -64,6 +64,7 @@ def load_settings(
         has_strict_input_shapes=foundation.config.strict_input_shapes,
         incumbent=incumbent,
         restore_bytes_per_second=foundation.config.restore_bytes_per_second,
+        load_seconds_target=foundation.config.load_seconds_target,
         request_statistics=request_statistics,
         add_ops=InstalledOps(installed_op_libraries).load,
     )

@@ -15,6 +15,7 @@
 
 #include "native/base/clock.h"
 #include "native/tf/checkpoint_index.h"
+#include "native/tf/core_share.h"
 #include "native/tf/load_control.h"
 #include "native/tf/memory_allocator.h"
 #include "native/tf/shard_reader.h"
@@ -578,6 +579,18 @@ TEST_F(RestoreKernelTest, TheLimitOfTheScopeSlowsTheRestore) {
   // The restore does not wait for its last piece.
   const auto paid_bytes = static_cast<double>(BigBytes() - int64_t{ShardReader::kPieceBytes});
   EXPECT_GE(static_cast<double>(base::MonotonicNs() - start_ns), paid_bytes / 20e6 * 1e9 * 0.9);
+}
+
+TEST_F(RestoreKernelTest, ARestoreBesideRequestsIsPaced) {
+  WriteBig();
+  LoadControl control;
+  control.restore_ns_target = 10'000'000'000;
+  const LoadScope scope(&control);
+  const CoreShareScope request;
+  const int64_t start_ns = base::MonotonicNs();
+  ASSERT_TRUE(Restore({{"big", tensorflow::DT_FLOAT, ""}}).status.ok());
+  const auto paid_bytes = static_cast<double>(BigBytes() - int64_t{ShardReader::kPieceBytes});
+  EXPECT_GE(static_cast<double>(base::MonotonicNs() - start_ns), paid_bytes / 250e6 * 1e9 * 0.9);
 }
 
 // The form of TensorFlow 2's export: the op is within a function, which StatefulPartitionedCall

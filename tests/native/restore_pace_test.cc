@@ -71,6 +71,14 @@ TEST(RestorePace, ALongHoldUpIsNotMadeUpForInABurst) {
   EXPECT_NEAR(read_bytes, 20 * kMegabyte + credit_bytes, 2 * kPieceBytes);
 }
 
+TEST(PaceBesideRequests, IsGentleUnlessTheTargetWantsMore) {
+  constexpr int64_t kGigabyte = 1'000 * kMegabyte;
+  EXPECT_EQ(PaceBesideRequests(500 * kMegabyte, 10 * kSecondNs), 250 * kMegabyte);
+  EXPECT_EQ(PaceBesideRequests(2'500 * kMegabyte, 10 * kSecondNs), 250 * kMegabyte);
+  EXPECT_EQ(PaceBesideRequests(8 * kGigabyte, 10 * kSecondNs), 800 * kMegabyte);
+  EXPECT_EQ(PaceBesideRequests(100 * kGigabyte, 10 * kSecondNs), 4 * kGigabyte);
+}
+
 TEST(RestorePace, AnotherLimitHoldsFromTheNextQuestionOn) {
   RestorePace pace(0);
   pace.Spend(kMegabyte);

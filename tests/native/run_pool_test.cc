@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -160,6 +161,19 @@ TEST_F(RunPoolTest, ALoadUsesOneCoreAndTakesNoneFromRequests) {
   }).join();
   EXPECT_EQ(CoreShareScope().cores(),
             std::max(static_cast<int>(base::AllowedCores().size()) / 2, 1));
+}
+
+TEST_F(RunPoolTest, RequestsComeDuringARunAndShortlyAfterIt) {
+  { const CoreShareScope request; }
+  EXPECT_TRUE(AreRequestsComing());
+  while (AreRequestsComing()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::thread([&] {
+    ASSERT_TRUE(base::SetThreadPriority(base::ThreadPriority::kNice).ok());
+    const CoreShareScope load;
+    EXPECT_FALSE(AreRequestsComing());
+  }).join();
+  const CoreShareScope request;
+  EXPECT_TRUE(AreRequestsComing());
 }
 
 TEST_F(RunPoolTest, ATaskMayEndAfterItsRun) {

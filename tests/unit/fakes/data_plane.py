@@ -234,6 +234,7 @@ class FakeSavedModelLoad:
         self.is_cancelled = False
         self.restored_bytes = 0
         self.bytes_per_second: list[int] = []
+        self.restore_targets: list[float] = []
         self.prepared: list[bytes] = []
         self.request_statistics: FakeSampledStatistics | None = None
         self.headroom_bytes = 0
@@ -285,6 +286,9 @@ class FakeSavedModelLoad:
 
     def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
         self.bytes_per_second.append(bytes_per_second)
+
+    def set_restore_target(self, seconds: float) -> None:
+        self.restore_targets.append(seconds)
 
     def discard(self) -> FakeRemains:
         assert not self.is_discarded
