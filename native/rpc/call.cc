@@ -179,11 +179,26 @@ base::Status Call::AddBody(std::string_view data, ReceiveSpace* space) {
     if (owners_.empty() || owners_.back() != block) owners_.push_back(block);
     raw_segments_.push_back(data);
   } else {
-    auto copy = std::make_shared<std::string>(data);
-    raw_segments_.push_back(*copy);
-    owners_.push_back(std::move(copy));
+    AddCopy(data);
   }
   return {};
+}
+
+// Small parts share a block, which is no larger than what has arrived: a message in parts of one
+// byte takes twice its bytes, and not a hundred times.
+void Call::AddCopy(std::string_view data) {
+  if (copy_ == nullptr || copy_->capacity() - copy_->size() < data.size()) {
+    copy_ = std::make_shared<std::string>();
+    copy_->reserve(std::max(
+        data.size(), std::min(static_cast<size_t>(arrived_bytes_), ReceiveBlock::kHeldBytesMin)));
+    owners_.push_back(copy_);
+    raw_segments_.emplace_back(copy_->data(), 0);
+  } else if (owners_.back() != copy_) {
+    owners_.push_back(copy_);
+    raw_segments_.emplace_back(copy_->data() + copy_->size(), 0);
+  }
+  copy_->append(data);
+  raw_segments_.back() = {raw_segments_.back().data(), raw_segments_.back().size() + data.size()};
 }
 
 base::Status Call::EndMessage() {
@@ -269,13 +284,17 @@ void Call::EndTurn() {
   limits_->threads->Await({shared_from_this(), awaited.change, awaited.until_ns});
 }
 
+// The name stands at the start of a message, as clients write it.
+std::string Call::StartOfMessage() const {
+  return DecompressStart(encoding_, raw_segments_, kModelNameBytes);
+}
+
 std::string Call::ModelName() {
   if (is_read_ || !is_compressed_) {
     Read();
     return PeekModelName();
   }
-  // The name stands at the start of a message, as clients write it.
-  const std::string start = DecompressStart(encoding_, raw_segments_, kModelNameBytes);
+  const std::string start = StartOfMessage();
   segments_ = {start};
   std::string name = PeekModelName();
   segments_.clear();
@@ -322,6 +341,13 @@ void Call::Refuse(const base::Status& status) {
   // gRPC's own retries wait for so long:
   // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
   out.pushback_ms = limits_->admission->NextPushbackMs();
+  // The refusal counts for the model that the request names.
+  const std::string start = is_read_ || !is_compressed_ ? "" : StartOfMessage();
+  if (start.empty()) {
+    Read();
+  } else {
+    segments_ = {start};
+  }
   method_->handler->RecordRefusal(*this, status.code());
   FreeRequest();
   Fail(status);
@@ -369,6 +395,7 @@ void Call::FreeRequest() {
   raw_segments_.clear();
   inflated_.clear();
   owners_.clear();
+  copy_.reset();
   small_ = {};
   share_.Resize(0);
 }

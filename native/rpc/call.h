@@ -139,6 +139,16 @@ class Call final : public std::enable_shared_from_this<Call> {
   bool is_paused(int64_t since_ns) const {
     return is_receiving() && method_->kind != MethodKind::kBidiStreaming && data_ns_ < since_ns;
   }
+  // True if its answer waits for the client to read it, and nothing was sent since then.
+  bool is_left_unread(int64_t since_ns) const {
+    return is_answered_ && !out.messages.empty() && out.progress_ns < since_ns;
+  }
+  // True if the admission counts it.
+  bool is_limited() const { return method_->handler->IsLimited(); }
+  // True if an answer is still waited for.
+  bool IsWanted(int64_t now_ns) const {
+    return !cancellation_.is_cancelled() && now_ns < run_.deadline_ns;
+  }
   // The connection has taken the answer.
   void MarkAnswered() {
     is_answered_ = true;
@@ -158,7 +168,8 @@ class Call final : public std::enable_shared_from_this<Call> {
     bool is_submitted = false;  // nghttp2 has the headers and the data provider
     bool is_deferred = false;   // the provider waits for more
     std::deque<std::shared_ptr<OutMessage>> messages;
-    size_t sent_bytes = 0;  // of the first message
+    size_t sent_bytes = 0;    // of the first message
+    int64_t progress_ns = 0;  // when a part was last sent; at first, when the end was submitted
     std::optional<base::Status> end;
     Encoding encoding = Encoding::kIdentity;
     int64_t pushback_ms = -1;
@@ -237,11 +248,13 @@ class Call final : public std::enable_shared_from_this<Call> {
 
   base::Status BeginMessage();
   base::Status AddBody(std::string_view data, ReceiveSpace* space);
+  void AddCopy(std::string_view data);
   base::Status EndMessage();
   void HandleMessages();
   base::Status Enter();
   void Handle();
   void Refuse(const base::Status& status);
+  std::string StartOfMessage() const;  // decompressed
   void ForgetRead();
   void FreeRequest();
   void End(std::shared_ptr<OutMessage> message, Encoding encoding, const base::Status& status);
@@ -279,6 +292,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   std::string small_;                 // a short message, in one piece
   std::deque<std::string> messages_;  // of a method that takes many, until Arrive
   std::vector<std::shared_ptr<const void>> owners_;
+  std::shared_ptr<std::string> copy_;           // the last of `owners_` that is a copy
   std::vector<std::string_view> raw_segments_;  // as they came
   std::vector<std::string> inflated_;           // the message decompressed
   std::vector<std::string_view> segments_;      // as request() reads them

@@ -115,7 +115,10 @@ Connection::Connection(std::shared_ptr<Wire> wire, std::unique_ptr<Transport> tr
       now_ns_(now_ns),
       read_ns_(now_ns),
       write_ns_(now_ns),
-      call_end_ns_(now_ns) {
+      call_end_ns_(now_ns),
+      control_frames_(wire_->limits.control_frames_max, WireLimits::kControlFramesPerSecond),
+      forced_resets_(static_cast<double>(wire_->limits.reset_burst),
+                     static_cast<double>(wire_->limits.resets_per_second)) {
   Open();
 }
 
@@ -175,8 +178,12 @@ void Connection::Proceed(ReceiveSpace* space, Calls* to_run) {
       {
         const std::lock_guard<std::mutex> lock(mutex_);
         now_ns_ = base::MonotonicNs();
-        goes_on = ReadSome(space);
-        if (!goes_on) Flush();
+        // A client that does not read what it is sent is not read either: what it sends may cause
+        // more to be sent. The kernel tells when it reads again.
+        if (output_.size() >= kOutputBytesMax) Flush();
+        goes_on = output_.size() < kOutputBytesMax && ReadSome(space);
+        // Also within a long message, whose client waits for the window to open.
+        if (!goes_on || i + 1 == kReadsPerTurn) Flush();
         due.swap(due_);
         closed.swap(closed_);
       }
@@ -264,9 +271,9 @@ void Connection::Flush() {
   }
   const bool is_over =
       is_ending_ || (!nghttp2_session_want_read(session_) && !nghttp2_session_want_write(session_));
-  if (is_over && !has_ended_writes_) {
+  if (is_over && ended_writes_ns_ == 0) {
     // The client reads what is on its way, and closes; CheckTimes closes if it does not.
-    has_ended_writes_ = true;
+    ended_writes_ns_ = now_ns_;
     is_ending_ = true;
     transport_->EndWrites();
     if (goodbye_ns_ == 0) goodbye_ns_ = now_ns_;
@@ -413,8 +420,7 @@ int Connection::TakePing(const nghttp2_ping& ping) {
 }
 
 int Connection::CountControlFrame() {
-  control_frame_count_ += 1;
-  if (control_frame_count_ > wire_->limits.control_frames_max) {
+  if (!control_frames_.Take(now_ns_)) {
     CalmDown(ReachedLimit::kControlFrames, "too_many_control_frames");
   }
   return 0;
@@ -431,14 +437,15 @@ void Connection::CalmDown(ReachedLimit limit, const char* reason) {
 
 void Connection::BeginRequest(Call* call, bool is_last) {
   const int http_status = call->HttpStatus();
-  if (http_status != kHttpOk) return SubmitHttpStatus(call, http_status);
   const auto method = wire_->methods.find(call->header_path());
-  if (method == wire_->methods.end()) {
-    return EndCall(
-        call, {base::Code::kUnimplemented, "this server has no method " + call->header_path()});
+  base::Status begun;
+  if (http_status != kHttpOk) {
+    SubmitHttpStatus(call, http_status);
+  } else if (method == wire_->methods.end()) {
+    EndCall(call, {base::Code::kUnimplemented, "this server has no method " + call->header_path()});
+  } else if (begun = call->Begin(&method->second, now_ns_); !begun.ok()) {
+    RefuseCall(call, begun);
   }
-  const base::Status begun = call->Begin(&method->second, now_ns_);
-  if (!begun.ok()) return RefuseCall(call, begun);
   if (is_last) EndRequest(call);
 }
 
@@ -460,7 +467,8 @@ int Connection::OnDataChunk(nghttp2_session*, uint8_t, int32_t stream_id, const 
 void Connection::EndRequest(Call* call) {
   if (!call->is_receiving()) return call->MarkRequestEnded();
   const base::Status ended = call->EndRequest();
-  AddOpenBytes(-std::exchange(call->counted_open_bytes, 0));
+  // A call without a place in the admission counts here until its end.
+  if (call->is_limited()) AddOpenBytes(-std::exchange(call->counted_open_bytes, 0));
   if (ended.ok()) {
     call->has_arrived = true;
     wire_->arrived_call_count.fetch_add(1);
@@ -530,6 +538,7 @@ void Connection::EndCall(Call* call, const base::Status& status) {
 
 void Connection::SubmitEnd(Call* call, const base::Status& status) {
   call->out.end = status;
+  call->out.progress_ns = now_ns_;
   call->MarkAnswered();
   if (!call->out.messages.empty() || call->out.is_submitted) return SubmitData(call);
   const EndHeaders headers(call->out, true);
@@ -593,6 +602,7 @@ int Connection::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* head
   static_cast<Connection*>(self)->CountData();
   OutputQueue& output = static_cast<Connection*>(self)->output_;
   Call::Outgoing& out = static_cast<Call*>(source->ptr)->out;
+  out.progress_ns = static_cast<Connection*>(self)->now_ns_;
   output.Append(Text(header, kFrameHeaderBytes));
   if (size == 0) return 0;
   const std::shared_ptr<OutMessage>& message = out.messages.front();
@@ -620,6 +630,9 @@ int Connection::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame
   if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code == NGHTTP2_INTERNAL_ERROR) {
     static_cast<Connection*>(self)->wire_->limit_counts.Add(ReachedLimit::kResets);
   }
+  if (frame->hd.type == NGHTTP2_RST_STREAM) {
+    static_cast<Connection*>(self)->CountReset(frame->rst_stream.error_code);
+  }
   if (frame->hd.type != NGHTTP2_HEADERS || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
     return 0;
   }
@@ -628,6 +641,20 @@ int Connection::OnFrameSent(nghttp2_session* session, const nghttp2_frame* frame
     nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
   }
   return 0;
+}
+
+// A client can make the server reset a stream with a frame that is wrong: its request runs in vain,
+// and a limit on the client's own resets does not see it (CVE-2025-8671).
+void Connection::CountReset(uint32_t error_code) {
+  switch (error_code) {
+    case NGHTTP2_NO_ERROR:
+    case NGHTTP2_REFUSED_STREAM:
+    case NGHTTP2_CANCEL:
+    case NGHTTP2_ENHANCE_YOUR_CALM:
+      return;
+    default:
+      if (!forced_resets_.Take(now_ns_)) CalmDown(ReachedLimit::kResets, "too_many_resets");
+  }
 }
 
 // --- Time ---
@@ -640,6 +667,16 @@ void Connection::SayGoodbye(int64_t now_ns) {
   goodbye_ns_ = now_ns;
   nghttp2_submit_shutdown_notice(session_);
   nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kGoodbyePing.data());
+  Flush();
+  closed.swap(closed_);
+}
+
+void Connection::RefuseNewStreams(int64_t now_ns) {
+  Calls closed;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_closed() || session_ == nullptr) return;
+  now_ns_ = now_ns;
+  SubmitLastGoaway();
   Flush();
   closed.swap(closed_);
 }
@@ -670,7 +707,7 @@ bool Connection::CheckTimesLocked() {
   if (limits.handshake_ns > 0 && !has_preface_ && now_ns_ - begin_ns_ > limits.handshake_ns) {
     CloseFor(ReachedLimit::kHandshake);
   }
-  if (has_ended_writes_ && now_ns_ - goodbye_ns_ > kGoodbyeNs) CloseLocked();
+  if (ended_writes_ns_ != 0 && now_ns_ - ended_writes_ns_ > kGoodbyeNs) CloseLocked();
   const bool is_unread =
       limits.pause_ns > 0 && !output_.empty() && now_ns_ - write_ns_ > limits.pause_ns;
   if (is_unread) CloseFor(ReachedLimit::kPause);
@@ -679,13 +716,15 @@ bool Connection::CheckTimesLocked() {
   if (is_silent) CloseFor(ReachedLimit::kKeepalive);
   if (is_closed() || session_ == nullptr) return false;
   if (limits.pause_ns > 0) EndPausedCalls();
-  if (goodbye_ns_ != 0) {
-    if (now_ns_ - goodbye_ns_ > kGoodbyeNs) SubmitLastGoaway();
-    return false;
-  }
+  // Whatever came since shows that the client lives.
+  if (read_ns_ >= ping_sent_ns_) ping_sent_ns_ = 0;
   if (limits.keepalive_ns > 0 && ping_sent_ns_ == 0 && now_ns_ - read_ns_ > limits.keepalive_ns) {
     ping_sent_ns_ = now_ns_;
     nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kAlivePing.data());
+  }
+  if (goodbye_ns_ != 0) {
+    if (now_ns_ - goodbye_ns_ > kGoodbyeNs) SubmitLastGoaway();
+    return false;
   }
   const bool is_idle =
       limits.idle_ns > 0 && calls_.empty() && now_ns_ - call_end_ns_ > limits.idle_ns;
@@ -697,12 +736,17 @@ void Connection::CloseFor(ReachedLimit limit) {
   CloseLocked();
 }
 
-// A message that began to arrive and stopped would hold its memory for ever.
+// A message that began to arrive and stopped would hold its memory for ever, and so would an answer
+// for which the client opens no window.
 void Connection::EndPausedCalls() {
   const int64_t pause_ns = wire_->limits.pause_ns;
   std::vector<Call*> paused;
   for (const auto& [stream_id, call] : calls_) {
     if (call->is_paused(now_ns_ - pause_ns)) paused.push_back(call.get());
+    if (call->is_left_unread(now_ns_ - pause_ns)) {
+      wire_->limit_counts.Add(ReachedLimit::kPause);
+      nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_CANCEL);
+    }
   }
   for (Call* const call : paused) {
     wire_->limit_counts.Add(ReachedLimit::kPause);

@@ -83,6 +83,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Asks the client to open no more streams. The streams that it had sent by then are answered;
   // later ones are refused so that the client sends them elsewhere (RFC 9113, 6.8).
   void SayGoodbye(int64_t now_ns);
+  // Refuses all later streams, also of a client that has not read the goodbye.
+  void RefuseNewStreams(int64_t now_ns);
   // True if a request is arriving, of which a part came after `since_ns`.
   bool IsReceiving(int64_t since_ns);
   // Ends all calls and closes. Not for a thread that has the turn.
@@ -122,8 +124,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool MayBeginCall(int64_t bytes) const;
   void AddOpenBytes(int64_t bytes);
   int CountControlFrame();
+  void CountReset(uint32_t error_code);
   void CountData() {
-    control_frame_count_ = 0;
+    control_frames_.Fill();
     has_data_since_ping_ = true;
   }
   int TakePing(const nghttp2_ping& ping);
@@ -172,8 +175,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::string first_bytes_;        // until it has
   FrameFilter frames_;             // of all after that
   bool is_ending_ = false;         // closed as soon as the output is written
-  bool has_ended_writes_ = false;
-  int control_frame_count_ = 0;  // since the last part of a request
+  int64_t ended_writes_ns_ = 0;    // 0: not yet
   int early_ping_count_ = 0;
   bool has_data_since_ping_ = false;
   const int64_t begin_ns_;
@@ -185,6 +187,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   int64_t call_end_ns_;     // since when no call is open
   int64_t goodbye_ns_ = 0;  // 0: none was said
   bool is_gone_ = false;    // the last GOAWAY is out
+  RateLimit control_frames_;
+  RateLimit forced_resets_;  // resets of streams with wrong frames
 };
 
 }  // namespace millpond::rpc

@@ -288,6 +288,7 @@ void Network::Accept(const Listener& listener, int count_max) {
 // Without it the listener would stay readable, and all threads would spin.
 void Network::RefuseForLackOfDescriptors(const Listener& listener) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (spare_fd_ < 0) spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (spare_fd_ < 0) return;
   close(spare_fd_);
   const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC);
@@ -448,6 +449,11 @@ void Network::StopListening() {
 void Network::SayGoodbye() {
   const int64_t now_ns = base::MonotonicNs();
   for (const auto& connection : All()) connection->SayGoodbye(now_ns);
+}
+
+void Network::RefuseNewStreams() {
+  const int64_t now_ns = base::MonotonicNs();
+  for (const auto& connection : All()) connection->RefuseNewStreams(now_ns);
 }
 
 bool Network::IsReceiving(int64_t since_ns) {

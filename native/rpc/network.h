@@ -53,6 +53,7 @@ class Network final : public EventSource {
   // network's own; no new streams; the end.
   void StopListening();
   void SayGoodbye();
+  void RefuseNewStreams();
   bool IsReceiving(int64_t since_ns);  // see Connection
   void CloseAll();
 

@@ -50,7 +50,8 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   while (taken == nullptr && !queue_.empty()) {
     taken = std::move(queue_.front().call);
     queue_.pop_front();
-    if (!models_.empty() && models_.count(taken->ModelName()) > 0) {
+    // Who waits for no answer any more is told at once.
+    if (!models_.empty() && taken->IsWanted(now_ns) && models_.count(taken->ModelName()) > 0) {
       held_back_.push_back(std::move(taken));
     }
   }
@@ -64,16 +65,21 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
 
 void RunQueue::HoldBack(std::set<std::string> models, int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (models == models_) return;
+  // If the models are the same, only those go on that wait for no answer any more: else they would
+  // keep their memory and their place in the admission.
+  const bool goes_all = models != models_;
   models_ = std::move(models);
   holds_back_ = !models_.empty();
   if (queue_.empty()) filled_ns_ = now_ns;
+  const auto first_free =
+      std::stable_partition(held_back_.begin(), held_back_.end(),
+                            [&](const auto& call) { return !goes_all && call->IsWanted(now_ns); });
   // Take holds them back again if their model still may not run. They waited for their model, and
   // that says nothing about how long others wait: their wait counts from now.
-  for (auto call = held_back_.rbegin(); call != held_back_.rend(); ++call) {
-    queue_.push_front({std::move(*call), now_ns});
+  for (auto call = held_back_.end(); call != first_free;) {
+    queue_.push_front({std::move(*--call), now_ns});
   }
-  held_back_.clear();
+  held_back_.erase(first_free, held_back_.end());
   size_.store(queue_.size());
 }
 

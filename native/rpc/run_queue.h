@@ -49,7 +49,8 @@ class RunQueue {
   // Returns the oldest request whose model may run now; null if there is none.
   std::shared_ptr<Call> Take(int64_t now_ns);
   // Sets the models that may not run now, because they have their share of the threads. Their
-  // requests are held back and pass no other request of their model.
+  // requests are held back, and pass no other request of their model that is still waited for. Call
+  // it again now and then: it lets those pass whose deadline has come.
   void HoldBack(std::set<std::string> models, int64_t now_ns);
 
   // The requests that may run now.

@@ -152,7 +152,7 @@ struct Server::State {
            MethodKind kind = MethodKind::kUnary);
   bool WaitForLastCall(int64_t timeout_ns);
   bool WaitForQuiet(int64_t timeout_ns);
-  void End(int64_t timeout_ns);
+  void End();
 
   const ServerOptions options;
   std::optional<bool> has_drained;  // set by the first Shutdown
@@ -237,11 +237,12 @@ bool Server::State::WaitForQuiet(int64_t timeout_ns) {
   return true;
 }
 
-// Ends the threads once no call is left; leaves them be if one still is after `timeout_ns`.
-void Server::State::End(int64_t timeout_ns) {
-  (void)WaitForLastCall(timeout_ns);
+// Ends the threads once no call is left; leaves them be if one still runs kCutShortNs later.
+void Server::State::End() {
+  // The control plane may keep a rare call for longer than the server lives.
+  (void)WaitForLastCall(kCutShortNs / 4);
   threads->Stop();
-  has_ended = threads->Join(timeout_ns);
+  has_ended = threads->Join(kCutShortNs);
 }
 
 Server::Server(servable::ServingMap* map, ServerOptions options)
@@ -301,13 +302,15 @@ bool Server::Shutdown(int64_t drain_ns) {
   // and it has nothing more to send.
   const int64_t left_ns = std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
   state_->WaitForQuiet(std::min(left_ns, kGoodbyeNs));
+  // What comes after this is refused, so that no call begins once the last one has ended.
+  state_->network.RefuseNewStreams();
   state_->has_drained =
       state_->WaitForLastCall(std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0));
   state_->wire->is_cut_short = !*state_->has_drained;
   if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kGoodbyeNs);
   state_->rare_calls.Close();
   state_->network.CloseAll();
-  state_->End(kCutShortNs);
+  state_->End();
   return *state_->has_drained;
 }
 

@@ -108,7 +108,7 @@ class Server {
  private:
   // From the cancellation to giving up on a request: above any kernel of a model that is served
   // with a tail in mind.
-  static constexpr int64_t kCutShortNs = 2'000'000'000;
+  static constexpr int64_t kCutShortNs = 700'000'000;
 
   struct State;
   std::unique_ptr<State> state_;

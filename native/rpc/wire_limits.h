@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -24,14 +25,16 @@ struct WireLimits {
   int64_t connections_per_address_max = 0;
   // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
   size_t header_list_bytes_max = 16'384;
-  // The memory of all calls whose message has not arrived in full, without the message. Beyond it,
+  // The memory of all calls whose message has not arrived in full, without the message, and of
+  // calls that the admission does not count, like a Watch. Beyond it,
   // the streams of a connection that has more than its share are refused (REFUSED_STREAM). The
   // client may repeat them at once.
   int64_t open_call_bytes_max = int64_t{16} << 20U;
-  // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send for
-  // each frame with a part of a request.
+  // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send at
+  // once after each frame with a part of a request or an answer, and then each second.
   int control_frames_max = 1'000;
-  // The streams that a client may reset at once, and each second.
+  static constexpr double kControlFramesPerSecond = 10;
+  // The streams that a client may reset, or have reset by wrong frames, at once, and each second.
   uint64_t reset_burst = 10'000;
   uint64_t resets_per_second = 1'000;
   // From the connection to the end of the TLS handshake and HTTP/2's preface; 0: no limit.
@@ -52,6 +55,31 @@ struct WireLimits {
   // Sets a limit by the name of its flag, like "grpc_max_connections"; times are in seconds.
   // INVALID_ARGUMENT for an unknown name.
   base::Status Set(const std::string& flag, double value);
+};
+
+// A token bucket: `burst` at once, and `per_second` from then on. One thread at a time.
+class RateLimit {
+ public:
+  RateLimit(double burst, double per_second)
+      : burst_(burst), per_second_(per_second), tokens_(burst) {}
+
+  // Returns false if there were too many.
+  bool Take(int64_t now_ns) {
+    const double passed_seconds =
+        static_cast<double>(now_ns - taken_ns_) / static_cast<double>(WireLimits::kSecondNs);
+    if (taken_ns_ != 0) tokens_ = std::min(burst_, tokens_ + per_second_ * passed_seconds);
+    taken_ns_ = now_ns;
+    if (tokens_ < 1) return false;
+    tokens_ -= 1;
+    return true;
+  }
+  void Fill() { tokens_ = burst_; }
+
+ private:
+  const double burst_;
+  const double per_second_;
+  double tokens_;
+  int64_t taken_ns_ = 0;  // 0: never
 };
 
 // The limits that a client can reach, for the counts.
