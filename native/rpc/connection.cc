@@ -145,6 +145,9 @@ void Connection::Open() {
   nghttp2_option_new(&option);
   // Closed streams are of use to priorities only, which are not served.
   nghttp2_option_set_no_closed_streams(option, 1);
+  // More than our own limit, which tells the client why (CountControlFrame).
+  nghttp2_option_set_max_outbound_ack(option,
+                                      2 * static_cast<size_t>(wire_->limits.control_frames_max));
   nghttp2_option_set_stream_reset_rate_limit(option, wire_->limits.reset_burst,
                                              wire_->limits.resets_per_second);
   nghttp2_session_server_new2(&session_, Callbacks(), this, option);

@@ -166,6 +166,17 @@ TEST_F(RunQueueTest, HeldBackModelLetsOthersPass) {
   EXPECT_EQ(TakeModel(), "quick");
 }
 
+TEST_F(RunQueueTest, HeldBackRequestIsLetGoAtItsDeadline) {
+  ASSERT_TRUE(Add("100m", "slow"));
+  ASSERT_TRUE(Add("", "slow"));
+  queue_.HoldBack({"slow"}, now_ns_);
+  EXPECT_EQ(TakeModel(), "");
+  now_ns_ += 101 * kMs;
+  queue_.HoldBack({"slow"}, now_ns_);
+  EXPECT_EQ(TakeModel(), "slow");
+  EXPECT_EQ(TakeModel(), "");
+}
+
 TEST_F(RunQueueTest, HeldBackRequestsRefuseNoOthers) {
   ASSERT_TRUE(Add("", "slow"));
   queue_.HoldBack({"slow"}, now_ns_);

@@ -22,7 +22,8 @@ class WireServerTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kStreamsMax = 10;
 
-  WireServerTest() {
+  explicit WireServerTest(const rpc::WireLimits& limits = {}) {
+    wire_->limits = limits;
     wire_->limits.streams_per_connection = kStreamsMax;
     wire_->calls.admission = admission_;
     wire_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
