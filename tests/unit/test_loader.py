@@ -342,8 +342,8 @@ def test_loader_cancellation_reaches_data_plane_step(version: Path) -> None:
 
 def test_loader_restores_at_its_pace(version: Path) -> None:
     plane = FakePlane()
-    settings = {"restore_bytes_per_second": 5_000, "load_seconds_target": 4.5}
-    make_loader(version, plane, **settings).load(FakeProgress())
+    loader = make_loader(version, plane, restore_bytes_per_second=5_000, load_seconds_target=4.5)
+    loader.load(FakeProgress())
     assert plane.loads[0].bytes_per_second == [5_000]
     assert plane.loads[0].restore_targets == [4.5]
 
