@@ -719,7 +719,7 @@ bool Connection::CheckTimesLocked() {
   if (is_silent) CloseFor(ReachedLimit::kKeepalive);
   if (is_closed() || session_ == nullptr) return false;
   if (limits.pause_ns > 0) EndPausedCalls();
-  // Whatever came since shows that the client lives.
+  // Bytes that came since show that the client lives.
   if (read_ns_ >= ping_sent_ns_) ping_sent_ns_ = 0;
   if (limits.keepalive_ns > 0 && ping_sent_ns_ == 0 && now_ns_ - read_ns_ > limits.keepalive_ns) {
     ping_sent_ns_ = now_ns_;

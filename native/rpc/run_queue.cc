@@ -50,7 +50,7 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   while (taken == nullptr && !queue_.empty()) {
     taken = std::move(queue_.front().call);
     queue_.pop_front();
-    // Who waits for no answer any more is told at once.
+    // A client that waits for no answer any more is told at once.
     if (!models_.empty() && taken->IsWanted(now_ns) && models_.count(taken->ModelName()) > 0) {
       held_back_.push_back(std::move(taken));
     }

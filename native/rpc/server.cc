@@ -302,7 +302,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   // and it has nothing more to send.
   const int64_t left_ns = std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
   state_->WaitForQuiet(std::min(left_ns, kGoodbyeNs));
-  // What comes after this is refused, so that no call begins once the last one has ended.
+  // Later streams are refused, so that no call begins once the last one has ended.
   state_->network.RefuseNewStreams();
   state_->has_drained =
       state_->WaitForLastCall(std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0));

@@ -1,4 +1,4 @@
-// What a client can make the server keep or do, when it reads or sends too little.
+// The limits of what a client that reads or sends too little can make the server keep or do.
 
 #include "native/rpc/wire_limits.h"
 
