@@ -7,14 +7,18 @@
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
 #include "native/base/thread_priority.h"
+#include "native/tf/load_control.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace millpond::tf {
 namespace {
 
-// Each run changes it twice, so it has a cache line of its own.
-alignas(64) std::atomic<int> run_count{0};
-std::atomic<int64_t> run_begin_ns{INT64_MIN / 2};  // of the last run; beside run_count in its line
+// The runs of requests. Each run writes both, so they share a cache line of their own.
+struct alignas(64) Runs {
+  std::atomic<int> count{0};
+  std::atomic<int64_t> begin_ns{INT64_MIN / 2};  // of the last one
+};
+Runs runs;
 
 constexpr int64_t kRecentNs = 1'000'000'000;
 
@@ -25,14 +29,14 @@ int CoreCount() {
 
 int TakeShare(bool is_counted) {
   if (!is_counted) return 1;
-  run_begin_ns.store(base::CoarseMonotonicNs(), std::memory_order_relaxed);
-  return std::max(CoreCount() / (run_count.fetch_add(1) + 1), 1);
+  runs.begin_ns.store(base::CoarseMonotonicNs(), std::memory_order_relaxed);
+  return std::max(CoreCount() / (runs.count.fetch_add(1) + 1), 1);
 }
 
 }  // namespace
 
 CoreShareScope::CoreShareScope()
-    : is_counted_(!base::IsBackgroundThread()),
+    : is_counted_(!base::IsBackgroundThread() && LoadScope::Current() == nullptr),
       cores_(TakeShare(is_counted_)),
       outer_(tensorflow::GetPerThreadMaxParallelism()) {
   tensorflow::SetPerThreadMaxParallelism(cores_);
@@ -40,12 +44,12 @@ CoreShareScope::CoreShareScope()
 
 CoreShareScope::~CoreShareScope() {
   tensorflow::SetPerThreadMaxParallelism(outer_);
-  if (is_counted_) run_count.fetch_sub(1);
+  if (is_counted_) runs.count.fetch_sub(1);
 }
 
 bool AreRequestsComing() {
-  return run_count.load() > 0 ||
-         base::CoarseMonotonicNs() - run_begin_ns.load(std::memory_order_relaxed) < kRecentNs;
+  return runs.count.load() > 0 ||
+         base::CoarseMonotonicNs() - runs.begin_ns.load(std::memory_order_relaxed) < kRecentNs;
 }
 
 int CurrentCoreShare() { return std::max(tensorflow::GetPerThreadMaxParallelism(), 1); }

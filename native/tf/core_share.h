@@ -5,11 +5,10 @@ namespace millpond::tf {
 // While the scope lives, the kernels of this thread use no more than a run's fair share of the
 // cores: the cores divided by the runs of requests that are under way, at least 1. So a request
 // that is alone may use all cores, and on a busy server each request runs on its own thread and
-// wakes no other thread. With the pools of TensorFlow, which know nothing of other runs, stealing
-// and waking took a quarter of the processor time at saturation.
+// wakes no other thread (docs/figures.md, "Shares of the cores").
 //
-// A thread of lowered priority has a share of 1 and is not counted: on the pool its kernels would
-// have the priority of requests.
+// A load (LoadScope), and any thread of lowered priority, has a share of 1 and is not counted: on
+// the pool its kernels would have the priority of requests.
 //
 // TensorFlow's limit of a thread (SetPerThreadMaxParallelism) reaches Shard. ServableDevice does
 // the rest: it gives Eigen, oneDNN and kernels that schedule tasks themselves as many threads.
@@ -28,8 +27,8 @@ class CoreShareScope {
   const int outer_;
 };
 
-// Returns the cores that the kernels of this thread may use: 1 or more, and INT_MAX outside a
-// scope.
+// Returns the cores that the kernels of this thread may use: 1 or more, and more than any machine
+// has outside a scope.
 int CurrentCoreShare();
 
 // Returns true if a request runs, or began to run within the last second.

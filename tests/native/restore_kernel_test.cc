@@ -585,8 +585,8 @@ TEST_F(RestoreKernelTest, ARestoreBesideRequestsIsPaced) {
   WriteBig();
   LoadControl control;
   control.restore_ns_target = 10'000'000'000;
-  const LoadScope scope(&control);
   const CoreShareScope request;
+  const LoadScope scope(&control);
   const int64_t start_ns = base::MonotonicNs();
   ASSERT_TRUE(Restore({{"big", tensorflow::DT_FLOAT, ""}}).status.ok());
   const auto paid_bytes = static_cast<double>(BigBytes() - int64_t{ShardReader::kPieceBytes});

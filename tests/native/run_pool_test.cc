@@ -20,6 +20,7 @@
 #include "native/memory/thread_usage.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/core_share.h"
+#include "native/tf/load_control.h"
 #include "native/tf/memory_allocator.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
@@ -161,6 +162,16 @@ TEST_F(RunPoolTest, ALoadUsesOneCoreAndTakesNoneFromRequests) {
   }).join();
   EXPECT_EQ(CoreShareScope().cores(),
             std::max(static_cast<int>(base::AllowedCores().size()) / 2, 1));
+}
+
+// Where the kernel refuses a lower priority, and with --load_priority=normal.
+TEST_F(RunPoolTest, ALoadOfTheUsualPriorityIsNoRequest) {
+  while (AreRequestsComing()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  LoadControl control;
+  const LoadScope load_scope(&control);
+  const CoreShareScope load;
+  EXPECT_EQ(load.cores(), 1);
+  EXPECT_FALSE(AreRequestsComing());
 }
 
 TEST_F(RunPoolTest, RequestsComeDuringARunAndShortlyAfterIt) {
