@@ -73,8 +73,8 @@ def _run(parsed: argparse.Namespace) -> int:
         load = CtrLoad(MODEL_NAME, rows=parsed.rows, table_rows=parsed.table_rows, seed=1)
         with ModelServer(model_name=MODEL_NAME, base_path=model.base_path) as server:
             server.wait_until_available(MODEL_NAME, 1)
-            saturation_rate(server.target, load)
-            runs = {share: _run_rate(server, load, share, parsed) for share in SHARES}
+            saturation_rate(server.target, load)  # warms up
+            runs = _run_rates(server, load, parsed)
     report = overload_report(runs)
     console.print(_table(report))
     for share, shown in report["rates"].items():
@@ -88,16 +88,20 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if wrong_count else 0
 
 
-def _run_rate(
-    server: ModelServer, load: CtrLoad, share: float, parsed: argparse.Namespace
-) -> RateRun:
+def _run_rates(
+    server: ModelServer, load: CtrLoad, parsed: argparse.Namespace
+) -> Mapping[float, RateRun]:
+    runs = {}
     before = closed_loop_rate(server.target, load, _CAPACITY_REQUEST_COUNT)
-    plan = load.plan(poisson(before * share, parsed.seconds, seed=2), seed=2)
-    plan = replace(plan, deadline_ns=round(parsed.deadline * NS_PER_SECOND))
-    with Generator(plan, server.target) as generator:
-        outcome, cores = with_core_shares(server.process_id, SystemClock(), generator.finish)
-    after = closed_loop_rate(server.target, load, _CAPACITY_REQUEST_COUNT)
-    return RateRun(outcome, cores, (before + after) / 2)
+    for share in SHARES:
+        plan = load.plan(poisson(before * share, parsed.seconds, seed=2), seed=2)
+        plan = replace(plan, deadline_ns=round(parsed.deadline * NS_PER_SECOND))
+        with Generator(plan, server.target) as generator:
+            outcome, cores = with_core_shares(server.process_id, SystemClock(), generator.finish)
+        after = closed_loop_rate(server.target, load, _CAPACITY_REQUEST_COUNT)
+        runs[share] = RateRun(outcome, cores, (before + after) / 2)
+        before = after
+    return runs
 
 
 def overload_report(runs: Mapping[float, RateRun]) -> dict[str, Any]:
@@ -130,22 +134,21 @@ def _shown(run: RateRun) -> dict[str, Any]:
 
 
 def _table(report: Mapping[str, Any]) -> Table:
-    table = Table(title="rates as shares of the capacity; answers in time, refusals")
+    table = Table(
+        *("rate", "capacity/s", "answered", "p50, p99 ms", "refused", "p50, p99 ms", "failed"),
+        title="rates as shares of the capacity; answers in time, refusals",
+    )
     for share, shown in report["rates"].items():
         answered, refused = shown["answered"], shown["refused"]
-        cells = {
-            "rate": share,
-            "capacity/s": f"{shown['capacity_per_second']:,.0f}",
-            "answered": f"{shown['goodput_share']:.0%}",
-            "p50, p99 ms": f"{number(answered['p50_ms'])}, {number(answered['p99_ms'])}",
-            "refused": f"{refused['count']:,}",
-            "p50, p99 ms ": f"{number(refused['p50_ms'])}, {number(refused['p99_ms'])}",
-            "failed": f"{shown['failed_count']:,}",
-        }
-        if not table.columns:
-            for name in cells:
-                table.add_column(name)
-        table.add_row(*cells.values())
+        table.add_row(
+            share,
+            f"{shown['capacity_per_second']:,.0f}",
+            f"{shown['goodput_share']:.0%}",
+            f"{number(answered['p50_ms'])}, {number(answered['p99_ms'])}",
+            f"{refused['count']:,}",
+            f"{number(refused['p50_ms'])}, {number(refused['p99_ms'])}",
+            f"{shown['failed_count']:,}",
+        )
     return table
 
 

@@ -26,9 +26,8 @@ struct WireLimits {
   // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
   size_t header_list_bytes_max = 16'384;
   // The memory of all calls whose message has not arrived in full, without the message, and of
-  // calls that the admission does not count, like a Watch. Beyond it,
-  // the streams of a connection that has more than its share are refused (REFUSED_STREAM). The
-  // client may repeat them at once.
+  // calls that the admission does not count, like a Watch. Beyond it, the streams of a connection
+  // that has more than its share are refused (REFUSED_STREAM). The client may repeat them at once.
   int64_t open_call_bytes_max = int64_t{16} << 20U;
   // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send at
   // once after each frame with a part of a request or an answer, and then each second.

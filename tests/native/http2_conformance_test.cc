@@ -373,8 +373,7 @@ TEST_F(WireTest, TooManyStreamsEndTheConnection) {
   EXPECT_EQ(goaway->ErrorCode(), kProtocolError);
 }
 
-// A client that reads the answers to its flood as it goes. nghttp2 ends the connection of one that
-// lets more than 1,000 answers wait, without a GOAWAY frame.
+// A client that reads the answers to its flood as it goes.
 TEST_F(WireTest, ClientThatFloodsIsToldToCalmDown) {
   constexpr int kPartCount = 500;
   const struct {

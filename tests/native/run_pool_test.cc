@@ -164,7 +164,7 @@ TEST_F(RunPoolTest, ALoadUsesOneCoreAndTakesNoneFromRequests) {
             std::max(static_cast<int>(base::AllowedCores().size()) / 2, 1));
 }
 
-// Where the kernel refuses a lower priority, and with --load_priority=normal.
+// As with --load_priority=normal, and if the kernel refuses a lower priority.
 TEST_F(RunPoolTest, ALoadOfTheUsualPriorityIsNoRequest) {
   while (AreRequestsComing()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   LoadControl control;

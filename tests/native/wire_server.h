@@ -55,17 +55,17 @@ class WireServerTest : public ::testing::Test {
     return network_.connection_count() == count;
   }
 
-  // Returns the answer to a call on a new connection; "" if the call fails.
-  std::string Echo(const std::string& bytes) const {
+  // Returns the answer to a call on a new connection, with a message in DATA frames of up to
+  // `frame_bytes`; "" if the call fails.
+  std::string Echo(const std::string& bytes, size_t frame_bytes = 16'384) const {
     RawHttp2 connection(port());
     connection.Begin();
     connection.Send(FrameBytes(kHeadersFrame, kEndHeaders, 1, GrpcHeaders("/test.Echo/Echo")));
     const std::string message = GrpcMessage(bytes);
-    constexpr size_t kFrameBytes = 16'384;
-    for (size_t at = 0; at < message.size(); at += kFrameBytes) {
-      const bool is_last = at + kFrameBytes >= message.size();
+    for (size_t at = 0; at < message.size(); at += frame_bytes) {
+      const bool is_last = at + frame_bytes >= message.size();
       connection.SendFrame(kDataFrame, is_last ? kEndStream : 0, 1,
-                           message.substr(at, kFrameBytes));
+                           message.substr(at, frame_bytes));
     }
     std::string answer;
     while (const auto frame = connection.Next()) {
