@@ -77,7 +77,7 @@ bool ReadModelSpec(WireReader proto, ModelSpec* spec) {
   return true;
 }
 
-std::string PeekModelName(base::WireReader request) {
+ModelSpec PeekModelSpec(base::WireReader request) {
   constexpr uint32_t kModelSpec = 1;
   WireTag tag;
   WireReader body;
@@ -85,12 +85,14 @@ std::string PeekModelName(base::WireReader request) {
   while (!request.AtEnd() && request.ReadTag(&tag)) {
     if (tag.field == kModelSpec && tag.type == WireType::kLengthDelimited) {
       const bool parses = request.ReadDelimited(&body) && ReadModelSpec(body, &spec);
-      return parses ? spec.name : "";
+      return parses ? spec : ModelSpec();
     }
-    if (!request.SkipField(tag)) return "";
+    if (!request.SkipField(tag)) break;
   }
-  return "";
+  return {};
 }
+
+std::string PeekModelName(base::WireReader request) { return PeekModelSpec(request).name; }
 
 base::Status CheckModelSpec(const std::optional<ModelSpec>& spec) {
   if (!spec) return base::InvalidArgument("Missing ModelSpec; set model_spec.name");

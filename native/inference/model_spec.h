@@ -25,9 +25,11 @@ struct ModelSpec {
 // if the bytes do not parse.
 [[nodiscard]] bool ReadModelSpec(base::WireReader proto, ModelSpec* spec);
 
-// Returns the name in the ModelSpec that is field 1 of `request`, for callers that need it before
-// the request is decoded. Returns "" if the name is missing, or if the bytes up to it do not parse.
+// Returns the ModelSpec that is field 1 of `request`, for callers that need it before the request
+// is decoded. Returns an empty spec if it is missing, or if the bytes up to its end do not parse.
 // Reads no further than the ModelSpec.
+ModelSpec PeekModelSpec(base::WireReader request);
+// Returns the name in that spec; "" if it has none.
 std::string PeekModelName(base::WireReader request);
 
 // Returns INVALID_ARGUMENT if a request's spec is missing or does not name a model.

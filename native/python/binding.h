@@ -9,13 +9,16 @@
 
 #include "native/base/clock.h"
 #include "native/base/status.h"
+#include "native/inference/batch_proof.h"
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_keeper.h"
 #include "native/memory/slab_pool.h"
 #include "native/metrics/request_sampler.h"
 #include "native/metrics/request_statistics.h"
+#include "native/servable/batching_servable.h"
 #include "native/servable/servable_entry.h"
 #include "native/tf/loaded_version.h"
+#include "native/tf/version_load.h"
 
 // Declarations that the files of this folder share. Each Register* adds one concept to the module.
 // module.cc is the table of contents, and serving/data_plane/_native.pyi is the contract.
@@ -111,9 +114,12 @@ class PyRequestStatistics {
 // Python's reference to a loaded version.
 class PyServable {
  public:
-  PyServable(std::shared_ptr<servable::ServableEntry> entry,
-             std::shared_ptr<tf::LoadedVersion> loaded)
-      : loaded_(std::move(loaded)), entry_(std::move(entry)) {}
+  explicit PyServable(tf::FinishedLoad finished)
+      : loaded_(std::move(finished.version)),
+        entry_(std::move(finished.entry)),
+        batching_(finished.batching) {
+    if (batching_ != nullptr) proof_ = std::make_unique<inference::BatchProof>(*batching_);
+  }
   // The last reference frees the version, without the GIL, because that may take long.
   ~PyServable() {
     const nanobind::gil_scoped_release release;
@@ -125,10 +131,18 @@ class PyServable {
 
   const std::shared_ptr<servable::ServableEntry>& entry() const { return entry_; }
   tf::LoadedVersion& loaded() const { return *loaded_; }
+  // Null without batching. Valid while the entry is pinned.
+  const servable::BatchingServable* batching() const { return batching_; }
+  // The proof before it is concluded; null without batching.
+  inference::BatchProof* proof() const { return proof_.get(); }
+  // Returns the proof, which ends with it. For the thread that loads the version.
+  std::unique_ptr<inference::BatchProof> TakeProof() { return std::move(proof_); }
 
  private:
   std::shared_ptr<tf::LoadedVersion> loaded_;
   std::shared_ptr<servable::ServableEntry> entry_;
+  const servable::BatchingServable* batching_;
+  std::unique_ptr<inference::BatchProof> proof_;
 };
 
 }  // namespace millpond::python

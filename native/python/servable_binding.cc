@@ -1,3 +1,4 @@
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +12,7 @@
 #include "native/base/clock.h"
 #include "native/base/throttle.h"
 #include "native/inference/answer.h"
+#include "native/inference/batch_proof.h"
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
@@ -74,11 +76,11 @@ class PySavedModelLoad {
   }
 
   std::unique_ptr<PyServable> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
-                                     const PyRequestStatistics* statistics) {
-    tf::FinishedLoad finished = ValueOrThrow(load_->Finish(
+                                     const PyRequestStatistics* statistics,
+                                     std::optional<servable::BatchSettings> batching) {
+    return std::make_unique<PyServable>(ValueOrThrow(load_->Finish(
         std::move(reservoir), statistics == nullptr ? nullptr : statistics->statistics().get(),
-        base::MonotonicNs()));
-    return std::make_unique<PyServable>(std::move(finished.entry), std::move(finished.version));
+        base::MonotonicNs(), std::move(batching))));
   }
 
   memory::ArenaRemains Discard() {
@@ -155,8 +157,10 @@ nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes re
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
     const base::Throttle throttle;  // a warm-up runs beside live requests
-    auto answer = inference::AnswerRequest(*handle, method, {&bytes, 1},
-                                           replay_ns_max.load(std::memory_order_relaxed));
+    const int64_t ns_max = replay_ns_max.load(std::memory_order_relaxed);
+    auto answer = self.proof() != nullptr
+                      ? self.proof()->Answer(method, {&bytes, 1}, ns_max)
+                      : inference::AnswerRequest(*handle, method, {&bytes, 1}, ns_max);
     throttle.Rest();
     return answer;
   }));
@@ -172,6 +176,25 @@ void Prepare(const PyServable& self, nb::bytes request) {
   ThrowIfError(WithoutGil([&] {
     return PrepareBytes(*handle, {request.c_str(), request.size()});
   }));
+}
+
+void ProveBatching(PyServable& self) {
+  const servable::ServableHandle handle = PinAlive(self);
+  const std::unique_ptr<inference::BatchProof> proof = self.TakeProof();
+  if (proof == nullptr) return;
+  WithoutGil([&] {
+    proof->Conclude(self.loaded().model().MayWriteVariables(),
+                    replay_ns_max.load(std::memory_order_relaxed));
+    return true;
+  });
+}
+
+// Returns an empty list without batching, and for a version that is being unloaded.
+std::vector<servable::SignatureBatching> BatchingOf(const PyServable& self) {
+  if (self.batching() == nullptr) return {};
+  const servable::ServableHandle handle =
+      servable::ServableHandle::UnlessRetired(self.entry().get());
+  return handle ? self.batching()->Batching() : std::vector<servable::SignatureBatching>();
 }
 
 nb::bytes SignatureDefMap(const PyServable& self) {
@@ -216,6 +239,43 @@ void RegisterServableStatistics(nb::module_& module) {
       .def("since", &Statistics::Since, nb::arg("earlier"));
 }
 
+void RegisterBatching(nb::module_& module) {
+  using servable::BatchFigures;
+  using servable::BatchSettings;
+  using servable::SignatureBatching;
+  nb::class_<servable::BatchSlots>(module, "BatchSlots", nb::is_final())
+      .def(nb::init<int64_t>(), nb::arg("count"));
+  nb::class_<BatchSettings>(module, "BatchSettings", nb::is_final())
+      .def(
+          "__init__",
+          [](BatchSettings* self, int64_t rows_max, double run_seconds_max, bool splits,
+             std::vector<int64_t> allowed_rows, bool pads_inputs,
+             std::shared_ptr<servable::BatchSlots> slots) {
+            new (self) BatchSettings{rows_max,    SecondsToNs(run_seconds_max),
+                                     splits,      std::move(allowed_rows),
+                                     pads_inputs, std::move(slots)};
+          },
+          nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
+          nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("slots").none());
+  nb::class_<BatchFigures>(module, "BatchFigures", nb::is_final())
+      .def_ro("run_count", &BatchFigures::run_count)
+      .def_ro("request_count", &BatchFigures::request_count)
+      .def_ro("row_count", &BatchFigures::row_count)
+      .def_ro("padding_row_count", &BatchFigures::padding_row_count)
+      .def_ro("failed_batch_count", &BatchFigures::failed_batch_count)
+      .def_ro("split_request_count", &BatchFigures::split_request_count)
+      .def_ro("wait_ns", &BatchFigures::wait_ns)
+      .def_ro("run_ns", &BatchFigures::run_ns)
+      .def_ro("by_rows", &BatchFigures::by_rows)
+      .def_ro("by_requests", &BatchFigures::by_requests);
+  nb::class_<SignatureBatching>(module, "SignatureBatching", nb::is_final())
+      .def_ro("signature", &SignatureBatching::signature)
+      .def_ro("is_on", &SignatureBatching::is_on)
+      .def_ro("refusal", &SignatureBatching::refusal)
+      .def_ro("joined_rows_max", &SignatureBatching::joined_rows_max)
+      .def_ro("figures", &SignatureBatching::figures);
+}
+
 void RegisterLoadedServable(nb::module_& module) {
   module.def("set_replay_seconds", &SetReplaySeconds, nb::arg("seconds"));
   nb::class_<PyServable>(module, "Servable", nb::is_final())
@@ -227,6 +287,8 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("predict", &Predict, nb::arg("request"))
       .def("prepare", &Prepare, nb::arg("request"))
       .def("signature_def_map", &SignatureDefMap)
+      .def("prove_batching", &ProveBatching)
+      .def("batching", &BatchingOf)
       .def("statistics",
            [](const PyServable& self) {
              return PyServableStatistics{self.entry()->requests().ModelRuns()};
@@ -252,6 +314,7 @@ void RegisterLoadedServable(nb::module_& module) {
 }  // namespace
 
 void RegisterServable(nb::module_& module) {
+  RegisterBatching(module);
   RegisterServableStatistics(module);
   RegisterLoadedServable(module);
   using Load = PySavedModelLoad;
@@ -277,7 +340,8 @@ void RegisterServable(nb::module_& module) {
       .def("set_restore_target", &Load::SetRestoreTarget, nb::arg("seconds"))
       .def("discard", &Load::Discard)
       .def("finish", &Load::Finish, nb::arg("reservoir").none() = nb::none(),
-           nb::arg("request_statistics").none() = nb::none());
+           nb::arg("request_statistics").none() = nb::none(),
+           nb::arg("batching").none() = nb::none());
 }
 
 }  // namespace millpond::python

@@ -1,7 +1,7 @@
 #include "native/rest/json_number_writer.h"
 
-#include "native/rest/small_float.h"
 #include "native/tensor/dtype.h"
+#include "native/tensor/small_float.h"
 
 namespace millpond::rest {
 namespace {
@@ -61,9 +61,9 @@ void WriteNumbers(const tensor::TensorView& view, int64_t first, int64_t count, 
     case dtype::kUint64:
       return WriteAs<uint64_t>(view, first, count, json);
     case dtype::kHalf:
-      return WriteSmallFloats<Half>(view, first, count, json);
+      return WriteSmallFloats<tensor::Half>(view, first, count, json);
     case dtype::kBfloat16:
-      return WriteSmallFloats<Bfloat16>(view, first, count, json);
+      return WriteSmallFloats<tensor::Bfloat16>(view, first, count, json);
     case dtype::kBool:
       return WriteBools(view, first, count, json);
     default:

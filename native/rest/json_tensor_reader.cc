@@ -5,8 +5,8 @@
 
 #include "native/base/limits.h"
 #include "native/rest/base64.h"
-#include "native/rest/small_float.h"
 #include "native/tensor/dtype.h"
+#include "native/tensor/small_float.h"
 #include "native/tensor/tensor_access.h"
 
 namespace millpond::rest {
@@ -176,9 +176,9 @@ bool TensorReader::ReadElements(JsonReader* reader, bool is_list, int64_t* posit
     case dtype::kUint64:
       return ReadElementsOf<IntegerElement<uint64_t>>(reader, is_list, position);
     case dtype::kHalf:
-      return ReadElementsOf<SmallFloatElement<Half>>(reader, is_list, position);
+      return ReadElementsOf<SmallFloatElement<tensor::Half>>(reader, is_list, position);
     case dtype::kBfloat16:
-      return ReadElementsOf<SmallFloatElement<Bfloat16>>(reader, is_list, position);
+      return ReadElementsOf<SmallFloatElement<tensor::Bfloat16>>(reader, is_list, position);
     case dtype::kBool:
       return ReadElementsOf<BoolElement>(reader, is_list, position);
     case dtype::kString:

@@ -301,6 +301,12 @@ std::string Call::ModelName() {
   return name;
 }
 
+void Call::PeekBatchKey() {
+  if (is_compressed_ || servable::BatchingCount().load(std::memory_order_relaxed) == 0) return;
+  Read();
+  batch_key_ = method_->handler->BatchKeyOf(*this);
+}
+
 bool Call::TryAwait(const servable::AwaitedChange& change) {
   const int64_t until_ns =
       servable::AwaitEndNs(received_ns_, limits_->first_version_wait_ns, run_.deadline_ns);

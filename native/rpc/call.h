@@ -20,6 +20,7 @@
 #include "native/rpc/receive_block.h"
 #include "native/servable/admission.h"
 #include "native/servable/awaited_change.h"
+#include "native/servable/batch_scope.h"
 #include "native/tensor/run_context.h"
 
 namespace millpond::rpc {
@@ -58,6 +59,8 @@ class MethodHandler {
   virtual bool IsLimited() const { return false; }
   // Returns the model that a limited call is for, as its bytes say; "" if they do not.
   virtual std::string ModelNameOf(const Call& call) const;
+  // Returns the key of the batches that a limited call may join, as its bytes say.
+  virtual servable::BatchKey BatchKeyOf(const Call&) const { return servable::kNoBatchKey; }
   // Records a call that was refused with `code` and is never handled.
   virtual void RecordRefusal(const Call& call, base::Code code) const;
 };
@@ -194,6 +197,11 @@ class Call final : public std::enable_shared_from_this<Call> {
   std::string ModelName();
   // The same after Read and until EndTurn, from any thread.
   std::string PeekModelName() const { return method_->handler->ModelNameOf(*this); }
+  // Reads the key of the batches that the request may join, if there are any batches. A compressed
+  // message has none: it would have to be decompressed for it.
+  void PeekBatchKey();
+  servable::BatchKey batch_key() const { return batch_key_; }
+  size_t message_bytes() const { return static_cast<size_t>(message_bytes_); }
   // Instead of Run: ends the call with RESOURCE_EXHAUSTED, because it would wait too long.
   void RefuseForDelay();
 
@@ -303,7 +311,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   tensor::RunContext run_;
   servable::Admission::Ticket ticket_;  // until it is answered
   base::ByteBudget::Share share_;       // of the request's bytes
-  std::optional<Awaited> awaited_;      // what the handler asked for in this turn
+  servable::BatchKey batch_key_ = servable::kNoBatchKey;
+  std::optional<Awaited> awaited_;  // what the handler asked for in this turn
   base::Cancellation cancellation_;
   bool is_answered_ = false;
   std::atomic<bool> is_over_{false};

@@ -9,6 +9,7 @@
 
 #include "native/base/clock.h"
 #include "native/rpc/grpc_text.h"
+#include "native/rpc/held_answers.h"
 
 namespace millpond::rpc {
 namespace {
@@ -512,6 +513,15 @@ void Connection::Answer(Call* call, std::shared_ptr<OutMessage> message, Encodin
   call->out.encoding = encoding;
   if (message != nullptr) call->out.messages.push_back(std::move(message));
   SubmitEnd(call, status);
+  if (HeldAnswers::Hold(shared_from_this())) return;
+  Flush();
+  closed.swap(closed_);
+}
+
+void Connection::WriteAnswers() {
+  Calls closed;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  now_ns_ = base::MonotonicNs();
   Flush();
   closed.swap(closed_);
 }

@@ -94,6 +94,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void Answer(Call* call, std::shared_ptr<OutMessage> message, Encoding encoding,
               const base::Status& status);
+  // Writes the answers that HeldAnswers held.
+  void WriteAnswers();
   // False if `messages_max` wait already.
   bool Send(Call* call, std::shared_ptr<OutMessage> message, size_t messages_max);
   void ForgetCall(const Call& call);

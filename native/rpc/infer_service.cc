@@ -9,6 +9,10 @@ std::string ModelInferHandler::ModelNameOf(const Call& call) const {
   return inference::PeekInferModelName(call.request());
 }
 
+servable::BatchKey ModelInferHandler::BatchKeyOf(const Call& call) const {
+  return servable::BatchKeyOf(ModelNameOf(call), "");
+}
+
 base::Status ModelInferHandler::Answer(ModelCall* call) const {
   inference::InferMessage message;
   MILLPOND_RETURN_IF_ERROR(inference::DecodeInferMessage(call->request(), &message));

@@ -15,6 +15,8 @@ class ModelInferHandler final : public ModelMethod {
       : ModelMethod(metrics::Method::kModelInfer, parts) {}
 
   std::string ModelNameOf(const Call& call) const override;
+  // Returns the key of the default signature. Another one stands behind all tensors.
+  servable::BatchKey BatchKeyOf(const Call& call) const override;
 
  protected:
   base::Status Answer(ModelCall* call) const override;

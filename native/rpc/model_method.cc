@@ -81,6 +81,11 @@ std::string ModelMethod::ModelNameOf(const Call& call) const {
   return inference::PeekModelName(call.request());
 }
 
+servable::BatchKey ModelMethod::BatchKeyOf(const Call& call) const {
+  const inference::ModelSpec spec = inference::PeekModelSpec(call.request());
+  return servable::BatchKeyOf(spec.name, spec.signature_name);
+}
+
 void ModelMethod::RecordRefusal(const Call& call, base::Code code) const {
   const int64_t now_ns = base::MonotonicNs();
   parts_.statistics->Unmatched(ModelNameOf(call))

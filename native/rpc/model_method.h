@@ -100,6 +100,8 @@ class ModelMethod : public MethodHandler {
   bool IsLimited() const final { return true; }
   // Returns the name in the ModelSpec that most requests have as their field 1.
   std::string ModelNameOf(const Call& call) const override;
+  // Returns the key of the model and the signature in that ModelSpec.
+  servable::BatchKey BatchKeyOf(const Call& call) const override;
   void RecordRefusal(const Call& call, base::Code code) const final;
 
  protected:

@@ -25,6 +25,7 @@ class MetadataHandler final : public ModelMethod {
  public:
   explicit MetadataHandler(const ModelMethodParts& parts)
       : ModelMethod(metrics::Method::kGetModelMetadata, parts) {}
+  servable::BatchKey BatchKeyOf(const Call&) const override { return servable::kNoBatchKey; }
 
  protected:
   base::Status Answer(ModelCall* call) const override;

@@ -79,6 +79,8 @@ bool RequestThreads::PinToCores(bool is_pinned) {
 // --- A thread ---
 
 void RequestThreads::Serve(Thread* self) {
+  Company company(this, self);
+  const servable::BatchScope batch_scope(&company);
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     if (self->CanRun() && queue_.size() > 0) {
@@ -119,6 +121,7 @@ void RequestThreads::Look(Thread* self) {
 
 void RequestThreads::QueueArrived(Thread* self, size_t from) {
   if (self->arrived.size() > from) {
+    for (size_t i = from; i < self->arrived.size(); ++i) self->arrived[i]->PeekBatchKey();
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
     const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
     WakeIfWorth(*self);
@@ -152,6 +155,7 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
   }
   self->busy_since_ns.store(begin_ns);
   call->Run();
+  self->answers.Send();
   self->busy_since_ns.store(0);
   {
     const std::lock_guard<std::mutex> lock(self->call_mutex);
@@ -163,6 +167,26 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
+}
+
+// Answers a request within the run of another one.
+bool RequestThreads::Company::AnswerWaiting(servable::BatchKey key, size_t bytes_max) {
+  const std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
+  if (call == nullptr) return false;
+  const HeldAnswers::Scope scope(&self_.answers);
+  call->Read();
+  call->Run();
+  call->EndTurn();
+  return true;
+}
+
+bool RequestThreads::Company::AnswerAny(size_t bytes_max) {
+  self_.now_ns = base::MonotonicNs();
+  if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
+  const bool is_answered = AnswerWaiting(servable::kNoBatchKey, bytes_max);
+  // The request within whose run this happens may go on for long.
+  self_.answers.Send();
+  return is_answered;
 }
 
 bool RequestThreads::MayLeave(Thread* self) {

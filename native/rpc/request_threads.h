@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "native/rpc/call.h"
+#include "native/rpc/held_answers.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/run_queue.h"
 #include "native/servable/awaited_change.h"
+#include "native/servable/batch_scope.h"
 
 namespace millpond::rpc {
 
@@ -104,10 +106,24 @@ class RequestThreads {
   bool Join(int64_t timeout_ns);
 
  private:
+  struct Thread;
+
   enum class Role {
     kRegular,
     kRelief,    // in the place of one that is held up
     kAcceptor,  // runs no request
+  };
+
+  // The queue, for the batches of one thread.
+  class Company final : public servable::WaitingRequests {
+   public:
+    Company(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
+    bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
+    bool AnswerAny(size_t bytes_max) override;
+
+   private:
+    RequestThreads& threads_;
+    Thread& self_;
   };
 
   struct Thread {
@@ -126,6 +142,7 @@ class RequestThreads {
     std::shared_ptr<Call> call;  // that runs
     // The thread's own.
     ReceiveSpace space;
+    HeldAnswers answers;  // of a batch
     std::vector<std::shared_ptr<Call>> arrived;
     int64_t now_ns = 0;     // at its last look at the clock
     int64_t looked_ns = 0;  // when it last looked at the network

@@ -1,6 +1,7 @@
 #include "native/rpc/run_queue.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace millpond::rpc {
@@ -56,9 +57,32 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
     }
   }
   if (taken != nullptr) {
-    if (taken_ns_ != 0) pace_ns_ += (now_ns - taken_ns_ - pace_ns_) / kPaceCount;
+    // A thread that runs a batch has taken several at once.
+    if (taken_ns_ != 0) {
+      const int64_t weight = std::min(taken_count_, kPaceCount);
+      pace_ns_ += ((now_ns - taken_ns_) / taken_count_ - pace_ns_) * weight / kPaceCount;
+    }
     taken_ns_ = queue_.empty() ? 0 : now_ns;
+    taken_count_ = 1;
   }
+  size_.store(queue_.size());
+  return taken;
+}
+
+std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max) {
+  if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!models_.empty()) return nullptr;
+  const auto end =
+      queue_.begin() + static_cast<std::ptrdiff_t>(std::min(queue_.size(), kLookedAtMax));
+  const auto found = std::find_if(queue_.begin(), end, [key](const Waiting& waiting) {
+    return key == servable::kNoBatchKey || waiting.call->batch_key() == key;
+  });
+  if (found == end || found->call->message_bytes() > bytes_max) return nullptr;
+  std::shared_ptr<Call> taken = std::move(found->call);
+  queue_.erase(found);
+  taken_count_ += 1;
+  if (queue_.empty()) taken_ns_ = 0;
   size_.store(queue_.size());
   return taken;
 }

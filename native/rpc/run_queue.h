@@ -37,6 +37,9 @@ class RunQueue {
   // The requests over which the pace is smoothed.
   static constexpr int64_t kPaceCount = 32;
 
+  // The requests among which TakeFor looks, under the lock.
+  static constexpr size_t kLookedAtMax = 64;
+
   // A queue of fewer than `short_count` requests is short.
   explicit RunQueue(size_t short_count) : short_count_(short_count) {}
 
@@ -48,6 +51,10 @@ class RunQueue {
   void AddAgain(std::shared_ptr<Call> call, int64_t now_ns);
   // Returns the oldest request whose model may run now; null if there is none.
   std::shared_ptr<Call> Take(int64_t now_ns);
+  // Returns the oldest request of `key`, or of any key if it is servable::kNoBatchKey, for a thread
+  // that runs another request. Returns null if its message is longer than `bytes_max`, if none is
+  // among the oldest kLookedAtMax, or while a model may not run.
+  std::shared_ptr<Call> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests are held back, and pass no other request of their model that is still waited for. Call
   // it again now and then: it lets those pass whose deadline has come.
@@ -75,7 +82,8 @@ class RunQueue {
   std::vector<std::shared_ptr<Call>> held_back_;
   std::set<std::string> models_;  // that are held back
   int64_t filled_ns_ = 0;         // when the queue was last empty
-  int64_t taken_ns_ = 0;          // when the last request was taken; 0: the queue was empty since
+  int64_t taken_ns_ = 0;          // when Take last took one; 0: the queue was empty since
+  int64_t taken_count_ = 0;       // since then, by both
   int64_t pace_ns_ = 0;           // from one request taken to the next
   alignas(64) std::atomic<size_t> size_{0};
   std::atomic<bool> holds_back_{false};

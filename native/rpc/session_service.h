@@ -12,6 +12,7 @@ class SessionRunHandler final : public ModelMethod {
  public:
   SessionRunHandler(const ModelMethodParts& parts, bool is_on)
       : ModelMethod(metrics::Method::kSessionRun, parts), is_on_(is_on) {}
+  servable::BatchKey BatchKeyOf(const Call&) const override { return servable::kNoBatchKey; }
 
  protected:
   base::Status Answer(ModelCall* call) const override;

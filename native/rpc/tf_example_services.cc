@@ -43,6 +43,10 @@ std::string MultiInferenceHandler::ModelNameOf(const Call& call) const {
   return has_task ? inference::PeekModelName(task) : "";
 }
 
+servable::BatchKey MultiInferenceHandler::BatchKeyOf(const Call& call) const {
+  return servable::BatchKeyOfSeveral(ModelNameOf(call));
+}
+
 base::Status MultiInferenceHandler::Answer(ModelCall* call) const {
   inference::MultiInferenceRequest request;
   MILLPOND_RETURN_IF_ERROR(inference::DecodeMultiInferenceRequest(call->request(), &request));

@@ -31,6 +31,7 @@ class MultiInferenceHandler final : public ModelMethod {
       : ModelMethod(metrics::Method::kMultiInference, parts) {}
   // Returns the name in the ModelSpec of the first task.
   std::string ModelNameOf(const Call& call) const override;
+  servable::BatchKey BatchKeyOf(const Call& call) const override;
 
  protected:
   base::Status Answer(ModelCall* call) const override;

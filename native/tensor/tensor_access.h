@@ -61,5 +61,9 @@ TensorView ViewTensor(const TensorList& tensors, size_t index);
 // Returns a second list of the same tensors. Both lists keep the elements: a reference each, no
 // copy.
 TensorList ShareTensors(const TensorList& tensors);
+// Returns rows `first` to `first + count` of each tensor, by its first dimension, in the same way.
+// The elements keep their place in memory, which need not be aligned as kernels want it: for
+// replies, not for runs.
+TensorList ShareRows(const TensorList& tensors, int64_t first, int64_t count);
 
 }  // namespace millpond::tensor

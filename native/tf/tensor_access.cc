@@ -128,4 +128,13 @@ TensorList ShareTensors(const TensorList& tensors) {
   return shared;
 }
 
+TensorList ShareRows(const TensorList& tensors, int64_t first, int64_t count) {
+  TensorList shared;
+  shared.storage().tensors.reserve(tensors.size());
+  for (const Tensor& tensor : tensors.storage().tensors) {
+    shared.storage().tensors.push_back(tensor.Slice(first, first + count));
+  }
+  return shared;
+}
+
 }  // namespace millpond::tensor

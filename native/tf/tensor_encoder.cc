@@ -93,22 +93,27 @@ size_t PackedVarintBytes(const Tensor& tensor, ReplyBuffer* reply) {
   return bytes;
 }
 
+// Tensor::flat would check the alignment, which rows of a batch do not have.
+const tensorflow::tstring* StringsOf(const Tensor& tensor) {
+  return static_cast<const tensorflow::tstring*>(tensor.data());
+}
+
 size_t StringFieldBytes(const Tensor& tensor, ReplyBuffer* reply) {
   size_t bytes = 0;
-  const auto strings = tensor.flat<tensorflow::tstring>();
-  ForEachRange(strings.size(), reply, [&](int64_t first, int64_t end) {
+  const tensorflow::tstring* const strings = StringsOf(tensor);
+  ForEachRange(tensor.NumElements(), reply, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
-      bytes += base::DelimitedBytes(field::kStringVal, strings(i).size());
+      bytes += base::DelimitedBytes(field::kStringVal, strings[i].size());
     }
   });
   return bytes;
 }
 
 void WriteStrings(const Tensor& tensor, ReplyBuffer* reply, WireWriter* writer) {
-  const auto strings = tensor.flat<tensorflow::tstring>();
-  ForEachRange(strings.size(), reply, [&](int64_t first, int64_t end) {
+  const tensorflow::tstring* const strings = StringsOf(tensor);
+  ForEachRange(tensor.NumElements(), reply, [&](int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
-      writer->BytesField(field::kStringVal, {strings(i).data(), strings(i).size()});
+      writer->BytesField(field::kStringVal, {strings[i].data(), strings[i].size()});
     }
   });
 }

@@ -76,13 +76,20 @@ Status VersionLoad::Prepare(const std::function<Status(const servable::Servable&
 }
 
 StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
-                                           metrics::RequestStatistics* statistics, int64_t now_ns) {
+                                           metrics::RequestStatistics* statistics, int64_t now_ns,
+                                           std::optional<servable::BatchSettings> batching) {
   MILLPOND_RETURN_IF_ERROR(CheckIsReady("finish"));
   model().EndLoading();
-  auto entry = std::make_shared<ServableEntry>(std::make_unique<SavedModelServable>(id_, loaded_),
-                                               std::move(reservoir));
+  std::unique_ptr<servable::Servable> servable = std::make_unique<SavedModelServable>(id_, loaded_);
+  const servable::BatchingServable* batched = nullptr;
+  if (batching) {
+    auto wrapped = std::make_unique<servable::BatchingServable>(std::move(servable), *batching);
+    batched = wrapped.get();
+    servable = std::move(wrapped);
+  }
+  auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir));
   if (statistics != nullptr) Report(entry, now_ns, statistics);
-  return FinishedLoad{std::move(entry), std::exchange(loaded_, nullptr)};
+  return FinishedLoad{std::move(entry), std::exchange(loaded_, nullptr), batched};
 }
 
 memory::ArenaRemains VersionLoad::Discard() {

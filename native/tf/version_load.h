@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "native/memory/slab_pool.h"
 #include "native/memory/version_arena.h"
 #include "native/metrics/request_statistics.h"
+#include "native/servable/batching_servable.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/servable.h"
 #include "native/servable/servable_entry.h"
@@ -33,6 +35,7 @@ struct MemoryPlan {
 struct FinishedLoad {
   std::shared_ptr<servable::ServableEntry> entry;
   std::shared_ptr<LoadedVersion> version;
+  const servable::BatchingServable* batching = nullptr;  // of `entry`; null without batching
 };
 
 // The load of one version, from its directory to an entry that can be published.
@@ -67,9 +70,11 @@ class VersionLoad {
   // Calls `prepare` with the version, which is not served yet, and returns its result.
   base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;
   // Ends the load. `reservoir` takes samples of the version's requests, and `statistics` reports
-  // the requests from `now_ns` on; both may be null.
+  // the requests from `now_ns` on; both may be null. With `batching` the version's requests may
+  // share runs; no signature is batched yet.
   base::StatusOr<FinishedLoad> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
-                                      metrics::RequestStatistics* statistics, int64_t now_ns);
+                                      metrics::RequestStatistics* statistics, int64_t now_ns,
+                                      std::optional<servable::BatchSettings> batching = {});
 
   // Ends the load and frees what it holds. Returns what is left of the arena. Does nothing after
   // the end.

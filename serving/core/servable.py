@@ -70,6 +70,7 @@ class LoadStage(Enum):
     MAKE_CALLABLES = "make_callables"
     WARM_UP = "warm_up"
     SELF_WARM_UP = "self_warm_up"
+    PROVE_BATCHING = "prove_batching"
     GATES = "gates"
     PUBLISH = "publish"
 

@@ -410,6 +410,86 @@ class RequestReservoir:
     def statistics(self) -> RequestReservoirStatistics: ...
 
 @final
+class BatchSlots:
+    """Limits how many batches run at the same time, for all versions that share it."""
+
+    def __init__(self, count: int) -> None: ...
+
+@final
+class BatchSettings:
+    """The limits under which the requests of one version share runs."""
+
+    def __init__(
+        self,
+        rows_max: int,
+        run_seconds_max: float,
+        splits: bool,
+        allowed_rows: Sequence[int],
+        pads_inputs: bool,
+        slots: BatchSlots | None,
+    ) -> None:
+        """Makes the settings.
+
+        A batch has at most `rows_max` rows, and takes about `run_seconds_max` at most (0: any). If
+        `splits`, a larger request is run in pieces. `allowed_rows` are the rows that a batch may
+        have, ascending: it is padded to the next of them; empty: any. If `pads_inputs`, inputs that
+        differ in their dimensions after the first are padded with zeros or empty strings.
+        """
+
+@final
+class BatchFigures:
+    """The batches of one signature of one version since it was loaded.
+
+    `run_count` counts all runs of requests: batches, and requests that ran alone. `wait_ns` is the
+    sum over the requests of the time from their own decoding to their run. `by_rows` and
+    `by_requests` count the runs by size: class i has more than 2^(i-1) and at most 2^i.
+    """
+
+    @property
+    def run_count(self) -> int: ...
+    @property
+    def request_count(self) -> int: ...
+    @property
+    def row_count(self) -> int: ...
+    @property
+    def padding_row_count(self) -> int: ...
+    @property
+    def failed_batch_count(self) -> int:
+        """The batches that failed and whose requests were then run one by one."""
+
+    @property
+    def split_request_count(self) -> int:
+        """The requests that were run in pieces."""
+
+    @property
+    def wait_ns(self) -> int: ...
+    @property
+    def run_ns(self) -> int: ...
+    @property
+    def by_rows(self) -> list[int]: ...
+    @property
+    def by_requests(self) -> list[int]: ...
+
+@final
+class SignatureBatching:
+    """If the requests of a signature are batched, and how that went."""
+
+    @property
+    def signature(self) -> str: ...
+    @property
+    def is_on(self) -> bool: ...
+    @property
+    def refusal(self) -> str:
+        """The reason why it is not batched; "" if it is."""
+
+    @property
+    def joined_rows_max(self) -> int:
+        """The rows up to which a batch is extended now."""
+
+    @property
+    def figures(self) -> BatchFigures: ...
+
+@final
 class Servable:
     """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it."""
 
@@ -446,6 +526,19 @@ class Servable:
 
     def signature_def_map(self) -> bytes:
         """Returns a serialized tensorflow.serving.SignatureDefMap of this version."""
+
+    def prove_batching(self) -> None:
+        """Batches the signatures whose rows give in a batch what they give alone, from now on.
+
+        Compares some rows of the requests that `answer` and `predict` have answered until now, or
+        made-up rows, and runs batches of up to 256 rows. It also warms up such batches. Call it
+        once, after the warm-up and before the version is published. Does nothing without batching.
+        """
+
+    def batching(self) -> list[SignatureBatching]:
+        """Returns the state of each signature; [] without batching, and while the version is being
+        unloaded. An entry with the name "" has the runs of several signatures at once.
+        """
 
     def statistics(self) -> ServableStatistics: ...
     def quiesce(self, timeout_seconds: float) -> bool:
@@ -574,9 +667,11 @@ class SavedModelLoad:
         self,
         reservoir: RequestReservoir | None = None,
         request_statistics: RequestStatistics | None = None,
+        batching: BatchSettings | None = None,
     ) -> Servable:
         """Returns the servable. It offers the requests that it answers to `reservoir`, and
-        `request_statistics` reports its requests.
+        `request_statistics` reports its requests. With `batching` its requests may share runs, from
+        `Servable.prove_batching` on.
         """
 
 @final

@@ -68,6 +68,60 @@ class ArenaRemains(Protocol):
         ...
 
 
+class BatchFigures(Protocol):
+    """The runs of one signature since the version was loaded (`_native.BatchFigures`)."""
+
+    @property
+    def run_count(self) -> int: ...
+    @property
+    def request_count(self) -> int: ...
+    @property
+    def row_count(self) -> int: ...
+    @property
+    def padding_row_count(self) -> int: ...
+    @property
+    def failed_batch_count(self) -> int: ...
+    @property
+    def split_request_count(self) -> int: ...
+    @property
+    def wait_ns(self) -> int: ...
+    @property
+    def run_ns(self) -> int: ...
+    @property
+    def by_rows(self) -> Sequence[int]:
+        """The runs by rows: class i has more than 2^(i-1) and at most 2^i."""
+        ...
+
+    @property
+    def by_requests(self) -> Sequence[int]:
+        """The runs by requests, in the same classes."""
+        ...
+
+
+class SignatureBatching(Protocol):
+    """If the requests of a signature share runs (`_native.SignatureBatching`)."""
+
+    @property
+    def signature(self) -> str:
+        """The signature's name; "" for runs of several signatures at once."""
+        ...
+
+    @property
+    def is_on(self) -> bool: ...
+    @property
+    def refusal(self) -> str:
+        """The reason why it is not batched; "" if it is."""
+        ...
+
+    @property
+    def joined_rows_max(self) -> int:
+        """The rows up to which a batch is extended now."""
+        ...
+
+    @property
+    def figures(self) -> BatchFigures: ...
+
+
 class Servable(Protocol):
     """One loaded version; `_native.Servable` is the implementation for SavedModels."""
 
@@ -98,6 +152,17 @@ class Servable(Protocol):
 
     def prepare(self, request: bytes) -> None:
         """Makes the callable that this request needs, if the version does not have it yet."""
+        ...
+
+    def prove_batching(self) -> None:
+        """Batches the signatures whose rows give in a batch what they give alone.
+
+        Call it once, after the warm-up, whose requests it repeats. Does nothing without batching.
+        """
+        ...
+
+    def batching(self) -> Sequence[SignatureBatching]:
+        """Returns how each signature is batched; empty without batching."""
         ...
 
     def seal_arena(self) -> bool:

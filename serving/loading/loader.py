@@ -101,6 +101,9 @@ class LoadSettings:
     incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
     restore_bytes_per_second: int = 0
     load_seconds_target: float = 0
+    # Returns the data plane's `BatchSettings` for the version in a directory; None: its requests do
+    # not share runs. Raises InvalidConfig if the version's own file is wrong.
+    batching: Callable[[Path], object | None] = lambda directory: None
     # Registers ops that a graph lacks, with a function that loads a library. Returns True if a second
     # read of the graph may find them.
     add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
@@ -234,7 +237,11 @@ class SavedModelLoader:
         try:
             with progress.cancellation.stops_by(load.cancel):
                 self._take_steps(load, progress)
-            return load.finish(self._settings.reservoir, self._settings.request_statistics)
+            return load.finish(
+                self._settings.reservoir,
+                self._settings.request_statistics,
+                self._settings.batching(self._directory),
+            )
         except BaseException:
             report_remains(self._id, load.discard())
             raise
@@ -360,7 +367,21 @@ class SavedModelLoader:
         if reservoir is not None:
             replay = partial(self._replay_requests, servable, reservoir, replayed, progress)
             run(LoadStage.SELF_WARM_UP, replay)
+        if servable.batching():
+            run(LoadStage.PROVE_BATCHING, partial(self._prove_batching, servable))
         return verdicts, replayed
+
+    def _prove_batching(self, servable: Servable) -> None:
+        servable.prove_batching()
+        for state in servable.batching():
+            if not state.is_on:
+                _log.warning(
+                    "batching_refused",
+                    model=self._id.name,
+                    version=self._id.version,
+                    signature=state.signature,
+                    reason=state.refusal,
+                )
 
     def _replay_records(
         self,

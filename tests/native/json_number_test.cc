@@ -11,7 +11,7 @@
 #include <string>
 
 #include "native/rest/json_writer.h"
-#include "native/rest/small_float.h"
+#include "native/tensor/small_float.h"
 
 namespace millpond::rest {
 namespace {
@@ -178,26 +178,26 @@ void ExpectAllRoundTrip() {
 }
 
 TEST(SmallFloat, AllHalvesAndBfloatsRoundTrip) {
-  ExpectAllRoundTrip<Half>();
-  ExpectAllRoundTrip<Bfloat16>();
+  ExpectAllRoundTrip<tensor::Half>();
+  ExpectAllRoundTrip<tensor::Bfloat16>();
 }
 
 TEST(SmallFloat, RoundsToTheNearestAndTiesToEven) {
-  EXPECT_EQ(Half::FromDouble(1.0), 0x3c00);
-  EXPECT_EQ(Half::FromDouble(-2.0), 0xc000);
-  EXPECT_EQ(Half::FromDouble(65504.0), 0x7bff);
-  EXPECT_EQ(Half::FromDouble(65519.9), 0x7bff);
-  EXPECT_EQ(Half::FromDouble(65520.0), 0x7c00);
-  EXPECT_EQ(Half::FromDouble(1 + 1.0 / 2048), 0x3c00);
-  EXPECT_EQ(Half::FromDouble(1 + 3.0 / 2048), 0x3c02);
-  EXPECT_EQ(Half::FromDouble(1 + 1.0 / 2048 + 1e-9), 0x3c01);
-  EXPECT_EQ(Half::FromDouble(5.960464477539063e-08), 0x0001);
-  EXPECT_EQ(Half::FromDouble(2.9e-08), 0x0000);
-  EXPECT_EQ(Half::FromDouble(3.1e-08), 0x0001);
-  EXPECT_EQ(Half::FromDouble(1e-300), 0x0000);
-  EXPECT_EQ(Bfloat16::FromDouble(1.0), 0x3f80);
-  EXPECT_EQ(Bfloat16::FromDouble(3.4e38), 0x7f80);
-  EXPECT_EQ(Bfloat16::FromDouble(1 + 1.0 / 256), 0x3f80);
+  EXPECT_EQ(tensor::Half::FromDouble(1.0), 0x3c00);
+  EXPECT_EQ(tensor::Half::FromDouble(-2.0), 0xc000);
+  EXPECT_EQ(tensor::Half::FromDouble(65504.0), 0x7bff);
+  EXPECT_EQ(tensor::Half::FromDouble(65519.9), 0x7bff);
+  EXPECT_EQ(tensor::Half::FromDouble(65520.0), 0x7c00);
+  EXPECT_EQ(tensor::Half::FromDouble(1 + 1.0 / 2048), 0x3c00);
+  EXPECT_EQ(tensor::Half::FromDouble(1 + 3.0 / 2048), 0x3c02);
+  EXPECT_EQ(tensor::Half::FromDouble(1 + 1.0 / 2048 + 1e-9), 0x3c01);
+  EXPECT_EQ(tensor::Half::FromDouble(5.960464477539063e-08), 0x0001);
+  EXPECT_EQ(tensor::Half::FromDouble(2.9e-08), 0x0000);
+  EXPECT_EQ(tensor::Half::FromDouble(3.1e-08), 0x0001);
+  EXPECT_EQ(tensor::Half::FromDouble(1e-300), 0x0000);
+  EXPECT_EQ(tensor::Bfloat16::FromDouble(1.0), 0x3f80);
+  EXPECT_EQ(tensor::Bfloat16::FromDouble(3.4e38), 0x7f80);
+  EXPECT_EQ(tensor::Bfloat16::FromDouble(1 + 1.0 / 256), 0x3f80);
 }
 
 }  // namespace

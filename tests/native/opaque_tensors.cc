@@ -115,6 +115,25 @@ TensorList ShareTensors(const TensorList& tensors) {
   return shared;
 }
 
+TensorList ShareRows(const TensorList& tensors, int64_t first, int64_t count) {
+  TensorList shared;
+  for (const testing::OpaqueTensor& tensor : tensors.storage().tensors) {
+    testing::OpaqueTensor rows{{}, tensor.dtype, tensor.dims, {}};
+    rows.dims[0] = count;
+    const auto row_elements = static_cast<size_t>(CountOf(rows.dims) / std::max<int64_t>(count, 1));
+    const size_t begin = static_cast<size_t>(first) * row_elements;
+    const size_t size = static_cast<size_t>(count) * row_elements;
+    if (tensor.dtype == dtype::kString) {
+      rows.strings.assign(tensor.strings.begin() + begin, tensor.strings.begin() + begin + size);
+    } else {
+      const size_t element_bytes = ElementBytes(tensor.dtype);
+      rows.bytes = tensor.bytes.substr(begin * element_bytes, size * element_bytes);
+    }
+    shared.storage().tensors.push_back(std::move(rows));
+  }
+  return shared;
+}
+
 TensorView ViewTensor(const TensorList& tensors, size_t index) {
   const testing::OpaqueTensor& tensor = tensors.storage().tensors[index];
   return {tensor.dtype, tensor.dims, CountOf(tensor.dims), tensor.bytes};

@@ -10,7 +10,7 @@
 
 #include "native/rest/json_tensor_writer.h"
 #include "native/rest/predict_body.h"
-#include "native/rest/small_float.h"
+#include "native/tensor/small_float.h"
 #include "native/tensor/tensor_access.h"
 #include "tests/native/plain_servable.h"
 #include "tests/native/wire_message.h"
@@ -53,9 +53,10 @@ void NormalizeNaN(int dtype, std::string* bytes) {
   if (dtype == dtype::kDouble)
     fix(
         0.0, [](double v) { return std::isnan(v); }, std::nan(""));
-  if (dtype == dtype::kHalf) fix(uint16_t{0}, is_small_nan(Half::ToFloat), uint16_t{0x7e00});
+  if (dtype == dtype::kHalf)
+    fix(uint16_t{0}, is_small_nan(tensor::Half::ToFloat), uint16_t{0x7e00});
   if (dtype == dtype::kBfloat16)
-    fix(uint16_t{0}, is_small_nan(Bfloat16::ToFloat), uint16_t{0x7fc0});
+    fix(uint16_t{0}, is_small_nan(tensor::Bfloat16::ToFloat), uint16_t{0x7fc0});
 }
 
 testing::OpaqueTensor RandomTensor(int dtype, std::vector<int64_t> dims, std::mt19937_64& rng) {

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from serving.base.errors import (
@@ -237,12 +238,52 @@ def test_loader_failing_record_keeps_status_code(version: Path) -> None:
 def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: LoadStage) -> None:
     plane, progress = FakePlane(), FakeProgress(cancel_after=stage)
     loader = make_loader(
-        version, plane, arenas=arenas_of(FakeSlabPool()), reservoir=FakeReservoir()
+        version,
+        plane,
+        arenas=arenas_of(FakeSlabPool()),
+        reservoir=FakeReservoir(),
+        batching=lambda directory: "settings",
     )
     with pytest.raises(Cancelled):
         loader.load(progress)
     assert progress.lines[-1].startswith(stage.value)
     assert all(servable.is_destroyed for servable in plane.servables)
+
+
+def test_loader_proves_batching_after_warm_up(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    batched: list[bool] = []
+
+    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+        batched.append(plane.servables[0].batched[0].is_on)
+
+    loader = make_loader(
+        version, plane, warm_up=warm_up, batching=lambda directory: f"settings of {directory.name}"
+    )
+    servable = loader.load(progress)
+    assert plane.loads[0].batching == "settings of 7"
+    assert batched == [False]
+    assert [state.is_on for state in servable.batching()] == [True]
+
+
+def test_loader_logs_refused_batching(version: Path) -> None:
+    plane = FakePlane()
+    plane.unproven = {"serving_default": "rows are mixed"}
+    with structlog.testing.capture_logs() as logs:
+        servable = make_loader(version, plane, batching=lambda directory: "settings").load(
+            FakeProgress()
+        )
+    assert not servable.batching()[0].is_on
+    refused = [log for log in logs if log["event"] == "batching_refused"]
+    assert [(log["signature"], log["reason"]) for log in refused] == [
+        ("serving_default", "rows are mixed")
+    ]
+
+
+def test_loader_without_batching_has_no_stage_for_it(version: Path) -> None:
+    progress = FakeProgress()
+    make_loader(version, FakePlane()).load(progress)
+    assert not any("prove_batching" in line for line in progress.lines)
 
 
 def test_loader_cancelled_warm_up_frees_servable(

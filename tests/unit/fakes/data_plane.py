@@ -14,7 +14,7 @@ from tests.unit.fakes.requests import (
     FakeReservoir,
     FakeSampledStatistics,
 )
-from tests.unit.fakes.servables import FakeServable, FakeServingMap
+from tests.unit.fakes.servables import FakeServable, FakeServingMap, FakeSignatureBatching
 from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers, FakeServerCertificates
 from tests.unit.fakes.tracing import FakeSpanBuffer, FakeTracer
 
@@ -47,6 +47,8 @@ class FakePlane:
         self.reservoirs: list[FakeReservoir] = []
         self.request_statistics = FakeSampledStatistics()
         self.may_write_variables = False
+        # Set by tests: the signatures that loads with batching refuse, with the reason.
+        self.unproven: dict[str, str] = {}
         self.parameter_bytes = 1_000
         self.missing_ops: list[str] = []
         self.variables_without_value: list[str] = []
@@ -99,6 +101,12 @@ class FakePlane:
         if not Path(directory, "saved_model.pb").exists():
             raise StatusError(9, f"{directory}: saved_model.pb is missing")
         return ["assets/words.txt"] if Path(directory, "names_an_asset").exists() else []
+
+    def BatchSettings(self, **settings: object) -> dict[str, object]:  # noqa: N802
+        return settings
+
+    def BatchSlots(self, count: int) -> tuple[str, int]:  # noqa: N802
+        return ("slots", count)
 
     def SavedModelLoad(  # noqa: N802 (as the module has it)
         self, name: str, version: int, directory: str, tags: Sequence[str]
@@ -235,6 +243,7 @@ class FakeSavedModelLoad:
         self.restored_bytes = 0
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
+        self.batching: object | None = None
         self.prepared: list[bytes] = []
         self.request_statistics: FakeSampledStatistics | None = None
         self.headroom_bytes = 0
@@ -299,11 +308,16 @@ class FakeSavedModelLoad:
         self,
         reservoir: FakeReservoir | None,
         request_statistics: "FakeSampledStatistics | None" = None,
+        batching: object | None = None,
     ) -> FakeServable:
         self._plane.take_step("finish")
         del reservoir
         self.request_statistics = request_statistics
         servable = FakeServable(self._id)
         servable.may_write_variables = self._plane.may_write_variables
+        if batching is not None:
+            servable.batched = [FakeSignatureBatching()]
+            servable.unproven = self._plane.unproven
+        self.batching = batching
         self._plane.servables.append(servable)
         return servable

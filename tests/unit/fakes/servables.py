@@ -1,12 +1,39 @@
 """Loaded versions, and the map that publishes them."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from serving.core.servable import Routing, ServableId
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.memory import FakeArenaStatistics, FakeRemains
 from tests.unit.fakes.requests import FakeStatistics
+
+
+@dataclass
+class FakeBatchFigures:
+    """`_native.BatchFigures`."""
+
+    run_count: int = 0
+    request_count: int = 0
+    row_count: int = 0
+    padding_row_count: int = 0
+    failed_batch_count: int = 0
+    split_request_count: int = 0
+    wait_ns: int = 0
+    run_ns: int = 0
+    by_rows: Sequence[int] = (0,) * 16
+    by_requests: Sequence[int] = (0,) * 16
+
+
+@dataclass
+class FakeSignatureBatching:
+    """`_native.SignatureBatching`."""
+
+    signature: str = "serving_default"
+    is_on: bool = False
+    refusal: str = "its rows have not been compared yet"
+    joined_rows_max: int = 2
+    figures: FakeBatchFigures = field(default_factory=FakeBatchFigures)
 
 
 class FakeServable:
@@ -31,10 +58,22 @@ class FakeServable:
         self.may_write_variables = False
         self.is_sealed = False
         self.figures = FakeStatistics()
+        # Set by a load with batching, and by tests: the signatures that batching refuses.
+        self.batched: list[FakeSignatureBatching] = []
+        self.unproven: dict[str, str] = {}
 
     def prepare(self, request: bytes) -> None:
         assert not self.is_destroyed
         self.prepared.append(request)
+
+    def prove_batching(self) -> None:
+        assert not self.is_published, f"{self.id} is published before its batches are proven"
+        for state in self.batched:
+            state.refusal = self.unproven.get(state.signature, "")
+            state.is_on = not state.refusal
+
+    def batching(self) -> list[FakeSignatureBatching]:
+        return self.batched
 
     def seal_arena(self) -> bool:
         assert not self.is_destroyed

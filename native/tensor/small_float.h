@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace millpond::rest {
+namespace millpond::tensor {
 
 // A 16-bit float, for which C++17 has no type: sign, exponent and mantissa as in IEEE 754, with
 // subnormals, infinities and NaN.
@@ -69,4 +69,4 @@ class SmallFloat {
 using Half = SmallFloat<5>;
 using Bfloat16 = SmallFloat<8>;
 
-}  // namespace millpond::rest
+}  // namespace millpond::tensor

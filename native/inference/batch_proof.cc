@@ -1,0 +1,325 @@
+#include "native/inference/batch_proof.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/base/throttle.h"
+#include "native/inference/answer.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
+#include "native/tensor/tensor_compare.h"
+#include "native/tensor/tensor_rows.h"
+
+namespace millpond::inference {
+namespace {
+
+using base::Status;
+using tensor::RowRange;
+using tensor::TensorList;
+using tensor::TensorSpec;
+
+constexpr size_t kSamplesMax = 4;
+// The rows that are kept of one sample. A few show if rows depend on one another.
+constexpr int64_t kSampleRowsMax = 8;
+// The rows of the batches that are run.
+constexpr int64_t kBatchRows[] = {2, 4, 8, 16, 32, 64, 128, 256};
+// A sample is repeated with its numbers scaled, because equal rows hide that they are mixed.
+constexpr int kVariantCount = 4;
+
+bool HasOpenRows(const TensorSpec& spec) {
+  return !spec.is_rank_known ||
+         (!spec.dims.empty() && spec.dims.front() == TensorSpec::kUnknownSize);
+}
+
+bool IsPlain(const TensorSpec& spec) {
+  return spec.dtype == tensor::dtype::kString || tensor::ElementBytes(spec.dtype) > 0;
+}
+
+// Returns why tensors of a signature cannot be rows of a batch; "" if they can.
+std::string RefuseSpecs(const std::vector<TensorSpec>& specs, const char* kind) {
+  for (const TensorSpec& spec : specs) {
+    if (!HasOpenRows(spec) || !IsPlain(spec)) {
+      return std::string(kind) + " '" + spec.name + "' is " + tensor::DescribeTensor(spec) +
+             ", and a batch needs numbers or strings with an open first dimension";
+    }
+  }
+  return specs.empty() ? std::string("it has no ") + kind : "";
+}
+
+// Calls `change` with the index of each number among `count`, and the number.
+template <typename T, typename Change>
+void ChangeAs(void* elements, int64_t count, const Change& change) {
+  auto* const bytes = static_cast<char*>(elements);
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    value = static_cast<T>(change(i, static_cast<double>(value)));
+    std::memcpy(bytes + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+  }
+}
+
+// Changes the numbers of floating dtypes, and of integers if `changes_integers`.
+void ChangeNumbers(size_t index, bool changes_integers, TensorList* tensors,
+                   const std::function<double(int64_t, double)>& change) {
+  const tensor::TensorView view = tensor::ViewTensor(*tensors, index);
+  void* const elements = tensor::MutableElements(index, tensors);
+  switch (view.dtype) {
+    case tensor::dtype::kFloat:
+      return ChangeAs<float>(elements, view.element_count, change);
+    case tensor::dtype::kDouble:
+      return ChangeAs<double>(elements, view.element_count, change);
+    case tensor::dtype::kInt32:
+      if (changes_integers) ChangeAs<int32_t>(elements, view.element_count, change);
+      return;
+    case tensor::dtype::kInt64:
+      if (changes_integers) ChangeAs<int64_t>(elements, view.element_count, change);
+      return;
+    default:
+      return;
+  }
+}
+
+// Returns rows with floating-point numbers scaled by a factor that differs for each variant.
+base::StatusOr<TensorList> MakeVariant(const TensorList& sample, int variant) {
+  const int64_t rows = std::min(*tensor::CountRows(sample), kSampleRowsMax);
+  TensorList made;
+  MILLPOND_RETURN_IF_ERROR(
+      tensor::JoinRows({{&sample, 0, rows}}, tensor::LayoutOf(sample), rows, &made));
+  if (variant == 0) return made;
+  for (size_t i = 0; i < made.size(); ++i) {
+    ChangeNumbers(i, /*changes_integers=*/false, &made, [variant](int64_t at, double value) {
+      return value * (1 - 0.2 * variant) + 0.01 * static_cast<double>((at * 7 + variant) % 5);
+    });
+  }
+  return made;
+}
+
+// Makes up one row: small numbers, and empty strings. An unknown size is 1.
+base::StatusOr<TensorList> MakeUpRow(const tensor::Signature& signature) {
+  TensorList made;
+  made.Reset(signature.inputs.size());
+  for (size_t i = 0; i < signature.inputs.size(); ++i) {
+    const TensorSpec& spec = signature.inputs[i];
+    std::vector<int64_t> dims = spec.dims;
+    if (dims.empty()) dims = {1};
+    std::replace(dims.begin(), dims.end(), TensorSpec::kUnknownSize, int64_t{1});
+    MILLPOND_RETURN_IF_ERROR(tensor::MakeTensor(spec.dtype, dims, i, &made));
+    if (spec.dtype == tensor::dtype::kString) continue;
+    const tensor::TensorView view = tensor::ViewTensor(made, i);
+    std::memset(tensor::MutableElements(i, &made), 0, view.bytes.size());
+    ChangeNumbers(i, /*changes_integers=*/true, &made,
+                  [](int64_t at, double) { return static_cast<double>((at * 5 + 1) % 7) / 7; });
+  }
+  return made;
+}
+
+}  // namespace
+
+// The version as Answer runs it: without batches, and each signature by itself.
+class BatchProof::Recorder final : public servable::Servable {
+ public:
+  explicit Recorder(BatchProof* proof) : proof_(*proof), inner_(proof->servable_.inner()) {}
+
+  const servable::ServableId& id() const override { return inner_.id(); }
+  const tensor::SignatureMap& signatures() const override { return inner_.signatures(); }
+  const std::string& signature_def_map() const override { return inner_.signature_def_map(); }
+  Status Prepare(const tensor::Signature& signature,
+                 const tensor::OutputSet& outputs) const override {
+    return inner_.Prepare(signature, outputs);
+  }
+  Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+             const tensor::RunContext& run, const TensorList& inputs,
+             TensorList* result) const override {
+    MILLPOND_RETURN_IF_ERROR(inner_.Run(signature, outputs, run, inputs, result));
+    Keep(signature, inputs);
+    return {};
+  }
+  std::optional<Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                    const tensor::RunContext& run, const TensorList& inputs,
+                                    std::vector<TensorList>* results) const override {
+    auto ran = inner_.RunTogether(signatures, run, inputs, results);
+    if (ran && ran->ok()) {
+      for (const tensor::Signature* signature : signatures) Keep(*signature, inputs);
+    }
+    return ran;
+  }
+  const servable::Session* session() const override { return inner_.session(); }
+
+ private:
+  void Keep(const tensor::Signature& signature, const TensorList& inputs) const {
+    if (!tensor::CountRows(inputs)) return;
+    const std::lock_guard<std::mutex> lock(proof_.mutex_);
+    std::vector<TensorList>& samples = proof_.samples_[signature.name];
+    if (samples.size() < kSamplesMax) samples.push_back(tensor::ShareTensors(inputs));
+  }
+
+  BatchProof& proof_;
+  const servable::Servable& inner_;
+};
+
+base::StatusOr<std::string> BatchProof::Answer(std::string_view method, base::WireReader request,
+                                               int64_t ns_max) {
+  const Recorder recorder(this);
+  return AnswerRequest(recorder, method, request, ns_max);
+}
+
+namespace {
+
+// The runs of one signature's proof.
+class Trial {
+ public:
+  Trial(const servable::BatchingServable& servable, const tensor::Signature& signature,
+        int64_t ns_max)
+      : servable_(servable),
+        signature_(signature),
+        all_(tensor::OutputSet::All(signature.outputs.size())),
+        ns_max_(ns_max) {}
+
+  // Adds rows to compare, with their results alone. Rows of another layout than the first ones are
+  // left out: they would join another batch.
+  Status Add(TensorList rows) {
+    if (!samples_.empty() &&
+        !(tensor::LayoutOf(rows) == tensor::LayoutOf(samples_.front().inputs))) {
+      return {};
+    }
+    Sample sample{std::move(rows), {}};
+    MILLPOND_RETURN_IF_ERROR(Run(sample.inputs, &sample.result));
+    samples_.push_back(std::move(sample));
+    return {};
+  }
+
+  // Returns "" if batches give what the samples give alone, else a reason.
+  std::string Compare() {
+    if (!HasRows(samples_.front().result, CountOf(samples_.front()))) {
+      return "an output does not have the rows of the inputs";
+    }
+    for (const int64_t rows : kBatchRows) {
+      if (rows > servable_.settings().rows_max) break;
+      const auto run_ns = CompareBatch(rows);
+      if (!run_ns.ok()) return run_ns.status().message();
+      const int64_t ns_max = servable_.settings().run_ns_max;
+      if (ns_max > 0 && run_ns.value() > ns_max / 2) break;
+    }
+    return "";
+  }
+
+ private:
+  struct Sample {
+    TensorList inputs;
+    TensorList result;  // alone
+  };
+
+  static int64_t CountOf(const Sample& sample) { return *tensor::CountRows(sample.inputs); }
+  static bool HasRows(const TensorList& result, int64_t rows) {
+    return tensor::CountRows(result) == rows;
+  }
+
+  Status Run(const TensorList& inputs, TensorList* result) const {
+    const base::Throttle throttle;  // beside live requests
+    tensor::RunContext run;
+    if (ns_max_ != tensor::RunContext::kNoDeadline) run.deadline_ns = base::MonotonicNs() + ns_max_;
+    const Status ran = servable_.inner().Run(signature_, all_, run, inputs, result);
+    throttle.Rest();
+    return ran;
+  }
+
+  // Runs single rows of the samples in turn as a batch of `rows`, and returns the time of the run.
+  base::StatusOr<int64_t> CompareBatch(int64_t rows) const {
+    std::vector<RowRange> parts;
+    std::vector<const Sample*> sources;
+    for (int64_t i = 0; i < rows; ++i) {
+      const Sample& sample = samples_[static_cast<size_t>(i) % samples_.size()];
+      const int64_t row = (i / static_cast<int64_t>(samples_.size())) % CountOf(sample);
+      parts.push_back({&sample.inputs, row, 1});
+      sources.push_back(&sample);
+    }
+    TensorList inputs;
+    MILLPOND_RETURN_IF_ERROR(
+        tensor::JoinRows(parts, tensor::LayoutOf(samples_.front().inputs), rows, &inputs));
+    TensorList result;
+    MILLPOND_RETURN_IF_ERROR(Explain(Run(inputs, &result), rows));
+    if (!HasRows(result, rows)) {
+      return base::Internal("an output of a batch does not have the batch's rows");
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const TensorList alone = tensor::ShareRows(sources[i]->result, parts[i].first, 1);
+      const TensorList batched = tensor::ShareRows(result, static_cast<int64_t>(i), 1);
+      if (tensor::AreTensorsClose(alone, batched)) continue;
+      return base::Internal("a row gives another result in a batch of " + std::to_string(rows) +
+                            " rows than alone");
+    }
+    // The first run of a shape also makes what later runs reuse.
+    const int64_t begin_ns = base::MonotonicNs();
+    MILLPOND_RETURN_IF_ERROR(Explain(Run(inputs, &result), rows));
+    const int64_t run_ns = base::MonotonicNs() - begin_ns;
+    servable_.LearnCost(signature_, rows, run_ns);
+    return run_ns;
+  }
+
+  static Status Explain(const Status& ran, int64_t rows) {
+    if (ran.ok()) return ran;
+    return {ran.code(), "a batch of " + std::to_string(rows) + " rows fails: " + ran.message()};
+  }
+
+  const servable::BatchingServable& servable_;
+  const tensor::Signature& signature_;
+  const tensor::OutputSet all_;
+  const int64_t ns_max_;
+  std::vector<Sample> samples_;
+};
+
+}  // namespace
+
+std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<TensorList> samples,
+                              int64_t ns_max) const {
+  std::string refusal = RefuseSpecs(signature.inputs, "input");
+  if (refusal.empty()) refusal = RefuseSpecs(signature.outputs, "output");
+  if (!refusal.empty()) return refusal;
+  const bool is_made_up = samples.empty();
+  if (is_made_up) {
+    auto made = MakeUpRow(signature);
+    if (!made.ok()) return made.status().message();
+    samples.push_back(std::move(made.value()));
+  }
+  Trial trial(servable_, signature, ns_max);
+  for (const TensorList& sample : samples) {
+    for (int variant = 0; variant < kVariantCount; ++variant) {
+      auto rows = MakeVariant(sample, variant);
+      const Status added = rows.ok() ? trial.Add(std::move(rows.value())) : rows.status();
+      // Scaled numbers may be none that the model takes; the rows as they came are.
+      if (added.ok() || variant > 0) continue;
+      return is_made_up ? "no warm-up request shows rows that it takes, and made-up rows fail: " +
+                              added.message()
+                        : added.message();
+    }
+  }
+  return trial.Compare();
+}
+
+void BatchProof::Conclude(bool may_write_variables, int64_t ns_max) {
+  std::map<std::string, std::vector<TensorList>, std::less<>> samples;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    samples.swap(samples_);
+  }
+  for (const auto& [name, signature] : servable_.signatures()) {
+    if (may_write_variables) {
+      servable_.Refuse(signature, "a request may change a variable");
+      continue;
+    }
+    std::vector<TensorList>& own = samples[name];
+    const bool is_made_up = own.empty();
+    std::string refusal = Prove(signature, std::move(own), ns_max);
+    if (refusal.empty()) {
+      servable_.TurnOn(signature, is_made_up ? kCheckedAfterMadeUpRows : kCheckedAfterRequests);
+    } else {
+      servable_.Refuse(signature, std::move(refusal));
+    }
+  }
+}
+
+}  // namespace millpond::inference

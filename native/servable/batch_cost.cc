@@ -1,0 +1,78 @@
+#include "native/servable/batch_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millpond::servable {
+namespace {
+
+constexpr double kForget = 1.0 / 16;
+
+size_t ClassOf(int64_t rows, size_t class_count) {
+  size_t index = 0;
+  while (rows > 1) {
+    rows /= 2;
+    ++index;
+  }
+  return std::min(index, class_count - 1);
+}
+
+int64_t Bounded(double rows, int64_t rows_max) {
+  return rows >= static_cast<double>(rows_max) ? rows_max
+                                               : std::max<int64_t>(static_cast<int64_t>(rows), 1);
+}
+
+}  // namespace
+
+BatchCost::BatchCost(int64_t rows_max, int64_t run_ns_max)
+    : rows_max_(std::max<int64_t>(rows_max, 1)),
+      run_ns_max_(run_ns_max),
+      joined_rows_max_(std::min<int64_t>(rows_max_, 2)),
+      run_rows_max_(rows_max_) {}
+
+void BatchCost::Record(int64_t rows, int64_t run_ns) {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock || rows < 1) return;
+  Class& of_rows = classes_[ClassOf(rows, classes_.size())];
+  const double weight = of_rows.run_ns == 0 ? 1 : kForget;
+  of_rows.rows += (static_cast<double>(rows) - of_rows.rows) * weight;
+  of_rows.run_ns += (static_cast<double>(std::max<int64_t>(run_ns, 1)) - of_rows.run_ns) * weight;
+  largest_rows_ = std::max(largest_rows_, rows);
+  Fit();
+}
+
+void BatchCost::Fit() {
+  double sum_w = 0;
+  double sum_x = 0;
+  double sum_y = 0;
+  double sum_xx = 0;
+  double sum_xy = 0;
+  for (const Class& each : classes_) {
+    if (each.run_ns == 0) continue;
+    const double w = 1 / (each.run_ns * each.run_ns);
+    sum_w += w;
+    sum_x += w * each.rows;
+    sum_y += w * each.run_ns;
+    sum_xx += w * each.rows * each.rows;
+    sum_xy += w * each.rows * each.run_ns;
+  }
+  const double spread = sum_w * sum_xx - sum_x * sum_x;
+  // With one class, all of its time may be fixed: a larger run shows if it is.
+  const bool is_line = spread > 1e-9 * sum_w * sum_xx;
+  const double row_ns = is_line ? std::max((sum_w * sum_xy - sum_x * sum_y) / spread, 0.0) : 0;
+  const double fixed_ns = std::max((sum_y - row_ns * sum_x) / sum_w, 0.0);
+  double in_time = INFINITY;
+  double worth = INFINITY;
+  if (row_ns > 0) {
+    if (run_ns_max_ > 0) in_time = (static_cast<double>(run_ns_max_) - fixed_ns) / row_ns;
+    worth = fixed_ns * kWorthShare / row_ns;
+  } else if (run_ns_max_ > 0 && fixed_ns > static_cast<double>(run_ns_max_)) {
+    in_time = 1;
+  }
+  const int64_t known_rows = 2 * largest_rows_;
+  run_rows_max_.store(Bounded(in_time, rows_max_), std::memory_order_relaxed);
+  joined_rows_max_.store(std::min(Bounded(std::min(in_time, worth), rows_max_), known_rows),
+                         std::memory_order_relaxed);
+}
+
+}  // namespace millpond::servable

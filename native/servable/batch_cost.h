@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+namespace millpond::servable {
+
+// The time of a run over its rows, learned from runs: a fixed part and a part for each row. It
+// bounds how many rows a batch should have.
+//
+// Runs are collected by their number of rows, in powers of two, with a mean of each class that
+// forgets (1/16 for each run). The line is fitted to the means by least squares, weighted by their
+// relative error. So a class that is rare now keeps its say, and the fit stays well-conditioned if
+// all batches are alike.
+//
+// Thread: any. Record takes a lock if it is free; if not, the run is not recorded. The limits are
+// read without a lock.
+class BatchCost {
+ public:
+  // A batch is worth extending until its fixed cost is this part of its run: from there on it only
+  // makes its requests wait.
+  static constexpr int64_t kWorthShare = 16;
+
+  // `rows_max` is the most rows of a run. `run_ns_max` is the time that a run should take at most;
+  // 0: any.
+  BatchCost(int64_t rows_max, int64_t run_ns_max);
+
+  void Record(int64_t rows, int64_t run_ns);
+
+  // The rows up to which joining requests is worth it: within rows_max and run_ns_max, and no more
+  // than twice the rows of the largest run yet, whose cost nobody knows. At least 1.
+  int64_t joined_rows_max() const { return joined_rows_max_.load(std::memory_order_relaxed); }
+  // The rows that a run may have within rows_max and run_ns_max, as far as that is known. At least
+  // 1.
+  int64_t run_rows_max() const { return run_rows_max_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Class {
+    double rows = 0;  // means; 0: no run yet
+    double run_ns = 0;
+  };
+
+  void Fit();  // needs mutex_
+
+  const int64_t rows_max_;
+  const int64_t run_ns_max_;
+  std::mutex mutex_;
+  std::array<Class, 24> classes_;
+  int64_t largest_rows_ = 0;
+  std::atomic<int64_t> joined_rows_max_;
+  std::atomic<int64_t> run_rows_max_;
+};
+
+}  // namespace millpond::servable

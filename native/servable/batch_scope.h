@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace millpond::servable {
+
+class OpenBatch;  // batching_servable.cc
+
+// Which requests may share a batch, as far as their envelope shows it: a hash of the model's name
+// and the signature's. Equal keys are a guess, which decides only what a thread answers next.
+using BatchKey = uint64_t;
+
+// The key of requests that join no batch.
+inline constexpr BatchKey kNoBatchKey = 0;
+
+// Returns the key of requests for a signature; "" means the default signature. Never kNoBatchKey.
+BatchKey BatchKeyOf(std::string_view model_name, std::string_view signature_name);
+
+// The same for requests that run several signatures at once.
+BatchKey BatchKeyOfSeveral(std::string_view model_name);
+
+// A queue of requests that wait for a thread.
+class WaitingRequests {
+ public:
+  virtual ~WaitingRequests() = default;
+  // Answers the oldest waiting request of `key`, from start to end, on the calling thread. Returns
+  // false if none waits, or if its message is longer than `bytes_max`.
+  virtual bool AnswerWaiting(BatchKey key, size_t bytes_max) = 0;
+  // The same for the oldest request of any key.
+  virtual bool AnswerAny(size_t bytes_max) = 0;
+};
+
+// While the scope lives, requests that run on this thread may form batches with requests that wait
+// in `waiting`.
+//
+// Theory of operation. A run of a batched signature does not wait for others: it fetches them. If
+// requests with its key wait, the thread answers the oldest of them there and then, within the run
+// of the first one: it decodes the second request, which comes to its own run, joins the batch and
+// fetches the third one in the same way. The last one, which finds no further request, runs the
+// batch for all. Then each run returns to its request with its own rows, and the requests are
+// encoded, recorded and sent from the last one to the first. So a batch is a recursion of ordinary
+// requests: no thread waits, no request is suspended, and no protocol knows of batches. A request
+// that finds no company runs at once, as without batching.
+//
+// A request that is fetched and turns out not to fit the batch (other outputs, another shape) makes
+// the batch run first, and then runs itself. Its run delays the replies of that batch, so a request
+// whose message is too long for the batch is not fetched.
+//
+// While a thread runs a batch, further requests are read by others and queue. The thread that is
+// free next takes them all as one batch. So batches grow with the load by themselves.
+//
+// Thread: one scope for each thread that answers requests; on its stack.
+class BatchScope {
+ public:
+  // The most requests of a batch, because each takes some KB of the thread's stack.
+  static constexpr size_t kDepthMax = 64;
+
+  // Borrows `waiting`.
+  explicit BatchScope(WaitingRequests* waiting);
+  ~BatchScope();
+  BatchScope(const BatchScope&) = delete;
+  BatchScope& operator=(const BatchScope&) = delete;
+
+  // Returns the scope of this thread; null if it has none.
+  static BatchScope* Current();
+
+ private:
+  friend class BatchingServable;
+
+  WaitingRequests* const waiting_;
+  BatchScope* const outer_;
+  size_t depth_ = 0;              // runs that fetch requests now
+  bool is_giving_turns_ = false;  // between two pieces of a large request
+  OpenBatch* batch_ = nullptr;    // that requests join now
+};
+
+// The number of BatchingServables with a signature that is batched. If it is 0, no key need be
+// made.
+std::atomic<int64_t>& BatchingCount();
+
+}  // namespace millpond::servable

@@ -1,0 +1,441 @@
+#include "native/servable/batching_servable.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/tensor/tensor_access.h"
+#include "native/tensor/tensor_compare.h"
+#include "native/tensor/tensor_rows.h"
+
+namespace millpond::servable {
+namespace {
+
+using base::Code;
+using base::Status;
+using tensor::TensorList;
+
+// Returns true if each tensor has so many rows.
+bool HaveRows(const std::vector<TensorList>& results, int64_t rows) {
+  return std::all_of(results.begin(), results.end(), [rows](const TensorList& result) {
+    return tensor::CountRows(result) == rows;
+  });
+}
+
+// The names in a request, and what they are wrapped in.
+constexpr size_t kEnvelopeBytes = 1024;
+// The longest message of a request that has its turn between two pieces of a large one: its
+// decoding and its run should take a moment.
+constexpr size_t kSmallBytes = 64 * 1024;
+
+thread_local bool holds_slot = false;
+
+// Holds one of the slots, if there are any, for a run. A run within a run shares its slot.
+class SlotHold {
+ public:
+  explicit SlotHold(BatchSlots* slots) : slots_(holds_slot ? nullptr : slots) {
+    if (slots_ == nullptr) return;
+    slots_->Take();
+    holds_slot = true;
+  }
+  ~SlotHold() {
+    if (slots_ == nullptr) return;
+    holds_slot = false;
+    slots_->Give();
+  }
+  SlotHold(const SlotHold&) = delete;
+  SlotHold& operator=(const SlotHold&) = delete;
+
+ private:
+  BatchSlots* const slots_;
+};
+
+}  // namespace
+
+void BatchSlots::Take() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  freed_.wait(lock, [this] { return free_count_ > 0; });
+  free_count_ -= 1;
+}
+
+void BatchSlots::Give() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_count_ += 1;
+  freed_.notify_one();
+}
+
+// One signature, or the runs of several signatures at once.
+struct BatchingServable::State {
+  State(std::string its_name, BatchKey its_key, const BatchSettings& settings)
+      : name(std::move(its_name)), key(its_key), cost(settings.rows_max, settings.run_ns_max) {}
+  ~State() {
+    if (is_on) BatchingCount().fetch_sub(1);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void Switch(bool on, std::string reason) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    refusal = std::move(reason);
+    if (is_on.exchange(on) != on) BatchingCount().fetch_add(on ? 1 : -1);
+  }
+
+  const std::string name;
+  const BatchKey key;
+  BatchCost cost;
+  BatchStatistics statistics;
+  std::atomic<bool> is_on{false};
+  std::atomic<int64_t> unchecked_count{0};  // batches that are to be checked
+  std::mutex mutex;
+  std::string refusal = "its rows have not been compared yet";  // guarded by mutex
+};
+
+// One request's run. Lives on the stack of its run.
+struct BatchingServable::Member {
+  const tensor::RunContext& run;
+  const TensorList& inputs;
+  std::vector<TensorList> results;  // one for each signature
+  int64_t rows = 0;
+  int64_t joined_ns = 0;
+  Status status;
+};
+
+// The requests of a thread that share one run, and what they run. Lives on the stack of the first
+// one's run.
+class OpenBatch {
+ public:
+  using Member = BatchingServable::Member;
+  using State = BatchingServable::State;
+
+  // Borrows all. `outputs` is null for a run of several signatures.
+  OpenBatch(const BatchingServable& servable, State* state,
+            const std::vector<const tensor::Signature*>& signatures,
+            const tensor::OutputSet* outputs)
+      : servable_(servable), state_(*state), signatures_(signatures), outputs_(outputs) {}
+
+  State& state() const { return state_; }
+  bool has_run() const { return has_run_; }
+  // Adds the first run.
+  void Begin(Member* member, int64_t now_ns) {
+    member->joined_ns = now_ns;
+    members_.push_back(member);
+    rows_ = member->rows;
+  }
+  // Adds a run if it does the same and its rows fit. `own` is the batch that it would begin.
+  bool TryAdd(const OpenBatch& own, Member* member, int64_t now_ns) {
+    if (has_run_ || !own.DoesTheSame(*this)) return false;
+    if (rows_ + member->rows > state_.cost.joined_rows_max()) return false;
+    if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
+    const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
+    if (!(layout == layout_)) {
+      if (!servable_.settings_.pads_inputs || !layout_.IsPaddable(layout)) return false;
+      layout_.Widen(layout);
+    }
+    member->joined_ns = now_ns;
+    members_.push_back(member);
+    rows_ += member->rows;
+    return true;
+  }
+  int64_t rows_left() const { return state_.cost.joined_rows_max() - rows_; }
+
+  // Runs all members, and sets the status and the results of each.
+  void Run();
+  // Runs one member's rows as a run of its own.
+  Status RunAlone(Member* member) const {
+    return RunOn(member->run, member->inputs, member->rows, &member->results);
+  }
+  // Runs the work on `inputs`, without a batch.
+  Status RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
+               std::vector<TensorList>* results) const;
+
+ private:
+  bool DoesTheSame(const OpenBatch& other) const {
+    if (&other.servable_ != &servable_ || other.signatures_ != signatures_) return false;
+    if (outputs_ == nullptr || other.outputs_ == nullptr) return outputs_ == other.outputs_;
+    return *outputs_ == *other.outputs_;
+  }
+  void LeaveOutUnwanted(int64_t now_ns);
+  Status RunJoined();
+  void Divide(const std::vector<TensorList>& results);
+  bool AgreesWithSingleRuns();
+  int64_t PaddedRows() const;
+
+  const BatchingServable& servable_;
+  State& state_;
+  const std::vector<const tensor::Signature*>& signatures_;
+  const tensor::OutputSet* const outputs_;
+  std::vector<Member*> members_;
+  tensor::RowLayout layout_;
+  int64_t rows_ = 0;
+  bool has_run_ = false;
+};
+
+Status OpenBatch::RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
+                        std::vector<TensorList>* results) const {
+  const Servable& inner = *servable_.inner_;
+  const int64_t begin_ns = base::MonotonicNs();
+  Status ran;
+  if (outputs_ != nullptr) {
+    results->resize(1);
+    ran = inner.Run(*signatures_.front(), *outputs_, run, inputs, &results->front());
+  } else {
+    auto together = inner.RunTogether(signatures_, run, inputs, results);
+    // As if Servable::RunTogether had returned nothing.
+    if (!together) return {Code::kUnimplemented, ""};
+    ran = std::move(*together);
+  }
+  if (ran.ok()) state_.cost.Record(rows, base::MonotonicNs() - begin_ns);
+  return ran;
+}
+
+void OpenBatch::LeaveOutUnwanted(int64_t now_ns) {
+  const auto is_wanted = [now_ns](Member* member) {
+    const tensor::RunContext& run = member->run;
+    if (run.is_cancelled != nullptr && run.is_cancelled->load(std::memory_order_relaxed)) {
+      member->status = {Code::kCancelled, "the client cancelled the request before its batch ran"};
+    } else if (now_ns >= run.deadline_ns) {
+      member->status = {Code::kDeadlineExceeded,
+                        "the request's deadline passed before its batch ran"};
+    }
+    return member->status.ok();
+  };
+  const auto end = std::stable_partition(members_.begin(), members_.end(), is_wanted);
+  for (auto left = end; left != members_.end(); ++left) rows_ -= (*left)->rows;
+  members_.erase(end, members_.end());
+}
+
+int64_t OpenBatch::PaddedRows() const {
+  const std::vector<int64_t>& allowed = servable_.settings_.allowed_rows;
+  const auto next = std::lower_bound(allowed.begin(), allowed.end(), rows_);
+  return next == allowed.end() ? rows_ : *next;
+}
+
+void OpenBatch::Run() {
+  const SlotHold slot(servable_.settings_.slots.get());
+  const int64_t begin_ns = base::MonotonicNs();
+  has_run_ = true;
+  LeaveOutUnwanted(begin_ns);
+  if (members_.empty()) return;
+  int64_t wait_ns = 0;
+  for (const Member* member : members_) wait_ns += begin_ns - member->joined_ns;
+  const int64_t padded_rows = PaddedRows();
+  if (members_.size() == 1 && padded_rows == rows_) {
+    members_.front()->status = RunAlone(members_.front());
+  } else if (!RunJoined().ok()) {
+    // One request may have failed the others: each gets its own result.
+    state_.statistics.RecordFailedBatch();
+    for (Member* member : members_) member->status = RunAlone(member);
+  }
+  state_.statistics.RecordRun(static_cast<int64_t>(members_.size()), rows_, padded_rows - rows_,
+                              wait_ns, base::MonotonicNs() - begin_ns);
+}
+
+Status OpenBatch::RunJoined() {
+  std::vector<tensor::RowRange> parts;
+  tensor::RunContext run = members_.front()->run;
+  run.is_cancelled = nullptr;
+  for (const Member* member : members_) {
+    parts.push_back({&member->inputs, 0, member->rows});
+    run.deadline_ns = std::max(run.deadline_ns, member->run.deadline_ns);
+  }
+  const int64_t padded_rows = PaddedRows();
+  if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
+  TensorList joined;
+  MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, layout_, padded_rows, &joined));
+  std::vector<TensorList> results;
+  MILLPOND_RETURN_IF_ERROR(RunOn(run, joined, padded_rows, &results));
+  if (!HaveRows(results, padded_rows)) {
+    state_.Switch(false, "an output of a batch of " + std::to_string(padded_rows) +
+                             " rows has another number of rows");
+    return base::Internal("the outputs of a batch do not have its rows");
+  }
+  Divide(results);
+  if (state_.unchecked_count.load(std::memory_order_relaxed) > 0 && !AgreesWithSingleRuns()) {
+    state_.Switch(false, "a request's answer in a batch differed from its answer alone");
+    return base::Internal("the batch differs from single runs");
+  }
+  return {};
+}
+
+void OpenBatch::Divide(const std::vector<TensorList>& results) {
+  int64_t first = 0;
+  for (Member* member : members_) {
+    member->results.clear();
+    for (const TensorList& result : results) {
+      member->results.push_back(tensor::ShareRows(result, first, member->rows));
+    }
+    first += member->rows;
+  }
+}
+
+bool OpenBatch::AgreesWithSingleRuns() {
+  state_.unchecked_count.fetch_sub(1);
+  for (Member* member : members_) {
+    std::vector<TensorList> alone;
+    // A request that fails alone failed the batch too, or its rows are not its own.
+    if (!RunOn(member->run, member->inputs, member->rows, &alone).ok()) return false;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      if (!tensor::AreTensorsClose(alone[i], member->results[i])) return false;
+    }
+  }
+  return true;
+}
+
+// --- BatchingServable ---
+
+BatchingServable::BatchingServable(std::unique_ptr<Servable> inner, BatchSettings settings)
+    : inner_(std::move(inner)),
+      settings_(std::move(settings)),
+      joint_state_(std::make_unique<State>("", BatchKeyOfSeveral(inner_->id().name), settings_)) {
+  for (const auto& [name, signature] : inner_->signatures()) {
+    states_.push_back(
+        std::make_unique<State>(name, BatchKeyOf(inner_->id().name, name), settings_));
+  }
+}
+
+BatchingServable::~BatchingServable() = default;
+
+BatchingServable::State* BatchingServable::FindOn(const tensor::Signature& signature) const {
+  const auto found = std::find_if(states_.begin(), states_.end(),
+                                  [&](const auto& state) { return state->name == signature.name; });
+  if (found == states_.end() || !(*found)->is_on.load(std::memory_order_relaxed)) return nullptr;
+  return found->get();
+}
+
+Status BatchingServable::Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                             const tensor::RunContext& run, const TensorList& inputs,
+                             TensorList* result) const {
+  State* const state = BatchScope::Current() == nullptr ? nullptr : FindOn(signature);
+  if (state == nullptr) return inner_->Run(signature, outputs, run, inputs, result);
+  const std::vector<const tensor::Signature*> signatures = {&signature};
+  OpenBatch own(*this, state, signatures, &outputs);
+  Member member{run, inputs, {}, 0, 0, {}};
+  MILLPOND_RETURN_IF_ERROR(RunMember(&own, &member));
+  *result = std::move(member.results.front());
+  return {};
+}
+
+std::optional<Status> BatchingServable::RunTogether(
+    const std::vector<const tensor::Signature*>& signatures, const tensor::RunContext& run,
+    const TensorList& inputs, std::vector<TensorList>* results) const {
+  const bool is_batched =
+      BatchScope::Current() != nullptr &&
+      std::all_of(signatures.begin(), signatures.end(),
+                  [this](const tensor::Signature* each) { return FindOn(*each) != nullptr; });
+  if (!is_batched) return inner_->RunTogether(signatures, run, inputs, results);
+  OpenBatch own(*this, joint_state_.get(), signatures, nullptr);
+  Member member{run, inputs, {}, 0, 0, {}};
+  Status ran = RunMember(&own, &member);
+  if (ran.code() == Code::kUnimplemented && ran.message().empty()) return std::nullopt;
+  *results = std::move(member.results);
+  return ran;
+}
+
+Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
+  BatchScope* const scope = BatchScope::Current();
+  const auto rows = tensor::CountRows(member->inputs);
+  member->rows = rows.value_or(0);
+  const int64_t now_ns = base::MonotonicNs();
+  if (scope->batch_ != nullptr) {
+    OpenBatch* const batch = scope->batch_;
+    if (rows && batch->TryAdd(*own, member, now_ns)) {
+      Fetch(scope, batch, *member);
+      if (!batch->has_run()) batch->Run();
+      return std::move(member->status);
+    }
+    // Its requests do not wait for a run that is not theirs.
+    if (!batch->has_run()) batch->Run();
+  }
+  const int64_t piece_rows = own->state().cost.run_rows_max();
+  if (!rows) return own->RunAlone(member);
+  if (member->rows > piece_rows && settings_.splits) return RunInPieces(*own, member, piece_rows);
+  own->Begin(member, now_ns);
+  OpenBatch* const outer = std::exchange(scope->batch_, own);
+  Fetch(scope, own, *member);
+  if (!own->has_run()) own->Run();
+  scope->batch_ = outer;
+  return std::move(member->status);
+}
+
+void BatchingServable::Fetch(BatchScope* scope, OpenBatch* batch, const Member& member) const {
+  if (scope->depth_ >= BatchScope::kDepthMax) return;
+  scope->depth_ += 1;
+  // Twice the bytes of the tensors: a message may spell its numbers out.
+  const auto row_bytes = static_cast<size_t>(2 * tensor::CountBytes(member.inputs) / member.rows);
+  while (!batch->has_run() && batch->rows_left() > 0) {
+    const size_t bytes_max = kEnvelopeBytes + row_bytes * static_cast<size_t>(batch->rows_left());
+    if (!scope->waiting_->AnswerWaiting(batch->state().key, bytes_max)) break;
+  }
+  scope->depth_ -= 1;
+}
+
+// Each piece is a turn, after which the requests that came meanwhile have theirs.
+Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
+                                     int64_t piece_rows) const {
+  BatchScope* const scope = BatchScope::Current();
+  work.state().statistics.RecordSplit();
+  const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
+  std::vector<std::vector<TensorList>> pieces;
+  for (int64_t first = 0; first < member->rows; first += piece_rows) {
+    const int64_t count = std::min(piece_rows, member->rows - first);
+    const int64_t begin_ns = base::MonotonicNs();
+    TensorList inputs;
+    MILLPOND_RETURN_IF_ERROR(
+        tensor::JoinRows({{&member->inputs, first, count}}, layout, count, &inputs));
+    MILLPOND_RETURN_IF_ERROR(work.RunOn(member->run, inputs, count, &pieces.emplace_back()));
+    if (!HaveRows(pieces.back(), count)) return work.RunAlone(member);
+    const int64_t end_ns = base::MonotonicNs();
+    if (first + count >= member->rows || std::exchange(scope->is_giving_turns_, true)) continue;
+    while (base::MonotonicNs() - end_ns < end_ns - begin_ns &&
+           scope->waiting_->AnswerAny(kSmallBytes)) {
+    }
+    scope->is_giving_turns_ = false;
+  }
+  member->results.resize(pieces.front().size());
+  for (size_t i = 0; i < member->results.size(); ++i) {
+    std::vector<tensor::RowRange> parts;
+    for (const auto& piece : pieces) {
+      parts.push_back({&piece[i], 0, *tensor::CountRows(piece[i])});
+    }
+    MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, tensor::LayoutOf(pieces.front()[i]),
+                                              member->rows, &member->results[i]));
+  }
+  return {};
+}
+
+void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t rows,
+                                 int64_t run_ns) const {
+  for (const auto& state : states_) {
+    if (state->name == signature.name) state->cost.Record(rows, run_ns);
+  }
+}
+
+void BatchingServable::TurnOn(const tensor::Signature& signature, int64_t checked_count) const {
+  for (const auto& state : states_) {
+    if (state->name != signature.name) continue;
+    state->unchecked_count = checked_count;
+    state->Switch(true, "");
+  }
+}
+
+void BatchingServable::Refuse(const tensor::Signature& signature, std::string reason) const {
+  for (const auto& state : states_) {
+    if (state->name == signature.name) state->Switch(false, std::move(reason));
+  }
+}
+
+std::vector<SignatureBatching> BatchingServable::Batching() const {
+  std::vector<SignatureBatching> all;
+  for (const auto& state : states_) {
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    all.push_back({state->name, state->is_on, state->refusal, state->cost.joined_rows_max(),
+                   state->statistics.Figures()});
+  }
+  const BatchFigures joint = joint_state_->statistics.Figures();
+  if (joint.run_count > 0) {
+    all.push_back({"", true, "", joint_state_->cost.joined_rows_max(), joint});
+  }
+  return all;
+}
+
+}  // namespace millpond::servable

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "native/servable/batch_cost.h"
+#include "native/servable/batch_scope.h"
+#include "native/servable/batch_statistics.h"
+#include "native/servable/servable.h"
+
+namespace millpond::servable {
+
+// Limits how many batches run at the same time, for whoever shares it. Thread: any.
+class BatchSlots {
+ public:
+  explicit BatchSlots(int64_t count) : free_count_(count) {}
+
+  // Waits for a free slot. A thread that runs a batch already needs no second slot.
+  void Take();
+  void Give();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  int64_t free_count_;
+};
+
+// How the requests of one version are batched.
+struct BatchSettings {
+  // The most rows of a batch, and of each piece of a request that is split.
+  int64_t rows_max = 1024;
+  // The time that a batch may take, and each piece of a request that is split; 0: any.
+  int64_t run_ns_max = 10'000'000;
+  // Larger requests are run in pieces.
+  bool splits = true;
+  // The rows that a batch may have, ascending: a batch is padded with copies of a row. Empty: any.
+  std::vector<int64_t> allowed_rows;
+  // Inputs that differ in their dimensions after the first are padded with zeros.
+  bool pads_inputs = false;
+  std::shared_ptr<BatchSlots> slots;  // null: any number of batches at the same time
+};
+
+// If requests of a signature are batched, and how that went.
+struct SignatureBatching {
+  std::string signature;
+  bool is_on = false;
+  std::string refusal;          // why it is off; "" if it is on
+  int64_t joined_rows_max = 0;  // BatchCost
+  BatchFigures figures;
+};
+
+// A servable whose requests share runs: their rows are joined, run once, and divided again.
+// BatchScope explains how requests come together.
+//
+// Each signature is off until TurnOn, and runs then as without this class. A batch holds requests
+// of one servable, so of one version, with equal signatures, outputs, dtypes and row shapes.
+//
+// - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
+// - If a batch fails, its requests are run one by one, and each gets its own result.
+// - If an output does not have the batch's rows, the requests are run one by one, and the signature
+//   is turned off.
+//
+// Thread: any number at once, all methods. Cost of a run that finds no company: a look at the
+// queue, and two clock readings. Each request of a batch is copied once more than a request alone,
+// into its rows; its outputs are not copied.
+class BatchingServable final : public Servable {
+ public:
+  BatchingServable(std::unique_ptr<Servable> inner, BatchSettings settings);
+  ~BatchingServable() override;
+
+  const ServableId& id() const override { return inner_->id(); }
+  const tensor::SignatureMap& signatures() const override { return inner_->signatures(); }
+  const std::string& signature_def_map() const override { return inner_->signature_def_map(); }
+  base::Status Prepare(const tensor::Signature& signature,
+                       const tensor::OutputSet& outputs) const override {
+    return inner_->Prepare(signature, outputs);
+  }
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override;
+  std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                          const tensor::RunContext& run,
+                                          const tensor::TensorList& inputs,
+                                          std::vector<tensor::TensorList>* results) const override;
+  const Session* session() const override { return inner_->session(); }
+
+  // The servable without batches.
+  const Servable& inner() const { return *inner_; }
+  const BatchSettings& settings() const { return settings_; }
+  // Notes that a run of so many rows of `signature` took `run_ns`, so that the first batch has the
+  // right size.
+  void LearnCost(const tensor::Signature& signature, int64_t rows, int64_t run_ns) const;
+  // Batches the requests of a signature from now on. The first `checked_count` batches are checked:
+  // each of their requests is also run alone, and if a result differs, the signature is refused.
+  void TurnOn(const tensor::Signature& signature, int64_t checked_count) const;
+  // Does not batch the requests of a signature, because of `reason`.
+  void Refuse(const tensor::Signature& signature, std::string reason) const;
+  std::vector<SignatureBatching> Batching() const;
+
+ private:
+  friend class OpenBatch;
+  struct State;
+  struct Member;
+
+  State* FindOn(const tensor::Signature& signature) const;
+  // Runs `member` in a batch of this thread, or alone if it cannot be batched now.
+  base::Status RunMember(OpenBatch* own, Member* member) const;
+  void Fetch(BatchScope* scope, OpenBatch* batch, const Member& member) const;
+  base::Status RunInPieces(const OpenBatch& work, Member* member, int64_t piece_rows) const;
+
+  const std::unique_ptr<Servable> inner_;
+  const BatchSettings settings_;
+  std::vector<std::unique_ptr<State>> states_;  // of each signature
+  const std::unique_ptr<State> joint_state_;    // of runs of several signatures
+};
+
+}  // namespace millpond::servable
