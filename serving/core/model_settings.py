@@ -5,12 +5,20 @@ while the server runs. So read them again for each swap.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from serving.base.errors import InvalidConfig
 
 _METADATA_KEY = re.compile(r"[a-z0-9._-]+")
+
+BATCHING_COUNT_MAX = 2**31 - 1
+"""The largest number of rows, batches and threads in the settings of batching."""
+
+BATCH_LATENCY_MS_MAX = 3_600_000
+"""The longest time of a run that may be set: an hour, in effect any time."""
 
 
 class GateMode(Enum):
@@ -30,6 +38,15 @@ class InputShapes(Enum):
     """Any shape that the kernels of the model accept."""
     STRICT = "strict"
     """Only the shapes that the signature names."""
+
+
+class BatchingChoice(Enum):
+    """If requests for a model share runs."""
+
+    AS_FLAG = "flag"
+    """As the flags of batching, and the version's own file if they allow it, have it."""
+    ON = True
+    OFF = False
 
 
 class PolicyName(Enum):
@@ -116,6 +133,75 @@ class CanarySettings:
             )
 
 
+def check_batch_size(size: int) -> None:
+    """Raises InvalidConfig unless a run may have so many rows."""
+    if not 1 <= size <= BATCHING_COUNT_MAX:
+        raise InvalidConfig(
+            f"max_batch_size {size} is not a number of rows; give 1 to {BATCHING_COUNT_MAX}"
+        )
+
+
+def check_batch_sizes(sizes: Sequence[int], limit_name: str, limit: int) -> None:
+    """Raises InvalidConfig unless `sizes` is empty, or increases from 1 or more to `limit`."""
+    if not sizes:
+        return
+    listed = ", ".join(map(str, sizes))
+    if sizes[0] < 1 or any(after <= before for before, after in pairwise(sizes)):
+        raise InvalidConfig(
+            f"allowed_batch_sizes {listed} must increase, and begin with 1 or more; "
+            "order them and remove duplicates"
+        )
+    if sizes[-1] != limit:
+        raise InvalidConfig(
+            f"allowed_batch_sizes {listed} must end with {limit_name}, which is {limit}; "
+            f"add {limit} to them, or change {limit_name} to {sizes[-1]}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchingSettings:
+    """The way in which requests for a model share runs. The defaults are those of --enable_batching alone."""
+
+    enabled: BatchingChoice = BatchingChoice.AS_FLAG
+    # The most rows of a run. A larger request runs in pieces, or alone if it is not split.
+    max_batch_size: int = 1024
+    # The time that a run may take, by the cost that was measured. 0: any.
+    max_batch_latency_ms: float = 10.0
+    splits_large_requests: bool = True
+    # The rows that a run may have, increasing: a batch is padded to the next size. Empty: any.
+    allowed_batch_sizes: tuple[int, ...] = ()
+    # Inputs that differ in their dimensions after the first are padded with zeros.
+    pads_variable_length_inputs: bool = False
+    # The batches of requests that may wait. 0: no limit.
+    max_enqueued_batches: int = 0
+    # The batches that may run at the same time. 0: as many as the server's file allows.
+    num_batch_threads: int = 0
+
+    def __post_init__(self) -> None:
+        check_batch_size(self.max_batch_size)
+        if not 0 <= self.max_batch_latency_ms <= BATCH_LATENCY_MS_MAX:
+            raise InvalidConfig(
+                f"max_batch_latency_ms {self.max_batch_latency_ms:g} is not a time of a run; "
+                f"give 0 (any time) to {BATCH_LATENCY_MS_MAX}"
+            )
+        for name in ("max_enqueued_batches", "num_batch_threads"):
+            if not 0 <= getattr(self, name) <= BATCHING_COUNT_MAX:
+                raise InvalidConfig(
+                    f"{name} {getattr(self, name)} is not a number of batches; "
+                    f"give 0 (no limit of its own) to {BATCHING_COUNT_MAX}"
+                )
+        check_batch_sizes(self.allowed_batch_sizes, "max_batch_size", self.max_batch_size)
+
+    @property
+    def is_on(self) -> bool:
+        """True if requests share runs, whatever the flags are."""
+        return self.enabled is BatchingChoice.ON
+
+
+BATCHING_OFF = BatchingSettings(enabled=BatchingChoice.OFF)
+"""Requests do not share runs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """The settings of one model."""
@@ -128,5 +214,7 @@ class ModelSettings:
     max_in_flight_requests: int = 0
     # The shapes of inputs that requests may have. Applies to versions whose load starts after a change.
     input_shapes: InputShapes = InputShapes.AS_FLAG
+    # Applies to versions whose load starts after a change.
+    batching: BatchingSettings = field(default_factory=BatchingSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)
     gates: GateSettings = field(default_factory=GateSettings)
