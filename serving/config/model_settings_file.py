@@ -11,9 +11,10 @@ A model's table overrides the default table key by key. The keys of the tables a
 `model_settings.py`.
 """
 
+import json
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -21,7 +22,13 @@ from typing import Any, TypeVar
 
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
-from serving.core.model_settings import CanarySettings, GateSettings, ModelSettings
+from serving.core.model_settings import (
+    BATCH_LATENCY_MS_MAX,
+    BatchingSettings,
+    CanarySettings,
+    GateSettings,
+    ModelSettings,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,6 +38,7 @@ else:
 # The largest valid values of some numbers. The smallest is always 0.
 _MAXIMA = {
     "keep_previous_seconds": 1_000_000_000.0,
+    "max_batch_latency_ms": float(BATCH_LATENCY_MS_MAX),
     "convergence_ratio_min": 1.0,
     "convergence_seconds": 3_600.0,
     "shadow_seconds": 86_400.0,
@@ -38,7 +46,10 @@ _MAXIMA = {
     "failed_share_max": 1.0,
 }
 
-Values = TypeVar("Values", bound=ModelSettings | CanarySettings | GateSettings)
+# The settings that are tables of their own.
+_TABLES = (BatchingSettings, CanarySettings, GateSettings)
+
+Values = TypeVar("Values", bound=ModelSettings | BatchingSettings | CanarySettings | GateSettings)
 
 
 @dataclass(frozen=True)
@@ -86,29 +97,60 @@ def parse_model_settings(text: str, where: str, model_names: Collection[str]) ->
         name: overridden(default, table, f"{where}: models.{name}")
         for name, table in models.items()
     }
-    _check_canaries(tables, SettingsByModel(default, by_name), where)
-    return SettingsByModel(default, by_name)
+    settings = SettingsByModel(default, by_name)
+    for switch in _SWITCHES:
+        _check_switch(switch, tables, settings, where)
+    return settings
 
 
-def _check_canaries(tables: Mapping[str, Any], settings: SettingsByModel, where: str) -> None:
-    """Raises InvalidConfig if a table has canary settings that have no effect.
+@dataclass(frozen=True)
+class _Switch:
+    """The key of a table without which its other keys have no effect."""
 
-    An explicit weight of 0 is accepted. The default table may leave the weight to the models' tables.
+    table: str
+    key: str
+    is_on: Callable[[ModelSettings], bool]
+    without: str
+    remedy: str
+
+
+_SWITCHES = (
+    _Switch(
+        "canary",
+        "weight",
+        is_on=lambda settings: settings.canary.weight > 0,
+        without="without a weight: no version begins as a canary",
+        remedy="set a weight above 0, like 0.05, or weight = 0 to turn it off",
+    ),
+    _Switch(
+        "batching",
+        "enabled",
+        is_on=lambda settings: settings.batching.is_on,
+        without="without enabled: the flags decide how requests are batched",
+        remedy="set enabled = true, or enabled = false to turn it off",
+    ),
+)
+
+
+def _check_switch(
+    switch: _Switch, tables: Mapping[str, Any], settings: SettingsByModel, where: str
+) -> None:
+    """Raises InvalidConfig if a table has keys that have no effect, because the switch is left out.
+
+    A switch that is turned off is accepted. The default table may leave it to the models' tables.
     """
-    of_models = settings.by_name.values()
-    is_default_used = any(item.canary.weight for item in (settings.default, *of_models))
-    _check_canary(tables.get("default", {}), f"{where}: default", is_on=is_default_used)
+    is_used = any(map(switch.is_on, (settings.default, *settings.by_name.values())))
+    _check_table(switch, tables.get("default", {}), f"{where}: default", is_on=is_used)
     for name, table in tables.get("models", {}).items():
-        is_on = settings.of(name).canary.weight > 0
-        _check_canary(table, f"{where}: models.{name}", is_on=is_on)
+        is_on = switch.is_on(settings.of(name))
+        _check_table(switch, table, f"{where}: models.{name}", is_on=is_on)
 
 
-def _check_canary(table: Mapping[str, Any], where: str, *, is_on: bool) -> None:
-    keys = table.get("canary", {})
-    if keys and not is_on and "weight" not in keys:
+def _check_table(switch: _Switch, table: Mapping[str, Any], where: str, *, is_on: bool) -> None:
+    keys = table.get(switch.table, {})
+    if keys and not is_on and switch.key not in keys:
         raise InvalidConfig(
-            f"{where}.canary: {', '.join(sorted(keys))} without a weight: no version begins as a "
-            "canary; set a weight above 0, like 0.05, or weight = 0 to turn it off"
+            f"{where}.{switch.table}: {', '.join(sorted(keys))} {switch.without}; {switch.remedy}"
         )
 
 
@@ -134,7 +176,13 @@ def as_table(settings: ModelSettings) -> dict[str, Any]:
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value.value if isinstance(value, Enum) else value for key, value in items}
+    return {key: _plain_value(value) for key, value in items}
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _table(value: object, where: str) -> Mapping[str, object]:
@@ -152,10 +200,14 @@ def _check_keys(table: Mapping[str, object], known: Collection[str], where: str)
 
 def _value(before: object, value: object, where: str, key: str) -> object:
     """Returns `value` converted to the type of `before`."""
-    if isinstance(before, (CanarySettings, GateSettings)):
+    if isinstance(before, _TABLES):
         return overridden(before, value, where)
     if isinstance(before, Enum):
         return _choice(type(before), value, where)
+    if isinstance(before, bool):
+        return _boolean(value, where)
+    if isinstance(before, tuple):
+        return _whole_numbers(value, where)
     if isinstance(before, str):
         if not isinstance(value, str):
             raise InvalidConfig(f'{where}: {value!r} is not text; write "..."')
@@ -165,10 +217,23 @@ def _value(before: object, value: object, where: str, key: str) -> object:
 
 def _choice(kind: type[Enum], value: object, where: str) -> Enum:
     for member in kind:
-        if member.value == value:
+        # The types are compared because True == 1 in Python.
+        if type(member.value) is type(value) and member.value == value:
             return member
-    known = ", ".join(f'"{member.value}"' for member in kind)
+    known = ", ".join(json.dumps(member.value) for member in kind)
     raise InvalidConfig(f"{where}: {value!r} is not known; give one of {known}")
+
+
+def _boolean(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"{where}: {value!r} is not known; give true or false")
+    return value
+
+
+def _whole_numbers(value: object, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(item) is not int for item in value):
+        raise InvalidConfig(f"{where}: {value!r} is not a list of whole numbers; write [1, 2]")
+    return tuple(value)
 
 
 def _number(before: object, value: object, where: str, key: str) -> float:

@@ -133,5 +133,7 @@ def _flat_items(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, An
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat_items(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            yield prefix + key, str(value).lower()
         else:
             yield prefix + key, f"{value:g}" if isinstance(value, float) else value

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from serving.config.model_settings_file import (
     read_model_settings_file,
 )
 from serving.core.model_settings import (
+    BatchingChoice,
+    BatchingSettings,
     CanarySettings,
     GateMode,
     GateSettings,
@@ -76,6 +79,47 @@ def test_model_settings_override_default_by_key() -> None:
     )
 
 
+def test_batching_settings_complete_default_ones() -> None:
+    settings = settings_in(
+        """
+        [default.batching]
+        max_batch_size = 64
+        max_batch_latency_ms = 2.5
+        [models.ctr.batching]
+        enabled = true
+        splits_large_requests = false
+        allowed_batch_sizes = [8, 64]
+        pads_variable_length_inputs = true
+        max_enqueued_batches = 3
+        num_batch_threads = 2
+        """
+    )
+    assert settings.of("ctr").batching == BatchingSettings(
+        enabled=BatchingChoice.ON,
+        max_batch_size=64,
+        max_batch_latency_ms=2.5,
+        splits_large_requests=False,
+        allowed_batch_sizes=(8, 64),
+        pads_variable_length_inputs=True,
+        max_enqueued_batches=3,
+        num_batch_threads=2,
+    )
+    assert settings.of("rank").batching.enabled is BatchingChoice.AS_FLAG
+
+
+@pytest.mark.parametrize(
+    ("word", "choice"),
+    [
+        ("true", BatchingChoice.ON),
+        ("false", BatchingChoice.OFF),
+        ('"flag"', BatchingChoice.AS_FLAG),
+    ],
+)
+def test_batching_of_a_model_may_be_turned_on_and_off(word: str, choice: BatchingChoice) -> None:
+    settings = settings_in(f"[models.ctr.batching]\nenabled = {word}\nmax_batch_size = 4")
+    assert settings.of("ctr").batching == BatchingSettings(enabled=choice, max_batch_size=4)
+
+
 def test_whole_number_of_seconds_becomes_float() -> None:
     seconds = settings_in("[default]\nkeep_previous_seconds = 300").default.keep_previous_seconds
     assert (seconds, type(seconds)) == (300, float)
@@ -125,6 +169,31 @@ def test_whole_number_of_seconds_becomes_float() -> None:
             "models.ctr.canary: header without a weight",
         ),
         ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is not a share"),
+        ("[default.batching]\nenabled = 1", '1 is not known; give one of "flag", true, false'),
+        ("[default.batching]\nenabled = 'on'", "batching.enabled: 'on' is not known"),
+        (
+            "[models.ctr.batching]\nmax_batch_size = 8",
+            "models.ctr.batching: max_batch_size without enabled: .* set enabled = true",
+        ),
+        (
+            "[default.batching]\nmax_batch_size = 8\n[models.ctr]",
+            "default.batching: max_batch_size without enabled",
+        ),
+        ("[default.batching]\nsplits_large_requests = 1", "1 is not known; give true or false"),
+        (
+            "[default.batching]\nallowed_batch_sizes = 8",
+            r"allowed_batch_sizes: 8 is not a list of whole numbers; write \[1, 2\]",
+        ),
+        ("[default.batching]\nallowed_batch_sizes = [1, true]", "is not a list of whole numbers"),
+        ("[default.batching]\nmax_batch_size = 0", "max_batch_size 0 is not a number of rows"),
+        (
+            "[default.batching]\nmax_batch_latency_ms = -1",
+            "-1 is out of range; give from 0 to 3600",
+        ),
+        (
+            "[default.batching]\nenabled = true\nallowed_batch_sizes = [8, 64]",
+            "default.batching: allowed_batch_sizes 8, 64 must end with max_batch_size, which is 1024",
+        ),
     ],
 )
 def test_bad_settings_name_file_key_and_remedy(text: str, message: str) -> None:
@@ -149,7 +218,11 @@ def test_read_model_settings_file_reads_it(tmp_path: Path) -> None:
 def test_as_table_survives_overriding() -> None:
     settings = ModelSettings(
         aspired_version_policy=PolicyName.RESOURCE,
+        batching=BatchingSettings(
+            enabled=BatchingChoice.ON, max_batch_size=4, allowed_batch_sizes=(1, 4)
+        ),
         canary=CanarySettings(weight=0.5, header="user"),
         gates=GateSettings(drift=GateMode.OFF, shadow_request_count=7),
     )
-    assert overridden(ModelSettings(), as_table(settings), "table") == settings
+    table = json.loads(json.dumps(as_table(settings)))
+    assert overridden(ModelSettings(), table, "table") == settings

@@ -1,5 +1,6 @@
 """docs/rollout.md has every key of the model settings file, its default and its words."""
 
+import json
 import re
 from dataclasses import fields
 from enum import Enum
@@ -9,6 +10,8 @@ import pytest
 
 from serving.config.model_settings_file import parse_model_settings
 from serving.core.model_settings import (
+    BatchingChoice,
+    BatchingSettings,
     CanarySettings,
     GateMode,
     GateSettings,
@@ -19,10 +22,16 @@ from serving.core.model_settings import (
 PAGE = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
 KINDS = {
     "Of a model": ModelSettings,
+    "Keys of batching": BatchingSettings,
     "Keys of canary": CanarySettings,
     "Keys of gates": GateSettings,
 }
-TABLES = {"Of a model": "", "Keys of canary": ".canary", "Keys of gates": ".gates"}
+TABLES = {
+    "Of a model": "",
+    "Keys of batching": ".batching",
+    "Keys of canary": ".canary",
+    "Keys of gates": ".gates",
+}
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| \S.* \|$", re.MULTILINE)
 
 
@@ -34,8 +43,10 @@ def section(title: str) -> str:
 def spelled(value: object) -> str:
     """Returns a value in TOML."""
     if isinstance(value, Enum):
-        return f'"{value.value}"'
-    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
+        return spelled(value.value)
+    if isinstance(value, (bool, str, tuple)):
+        return json.dumps(value)
+    return f"{value:g}"
 
 
 @pytest.mark.parametrize("title", KINDS)
@@ -44,7 +55,7 @@ def test_settings_page_has_every_key_with_default(title: str):
     expected = {
         item.name: spelled(getattr(values, item.name))
         for item in fields(values)
-        if item.name not in ("canary", "gates")
+        if item.name not in ("batching", "canary", "gates")
     }
     assert dict(ROW.findall(section(title))) == expected
 
@@ -57,9 +68,9 @@ def test_settings_page_defaults_change_nothing(title: str):
     assert parse_model_settings(text, "page", []).default == ModelSettings()
 
 
-@pytest.mark.parametrize("words", [GateMode, PolicyName])
+@pytest.mark.parametrize("words", [GateMode, PolicyName, BatchingChoice])
 def test_model_settings_page_has_every_word(words: type[Enum]):
-    assert [word.value for word in words if f'`"{word.value}"`' not in PAGE] == []
+    assert [word.value for word in words if f"`{spelled(word)}`" not in PAGE] == []
 
 
 def test_model_settings_page_example_is_one():
