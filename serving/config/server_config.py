@@ -11,7 +11,12 @@ from serving.base.errors import InvalidConfig
 from serving.base.name_text import fault_of_name
 from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
 from serving.config.op_library_files import op_libraries_of
-from serving.core.model_settings import ModelSettings
+from serving.core.model_settings import (
+    BATCHING_OFF,
+    BatchingChoice,
+    BatchingSettings,
+    ModelSettings,
+)
 from serving.core.version_selection import Latest, Specific, VersionSelection
 
 PLATFORM = "tensorflow"
@@ -134,6 +139,9 @@ class ServerConfig:
     # The time limit of one request that is replayed before a version serves, or by its gates. 0: none.
     warmup_request_seconds: float = 60.0
     num_request_iterations_for_warmup: int = 0  # 0 means 1
+    # How requests share runs, unless the settings of their model, or its version's file, differ.
+    batching: BatchingSettings = BATCHING_OFF
+    enable_per_model_batching_parameters: bool = False
     tensorflow_intra_op_parallelism: int = 0  # 0: one thread a core
     tensorflow_inter_op_parallelism: int = 0
     # The stock runtime is the control of the load tests: TensorFlow without Millpond's changes.
@@ -254,6 +262,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         "model_settings": settings,
         "completion_queue_count": flags["grpc_completion_queue_count"],
         "max_message_bytes": flags["grpc_max_message_bytes"],
+        "batching": _batching(flags),
         "tensorflow_intra_op_parallelism": intra_op_threads or session_threads,
         "tensorflow_inter_op_parallelism": inter_op_threads or session_threads,
         "self_warmup_requests": _self_warmup_requests(flags),
@@ -297,6 +306,23 @@ def _metrics_path(config_file: str) -> str:
     from serving.config.monitoring_config_file import read_monitoring_config_file
 
     return read_monitoring_config_file(Path(config_file))
+
+
+def _batching(flags: Mapping[str, Any]) -> BatchingSettings:
+    parameters_file = flags["batching_parameters_file"]
+    if not flags["enable_batching"]:
+        for name in ("batching_parameters_file", "enable_per_model_batching_parameters"):
+            if flags[name]:
+                raise InvalidConfig(
+                    f"--{name} has no effect without --enable_batching; give both or neither"
+                )
+        return BATCHING_OFF
+    if not parameters_file:
+        return BatchingSettings(enabled=BatchingChoice.ON)
+    # Imported here because protobuf takes 80 ms, which most servers can save before they listen.
+    from serving.config.batching_parameters_file import read_batching_parameters_file
+
+    return read_batching_parameters_file(Path(parameters_file))
 
 
 def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from serving.config.server_config import ServerConfig
 
 _TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))
 
-_BATCHING = "Millpond does not batch requests yet"
 _TFLITE = "Millpond serves SavedModels only"
 _ONLY_TFLITE = (
     "accepted for compatibility, without effect: it applies only to --prefer_tflite_model, "
@@ -73,9 +72,29 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "allow web pages of any origin to read HTTP replies (CORS)",
         "",
     ),
-    RefusedFlag("enable_batching", _BATCHING, boolean, harmless=(False,)),
-    RefusedFlag("batching_parameters_file", _BATCHING, harmless=("",)),
-    RefusedFlag("enable_per_model_batching_parameters", _BATCHING, boolean, harmless=(False,)),
+    Flag(
+        "enable_batching",
+        boolean,
+        False,
+        "let requests that wait for a thread share runs of the model; a request that is alone "
+        "never waits for company",
+        "",
+    ),
+    Flag(
+        "batching_parameters_file",
+        optional_path,
+        "",
+        "text BatchingParameters: the limits of --enable_batching, for all models",
+        "FILE",
+    ),
+    Flag(
+        "enable_per_model_batching_parameters",
+        boolean,
+        ServerConfig.enable_per_model_batching_parameters,
+        "read a version's own limits of --enable_batching from batching_params.pbtxt in its "
+        "directory; a version without that file has the limits of all models",
+        "",
+    ),
     Flag(
         "allow_version_labels_for_unavailable_models",
         boolean,

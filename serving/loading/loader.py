@@ -61,6 +61,9 @@ class LoadProgress(Protocol):
     def measured(self, figures: Mapping[str, float]) -> None: ...
 
 
+Result = TypeVar("Result")
+
+
 class Loader(Protocol):
     """Loads one version. The caller owns the servable."""
 
@@ -229,8 +232,7 @@ class SavedModelLoader:
     def _load_once(self, progress: LoadProgress) -> Servable:
         # The files may have changed since the source checked them, so they are checked again. Missing
         # assets are ignored: if the graph reads one, the load fails with TensorFlow's error.
-        check = partial(self._plane.check_saved_model, str(self._directory))
-        self._run_stage(progress, LoadStage.CHECK, check)
+        batching = self._run_stage(progress, LoadStage.CHECK, self._check)
         load = self._plane.SavedModelLoad(
             self._id.name, self._id.version, str(self._directory), self._settings.tags
         )
@@ -238,13 +240,16 @@ class SavedModelLoader:
             with progress.cancellation.stops_by(load.cancel):
                 self._take_steps(load, progress)
             return load.finish(
-                self._settings.reservoir,
-                self._settings.request_statistics,
-                self._settings.batching(self._directory),
+                self._settings.reservoir, self._settings.request_statistics, batching
             )
         except BaseException:
             report_remains(self._id, load.discard())
             raise
+
+    def _check(self) -> object | None:
+        """Checks the files of the version. Returns the settings of its batches."""
+        self._plane.check_saved_model(str(self._directory))
+        return self._settings.batching(self._directory)
 
     def _take_steps(self, load: SavedModelLoad, progress: LoadProgress) -> None:
         run = partial(self._run_stage, progress)
@@ -327,20 +332,21 @@ class SavedModelLoader:
         )
 
     def _run_stage(
-        self, progress: LoadProgress, stage: LoadStage, step: Callable[[], object]
-    ) -> None:
+        self, progress: LoadProgress, stage: LoadStage, step: Callable[[], Result]
+    ) -> Result:
         if progress.cancellation.is_cancelled:
             raise Cancelled(f"{self._id}: no longer aspired; stopped before {stage.value}")
         progress.stage_began(stage)
         start_ns = self._clock.now_ns()
         try:
-            step()
+            result = step()
         except Exception as error:
             self._raise_if_directory_gone(stage, error)
             raise
         finally:
             progress.stage_ended(stage, seconds_since(self._clock, start_ns))
         self._raise_if_directory_gone(stage)
+        return result
 
     def _raise_if_directory_gone(self, stage: LoadStage, cause: Exception | None = None) -> None:
         """Raises NotFound if the directory is gone: then a missing file is not a fault of the model."""

@@ -21,6 +21,7 @@ from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
 from serving.rpc.capture_service import CaptureDirectory
+from serving.server.batching import Batching
 from serving.server.foundation import Foundation
 from warmup.replay import warm_up
 from warmup.self_warm_up import self_warm_up
@@ -77,6 +78,14 @@ def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
         headroom_bytes=config.arena_headroom_bytes, limit_bytes=config.model_memory_limit_bytes
     )
     return Arenas(pool, limits, available_bytes)
+
+
+def make_batching(foundation: Foundation) -> Batching:
+    return Batching(
+        foundation.data_plane,
+        foundation.config.batching,
+        reads_version_files=foundation.config.enable_per_model_batching_parameters,
+    )
 
 
 def make_slab_pool(foundation: Foundation) -> SlabPool | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from serving.base.clock import Clock
 from serving.base.errors import Cancelled
@@ -12,6 +13,7 @@ from serving.core.version_selection import Latest, Specific, VersionSelection
 from serving.data_plane.loads import SavedModelPlane
 from serving.loading.loader import Loader, LoadSettings, SavedModelLoader
 from serving.loading.reservoirs import Reservoirs
+from serving.server.batching import Batching
 
 
 class ModelLoaders:
@@ -26,12 +28,14 @@ class ModelLoaders:
         settings: LoadSettings,
         *,
         reservoirs: Reservoirs,
+        batching: Batching,
         plane: SavedModelPlane,
         clock: Clock,
     ) -> None:
         """`settings` are the settings that all models share."""
         self._settings = settings
         self._reservoirs = reservoirs
+        self._batching = batching
         self._plane = plane
         self._clock = clock
         # Replaced as a whole, because `make` reads it without a lock.
@@ -45,6 +49,7 @@ class ModelLoaders:
         )
         for name in before.keys() - self._by_name.keys():
             self._reservoirs.forget(name)
+            self._batching.forget(name)
 
     def make(self, servable_id: ServableId, directory: str) -> Loader:
         """See `loader.MakeLoader`. Raises Cancelled if the model is not configured any more."""
@@ -61,6 +66,7 @@ class ModelLoaders:
             serving_count=serving_count(model.version_selection),
             reservoir=self._reservoirs.of(model.name),
             gates=lambda: model.settings.gates,
+            batching=partial(self._batching.of_version, model.name, model.settings.batching),
             has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
         )
 

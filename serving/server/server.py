@@ -127,7 +127,11 @@ class Server:
             request_statistics=self._requests.statistics,
         )
         self._loaders = ModelLoaders(
-            load_settings, reservoirs=self._reservoirs, plane=self._plane, clock=clock
+            load_settings,
+            reservoirs=self._reservoirs,
+            batching=loading_parts.make_batching(self._foundation),
+            plane=self._plane,
+            clock=clock,
         )
         self._router = Router(self._requests.serving_map)
         self._blocked_version_keeper = model_parts.make_blocked_version_keeper(self._foundation)

@@ -12,7 +12,7 @@ from serving.config.server_config import (
     check_models,
     server_config,
 )
-from serving.core.model_settings import ModelSettings
+from serving.core.model_settings import BatchingChoice, BatchingSettings, ModelSettings
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_server_config_has_no_field_that_no_flag_sets():
     flags = parse_flags(["--model_base_path=/m"])
     made_of_others = {
         *("models", "model_settings", "metrics_path", "op_libraries"),
-        *("completion_queue_count", "max_message_bytes"),
+        *("completion_queue_count", "max_message_bytes", "batching"),
         "grpc_descriptors",  # handed in
     }
     assert {field.name for field in fields(ServerConfig)} - flags.keys() == made_of_others
@@ -75,6 +75,55 @@ def test_server_config_carries_every_flag():
     assert config.model_config_file_poll_wait_seconds == 9
     assert not config.servable_versions_always_present
     assert (config.otlp_endpoint, config.slow_request_log_seconds) == ("http://c:4318", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "choice"),
+    [
+        ([], BatchingChoice.OFF),
+        (["--enable_batching=false"], BatchingChoice.OFF),
+        (["--enable_batching"], BatchingChoice.ON),
+        (["--enable_batching", "--enable_per_model_batching_parameters"], BatchingChoice.ON),
+    ],
+)
+def test_server_config_batches_by_flag(arguments: list[str], choice: BatchingChoice):
+    config = server_config(parse_flags(["--model_base_path=/m", *arguments]))
+    assert config.batching == BatchingSettings(enabled=choice)
+    assert config.enable_per_model_batching_parameters is (len(arguments) == 2)
+
+
+def test_server_config_reads_batching_parameters(path: Path):
+    path.write_text("max_batch_size { value: 16 }")
+    flags = ["--enable_batching", f"--batching_parameters_file={path}"]
+    config = server_config(parse_flags(["--model_base_path=/m", *flags]))
+    assert config.batching == BatchingSettings(
+        enabled=BatchingChoice.ON,
+        max_batch_size=16,
+        splits_large_requests=False,
+        max_enqueued_batches=10,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--batching_parameters_file=/b"],
+            "--batching_parameters_file has no effect without --enable_batching; give both",
+        ),
+        (
+            ["--enable_per_model_batching_parameters"],
+            "--enable_per_model_batching_parameters has no effect without --enable_batching",
+        ),
+        (
+            ["--enable_batching", "--batching_parameters_file=/nowhere/b"],
+            "/nowhere/b: cannot be read",
+        ),
+    ],
+)
+def test_server_config_refuses_batching_flags(arguments: list[str], message: str):
+    with pytest.raises(InvalidConfig, match=message):
+        server_config(parse_flags(["--model_base_path=/m", *arguments]))
 
 
 def test_server_config_of_file_reads_its_models(path: Path):

@@ -17,6 +17,7 @@ from loadtest.__main__ import COMMANDS as LOADTEST_COMMANDS
 from loadtest.__main__ import main as loadtest_main
 from serving.commands.cli import COMMANDS as MILLPOND_COMMANDS
 from serving.commands.cli import main as millpond_main
+from serving.config.batching_parameters_file import parse_batching_parameters
 from serving.config.flags import FLAGS, parse_flags
 from serving.config.model_config_file import parse_model_config
 from serving.config.model_settings_file import parse_model_settings
@@ -295,7 +296,9 @@ def _containers(document: object) -> list[dict[str, list[str]]]:
 
 @pytest.mark.parametrize("block", blocks("textproto"), ids=ids(blocks("textproto")))
 def test_each_textproto_block_is_a_config(block: Block):
-    if not block.reason_not_run:
+    if block.page.name == "batching.md":
+        parse_batching_parameters(block.text, block.name)
+    elif not block.reason_not_run:
         parse_model_config(block.text, block.name)
 
 

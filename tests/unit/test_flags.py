@@ -18,8 +18,7 @@ def test_flags_table_covers_tensorflow_serving():
 
 # The defaults of TensorFlow Serving, as accepted in spelled-out form.
 DEFAULTS_OF_REFUSED_FLAGS = [
-    *("--enable_batching=false", "--batching_parameters_file="),
-    *("--enable_per_model_batching_parameters=false", "--tensorflow_session_config_file="),
+    "--tensorflow_session_config_file=",
     *("--use_alts_credentials=0", "--platform_config_file", ""),
     *("--per_process_gpu_memory_fraction=0.000000", "--prefer_tflite_model=false"),
     *("--remove_unused_fields_from_bundle_metagraph", "--xla_cpu_compilation_enabled=false"),
@@ -42,10 +41,8 @@ def test_parse_flags_refused_flag_may_restate_default():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--enable_batching"], "--enable_batching is refused: Millpond does not batch"),
-        (["--enable_batching=true"], "--enable_batching is refused"),
-        (["--batching_parameters_file=/b"], "--batching_parameters_file is refused"),
-        (["--batching_parameters_file", "/b"], "--batching_parameters_file is refused"),
+        (["--platform_config_file", "/c"], "--platform_config_file is refused"),
+        (["--prefer_tflite_model"], "is refused: Millpond serves SavedModels only"),
         (["--remove_unused_fields_from_bundle_metagraph=false"], "is refused: Millpond keeps"),
         (["--per_process_gpu_memory_fraction=0.5"], "is refused: Millpond serves on the CPU"),
         (["--mixed_precision=bfloat16"], "--mixed_precision is refused"),
@@ -82,6 +79,8 @@ def test_refused_flag_names_accepted_replacement(flag: RefusedFlag):
         (["--rest_api_port=0"], "rest_api_port", HttpPort(None)),
         ([], "rest_api_port", HttpPort(8501, is_required=False)),
         (["--rest_api_enable_cors_support"], "rest_api_enable_cors_support", True),
+        (["--enable_batching"], "enable_batching", True),
+        (["--batching_parameters_file=/b"], "batching_parameters_file", "/b"),
         (["--enable_model_warmup"], "enable_model_warmup", True),
         (["--enable_model_warmup=false"], "enable_model_warmup", False),
         (["--enable_model_warmup=TRUE"], "enable_model_warmup", True),

@@ -12,6 +12,7 @@ from serving.base.errors import (
     DataLoss,
     FailedPrecondition,
     InvalidArgument,
+    InvalidConfig,
     MillpondError,
     NotFound,
     ResourceExhausted,
@@ -264,6 +265,16 @@ def test_loader_proves_batching_after_warm_up(version: Path) -> None:
     assert plane.loads[0].batching == "settings of 7"
     assert batched == [False]
     assert [state.is_on for state in servable.batching()] == [True]
+
+
+def test_loader_refuses_wrong_batching_at_its_check(version: Path) -> None:
+    def batching(directory: Path) -> object:
+        raise InvalidConfig(f"{directory}/batching_params.pbtxt: no")
+
+    plane, progress = FakePlane(), FakeProgress()
+    with pytest.raises(InvalidConfig, match=r"7/batching_params\.pbtxt: no"):
+        make_loader(version, plane, batching=batching).load(progress)
+    assert not plane.loads
 
 
 def test_loader_logs_refused_batching(version: Path) -> None:

@@ -6,11 +6,20 @@ import pytest
 
 from serving.base.errors import Cancelled
 from serving.config.server_config import ModelConfig
-from serving.core.model_settings import GateMode, GateSettings, InputShapes, ModelSettings
+from serving.core.model_settings import (
+    BATCHING_OFF,
+    BatchingChoice,
+    BatchingSettings,
+    GateMode,
+    GateSettings,
+    InputShapes,
+    ModelSettings,
+)
 from serving.core.servable import ServableId
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.loading.loader import LoadSettings, SavedModelLoader
 from serving.loading.reservoirs import Reservoirs
+from serving.server.batching import Batching
 from serving.server.model_loaders import ModelLoaders, serving_count
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
@@ -40,7 +49,10 @@ def make_loaders(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> 
         has_strict_input_shapes=has_strict_input_shapes,
     )
     reservoirs = Reservoirs(partial(plane.RequestReservoir, request_count_max=1))
-    return ModelLoaders(settings, reservoirs=reservoirs, plane=plane, clock=FakeClock())
+    batching = Batching(plane, BATCHING_OFF, reads_version_files=False)
+    return ModelLoaders(
+        settings, reservoirs=reservoirs, batching=batching, plane=plane, clock=FakeClock()
+    )
 
 
 def settings_of(loaders: ModelLoaders, name: str = "m") -> LoadSettings:
@@ -88,6 +100,35 @@ def test_input_shapes_of_a_model_go_before_the_flag(
     settings = ModelSettings(input_shapes=of_model)
     loaders.set_models([ModelConfig(name="m", base_path="/m", settings=settings)])
     assert settings_of(loaders).has_strict_input_shapes is is_strict
+
+
+def test_changed_batching_counts_for_later_loads(loaders: ModelLoaders) -> None:
+    loaders.set_models([M])
+    before = settings_of(loaders)
+    batching = BatchingSettings(enabled=BatchingChoice.ON, max_batch_size=7)
+    loaders.set_models(
+        [ModelConfig(name="m", base_path="/m", settings=ModelSettings(batching=batching))]
+    )
+    assert before.batching(Path("/m/1")) is None
+    after: Any = settings_of(loaders).batching(Path("/m/1"))
+    assert after["rows_max"] == 7
+
+
+def test_limit_of_batches_lives_as_long_as_its_model(loaders: ModelLoaders) -> None:
+    batching = BatchingSettings(enabled=BatchingChoice.ON, num_batch_threads=2)
+    model = ModelConfig(name="m", base_path="/m", settings=ModelSettings(batching=batching))
+
+    def slots() -> object:
+        settings: Any = settings_of(loaders).batching(Path("/m/1"))
+        return settings["slots"]
+
+    loaders.set_models([model])
+    first = slots()
+    loaders.set_models([model])
+    assert slots() is first
+    loaders.set_models([])
+    loaders.set_models([model])
+    assert slots() is not first
 
 
 def test_reservoir_lives_as_long_as_model_config(loaders: ModelLoaders, plane: FakePlane) -> None:

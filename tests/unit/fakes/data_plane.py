@@ -105,8 +105,8 @@ class FakePlane:
     def BatchSettings(self, **settings: object) -> dict[str, object]:  # noqa: N802
         return settings
 
-    def BatchSlots(self, count: int) -> tuple[str, int]:  # noqa: N802
-        return ("slots", count)
+    def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
+        return [count]  # a list, so that two are distinct
 
     def SavedModelLoad(  # noqa: N802 (as the module has it)
         self, name: str, version: int, directory: str, tags: Sequence[str]

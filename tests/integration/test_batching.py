@@ -1,0 +1,302 @@
+"""Batching: the flags, the parameter files and the model settings, with clients in parallel.
+
+The model leaves a file for each number of rows that a run of it had.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.base.errors import StatusCode, Unavailable
+from serving.client import Client
+from serving.core.servable import AVAILABLE, END
+from tests.integration.clients import (
+    array,
+    caller_to,
+    is_right,
+    predict_request,
+    wait_for_states,
+)
+from tests.integration.conftest import StartServer
+from tests.integration.exports import drop, let_settle
+from tests.integration.logs import logged, wait_for_log
+from tests.integration.steady_clients import SteadyThreads
+
+CLIENT_COUNT = 16
+# Much longer than the handling of a request, so that requests wait while others run.
+RUN_SECONDS = 0.0005
+# The first batches after a load are checked against single runs. So many answers end that.
+ANSWERS_OF_CHECKS = 400
+# The versions that are tried until batches form.
+VERSION_COUNT = 5
+VERSION_FILE = "batching_params.pbtxt"
+
+
+class BatchedModel:
+    """`y` is the sum of each row of `x`. `whole` sums everything, so it cannot be batched."""
+
+    def __init__(self, directory: Path) -> None:
+        self._runs = directory / "runs"
+        self._runs.mkdir()
+        self.path = directory / "export"
+        self._export()
+
+    def _export(self) -> None:
+        import tensorflow as tf
+
+        def serving_default(x: Any) -> dict[str, Any]:
+            rows = tf.strings.as_string(tf.shape(x)[0])
+            note = tf.io.write_file(tf.strings.join([f"{self._runs}/", rows]), "")
+            end = tf.timestamp() + RUN_SECONDS
+            turns = tf.while_loop(
+                lambda turn: tf.timestamp() < end,
+                lambda turn: (turn + 1,),
+                (tf.constant(0, tf.int64),),
+            )
+            with tf.control_dependencies([note, *turns]):
+                return {"y": tf.reduce_sum(x, axis=1)}
+
+        def whole(x: Any) -> dict[str, Any]:
+            return {"y": tf.reduce_sum(x)}
+
+        spec = tf.TensorSpec([None, None], tf.float32, "x")
+        signatures = {
+            function.__name__: tf.function(function).get_concrete_function(x=spec)
+            for function in (serving_default, whole)
+        }
+        tf.saved_model.save(tf.Module(), str(self.path), signatures=signatures)
+        let_settle(self.path)
+
+    def take_runs(self) -> set[int]:
+        """Returns the numbers of rows of the runs since the last call."""
+        names = [path.name for path in self._runs.iterdir()]
+        for name in names:
+            (self._runs / name).unlink(missing_ok=True)
+        return set(map(int, names))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> BatchedModel:
+    return BatchedModel(tmp_path_factory.mktemp("batched"))
+
+
+@pytest.fixture
+def start(start_server: StartServer, model: BatchedModel, base_path: Path) -> StartServer:
+    """Starts a server of version 1 with one request thread, for which requests wait."""
+    drop(model.path, base_path, 1)
+
+    def start(**flags: object) -> ModelServer:
+        server = start_server(
+            model_name="m",
+            base_path=base_path,
+            grpc_completion_queue_count=1,
+            grpc_max_threads=1,
+            self_warmup_requests=0,
+            **flags,
+        )
+        server.wait_until_available("m", 1)
+        return server
+
+    return start
+
+
+def parameters(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "batching.txt"
+    path.write_text(text)
+    return str(path)
+
+
+class ClientsOfOneConnection(SteadyThreads):
+    """Threads that send a row each over one connection, so that a server reads several at once."""
+
+    def __init__(self, target: str, *, are_lengths_equal: bool) -> None:
+        super().__init__(CLIENT_COUNT)
+        self._target = target
+        self._are_lengths_equal = are_lengths_equal
+
+    @contextmanager
+    def sending(self) -> Iterator["ClientsOfOneConnection"]:
+        """Sends until the end of `with`; every answer must be right."""
+        with caller_to(self._target) as self._caller, self.running():
+            yield self
+        assert self.failures == []
+
+    def run(self, number: int) -> None:
+        column_count = 3 if self._are_lengths_equal else number + 1
+        x = np.full((1, column_count), 1 + number / 4, np.float32)
+        request = predict_request("m", {"x": x})
+        while not self.is_stopping:
+            try:
+                response = self._caller.predict(request)
+            except grpc.RpcError as error:
+                self.failures.append(str(error))
+                continue
+            answer = array(response.outputs["y"])
+            if is_right(answer, x.sum(axis=1)):
+                self.answer_counts[response.model_spec.version.value] += 1
+            else:
+                self.failures.append(f"wrong answer to {x}: {answer}")
+
+
+def sizes_under_load(
+    server: ModelServer, model: BatchedModel, version: int = 1, *, are_lengths_equal: bool = True
+) -> set[int]:
+    """Returns the numbers of rows of runs while clients send."""
+    clients = ClientsOfOneConnection(server.target, are_lengths_equal=are_lengths_equal)
+    with clients.sending():
+        clients.wait_for_answers_of(version, ANSWERS_OF_CHECKS)
+        model.take_runs()
+        clients.wait_for_answers_of(version, ANSWERS_OF_CHECKS)
+        return model.take_runs()
+
+
+def wait_for_batches(
+    server: ModelServer, model: BatchedModel, base_path: Path, *, are_lengths_equal: bool = True
+) -> None:
+    """Waits until requests share runs.
+
+    The time of a larger run is measured once, at the load. On a busy machine it may come out so long
+    that batches look useless for this version, so further versions are tried.
+    """
+    sizes: set[int] = set()
+    for version in range(1, VERSION_COUNT + 1):
+        if version > 1:
+            drop(model.path, base_path, version)
+            server.wait_until_available("m", version)
+        sizes = sizes_under_load(server, model, version, are_lengths_equal=are_lengths_equal)
+        assert max(sizes) <= CLIENT_COUNT
+        if max(sizes) > 1:
+            return
+    raise AssertionError(f"no batches with any version: {sizes}")
+
+
+def test_requests_are_not_batched_by_default(start: StartServer, model: BatchedModel):
+    assert sizes_under_load(start(), model) == {1}
+
+
+def test_enable_batching_batches_while_busy(
+    start: StartServer, model: BatchedModel, base_path: Path
+):
+    server = start(enable_batching=True)
+    wait_for_batches(server, model, base_path)
+
+
+def test_signature_that_mixes_rows_is_refused(start: StartServer):
+    server = start(enable_batching=True)
+    (refused,) = logged(server, "batching_refused")
+    assert (refused["level"], refused["signature"]) == ("warning", "whole")
+
+
+def test_batches_are_padded_to_allowed_sizes(
+    start: StartServer, model: BatchedModel, tmp_path: Path
+):
+    text = "max_batch_size { value: 10 } allowed_batch_sizes: [4, 10]"
+    server = start(enable_batching=True, batching_parameters_file=parameters(tmp_path, text))
+    assert sizes_under_load(server, model) in ({4}, {4, 10}, {10})
+
+
+def test_inputs_of_other_lengths_need_padding(
+    start: StartServer, model: BatchedModel, tmp_path: Path
+):
+    path = parameters(tmp_path, "")
+    server = start(enable_batching=True, batching_parameters_file=path)
+    assert sizes_under_load(server, model, are_lengths_equal=False) == {1}
+
+
+def test_inputs_of_other_lengths_are_padded(
+    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+):
+    path = parameters(tmp_path, "pad_variable_length_inputs: true")
+    server = start(enable_batching=True, batching_parameters_file=path)
+    wait_for_batches(server, model, base_path, are_lengths_equal=False)
+
+
+@pytest.mark.parametrize(
+    ("splitting", "is_split"),
+    [
+        ("", False),
+        (
+            "enable_large_batch_splitting { value: true } max_execution_batch_size { value: 6 }",
+            True,
+        ),
+    ],
+    ids=["whole", "split"],
+)
+def test_large_request_is_answered(
+    start: StartServer, model: BatchedModel, tmp_path: Path, splitting: str, *, is_split: bool
+):
+    path = parameters(tmp_path, f"max_batch_size {{ value: 8 }} {splitting}")
+    server = start(enable_batching=True, batching_parameters_file=path)
+    model.take_runs()
+    x = np.arange(60, dtype=np.float32).reshape(20, 3)
+    with Client(server.target) as client:
+        answer = client.predict("m", {"x": x})
+    assert is_right(answer.outputs["y"], x.sum(axis=1))
+    sizes = model.take_runs()
+    assert max(sizes) <= 6 if is_split else sizes == {20}
+
+
+def test_version_has_its_own_file(
+    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+):
+    server = start(
+        enable_batching=True,
+        enable_per_model_batching_parameters=True,
+        batching_parameters_file=parameters(
+            tmp_path, "max_batch_size { value: 5 } allowed_batch_sizes: 5"
+        ),
+    )
+    assert sizes_under_load(server, model) == {5}
+    load = ClientsOfOneConnection(server.target, are_lengths_equal=True)
+    with load.sending() as clients, Client(server.admin_target) as admin:
+        drop_with_file(model, base_path, 2, "max_batch_size { value: 7 } allowed_batch_sizes: 7")
+        clients.wait_for_answers_of(2)
+        drop_with_file(model, base_path, 3, "max_batch_size { value: 7 } rows: 7")
+        wait_for_states(admin, "m", {2: AVAILABLE, 3: END})
+        (status,) = admin.model_status("m", 3)
+        assert status.error_code == StatusCode.INVALID_ARGUMENT
+        assert f"{base_path}/3/{VERSION_FILE}: " in status.error_message
+        assert 'no field named "rows"' in status.error_message
+        clients.wait_for_answers_of(2, ANSWERS_OF_CHECKS)
+        (base_path / "3" / VERSION_FILE).write_text("max_batch_size { value: 7 }")
+        clients.wait_for_answers_of(3)
+
+
+def drop_with_file(model: BatchedModel, base_path: Path, version: int, text: str) -> None:
+    beside = drop(model.path, base_path, f"{version}.prepared")
+    (beside / VERSION_FILE).write_text(text)
+    let_settle(beside).rename(base_path / str(version))
+
+
+def test_file_of_a_version_needs_its_flag(start: StartServer, model: BatchedModel, base_path: Path):
+    server = start(enable_batching=True)
+    drop_with_file(model, base_path, 2, "not read")
+    server.wait_until_available("m", 2)
+
+
+def test_model_settings_turn_batching_on_and_off(
+    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+):
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        "[models.m.batching]\nenabled = true\nmax_batch_size = 4\nallowed_batch_sizes = [4]"
+    )
+    server = start(model_settings_file=str(settings), model_config_file_poll_wait_seconds=0.05)
+    assert sizes_under_load(server, model) == {4}
+    settings.write_text("[models.m.batching]\nenabled = false")
+    wait_for_log(server, "config_changed")
+    drop(model.path, base_path, 2)
+    server.wait_until_available("m", 2)
+    assert sizes_under_load(server, model, version=2) == {1}
+
+
+def test_wrong_parameters_stop_the_start(start: StartServer, tmp_path: Path):
+    path = parameters(tmp_path, "max_batch_size { value: 8 }\nbatch_size { value: 9 }")
+    with pytest.raises(Unavailable, match=rf"{path}: .* 2:1 : .*no field named \"batch_size\""):
+        start(enable_batching=True, batching_parameters_file=path)
