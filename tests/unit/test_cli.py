@@ -111,7 +111,11 @@ def test_cli_command_help_exits_zero(command: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--enable_batching"], "--enable_batching is refused"),
+        (["--prefer_tflite_model"], "--prefer_tflite_model is refused"),
+        (
+            ["--model_base_path=/m", "--batching_parameters_file=/b"],
+            "has no effect without --enable_batching",
+        ),
         (["--modl_name=m"], "did you mean --model_name"),
         ([], "give one of --model_base_path"),
         (["--model_config_file=/nowhere"], "/nowhere: cannot be read"),
