@@ -168,8 +168,9 @@ struct RestWorkers::State {
   std::shared_ptr<Job> TakeJob();
   // Sets `job` aside if the version that it names is awaited, so that no worker waits with it.
   bool TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle, Status* found);
-  bool IsDue(const Job& job, int64_t now_ns) const;  // needs `mutex`
-  void TakeDueAwaiting();                            // needs `mutex`
+  // True if `job` waits for no version any longer, whether one has come or not.
+  bool HasEndedWaiting(const Job& job, int64_t now_ns) const;  // needs `mutex`
+  void TakeDueAwaiting();                                      // needs `mutex`
   // Answers a request. `samples` gets the runs that the model's reservoir should take. Returns
   // nullopt if the request waits for a version.
   std::optional<EndedRequest> Answer(const std::shared_ptr<Job>& job,
@@ -259,18 +260,20 @@ std::optional<EndedRequest> RestWorkers::State::Answer(const std::shared_ptr<Job
   return answer;
 }
 
-bool RestWorkers::State::IsDue(const Job& job, int64_t now_ns) const {
+bool RestWorkers::State::HasEndedWaiting(const Job& job, int64_t now_ns) const {
   const int64_t end_ns = servable::AwaitEndNs(job.request.received_ns,
                                               options.first_version_wait_ns, job.run.deadline_ns);
-  return is_draining || job.cancellation.is_cancelled() || now_ns >= end_ns ||
-         job.awaited.HasCome();
+  return is_draining || job.cancellation.is_cancelled() || now_ns >= end_ns;
 }
 
 void RestWorkers::State::TakeDueAwaiting() {
   if (awaiting.empty()) return;
   const int64_t now_ns = base::MonotonicNs();
   const auto due = std::stable_partition(awaiting.begin(), awaiting.end(),
-                                         [&](const auto& job) { return !IsDue(*job, now_ns); });
+                                         [&](const auto& job) {
+                                           return !job->awaited.HasCome() &&
+                                                  !HasEndedWaiting(*job, now_ns);
+                                         });
   waiting.insert(waiting.end(), due, awaiting.end());
   awaiting.erase(due, awaiting.end());
   if (waiting.size() > 1) has_work.notify_all();
@@ -278,12 +281,14 @@ void RestWorkers::State::TakeDueAwaiting() {
 
 bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
                                   Status* found) {
-  // Looks up again, because a version may have come between the first look-up and the mark.
+  // Looks up again, because a version may have come between the first look-up and the mark. One that
+  // comes after the mark makes the job due as soon as it is set aside.
   job->awaited = map->MarkChange(job->request.model.name);
   *found = LookUp(job->request, map, handle);
   if (found->code() != Code::kUnavailable) return false;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (awaiting.size() >= kAwaitingCountMax || IsDue(*job, base::MonotonicNs())) return false;
+  if (awaiting.size() >= kAwaitingCountMax) return false;
+  if (HasEndedWaiting(*job, base::MonotonicNs())) return false;
   awaiting.push_back(job);
   return true;
 }

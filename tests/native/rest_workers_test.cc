@@ -132,6 +132,23 @@ TEST_F(RestWorkersTest, RequestsForAFirstVersionWaitWithoutAThread) {
   EXPECT_EQ(CountOf(late.entry->requests(), Method::kRestPredict, Code::kOk), 10);
 }
 
+// The version may come at any step of a request's first look-ups.
+TEST_F(RestWorkersTest, NoRequestMissesTheFirstVersionThatComesMeanwhile) {
+  constexpr int kModelCount = 300;
+  options_.first_version_wait_ns = kForeverNs;
+  Start();
+  for (int i = 0; i < kModelCount; ++i) {
+    const std::string name = "late-" + std::to_string(i);
+    map_.SetNotes(name, {"version 1 is loading", true, {}});
+    Scripted late(name, 1);
+    ASSERT_TRUE(workers_->Submit(Request(name)).ok());
+    base::SleepNs(i % 50 * 1'000);
+    ASSERT_TRUE(servable::PublishHighest(map_, late.entry).ok());
+    ASSERT_TRUE(TakeEnded(1)[0].status.ok()) << name;
+    ASSERT_TRUE(servable::RetireVersion(map_, name, 1).ok());
+  }
+}
+
 // While the worker that put it aside is busy, another worker watches it.
 TEST_F(RestWorkersTest, AFirstVersionIsSeenByTheWorkerThatIsFree) {
   options_.thread_count = 4;
