@@ -269,11 +269,9 @@ bool RestWorkers::State::HasEndedWaiting(const Job& job, int64_t now_ns) const {
 void RestWorkers::State::TakeDueAwaiting() {
   if (awaiting.empty()) return;
   const int64_t now_ns = base::MonotonicNs();
-  const auto due = std::stable_partition(awaiting.begin(), awaiting.end(),
-                                         [&](const auto& job) {
-                                           return !job->awaited.HasCome() &&
-                                                  !HasEndedWaiting(*job, now_ns);
-                                         });
+  const auto due = std::stable_partition(awaiting.begin(), awaiting.end(), [&](const auto& job) {
+    return !job->awaited.HasCome() && !HasEndedWaiting(*job, now_ns);
+  });
   waiting.insert(waiting.end(), due, awaiting.end());
   awaiting.erase(due, awaiting.end());
   if (waiting.size() > 1) has_work.notify_all();
@@ -281,8 +279,8 @@ void RestWorkers::State::TakeDueAwaiting() {
 
 bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
                                   Status* found) {
-  // Looks up again, because a version may have come between the first look-up and the mark. One that
-  // comes after the mark makes the job due as soon as it is set aside.
+  // Looks up again, because a version may have come between the first look-up and the mark. One
+  // that comes after the mark makes the job due as soon as it is set aside.
   job->awaited = map->MarkChange(job->request.model.name);
   *found = LookUp(job->request, map, handle);
   if (found->code() != Code::kUnavailable) return false;
