@@ -171,7 +171,12 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
 
 // Answers a request within the run of another one.
 bool RequestThreads::Company::AnswerWaiting(servable::BatchKey key, size_t bytes_max) {
-  const std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
+  std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
+  // A request that the network holds waits too, unless a thread is free for it.
+  if (call == nullptr && threads_.idle_count_.load(std::memory_order_relaxed) == 0) {
+    threads_.Look(&self_);
+    call = threads_.queue_.TakeFor(key, bytes_max);
+  }
   if (call == nullptr) return false;
   const HeldAnswers::Scope scope(&self_.answers);
   call->Read();
