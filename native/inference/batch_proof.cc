@@ -25,8 +25,10 @@ using tensor::TensorSpec;
 constexpr size_t kSamplesMax = 4;
 // The rows that are kept of one sample. A few show if rows depend on one another.
 constexpr int64_t kSampleRowsMax = 8;
-// The rows of the batches that are run.
-constexpr int64_t kBatchRows[] = {2, 4, 8, 16, 32, 64, 128, 256};
+// The rows of the first batch that is run. Each further one has twice the rows.
+constexpr int64_t kBatchRowsMin = 2;
+// The most rows of a batch that is run.
+constexpr int64_t kBatchRowsMax = 1024;
 // A sample is repeated with its numbers scaled, because equal rows hide that they are mixed.
 constexpr int kVariantCount = 4;
 
@@ -197,8 +199,7 @@ class Trial {
     if (!HasRows(samples_.front().result, CountOf(samples_.front()))) {
       return "an output does not have the rows of the inputs";
     }
-    for (const int64_t rows : kBatchRows) {
-      if (rows > servable_.settings().rows_max) break;
+    for (const int64_t rows : BatchRows()) {
       const auto run_ns = CompareBatch(rows);
       if (!run_ns.ok()) return run_ns.status().message();
       const int64_t ns_max = servable_.settings().run_ns_max;
@@ -212,6 +213,16 @@ class Trial {
     TensorList inputs;
     TensorList result;  // alone
   };
+
+  // Returns the rows of the batches to run: those that batches will have, as far as that is known.
+  std::vector<int64_t> BatchRows() const {
+    const servable::BatchSettings& settings = servable_.settings();
+    if (!settings.allowed_rows.empty()) return settings.allowed_rows;
+    std::vector<int64_t> all;
+    const int64_t rows_max = std::min(settings.rows_max, kBatchRowsMax);
+    for (int64_t rows = kBatchRowsMin; rows <= rows_max; rows *= 2) all.push_back(rows);
+    return all;
+  }
 
   static int64_t CountOf(const Sample& sample) { return *tensor::CountRows(sample.inputs); }
   static bool HasRows(const TensorList& result, int64_t rows) {

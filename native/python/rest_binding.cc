@@ -166,7 +166,10 @@ void RegisterEndedRequest(nb::module_& module) {
 
 void RegisterRest(nb::module_& module) {
   RegisterEndedRequest(module);
+  nb::class_<servable::WaitingRequests>(module, "WaitingRequests", nb::is_final());
   nb::class_<PyRestWorkers>(module, "RestWorkers", nb::is_final())
+      .def_prop_ro("waiting_requests",
+                   [](PyRestWorkers& self) { return self.workers().waiting_requests(); })
       .def("__init__", &MakeWorkers, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
            nb::arg("thread_count"), nb::arg("nice"), nb::arg("waiting_count_max"),
            nb::arg("body_bytes_max"), nb::arg("request_statistics"),

@@ -249,14 +249,15 @@ void RegisterBatching(nb::module_& module) {
       .def(
           "__init__",
           [](BatchSettings* self, int64_t rows_max, double run_seconds_max, bool splits,
-             std::vector<int64_t> allowed_rows, bool pads_inputs,
+             std::vector<int64_t> allowed_rows, bool pads_inputs, int64_t waiting_requests_max,
              std::shared_ptr<servable::BatchSlots> slots) {
-            new (self) BatchSettings{rows_max,    SecondsToNs(run_seconds_max),
-                                     splits,      std::move(allowed_rows),
-                                     pads_inputs, std::move(slots)};
+            new (self) BatchSettings{
+                rows_max,    SecondsToNs(run_seconds_max), splits,          std::move(allowed_rows),
+                pads_inputs, waiting_requests_max,         std::move(slots)};
           },
           nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
-          nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("slots").none());
+          nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("waiting_requests_max"),
+          nb::arg("slots").none());
   nb::class_<BatchFigures>(module, "BatchFigures", nb::is_final())
       .def_ro("run_count", &BatchFigures::run_count)
       .def_ro("request_count", &BatchFigures::request_count)

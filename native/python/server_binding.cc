@@ -151,6 +151,7 @@ void RegisterServer(nb::module_& module) {
             WithoutGil([&] { self.RemoveHealth(service); });
           },
           nb::arg("service"))
+      .def("share_batches_with", &Server::ShareBatchesWith, nb::arg("others"))
       .def(
           "pin_request_threads",
           [](Server& self, bool is_pinned) {

@@ -9,6 +9,7 @@
 
 #include "native/inference/model_spec.h"
 #include "native/metrics/request_recorder.h"
+#include "native/servable/batch_scope.h"
 #include "native/servable/routing.h"
 #include "native/tensor/run_context.h"
 
@@ -37,5 +38,9 @@ struct RestRequest {
   int64_t received_ns = 0;  // as of base::MonotonicNs, like the deadline
   int64_t deadline_ns = tensor::RunContext::kNoDeadline;
 };
+
+// Returns the key of the batches that a request may join, as its URL and the ends of its body show
+// it. A guess, as every key: the signature's name may stand elsewhere in the body.
+servable::BatchKey BatchKeyOf(const RestRequest& request);
 
 }  // namespace millpond::rest

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <mutex>
 #include <system_error>
@@ -21,21 +23,20 @@
 #include "native/base/share_scope.h"
 #include "native/base/trace_context.h"
 #include "native/inference/run_samples.h"
+#include "native/servable/batch_scope.h"
 
 namespace millpond::rest {
-namespace {
-
-using base::Code;
-using base::Status;
-
-// The smallest reply that is compressed. A shorter reply is one packet either way.
-constexpr size_t kGzipBytesMin = 1024;
 
 // A request from Submit to its end.
 struct Job {
   Job(uint64_t new_id, RestRequest taken, servable::Admission::Ticket its_ticket,
       const RestWorkersOptions& options)
-      : id(new_id), request(std::move(taken)), ticket(std::move(its_ticket)) {
+      : id(new_id),
+        request(std::move(taken)),
+        batch_key(servable::BatchingCount().load(std::memory_order_relaxed) == 0
+                      ? servable::kNoBatchKey
+                      : BatchKeyOf(request)),
+        ticket(std::move(its_ticket)) {
     run.deadline_ns = request.deadline_ns;
     run.is_cancelled = cancellation.flag();
     run.reply_bytes_max = options.reply_bytes_max;
@@ -44,11 +45,20 @@ struct Job {
 
   const uint64_t id;
   const RestRequest request;
+  const servable::BatchKey batch_key;
   servable::Admission::Ticket ticket;
   base::Cancellation cancellation;
   tensor::RunContext run;
   servable::AwaitedChange awaited;  // while it waits for a version
 };
+
+namespace {
+
+using base::Code;
+using base::Status;
+
+// The smallest reply that is compressed. A shorter reply is one packet either way.
+constexpr size_t kGzipBytesMin = 1024;
 
 Status CheckIsWanted(const Job& job) {
   if (job.cancellation.is_cancelled()) {
@@ -148,23 +158,39 @@ void OfferSpan(metrics::SpanBuffer* spans, const Job& job, const EndedRequest& e
   spans->Put(std::move(span));
 }
 
+// The requests among which a batch looks for its own, under the lock.
+constexpr size_t kLookedAtMax = 64;
+// The bytes that JSON takes for a byte of a tensor, more or less.
+constexpr size_t kJsonBytesPerByte = 4;
+// The time between two looks at the requests under way, at a stop.
+constexpr int64_t kIdlePollNs = 1'000'000;
+
 }  // namespace
 
-struct RestWorkers::State {
+struct RestWorkers::State final : servable::WaitingRequests {
   State(servable::ServingMap* serving_map, RestWorkersOptions given)
       : map(serving_map), options(std::move(given)) {
     if (options.statistics == nullptr) {
       options.statistics = std::make_shared<metrics::RequestStatistics>(base::MonotonicNs());
     }
   }
-  ~State() {
+  ~State() override {
     if (descriptor >= 0) close(descriptor);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  // servable::WaitingRequests: for the batches of workers, and of threads that answer gRPC. Their
+  // calls wait for no lock, except for a request whose version has just gone.
+  bool HasFreeThread() const override { return idle_count > 0; }
+  bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
+  bool AnswerAny(size_t bytes_max) override {
+    return AnswerWaiting(servable::kNoBatchKey, bytes_max);
+  }
+
   // The body of a worker thread.
   void Work();
+  void AnswerAndPost(const std::shared_ptr<Job>& job);
   std::shared_ptr<Job> TakeJob();
   // Sets `job` aside if the version that it names is awaited, so that no worker waits with it.
   bool TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle, Status* found);
@@ -178,7 +204,10 @@ struct RestWorkers::State {
   // Produces the reply's bytes on the version that the request reached.
   Status Serve(const Job& job, const servable::ServableHandle& handle, EndedRequest* ended,
                metrics::PhaseWatch* watch, inference::RunSamples* samples) const;
-  void Post(const std::shared_ptr<Job>& job, EndedRequest ended);
+  std::shared_ptr<Job> TakeFor(servable::BatchKey key, size_t bytes_max);
+  bool IsFull(servable::BatchKey key) const;                  // needs `mutex`
+  void SetWaitingCount() { waiting_count = waiting.size(); }  // needs `mutex`
+  void Post(Job* job, EndedRequest ended);
   Status Refuse(const RestRequest& request, Status status) const;
   void CancelAll();
   bool WaitUntilIdle(int64_t timeout_ns);
@@ -188,14 +217,18 @@ struct RestWorkers::State {
   int descriptor = -1;
   std::vector<std::thread> threads;
 
+  EndedRequests ended;
+  std::atomic<int64_t> unended_count{0};
+  std::atomic<int> idle_count{0};        // workers that wait for a request
+  std::atomic<size_t> waiting_count{0};  // of `waiting`
+
   std::mutex mutex;  // guards all below
   std::condition_variable has_work;
-  std::condition_variable is_idle;
   uint64_t last_id = 0;
   std::deque<std::shared_ptr<Job>> waiting;
   std::vector<std::shared_ptr<Job>> awaiting;  // wait for their model's first version
-  std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;  // includes awaiting and waiting
-  std::vector<EndedRequest> ended;
+  // Includes awaiting and waiting ones, and ended ones that the event loop has not taken yet.
+  std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;
   bool is_draining = false;  // requests no longer wait for a version
   bool is_closed = false;    // requests are refused
   bool is_stopped = false;   // workers end once nothing waits
@@ -207,6 +240,7 @@ std::shared_ptr<Job> RestWorkers::State::TakeJob() {
   // Also before each request, so that a server that is always busy still answers the requests that
   // waited.
   TakeDueAwaiting();
+  idle_count.fetch_add(1);
   while (!is_stopped && waiting.empty()) {
     if (awaiting.empty()) {
       has_work.wait(lock);
@@ -215,9 +249,11 @@ std::shared_ptr<Job> RestWorkers::State::TakeJob() {
     }
     TakeDueAwaiting();
   }
+  idle_count.fetch_sub(1);
   if (waiting.empty()) return nullptr;
   std::shared_ptr<Job> job = std::move(waiting.front());
   waiting.pop_front();
+  SetWaitingCount();
   // This worker may be busy for long, so another worker watches the awaiting requests meanwhile.
   if (!awaiting.empty()) has_work.notify_one();
   return job;
@@ -226,14 +262,48 @@ std::shared_ptr<Job> RestWorkers::State::TakeJob() {
 void RestWorkers::State::Work() {
   // A sandbox may refuse the nice value. The worker then runs at the usual priority.
   if (options.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options.nice);
-  while (const std::shared_ptr<Job> job = TakeJob()) {
-    inference::RunSamples samples;
-    std::optional<EndedRequest> answer = Answer(job, &samples);
-    if (!answer) continue;
-    const bool is_answered = answer->status.ok();
-    Post(job, std::move(*answer));
-    if (is_answered) samples.Give(base::MonotonicNs());
-  }
+  const servable::BatchScope batch_scope(this);
+  while (const std::shared_ptr<Job> job = TakeJob()) AnswerAndPost(job);
+}
+
+void RestWorkers::State::AnswerAndPost(const std::shared_ptr<Job>& job) {
+  inference::RunSamples samples;
+  std::optional<EndedRequest> answer = Answer(job, &samples);
+  if (!answer) return;
+  const bool is_answered = answer->status.ok();
+  Post(job.get(), std::move(*answer));
+  if (is_answered) samples.Give(base::MonotonicNs());
+}
+
+bool RestWorkers::State::AnswerWaiting(servable::BatchKey key, size_t bytes_max) {
+  const std::shared_ptr<Job> job = TakeFor(key, bytes_max);
+  if (job == nullptr) return false;
+  AnswerAndPost(job);
+  return true;
+}
+
+// Takes no request rather than wait for the lock.
+std::shared_ptr<Job> RestWorkers::State::TakeFor(servable::BatchKey key, size_t bytes_max) {
+  if (waiting_count == 0) return nullptr;
+  const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  if (!lock) return nullptr;
+  const auto end =
+      waiting.begin() + static_cast<std::ptrdiff_t>(std::min(waiting.size(), kLookedAtMax));
+  const auto found = std::find_if(waiting.begin(), end, [key](const auto& job) {
+    return key == servable::kNoBatchKey || job->batch_key == key;
+  });
+  if (found == end || (*found)->request.body.size() / kJsonBytesPerByte > bytes_max) return nullptr;
+  std::shared_ptr<Job> job = std::move(*found);
+  waiting.erase(found);
+  SetWaitingCount();
+  return job;
+}
+
+bool RestWorkers::State::IsFull(servable::BatchKey key) const {
+  return servable::WaitingLimit::IsReached(key, waiting.size(), [&] {
+    return std::count_if(waiting.begin(), waiting.end(),
+                         [key](const auto& job) { return job->batch_key == key; });
+  });
 }
 
 // The request is recorded, and the version released, before the answer is posted. So a client that
@@ -273,6 +343,7 @@ void RestWorkers::State::TakeDueAwaiting() {
     return !job->awaited.HasCome() && !HasEndedWaiting(*job, now_ns);
   });
   waiting.insert(waiting.end(), due, awaiting.end());
+  SetWaitingCount();
   awaiting.erase(due, awaiting.end());
   if (waiting.size() > 1) has_work.notify_all();
 }
@@ -307,17 +378,14 @@ Status RestWorkers::State::Serve(const Job& job, const servable::ServableHandle&
   return CompressReply(job, answer);
 }
 
-void RestWorkers::State::Post(const std::shared_ptr<Job>& job, EndedRequest answer) {
-  const std::lock_guard<std::mutex> lock(mutex);
+void RestWorkers::State::Post(Job* job, EndedRequest answer) {
   job->ticket = {};
-  in_flight.erase(job->id);
-  ended.push_back(std::move(answer));
-  if (ended.size() == 1) {
+  if (ended.Add(std::move(answer))) {
     // The reader takes all ended requests at once, so the eventfd's counter cannot be full.
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof(one));
   }
-  if (in_flight.empty()) is_idle.notify_all();
+  unended_count.fetch_sub(1);
 }
 
 Status RestWorkers::State::Refuse(const RestRequest& request, Status status) const {
@@ -335,9 +403,12 @@ void RestWorkers::State::CancelAll() {
 }
 
 bool RestWorkers::State::WaitUntilIdle(int64_t timeout_ns) {
-  std::unique_lock<std::mutex> lock(mutex);
-  return is_idle.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                          [this] { return in_flight.empty(); });
+  const int64_t begin_ns = base::MonotonicNs();
+  while (unended_count > 0) {
+    if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
+    base::SleepNs(kIdlePollNs);
+  }
+  return true;
 }
 
 RestWorkers::RestWorkers(servable::ServingMap* map, RestWorkersOptions options)
@@ -381,9 +452,14 @@ base::StatusOr<uint64_t> RestWorkers::Submit(RestRequest request) {
   }
   auto job = std::make_shared<Job>(++state_->last_id, std::move(request), std::move(ticket),
                                    state_->options);
+  if (state_->IsFull(job->batch_key)) {
+    return state_->Refuse(job->request, servable::WaitingLimit::Refusal());
+  }
   state_->in_flight.emplace(job->id, job);
+  state_->unended_count.fetch_add(1);
   const uint64_t id = job->id;
   state_->waiting.push_back(std::move(job));
+  state_->SetWaitingCount();
   state_->has_work.notify_one();
   return id;
 }
@@ -395,13 +471,15 @@ void RestWorkers::Cancel(uint64_t id) {
 }
 
 std::vector<EndedRequest> RestWorkers::TakeEnded() {
-  std::vector<EndedRequest> taken;
-  const std::lock_guard<std::mutex> lock(state_->mutex);
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = read(state_->descriptor, &count, sizeof(count));
-  taken.swap(state_->ended);
+  std::vector<EndedRequest> taken = state_->ended.TakeAll();
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  for (const EndedRequest& each : taken) state_->in_flight.erase(each.id);
   return taken;
 }
+
+std::shared_ptr<servable::WaitingRequests> RestWorkers::waiting_requests() const { return state_; }
 
 void RestWorkers::EndAwaiting() {
   const std::lock_guard<std::mutex> lock(state_->mutex);

@@ -11,22 +11,14 @@
 #include "native/base/status.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
-#include "native/rest/content_coding.h"
+#include "native/rest/ended_requests.h"
 #include "native/rest/rest_answer.h"
 #include "native/rest/rest_request.h"
 #include "native/servable/admission.h"
+#include "native/servable/batch_scope.h"
 #include "native/servable/serving_map.h"
 
 namespace millpond::rest {
-
-// The end of a request, for the event loop to send.
-struct EndedRequest {
-  uint64_t id = 0;
-  base::Status status;
-  RestReply reply;  // set if the status is OK; its body is in `coding`
-  ContentCoding coding = ContentCoding::kIdentity;
-  std::optional<servable::ServableId> reached;  // the version that answered, or refused
-};
 
 struct RestWorkersOptions {
   int thread_count = 2;
@@ -56,10 +48,11 @@ struct RestWorkersOptions {
 // Threads `rest-N` that answer requests over HTTP. So the event loop's thread only parses heads and
 // writes answers. It never waits for a model, and a worker never waits for Python.
 //
+// Requests that wait share runs if their signature is batched (servable::BatchScope).
+//
 // Thread: Submit, Cancel and TakeEnded may be called by any thread; the owner calls Start and
-// Shutdown. One mutex guards the waiting and the ended requests. It is held for nanoseconds, but
-// its holder may be a thread of low priority that has lost its core. So gRPC's threads never take
-// it.
+// Shutdown. One mutex guards the waiting requests. It is held for nanoseconds, but its holder may
+// be a thread of low priority that has lost its core. So gRPC's threads never wait for it.
 // Lifetime: the serving map outlives it. TakeEnded returns each request that Submit took exactly
 // once, with any outcome, unless Shutdown gave up on it.
 class RestWorkers {
@@ -87,6 +80,10 @@ class RestWorkers {
 
   // Returns the requests that have ended since the last call, without waiting.
   std::vector<EndedRequest> TakeEnded();
+
+  // The requests that wait for a worker, for the batches of other threads. A worker's nice value
+  // may be above theirs, so workers take no request of theirs.
+  std::shared_ptr<servable::WaitingRequests> waiting_requests() const;
 
   // Answers the requests that wait for the first version of their model. From now on, requests do
   // not wait for it.

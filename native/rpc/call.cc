@@ -368,6 +368,8 @@ void Call::RefuseForDelay() {
            " of its deadline; try again later, or use another server"});
 }
 
+void Call::RefuseForFullBatches() { Refuse(servable::WaitingLimit::Refusal()); }
+
 void Call::RefuseArriving(base::Code code) {
   if (method_ == nullptr) return;
   method_->handler->RecordRefusal(*this, code);

@@ -204,6 +204,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   size_t message_bytes() const { return static_cast<size_t>(message_bytes_); }
   // Instead of Run: ends the call with RESOURCE_EXHAUSTED, because it would wait too long.
   void RefuseForDelay();
+  void RefuseForFullBatches();
 
   // --- for handlers ---
 

@@ -25,8 +25,10 @@ constexpr int64_t kFade = 64;
 
 }  // namespace
 
-RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t max_count)
+RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
+                               std::shared_ptr<servable::WaitingRequests> others)
     : source_(source),
+      others_(std::move(others)),
       regular_count_(std::max<size_t>(regular_count, 1)),
       max_count_(std::max(max_count, regular_count_)),
       share_of_model_(std::max<size_t>(
@@ -125,7 +127,8 @@ void RequestThreads::QueueArrived(Thread* self, size_t from) {
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
     const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
     WakeIfWorth(*self);
-    for (const std::shared_ptr<Call>& call : refused) call->RefuseForDelay();
+    for (const std::shared_ptr<Call>& call : refused.too_late) call->RefuseForDelay();
+    for (const std::shared_ptr<Call>& call : refused.too_many) call->RefuseForFullBatches();
   }
   self->arrived.clear();
 }
@@ -154,6 +157,8 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
     self->call = call;
   }
   self->busy_since_ns.store(begin_ns);
+  self->taken_count = 1;
+  self->others_count = 0;
   call->Run();
   self->answers.Send();
   self->busy_since_ns.store(0);
@@ -169,15 +174,30 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
 }
 
+// A flood of the others must not make these requests wait, so each takes one of them along at most.
+bool RequestThreads::Company::AnswerOthers(servable::BatchKey key, size_t bytes_max) {
+  servable::WaitingRequests* const others = threads_.others_.get();
+  if (others == nullptr || self_.others_count >= self_.taken_count) return false;
+  if (others->HasFreeThread() || !others->AnswerWaiting(key, bytes_max)) return false;
+  self_.others_count += 1;
+  return true;
+}
+
 // Answers a request within the run of another one.
 bool RequestThreads::Company::AnswerWaiting(servable::BatchKey key, size_t bytes_max) {
-  std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
+  if (AnswerOwn(key, bytes_max)) return true;
   // A request that the network holds waits too, unless a thread is free for it.
-  if (call == nullptr && threads_.idle_count_.load(std::memory_order_relaxed) == 0) {
+  if (!HasFreeThread()) {
     threads_.Look(&self_);
-    call = threads_.queue_.TakeFor(key, bytes_max);
+    if (AnswerOwn(key, bytes_max)) return true;
   }
+  return AnswerOthers(key, bytes_max);
+}
+
+bool RequestThreads::Company::AnswerOwn(servable::BatchKey key, size_t bytes_max) {
+  const std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
   if (call == nullptr) return false;
+  self_.taken_count += 1;
   const HeldAnswers::Scope scope(&self_.answers);
   call->Read();
   call->Run();
@@ -188,7 +208,7 @@ bool RequestThreads::Company::AnswerWaiting(servable::BatchKey key, size_t bytes
 bool RequestThreads::Company::AnswerAny(size_t bytes_max) {
   self_.now_ns = base::MonotonicNs();
   if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
-  const bool is_answered = AnswerWaiting(servable::kNoBatchKey, bytes_max);
+  const bool is_answered = AnswerOwn(servable::kNoBatchKey, bytes_max);
   // The request within whose run this happens may go on for long.
   self_.answers.Send();
   return is_answered;

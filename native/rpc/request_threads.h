@@ -80,8 +80,9 @@ class RequestThreads {
   static constexpr size_t kWaitingPerThread = 2;
 
   // Borrows `source`. `regular_count` threads in the steady state; at most `max_count` run
-  // requests.
-  RequestThreads(EventSource* source, size_t regular_count, size_t max_count);
+  // requests. Batches also take some requests from `others`, which may be null.
+  RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
+                 std::shared_ptr<servable::WaitingRequests> others = nullptr);
   ~RequestThreads();
 
   void Start();
@@ -118,10 +119,14 @@ class RequestThreads {
   class Company final : public servable::WaitingRequests {
    public:
     Company(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
+    bool HasFreeThread() const override { return threads_.idle_count_ > 0; }
     bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
     bool AnswerAny(size_t bytes_max) override;
 
    private:
+    bool AnswerOwn(servable::BatchKey key, size_t bytes_max);
+    bool AnswerOthers(servable::BatchKey key, size_t bytes_max);
+
     RequestThreads& threads_;
     Thread& self_;
   };
@@ -150,6 +155,9 @@ class RequestThreads {
     // queue worth a wake-up. Not known yet: long.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
+    // The requests of the queue, and of the others, that were answered in the current run.
+    int64_t taken_count = 0;
+    int64_t others_count = 0;
   };
 
   void AddThread(Role role, size_t index);  // needs mutex_
@@ -171,6 +179,7 @@ class RequestThreads {
   size_t CountAble(int64_t now_ns, const Thread* except) const;  // needs mutex_
 
   EventSource* const source_;
+  const std::shared_ptr<servable::WaitingRequests> others_;
   const size_t regular_count_;
   const size_t max_count_;
   const size_t share_of_model_;  // threads that long runs of one model may take

@@ -8,17 +8,20 @@ namespace millpond::rpc {
 
 using Calls = std::vector<std::shared_ptr<Call>>;
 
-Calls RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns) {
-  Calls refused;
+RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns) {
+  Refused refused;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto call = begin; call != end; ++call) {
-    if (IsTooLate(**call, now_ns)) {
-      refused.push_back(std::move(*call));
+    if (IsTooMany(**call)) {
+      refused.too_many.push_back(std::move(*call));
+    } else if (IsTooLate(**call, now_ns)) {
+      refused.too_late.push_back(std::move(*call));
     } else {
       Push(std::move(*call), now_ns);
     }
   }
-  refused_count_.fetch_add(static_cast<int64_t>(refused.size()), std::memory_order_relaxed);
+  refused_count_.fetch_add(static_cast<int64_t>(refused.too_late.size()),
+                           std::memory_order_relaxed);
   return refused;
 }
 
@@ -33,6 +36,15 @@ bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
   const int64_t deadline_ns = call.run_context().deadline_ns;
   if (deadline_ns == tensor::RunContext::kNoDeadline) return false;
   return ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
+}
+
+bool RunQueue::IsTooMany(const Call& call) const {
+  const servable::BatchKey key = call.batch_key();
+  return servable::WaitingLimit::IsReached(key, queue_.size(), [&] {
+    return std::count_if(queue_.begin(), queue_.end(), [key](const Waiting& waiting) {
+      return waiting.call->batch_key() == key;
+    });
+  });
 }
 
 int64_t RunQueue::ExpectedWaitNs(int64_t now_ns) const {

@@ -43,10 +43,16 @@ class RunQueue {
   // A queue of fewer than `short_count` requests is short.
   explicit RunQueue(size_t short_count) : short_count_(short_count) {}
 
-  // Adds requests, the oldest first. Returns those that are refused, for Call::RefuseForDelay.
-  std::vector<std::shared_ptr<Call>> Add(std::vector<std::shared_ptr<Call>>::iterator begin,
-                                         std::vector<std::shared_ptr<Call>>::iterator end,
-                                         int64_t now_ns);
+  // The requests that were refused.
+  struct Refused {
+    std::vector<std::shared_ptr<Call>> too_late;  // for Call::RefuseForDelay
+    std::vector<std::shared_ptr<Call>> too_many;  // for Call::RefuseForFullBatches
+  };
+
+  // Adds requests, the oldest first, unless they would wait too long, or as many of their key wait
+  // as may (servable::WaitingLimit).
+  Refused Add(std::vector<std::shared_ptr<Call>>::iterator begin,
+              std::vector<std::shared_ptr<Call>>::iterator end, int64_t now_ns);
   // Adds a request that was in the queue before. The queue does not refuse it.
   void AddAgain(std::shared_ptr<Call> call, int64_t now_ns);
   // Returns the oldest request whose model may run now; null if there is none.
@@ -64,6 +70,7 @@ class RunQueue {
   size_t size() const { return size_.load(); }
   // True if any model may not run now.
   bool holds_back() const { return holds_back_.load(); }
+  // The requests that would have waited too long.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
  private:
@@ -73,6 +80,7 @@ class RunQueue {
   };
 
   bool IsTooLate(const Call& call, int64_t now_ns) const;  // needs mutex_
+  bool IsTooMany(const Call& call) const;                  // needs mutex_
   int64_t ExpectedWaitNs(int64_t now_ns) const;            // needs mutex_
   void Push(std::shared_ptr<Call> call, int64_t now_ns);   // needs mutex_
 

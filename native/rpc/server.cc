@@ -176,6 +176,7 @@ struct Server::State {
 
   const std::shared_ptr<Wire> wire = std::make_shared<Wire>();
   Network network{wire};
+  std::shared_ptr<servable::WaitingRequests> others;  // null: none
   std::optional<RequestThreads> threads;
   // Set when `threads` run: a load that began before the server listens may want them pinned.
   std::atomic<bool> has_started{false};
@@ -254,6 +255,10 @@ Server::~Server() {
   if (!state_->has_ended) (void)state_.release();
 }
 
+void Server::ShareBatchesWith(std::shared_ptr<servable::WaitingRequests> others) {
+  state_->others = std::move(others);
+}
+
 base::Status Server::Start() {
   if (state_->has_drained || !state_->wire->methods.empty()) {
     return base::FailedPrecondition("the server was started before; make another");
@@ -262,7 +267,7 @@ base::Status Server::Start() {
   MILLPOND_RETURN_IF_ERROR(
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
   state_->threads.emplace(&state_->network, ThreadCount(state_->options),
-                          MaxThreadCount(state_->options));
+                          MaxThreadCount(state_->options), state_->others);
   state_->wire->calls.threads = &*state_->threads;
   state_->threads->Start();
   state_->has_started = true;

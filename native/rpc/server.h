@@ -18,6 +18,7 @@
 #include "native/rpc/reflection_service.h"
 #include "native/rpc/wire_limits.h"
 #include "native/servable/admission.h"
+#include "native/servable/batch_scope.h"
 #include "native/servable/serving_map.h"
 #include "native/tensor/tensor_codec.h"
 
@@ -76,6 +77,9 @@ class Server {
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
+
+  // From Start on, batches also take requests from `others`, a queue of another protocol.
+  void ShareBatchesWith(std::shared_ptr<servable::WaitingRequests> others);
 
   // Listens and serves. UNAVAILABLE if an address cannot be bound. Once.
   base::Status Start();

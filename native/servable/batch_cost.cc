@@ -28,6 +28,7 @@ BatchCost::BatchCost(int64_t rows_max, int64_t run_ns_max)
     : rows_max_(std::max<int64_t>(rows_max, 1)),
       run_ns_max_(run_ns_max),
       joined_rows_max_(std::min<int64_t>(rows_max_, 2)),
+      joined_rows_beside_free_(1),
       run_rows_max_(rows_max_) {}
 
 void BatchCost::Record(int64_t rows, int64_t run_ns) {
@@ -62,17 +63,21 @@ void BatchCost::Fit() {
   const double row_ns = is_line ? std::max((sum_w * sum_xy - sum_x * sum_y) / spread, 0.0) : 0;
   const double fixed_ns = std::max((sum_y - row_ns * sum_x) / sum_w, 0.0);
   double in_time = INFINITY;
-  double worth = INFINITY;
+  double rows_of_fixed_cost = INFINITY;
   if (row_ns > 0) {
     if (run_ns_max_ > 0) in_time = (static_cast<double>(run_ns_max_) - fixed_ns) / row_ns;
-    worth = fixed_ns * kWorthShare / row_ns;
+    rows_of_fixed_cost = fixed_ns / row_ns;
   } else if (run_ns_max_ > 0 && fixed_ns > static_cast<double>(run_ns_max_)) {
     in_time = 1;
   }
   const int64_t known_rows = 2 * largest_rows_;
   run_rows_max_.store(Bounded(in_time, rows_max_), std::memory_order_relaxed);
-  joined_rows_max_.store(std::min(Bounded(std::min(in_time, worth), rows_max_), known_rows),
-                         std::memory_order_relaxed);
+  const auto worth = [&](int64_t share) {
+    const double rows = rows_of_fixed_cost * static_cast<double>(share - 1);
+    return std::min(Bounded(std::min(in_time, rows), rows_max_), known_rows);
+  };
+  joined_rows_max_.store(worth(kWorthShare), std::memory_order_relaxed);
+  joined_rows_beside_free_.store(worth(kWorthShareBesideFree), std::memory_order_relaxed);
 }
 
 }  // namespace millpond::servable

@@ -23,6 +23,9 @@ class BatchCost {
   // A batch is worth extending until its fixed cost is this part of its run: from there on it only
   // makes its requests wait.
   static constexpr int64_t kWorthShare = 16;
+  // The same while another thread is free. A batch of twice the rows takes longer than two batches
+  // side by side by the time of these rows, and saves no more than the fixed cost.
+  static constexpr int64_t kWorthShareBesideFree = 2;
 
   // `rows_max` is the most rows of a run. `run_ns_max` is the time that a run should take at most;
   // 0: any.
@@ -31,8 +34,11 @@ class BatchCost {
   void Record(int64_t rows, int64_t run_ns);
 
   // The rows up to which joining requests is worth it: within rows_max and run_ns_max, and no more
-  // than twice the rows of the largest run yet, whose cost nobody knows. At least 1.
-  int64_t joined_rows_max() const { return joined_rows_max_.load(std::memory_order_relaxed); }
+  // than twice the rows of the largest run yet: the cost of more is unknown. At least 1.
+  int64_t joined_rows_max(bool is_thread_free) const {
+    return (is_thread_free ? joined_rows_beside_free_ : joined_rows_max_)
+        .load(std::memory_order_relaxed);
+  }
   // The rows that a run may have within rows_max and run_ns_max, as far as that is known. At least
   // 1.
   int64_t run_rows_max() const { return run_rows_max_.load(std::memory_order_relaxed); }
@@ -51,6 +57,7 @@ class BatchCost {
   std::array<Class, 24> classes_;
   int64_t largest_rows_ = 0;
   std::atomic<int64_t> joined_rows_max_;
+  std::atomic<int64_t> joined_rows_beside_free_;
   std::atomic<int64_t> run_rows_max_;
 };
 

@@ -1,6 +1,10 @@
 #include "native/servable/batch_scope.h"
 
+#include <algorithm>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
 
 #include "native/tensor/signature.h"
 
@@ -11,6 +15,21 @@ namespace {
 constexpr std::string_view kSeveralSignatures = "\x01several";
 
 thread_local BatchScope* current_scope = nullptr;
+
+std::mutex limits_mutex;
+// The limits of each key, the last one last; guarded by limits_mutex.
+std::map<BatchKey, std::vector<int64_t>>& Limits() {
+  static std::map<BatchKey, std::vector<int64_t>> limits;
+  return limits;
+}
+std::atomic<int64_t> smallest_limit{INT64_MAX};
+
+// Needs limits_mutex.
+void FindSmallestLimit() {
+  int64_t smallest = INT64_MAX;
+  for (const auto& [key, limits] : Limits()) smallest = std::min(smallest, limits.back());
+  smallest_limit.store(smallest, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -33,6 +52,37 @@ BatchScope::BatchScope(WaitingRequests* waiting) : waiting_(waiting), outer_(cur
 BatchScope::~BatchScope() { current_scope = outer_; }
 
 BatchScope* BatchScope::Current() { return current_scope; }
+
+WaitingLimit::WaitingLimit(BatchKey key, int64_t waiting_max)
+    : key_(key), waiting_max_(waiting_max) {
+  if (waiting_max_ == 0) return;
+  const std::lock_guard<std::mutex> lock(limits_mutex);
+  Limits()[key_].push_back(waiting_max_);
+  FindSmallestLimit();
+}
+
+WaitingLimit::~WaitingLimit() {
+  if (waiting_max_ == 0) return;
+  const std::lock_guard<std::mutex> lock(limits_mutex);
+  const auto own = Limits().find(key_);
+  own->second.erase(std::find(own->second.begin(), own->second.end(), waiting_max_));
+  if (own->second.empty()) Limits().erase(own);
+  FindSmallestLimit();
+}
+
+int64_t WaitingLimit::Of(BatchKey key) {
+  const std::lock_guard<std::mutex> lock(limits_mutex);
+  const auto found = Limits().find(key);
+  return found == Limits().end() ? INT64_MAX : found->second.back();
+}
+
+base::Status WaitingLimit::Refusal() {
+  return {base::Code::kUnavailable,
+          "as many requests of this signature wait for a batch as may (max_enqueued_batches); try "
+          "again later, or use another server"};
+}
+
+int64_t WaitingLimit::smallest() { return smallest_limit.load(std::memory_order_relaxed); }
 
 std::atomic<int64_t>& BatchingCount() {
   static std::atomic<int64_t> count{0};

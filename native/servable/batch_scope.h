@@ -3,7 +3,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+
+#include "native/base/status.h"
 
 namespace millpond::servable {
 
@@ -26,6 +29,8 @@ BatchKey BatchKeyOfSeveral(std::string_view model_name);
 class WaitingRequests {
  public:
   virtual ~WaitingRequests() = default;
+  // True if another thread is free to answer what waits. A guess: it may be stale.
+  virtual bool HasFreeThread() const = 0;
   // Answers the oldest waiting request of `key`, from start to end, on the calling thread. Returns
   // false if none waits, or if its message is longer than `bytes_max`.
   virtual bool AnswerWaiting(BatchKey key, size_t bytes_max) = 0;
@@ -50,7 +55,9 @@ class WaitingRequests {
 // whose message is too long for the batch is not fetched.
 //
 // While a thread runs a batch, further requests are read by others and queue. The thread that is
-// free next takes them all as one batch. So batches grow with the load by themselves.
+// free next takes them all as one batch. So batches grow with the load by themselves. As long as
+// another thread is free, a batch stays short (BatchCost::joined_rows_max): two threads with half
+// the rows each are done earlier than one with all.
 //
 // Thread: one scope for each thread that answers requests; on its stack.
 class BatchScope {
@@ -80,5 +87,38 @@ class BatchScope {
 // The number of BatchingServables with a signature that is batched. If it is 0, no key need be
 // made.
 std::atomic<int64_t>& BatchingCount();
+
+// Limits how many requests of a key may wait, in all queues of the process: a key is not more
+// than a guess, and queues know no versions. While the object lives, `waiting_max` holds for `key`;
+// of several limits of one key, as in a swap, the last one holds.
+class WaitingLimit {
+ public:
+  // No limit if `waiting_max` is 0.
+  WaitingLimit(BatchKey key, int64_t waiting_max);
+  ~WaitingLimit();
+  WaitingLimit(const WaitingLimit&) = delete;
+  WaitingLimit& operator=(const WaitingLimit&) = delete;
+
+  // Returns true if `key` has a limit that `waiting_count`, the length of a queue, may have
+  // reached. `count_of_key` counts the queue's requests of the key, and is called only if needed.
+  template <typename CountOfKey>
+  static bool IsReached(BatchKey key, size_t waiting_count, const CountOfKey& count_of_key) {
+    const auto count = static_cast<int64_t>(waiting_count);
+    if (key == kNoBatchKey || count < smallest()) return false;
+    const int64_t limit = Of(key);
+    return count >= limit && count_of_key() >= limit;
+  }
+  // Returns the status of a request that is refused because the limit is reached.
+  static base::Status Refusal();
+
+ private:
+  // The limit of a key; INT64_MAX if it has none.
+  static int64_t Of(BatchKey key);
+  // The smallest limit of all keys. Wait-free, for the usual case that no queue is that long.
+  static int64_t smallest();
+
+  const BatchKey key_;
+  const int64_t waiting_max_;
+};
 
 }  // namespace millpond::servable

@@ -67,7 +67,10 @@ void BatchSlots::Give() {
 // One signature, or the runs of several signatures at once.
 struct BatchingServable::State {
   State(std::string its_name, BatchKey its_key, const BatchSettings& settings)
-      : name(std::move(its_name)), key(its_key), cost(settings.rows_max, settings.run_ns_max) {}
+      : name(std::move(its_name)),
+        key(its_key),
+        waiting_limit(its_key, settings.waiting_requests_max),
+        cost(settings.rows_max, settings.run_ns_max) {}
   ~State() {
     if (is_on) BatchingCount().fetch_sub(1);
   }
@@ -82,6 +85,7 @@ struct BatchingServable::State {
 
   const std::string name;
   const BatchKey key;
+  const WaitingLimit waiting_limit;
   BatchCost cost;
   BatchStatistics statistics;
   std::atomic<bool> is_on{false};
@@ -124,7 +128,7 @@ class OpenBatch {
   // Adds a run if it does the same and its rows fit. `own` is the batch that it would begin.
   bool TryAdd(const OpenBatch& own, Member* member, int64_t now_ns) {
     if (has_run_ || !own.DoesTheSame(*this)) return false;
-    if (rows_ + member->rows > state_.cost.joined_rows_max()) return false;
+    if (rows_ + member->rows > state_.cost.joined_rows_max(/*is_thread_free=*/false)) return false;
     if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
     const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
     if (!(layout == layout_)) {
@@ -136,7 +140,9 @@ class OpenBatch {
     rows_ += member->rows;
     return true;
   }
-  int64_t rows_left() const { return state_.cost.joined_rows_max() - rows_; }
+  int64_t rows_left(bool is_thread_free) const {
+    return state_.cost.joined_rows_max(is_thread_free) - rows_;
+  }
 
   // Runs all members, and sets the status and the results of each.
   void Run();
@@ -362,8 +368,10 @@ void BatchingServable::Fetch(BatchScope* scope, OpenBatch* batch, const Member& 
   scope->depth_ += 1;
   // Twice the bytes of the tensors: a message may spell its numbers out.
   const auto row_bytes = static_cast<size_t>(2 * tensor::CountBytes(member.inputs) / member.rows);
-  while (!batch->has_run() && batch->rows_left() > 0) {
-    const size_t bytes_max = kEnvelopeBytes + row_bytes * static_cast<size_t>(batch->rows_left());
+  while (!batch->has_run()) {
+    const int64_t rows_left = batch->rows_left(scope->waiting_->HasFreeThread());
+    if (rows_left <= 0) break;
+    const size_t bytes_max = kEnvelopeBytes + row_bytes * static_cast<size_t>(rows_left);
     if (!scope->waiting_->AnswerWaiting(batch->state().key, bytes_max)) break;
   }
   scope->depth_ -= 1;
@@ -428,12 +436,14 @@ std::vector<SignatureBatching> BatchingServable::Batching() const {
   std::vector<SignatureBatching> all;
   for (const auto& state : states_) {
     const std::lock_guard<std::mutex> lock(state->mutex);
-    all.push_back({state->name, state->is_on, state->refusal, state->cost.joined_rows_max(),
+    all.push_back({state->name, state->is_on, state->refusal,
+                   state->cost.joined_rows_max(/*is_thread_free=*/false),
                    state->statistics.Figures()});
   }
   const BatchFigures joint = joint_state_->statistics.Figures();
   if (joint.run_count > 0) {
-    all.push_back({"", true, "", joint_state_->cost.joined_rows_max(), joint});
+    all.push_back(
+        {"", true, "", joint_state_->cost.joined_rows_max(/*is_thread_free=*/false), joint});
   }
   return all;
 }

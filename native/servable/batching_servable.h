@@ -43,6 +43,8 @@ struct BatchSettings {
   std::vector<int64_t> allowed_rows;
   // Inputs that differ in their dimensions after the first are padded with zeros.
   bool pads_inputs = false;
+  // The most requests of a signature that may wait for a thread; 0: any.
+  int64_t waiting_requests_max = 0;
   std::shared_ptr<BatchSlots> slots;  // null: any number of batches at the same time
 };
 
@@ -51,7 +53,7 @@ struct SignatureBatching {
   std::string signature;
   bool is_on = false;
   std::string refusal;          // why it is off; "" if it is on
-  int64_t joined_rows_max = 0;  // BatchCost
+  int64_t joined_rows_max = 0;  // BatchCost, while all threads are busy
   BatchFigures figures;
 };
 

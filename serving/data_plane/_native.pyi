@@ -426,6 +426,7 @@ class BatchSettings:
         splits: bool,
         allowed_rows: Sequence[int],
         pads_inputs: bool,
+        waiting_requests_max: int,
         slots: BatchSlots | None,
     ) -> None:
         """Makes the settings.
@@ -433,7 +434,9 @@ class BatchSettings:
         A batch has at most `rows_max` rows, and takes about `run_seconds_max` at most (0: any). If
         `splits`, a larger request is run in pieces. `allowed_rows` are the rows that a batch may
         have, ascending: it is padded to the next of them; empty: any. If `pads_inputs`, inputs that
-        differ in their dimensions after the first are padded with zeros or empty strings.
+        differ in their dimensions after the first are padded with zeros or empty strings. If
+        `waiting_requests_max` requests of a signature wait for a thread (0: any number), further
+        ones are refused with UNAVAILABLE.
         """
 
 @final
@@ -987,6 +990,10 @@ class EndedRestRequest:
         """The version that was reached, also by a request that failed there."""
 
 @final
+class WaitingRequests:
+    """The requests of `RestWorkers` that wait for a thread."""
+
+@final
 class RestWorkers:
     """Threads `rest-N` that answer requests over HTTP, so that the event loop never waits for a
     model.
@@ -1022,6 +1029,10 @@ class RestWorkers:
 
     def start(self) -> None:
         """Starts the threads. Call it once. Raises RESOURCE_EXHAUSTED if no descriptor is left."""
+
+    @property
+    def waiting_requests(self) -> WaitingRequests:
+        """The requests that wait for a worker, for `GrpcServer.share_batches_with`."""
 
     @property
     def ended_descriptor(self) -> int:
@@ -1160,6 +1171,9 @@ class GrpcServer:
 
     def remove_health(self, service: str) -> None:
         """Removes a service name. Check then answers NOT_FOUND, and watchers get SERVICE_UNKNOWN."""
+
+    def share_batches_with(self, others: WaitingRequests) -> None:
+        """Lets batches also take some requests over HTTP. Call it before `start`."""
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         """Pins each request thread to a core of its own, or unpins all of them. Returns False, and

@@ -47,6 +47,7 @@ class Batching:
             splits=settings.splits_large_requests,
             allowed_rows=settings.allowed_batch_sizes,
             pads_inputs=settings.pads_variable_length_inputs,
+            waiting_requests_max=settings.max_enqueued_batches * settings.max_batch_size,
             slots=self._slots_of(name, settings),
         )
         return settings_object

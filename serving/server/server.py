@@ -252,6 +252,7 @@ class Server:
             clock=self._clock,
         )
         self._rest_workers = http_parts.make_rest_workers(self._foundation, requests=self._requests)
+        self._grpc.share_batches_with(self._rest_workers.waiting_requests)
         self._rest_bridge = http_parts.make_rest_bridge(
             self._foundation, workers=self._rest_workers, cores=self._cores
         )

@@ -23,8 +23,16 @@ class RestClient:
         self, method: str, path: str, body: object = None, **headers: str
     ) -> tuple[int, Any, http.client.HTTPMessage]:
         """Returns status, document and headers."""
+        self.send(method, path, body, **headers)
+        return self.receive()
+
+    def send(self, method: str, path: str, body: object = None, **headers: str) -> None:
+        """Sends a request, for `receive` to return its answer."""
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         self._connection.request(method, path, content, headers)
+
+    def receive(self) -> tuple[int, Any, http.client.HTTPMessage]:
+        """Returns status, document and headers of the answer to the request that was sent."""
         response = self._connection.getresponse()
         answer = response.read()
         if response.headers.get("content-encoding") == "gzip":

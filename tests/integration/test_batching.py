@@ -26,6 +26,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.rest_clients import RestClient
 from tests.integration.steady_clients import SteadyThreads
 
 CLIENT_COUNT = 16
@@ -266,6 +267,47 @@ def test_version_has_its_own_file(
         clients.wait_for_answers_of(2, ANSWERS_OF_CHECKS)
         (base_path / "3" / VERSION_FILE).write_text("max_batch_size { value: 7 }")
         clients.wait_for_answers_of(3)
+
+
+def bursts_over_http(server: ModelServer) -> None:
+    """Sends a row on each of many connections at once, again and again, and checks the answers."""
+    clients = [RestClient(server) for _ in range(CLIENT_COUNT)]
+    for _ in range(ANSWERS_OF_CHECKS // CLIENT_COUNT):
+        for number, client in enumerate(clients):
+            client.send("POST", "/v1/models/m:predict", {"instances": [[number, 0.5, 1]]})
+        for number, client in enumerate(clients):
+            status, document, _ = client.receive()
+            assert (status, document) == (200, {"predictions": [number + 1.5]})
+
+
+def test_requests_over_http_are_batched(start: StartServer, model: BatchedModel, base_path: Path):
+    server = start(enable_batching=True, rest_api_num_threads=1)
+    sizes: set[int] = set()
+    for version in range(1, VERSION_COUNT + 1):
+        if version > 1:
+            drop(model.path, base_path, version)
+            server.wait_until_available("m", version)
+        bursts_over_http(server)
+        model.take_runs()
+        bursts_over_http(server)
+        sizes = model.take_runs()
+        if max(sizes) > 1:
+            return
+    raise AssertionError(f"no batches with any version: {sizes}")
+
+
+def test_more_requests_than_may_wait_are_refused(start: StartServer, tmp_path: Path):
+    text = "max_batch_size { value: 1 } max_enqueued_batches { value: 2 }"
+    server = start(enable_batching=True, batching_parameters_file=parameters(tmp_path, text))
+    request = predict_request("m", {"x": np.ones((1, 3), np.float32)})
+    with caller_to(server.target) as caller:
+        calls = [caller.start_predict(request) for _ in range(64)]
+        errors = [call.exception() for call in calls]
+        refused = [error for error in errors if error is not None]
+        assert 0 < len(refused) < len(errors)
+        assert {error.code() for error in refused} == {grpc.StatusCode.UNAVAILABLE}
+        assert "max_enqueued_batches" in refused[0].details()
+        assert is_right(array(caller.predict(request).outputs["y"]), np.full(1, 3))
 
 
 def drop_with_file(model: BatchedModel, base_path: Path, version: int, text: str) -> None:

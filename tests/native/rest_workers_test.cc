@@ -16,6 +16,7 @@
 
 #include "native/base/clock.h"
 #include "native/servable/admission.h"
+#include "native/servable/batch_scope.h"
 #include "native/servable/serving_map.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/scripted_servable.h"
@@ -162,6 +163,97 @@ TEST_F(RestWorkersTest, AFirstVersionIsSeenByTheWorkerThatIsFree) {
   Scripted late("late", 1);
   ASSERT_TRUE(servable::PublishHighest(map_, late.entry).ok());
   EXPECT_EQ(TakeEnded(1)[0].reached->name, "late");
+}
+
+// While the object lives, requests get the keys of their batches.
+class BatchingOn {
+ public:
+  BatchingOn() { servable::BatchingCount().fetch_add(1); }
+  ~BatchingOn() { servable::BatchingCount().fetch_sub(1); }
+  BatchingOn(const BatchingOn&) = delete;
+  BatchingOn& operator=(const BatchingOn&) = delete;
+};
+
+// A batch on the test's thread takes requests that wait for the only worker.
+class WaitingForTheWorker : public RestWorkersTest {
+ protected:
+  WaitingForTheWorker() {
+    options_.thread_count = 1;
+    Start();
+    EXPECT_TRUE(workers_->Submit(Request("held")).ok());
+    gate_.WaitForArrivals(1);
+    waiting_ = workers_->waiting_requests();
+  }
+
+  const BatchingOn batching_;
+  std::shared_ptr<servable::WaitingRequests> waiting_;
+};
+
+TEST_F(WaitingForTheWorker, ABatchAnswersTheOldestRequestOfItsKey) {
+  const servable::BatchKey key = servable::BatchKeyOf("m", "");
+  EXPECT_FALSE(waiting_->HasFreeThread());
+  EXPECT_FALSE(waiting_->AnswerWaiting(key, 1'000));
+  ASSERT_TRUE(workers_->Submit(Request("held")).ok());
+  const auto first = workers_->Submit(Request("m", "first"));
+  const auto second = workers_->Submit(Request("m", "second"));
+  ASSERT_TRUE(waiting_->AnswerWaiting(key, 1'000));
+  const std::vector<EndedRequest> ended = TakeEnded(1);
+  EXPECT_EQ(ended[0].id, first.value());
+  EXPECT_EQ(ended[0].reply.body.view(), "first");
+  EXPECT_TRUE(waiting_->AnswerWaiting(key, 1'000));
+  EXPECT_EQ(TakeEnded(1)[0].id, second.value());
+}
+
+TEST_F(WaitingForTheWorker, ABatchTakesNoRequestOfAnotherKeyOrLength) {
+  const std::string body = "{\"signature_name\": \"other\", \"instances\": [1, 2, 3]}";
+  ASSERT_TRUE(workers_->Submit(Request("m", body)).ok());
+  EXPECT_FALSE(waiting_->AnswerWaiting(servable::BatchKeyOf("m", ""), 1'000));
+  EXPECT_FALSE(waiting_->AnswerWaiting(servable::BatchKeyOf("m", "other"), 2));
+  EXPECT_TRUE(waiting_->AnswerWaiting(servable::BatchKeyOf("m", "other"), 1'000));
+  EXPECT_EQ(TakeEnded(1)[0].reply.body.view(), body);
+}
+
+TEST_F(WaitingForTheWorker, MoreOfASignatureThanMayWaitAreRefused) {
+  const servable::WaitingLimit limit(servable::BatchKeyOf("m", ""), 2);
+  ASSERT_TRUE(workers_->Submit(Request("held")).ok());
+  ASSERT_TRUE(workers_->Submit(Request("m")).ok());
+  ASSERT_TRUE(workers_->Submit(Request("m")).ok());
+  const auto refused = workers_->Submit(Request("m"));
+  EXPECT_EQ(refused.status().code(), Code::kUnavailable);
+  EXPECT_NE(refused.status().message().find("max_enqueued_batches"), std::string::npos);
+  EXPECT_TRUE(workers_->Submit(Request("held")).ok());
+  EXPECT_EQ(CountOf(statistics_->Unmatched("m"), Method::kRestPredict, Code::kUnavailable), 1);
+}
+
+// Threads of both kinds take requests, and the event loop takes their ends, all at once.
+TEST_F(RestWorkersTest, EachRequestEndsOnceHoweverManyThreadsTakeThem) {
+  constexpr int kRequestCount = 2'000;
+  const BatchingOn batching;
+  options_.thread_count = 2;
+  options_.waiting_count_max = kRequestCount;
+  Start();
+  const auto waiting = workers_->waiting_requests();
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> takers;
+  for (int i = 0; i < 2; ++i) {
+    takers.emplace_back([&] {
+      while (!is_over) {
+        if (!waiting->AnswerWaiting(servable::BatchKeyOf("m", ""), 1'000))
+          std::this_thread::yield();
+      }
+    });
+  }
+  std::set<uint64_t> ids;
+  for (int i = 0; i < kRequestCount; ++i) ids.insert(workers_->Submit(Request("m")).value());
+  for (const EndedRequest& ended : TakeEnded(kRequestCount)) {
+    EXPECT_TRUE(ended.status.ok());
+    EXPECT_EQ(ids.erase(ended.id), 1U);
+  }
+  is_over = true;
+  for (std::thread& taker : takers) taker.join();
+  EXPECT_TRUE(ids.empty());
+  EXPECT_TRUE(workers_->Shutdown(0));
+  EXPECT_TRUE(workers_->TakeEnded().empty());
 }
 
 TEST_F(RestWorkersTest, BusyServerAnswersRequestsThatWaitedForAVersion) {

@@ -54,7 +54,7 @@ class RunQueueTest : public ::testing::Test {
   // Returns true if the queue takes the request.
   bool Add(const std::string& timeout, const std::string& model = "m") {
     std::vector<std::shared_ptr<Call>> calls = {NewCall(model, timeout)};
-    return queue_.Add(calls.begin(), calls.end(), now_ns_).empty();
+    return queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
   }
   std::string TakeModel() {
     const std::shared_ptr<Call> call = queue_.Take(now_ns_);
@@ -136,7 +136,7 @@ TEST_F(RunQueueTest, ShortQueueRefusesNothing) {
   RunQueue queue(2);
   const auto add = [&] {
     std::vector<std::shared_ptr<Call>> calls = {NewCall("m", "1S")};
-    return queue.Add(calls.begin(), calls.end(), now_ns_).empty();
+    return queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
   };
   ASSERT_TRUE(add());
   now_ns_ += 900 * kMs;
@@ -209,7 +209,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
       if (choice < 4) {
         std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "")};
         added[model].push_back(calls[0].get());
-        EXPECT_TRUE(queue.Add(calls.begin(), calls.end(), now_ns_).empty());
+        EXPECT_TRUE(queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
       } else if (choice < 7) {
         take();
       } else {

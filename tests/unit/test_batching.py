@@ -38,6 +38,7 @@ def test_settings_reach_the_data_plane(tmp_path: Path):
         splits_large_requests=False,
         allowed_batch_sizes=(8, 64),
         pads_variable_length_inputs=True,
+        max_enqueued_batches=5,
         num_batch_threads=3,
     )
     assert make(settings).of_version("m", AS_FLAG, tmp_path) == {
@@ -46,6 +47,7 @@ def test_settings_reach_the_data_plane(tmp_path: Path):
         "splits": False,
         "allowed_rows": (8, 64),
         "pads_inputs": True,
+        "waiting_requests_max": 5 * 64,
         "slots": [3],
     }
 

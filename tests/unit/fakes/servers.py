@@ -54,6 +54,7 @@ class FakeGrpcServer:
         self.health: dict[str, bool] = {}
         self.log: list[str] = []
         self.pins: list[bool] = []
+        self.batch_partners: list[object] = []
         self.options: dict[str, object] = {}
         self.finishes_in_time = True
         self._start_error = start_error
@@ -91,6 +92,9 @@ class FakeGrpcServer:
 
     def remove_health(self, service: str) -> None:
         del self.health[service]
+
+    def share_batches_with(self, others: object) -> None:
+        self.batch_partners.append(others)
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         self.pins.append(is_pinned)
@@ -145,6 +149,7 @@ class FakeRestWorkers:
         self.refusal: Exception | None = None
         self.log: list[str] = []
         self.is_awaiting_ended = False
+        self.waiting_requests = object()
         self._ended: list[FakeEndedRequest] = []
         self._descriptor = -1
 
