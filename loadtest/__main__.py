@@ -15,6 +15,7 @@
     stops      servers that are stopped under load: no request is lost
     overload   the answers of a server that gets more than it can do
     turns      servers of any command, compared in short turns
+    saturation highest rates of servers of any command, and their latencies at shares of that
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
@@ -44,6 +45,7 @@ from loadtest.commands.p999 import P999
 from loadtest.commands.plain_run import NULL, RUN
 from loadtest.commands.queues import QUEUES
 from loadtest.commands.rest import REST
+from loadtest.commands.saturation import SATURATION
 from loadtest.commands.soak import SOAK
 from loadtest.commands.start import START
 from loadtest.commands.stops import STOPS
@@ -70,6 +72,7 @@ COMMANDS: Mapping[str, Command] = {
     "stops": STOPS,
     "overload": OVERLOAD,
     "turns": TURNS,
+    "saturation": SATURATION,
     "p999": P999,
     "transports": TRANSPORT,
     "queues": QUEUES,

@@ -14,6 +14,9 @@ from loadtest.plan.ctr_load import OUTPUTS, CtrLoad
 from loadtest.plan.presets import PRESETS
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
+# The generator gives up on a closed loop after 25 s.
+_TURN_SECONDS_MAX = 10
+
 PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -72,6 +75,14 @@ def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def turn_seconds(text: str) -> float:
+    """Returns the length of a closed loop's turn. Raises ArgumentTypeError if it is too long."""
+    seconds = positive(text)
+    if seconds > _TURN_SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is above {_TURN_SECONDS_MAX}; use more rounds")
+    return seconds
 
 
 def host_and_port(text: str) -> str:
