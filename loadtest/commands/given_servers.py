@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
+from loadtest.commands.options import Arguments
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.shell_server import ShellServer, filled_in, free_port
 from serving.base.clock import Clock
@@ -36,6 +37,18 @@ def server_command(text: str) -> tuple[str, str]:
     if "{port}" not in command:
         raise argparse.ArgumentTypeError(
             f"the command of '{name}' lacks {{port}}, the gRPC port that it must listen on"
+        )
+    return name, command
+
+
+def swapping_command(text: str) -> tuple[str, str]:
+    """Returns the result of `server_command`. Raises ArgumentTypeError also without {base}, because
+    versions come and go there.
+    """
+    name, command = server_command(text)
+    if "{base}" not in command:
+        raise argparse.ArgumentTypeError(
+            f"the command of '{name}' lacks {{base}}, the base path that it must look for versions in"
         )
     return name, command
 
@@ -84,6 +97,17 @@ def add_servers_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FLAGS",
         help="a server: this checkout's own one with these flags, of which there may be none; may be "
         "repeated and mixed with --command",
+    )
+
+
+def add_command_option(parser: Arguments) -> None:
+    """Adds `--command` for one server of any make whose versions are swapped."""
+    parser.add_argument(
+        "--command",
+        type=swapping_command,
+        metavar="[NAME=]CMD",
+        help="the server instead of Millpond: any server of the PredictionService, by a shell command "
+        f"with {PLACEHOLDERS}",
     )
 
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.processor_time import CoreShares
-from loadtest.measure.scenario import Setup, SwapRun
+from loadtest.measure.scenario import SwapRun
 from loadtest.measure.segments import SegmentedRun, SegmentT
+from loadtest.measure.setup import Setup
 from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import Span, SwapSpans
 from loadtest.measure.turns import Turn

@@ -8,6 +8,7 @@ from loadtest.commands.given_servers import (
     server_command,
     server_commands,
     server_flags,
+    swapping_command,
     this_command,
 )
 from serving.base.errors import InvalidConfig
@@ -43,6 +44,13 @@ def test_malformed_command_is_refused(text: str, words: str):
     with pytest.raises(argparse.ArgumentTypeError) as error:
         server_command(text)
     assert words in str(error.value)
+
+
+def test_swapping_command_needs_base_path():
+    text = "mine=serve {port} {base}"
+    assert swapping_command(text) == server_command(text)
+    with pytest.raises(argparse.ArgumentTypeError, match=r"the command of 'mine' lacks \{base\}"):
+        swapping_command("mine=serve {port}")
 
 
 def test_flags_are_of_this_checkouts_server():
