@@ -15,6 +15,8 @@
     stops      servers that are stopped under load: no request is lost
     overload   the answers of a server that gets more than it can do
     turns      servers of any command, compared in short turns
+    saturation highest rates of servers of any command, and their latencies at shares of that
+    peers      LitServe, BentoML, Ray Serve and FastAPI, each in its own virtual environment
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
@@ -41,9 +43,11 @@ from loadtest.commands.neighbour import NEIGHBOUR
 from loadtest.commands.options import Command
 from loadtest.commands.overload import OVERLOAD
 from loadtest.commands.p999 import P999
+from loadtest.commands.peers import PEERS_COMMAND
 from loadtest.commands.plain_run import NULL, RUN
 from loadtest.commands.queues import QUEUES
 from loadtest.commands.rest import REST
+from loadtest.commands.saturation import SATURATION
 from loadtest.commands.soak import SOAK
 from loadtest.commands.start import START
 from loadtest.commands.stops import STOPS
@@ -70,6 +74,8 @@ COMMANDS: Mapping[str, Command] = {
     "stops": STOPS,
     "overload": OVERLOAD,
     "turns": TURNS,
+    "saturation": SATURATION,
+    "peers": PEERS_COMMAND,
     "p999": P999,
     "transports": TRANSPORT,
     "queues": QUEUES,

@@ -1,4 +1,6 @@
-"""`ablation`: measures every preset in turn, several times, to show the effect of each step."""
+"""`ablation`: measures every preset in turn, several times, to show the effect of each step. Servers
+of any make may be rows too.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -7,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
+from loadtest.commands.given_servers import PLACEHOLDERS, swapping_command
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -14,14 +17,17 @@ from loadtest.commands.options import (
     picture_file,
     setup_of,
 )
+from loadtest.commands.swap_command import print_unknown
 from loadtest.drive.demo_model import DemoModel, demo_directory, prepare_model
 from loadtest.measure.saturation import at_share_of_saturation
-from loadtest.measure.scenario import Say, Setup, SwapRun, measure, repeats_of
+from loadtest.measure.scenario import Say, SwapRun, measure, repeats_of
+from loadtest.measure.setup import Setup
 from loadtest.plan.presets import PRESETS
 from loadtest.report.plot import check_can_plot, plot_runs
 from loadtest.report.report import swap_report
 from loadtest.report.tables import cores_line, exit_status, generator_line, number, write_json
 from serving.base.clock import Clock, SystemClock
+from serving.base.errors import InvalidConfig
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +36,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         choices=PRESETS,
         action="append",
         metavar="NAME",
-        help="only this preset; may be given several times; default: all presets",
+        help="only this preset; may be given several times; default: all presets, or only millpond "
+        "beside a --command",
+    )
+    parser.add_argument(
+        "--command",
+        dest="servers",
+        type=swapping_command,
+        action="append",
+        default=[],
+        metavar="[NAME=]CMD",
+        help="a further row: any server of the PredictionService, by a shell command with "
+        f"{PLACEHOLDERS}; may be given several times",
     )
     add_load_options(parser, default_rate=300)
     add_swap_options(parser)
@@ -40,24 +57,41 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     check_can_plot(parsed.plot)
     clock, console = SystemClock(), Console()
+    commands = rows(parsed.preset, parsed.servers)
     with demo_directory(parsed.models) as directory:
         exports = prepare_model(directory, parsed.table_rows, console.print)
         setups = {
             name: at_share_of_saturation(
-                setup_of(parsed, name), parsed.saturation, exports, clock, console.print
+                setup_of(parsed, name, command=command),
+                *(parsed.saturation, exports, clock, console.print),
             )
-            for name in parsed.preset or PRESETS
+            for name, command in commands.items()
         }
         runs = interleaved(setups, parsed.repeats, exports, clock, console.print)
     reports = {name: swap_report(setups[name], runs[name]) for name in setups}
     console.print(ablation_table(reports))
     for name, report in reports.items():
-        console.print(f"{name}: {PRESETS[name].summary}")
+        console.print(f"{name}: {setups[name].summary}", markup=False)
         console.print(f"  {generator_line(report['generator'])}", soft_wrap=True)
         console.print(f"  {cores_line(report['cores_used'])}", soft_wrap=True)
+        print_unknown(report, console)
     write_json(parsed.json, {"presets": reports})
-    plot_runs(parsed.plot, {name: runs[name][0] for name in setups})
+    titles = {f"{name}: {setup.summary}": runs[name][0] for name, setup in setups.items()}
+    plot_runs(parsed.plot, titles)
     return max(exit_status(report) for report in reports.values())
+
+
+def rows(
+    presets: Sequence[str] | None, servers: Sequence[tuple[str, str]]
+) -> Mapping[str, str | None]:
+    """Returns the shell command of each row, None for a preset. Raises InvalidConfig if a name is
+    given twice.
+    """
+    names = [*(presets or (["millpond"] if servers else PRESETS)), *(name for name, _ in servers)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidConfig(f"two rows would have the name '{name}'; use --command NAME=CMD")
+    return dict.fromkeys(names) | dict(servers)
 
 
 def interleaved(
@@ -80,7 +114,7 @@ def ablation_table(reports: Mapping[str, Mapping[str, Any]]) -> Table:
     and the cost of the first swap alone.
     """
     table = Table(
-        Column("preset", no_wrap=True),
+        Column("server", no_wrap=True),
         *("steady p99 / p999 ms", "swap p99 / p999 ms", "ratio p99 / p999"),
         *("first swap p99 / max ms", "resident MB", "lost"),
         title="effect of each step",

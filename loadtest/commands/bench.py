@@ -20,21 +20,21 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.commands.given_servers import add_command_option
 from loadtest.commands.options import Command
 from loadtest.drive.checked_sender import checked_sender
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
-from loadtest.drive.first_answer import wait_for_answer
 from loadtest.drive.traffic import Traffic
 from loadtest.measure import h2load
+from loadtest.measure.bench_server import BenchServers, bench_servers
 from loadtest.measure.latency import TooFewRequests, percentile_ms
-from loadtest.measure.swaps import check_all_succeeded
+from loadtest.measure.process_memory import resident_mb
 from serving.base.clock import SystemClock, seconds_since
 from serving.base.errors import Unavailable
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
 from serving.commands.ctr_request import predict_request
 from serving.server.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
-from serving.server.model_server import ModelServer
 
 # The count of requests that one run sends, by rows of a request: some seconds each.
 _REQUEST_COUNTS = {1: 60_000, 100: 20_000}
@@ -43,9 +43,6 @@ _CEILING_REQUEST_COUNTS = {1: 20_000, 100: 5_000}
 _COLD_REQUEST_COUNT = 1_000
 _SWAP_TIMEOUT_SECONDS = 120
 _SWAP_RATE_PER_SECOND = 200
-_START_TIMEOUT_SECONDS = 60
-# The pause between two tries to get a first answer, which is the error of the figure.
-_TRY_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -77,68 +74,68 @@ class SwapFigure:
 
 def _run(parsed: argparse.Namespace) -> int:
     console = Console()
+    name, command = parsed.command or ("millpond", None)
     with demo_directory(parsed.directory) as directory:
         model = prepare_model(directory, parsed.rows, console.print)
-        start_seconds = [start_to_first_answer(model) for _ in range(parsed.repeats)]
-        throughput = [throughput_figure(model, r, parsed.repeats) for r in _REQUEST_COUNTS]
-        swaps = swap_figure(model, parsed.rows, parsed.swaps)
+        servers = bench_servers(model, command, SystemClock())
+        start_seconds = [start_to_first_answer(servers) for _ in range(parsed.repeats)]
+        throughput = [throughput_figure(servers, model, r, parsed.repeats) for r in _REQUEST_COUNTS]
+        swaps = swap_figure(servers, model, parsed.rows, parsed.swaps)
+    console.print(f"server: {name}", highlight=False)
     _print(console, start_seconds, throughput, swaps)
     if parsed.json:
-        parsed.json.write_text(json.dumps(_as_json(start_seconds, throughput, swaps), indent=2))
+        report = {"server": name, "command": command, **_as_json(start_seconds, throughput, swaps)}
+        parsed.json.write_text(json.dumps(report, indent=2))
     return 1 if swaps.failed_count or swaps.wrong_count else 0
 
 
-def start_to_first_answer(model: DemoModel) -> float:
-    """Returns the seconds from the exec of `millpond serve` to the first answer to a Predict
-    call.
-    """
+def start_to_first_answer(servers: BenchServers) -> float:
+    """Returns the seconds from the exec of the server to the first answer to a Predict call."""
     clock = SystemClock()
-    request = predict_request(MODEL_NAME, request_inputs(0, 1))
+    request = predict_request(MODEL_NAME, request_inputs(0, 1)).SerializeToString()
     started_ns = clock.now_ns()
-    with _server(model) as server:
-        wait_for_answer(
-            server.target,
-            request.SerializeToString(),
-            clock,
-            timeout_seconds=_START_TIMEOUT_SECONDS,
-            pause_seconds=_TRY_SECONDS,
-        )
+    with servers() as server:
+        server.wait_for_answer(request)
         return seconds_since(clock, started_ns)
 
 
-def throughput_figure(model: DemoModel, rows: int, repeats: int) -> ThroughputFigure:
+def throughput_figure(
+    servers: BenchServers, model: DemoModel, rows: int, repeats: int
+) -> ThroughputFigure:
     """Measures h2load against a server and the model without a server in turn. Raises
     Unavailable.
     """
     message = predict_request(MODEL_NAME, request_inputs(0, rows)).SerializeToString()
     runs, ceilings = [], []
     for _ in range(repeats):
-        with _server(model) as server:
-            server.wait_until_available(MODEL_NAME)
-            h2load.drive(server.target, message, _COLD_REQUEST_COUNT)
-            runs.append(h2load.drive(server.target, message, _REQUEST_COUNTS[rows]))
-            server.stop()
-            # h2load does not read gRPC's status, so the version's own counts are checked.
-            check_all_succeeded(server.events(), _COLD_REQUEST_COUNT + _REQUEST_COUNTS[rows])
+        with servers() as server:
+            server.wait_for_answer(message)
+            counts = (_COLD_REQUEST_COUNT, _REQUEST_COUNTS[rows])
+            each = [(count, h2load.drive(server.target, message, count)) for count in counts]
+            server.check_answered(message, each)
+        runs.append(each[-1][1])
         ceilings.append(_ceiling(model, rows))
     return ThroughputFigure(rows, h2load.median_throughput(runs), statistics.median(ceilings))
 
 
-def swap_figure(model: DemoModel, table_rows: int, swap_count: int) -> SwapFigure:
+def swap_figure(
+    servers: BenchServers, model: DemoModel, table_rows: int, swap_count: int
+) -> SwapFigure:
     """Swaps versions 1 and 2 in turn under load, `swap_count` times. Raises Unavailable."""
-    resident_mb = []
-    with _server(model) as server, grpc.insecure_channel(server.target) as channel:
-        server.wait_until_available(MODEL_NAME, 1, _SWAP_TIMEOUT_SECONDS)
+    clock, resident_mbs = SystemClock(), list[float]()
+    request = predict_request(MODEL_NAME, request_inputs(0, 1)).SerializeToString()
+    with servers() as server, grpc.insecure_channel(server.target) as channel:
+        server.wait_for_answer(request)
         traffic = Traffic(
             checked_sender(PredictionServiceStub(channel), 10, table_rows),
             rate_per_second=_SWAP_RATE_PER_SECOND,
             thread_count=8,
-            clock=SystemClock(),
+            clock=clock,
         )
         with traffic:
             for swap in range(swap_count):
                 _swap(model, traffic, to_version=2 if swap % 2 == 0 else 1)
-                resident_mb.append(_resident_mb(server.process_id))
+                resident_mbs.append(resident_mb(server.process_ids(), clock))
             if swap_count % 2:
                 _swap(model, traffic, to_version=1)
     outcomes = traffic.outcomes()
@@ -148,8 +145,8 @@ def swap_figure(model: DemoModel, table_rows: int, swap_count: int) -> SwapFigur
         failed_count=sum(outcome.answer is None for outcome in outcomes),
         wrong_count=sum(o.answer is not None and not o.answer.is_right for o in outcomes),
         p999_ms=_p999_ms([outcome.latency_ns for outcome in outcomes]),
-        resident_mb_after_5=resident_mb[min(4, len(resident_mb) - 1)],
-        resident_mb_at_end=resident_mb[-1],
+        resident_mb_after_5=resident_mbs[min(4, len(resident_mbs) - 1)],
+        resident_mb_at_end=resident_mbs[-1],
     )
 
 
@@ -159,12 +156,6 @@ def _swap(model: DemoModel, traffic: Traffic, *, to_version: int) -> None:
     else:
         model.remove(2)
     traffic.wait_for_answer_from(to_version, _SWAP_TIMEOUT_SECONDS)
-
-
-def _server(model: DemoModel) -> ModelServer:
-    return ModelServer(
-        model_name=MODEL_NAME, base_path=model.base_path, file_system_poll_wait_seconds=0.1
-    )
 
 
 def _ceiling(model: DemoModel, rows: int) -> float:
@@ -180,11 +171,6 @@ def _ceiling(model: DemoModel, rows: int) -> float:
     if result.returncode != 0:
         raise Unavailable(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
     return float(result.stdout)
-
-
-def _resident_mb(process_id: int) -> float:
-    pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _p999_ms(latencies_ns: Sequence[int]) -> float | None:
@@ -235,6 +221,7 @@ def _as_json(
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_command_option(parser)
     parser.add_argument("--directory", type=Path, help="keep the exported versions here")
     parser.add_argument("--rows", type=int, default=DEFAULT_TABLE_ROWS, help="rows of each table")
     parser.add_argument("--swaps", type=int, default=100)

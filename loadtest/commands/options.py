@@ -4,15 +4,19 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.version_series import WARM_UP_MODES
-from loadtest.measure.scenario import Setup
 from loadtest.measure.segments import SegmentedLoad
+from loadtest.measure.setup import Setup
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import OUTPUTS, CtrLoad
 from loadtest.plan.presets import PRESETS
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
+
+# The generator gives up on a closed loop after 25 s.
+_TURN_SECONDS_MAX = 10
 
 PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -72,6 +76,14 @@ def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def turn_seconds(text: str) -> float:
+    """Returns the length of a closed loop's turn. Raises ArgumentTypeError if it is too long."""
+    seconds = positive(text)
+    if seconds > _TURN_SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is above {_TURN_SECONDS_MAX}; use more rounds")
+    return seconds
 
 
 def host_and_port(text: str) -> str:
@@ -162,8 +174,16 @@ def add_swap_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def setup_of(parsed: argparse.Namespace, preset: str, reloaded: str = MODEL_NAME) -> Setup:
-    """Returns the setup from the options of `add_load_options` and `add_swap_options`."""
+def setup_of(
+    parsed: argparse.Namespace,
+    preset: str,
+    reloaded: str = MODEL_NAME,
+    command: str | None = None,
+) -> Setup:
+    """Returns the setup from the options of `add_load_options` and `add_swap_options`.
+
+    With a shell command, `preset` is the name of its server.
+    """
     return Setup(
         preset=preset,
         loaded=MODEL_NAME,
@@ -177,6 +197,7 @@ def setup_of(parsed: argparse.Namespace, preset: str, reloaded: str = MODEL_NAME
         arrivals=parsed.arrivals,
         warm_up=parsed.warm_up,
         output_filter=tuple(parsed.output_filter or ()),
+        command=command,
     )
 
 
@@ -211,7 +232,15 @@ def segmented_of(
     )
 
 
-def add_preset_option(parser: argparse.ArgumentParser) -> None:
+class Arguments(Protocol):
+    """An ArgumentParser, or a group of its arguments."""
+
+    def add_argument(self, *names: str, **options: Any) -> Any:
+        """See argparse."""
+        ...
+
+
+def add_preset_option(parser: Arguments) -> None:
     """Adds the option for the server's preset."""
     parser.add_argument(
         "--preset",

@@ -167,7 +167,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         client = stack.enter_context(Client(server.admin_target))
         dice, is_tight = random.Random(setup.seed), setup.memory_versions > 0
         world = World(series, files, client, clock, dice, unfit, is_tight)
-        watch = stack.enter_context(MemoryWatch(server.process_id, clock))
+        watch = stack.enter_context(MemoryWatch([server.process_id], clock))
         with Generator(_plan(load, setup), server.target) as generator:
             live(world, setup.minutes, lambda: _load_count(server.events()) >= setup.load_count_min)
             last = come_to_rest(world)

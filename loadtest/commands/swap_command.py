@@ -1,4 +1,4 @@
-"""`swap`: swaps the model of a server of a preset under load, and shows the clients' figures."""
+"""`swap`: swaps the model of a server under load, and shows the clients' figures."""
 
 import argparse
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from loadtest.commands.given_servers import add_command_option
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -32,7 +33,9 @@ from serving.base.clock import SystemClock
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_preset_option(parser)
+    server = parser.add_mutually_exclusive_group()
+    add_preset_option(server)
+    add_command_option(server)
     add_load_options(parser, default_rate=300)
     add_swap_options(parser)
     parser.add_argument("--plot", type=picture_file, metavar="FILE.png", help="latency over time")
@@ -41,10 +44,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     check_can_plot(parsed.plot)
     clock, console = SystemClock(), Console()
+    name, command = parsed.command or (parsed.preset, None)
     with demo_directory(parsed.models) as directory:
         exports = prepare_model(directory, parsed.table_rows, console.print)
         setup = at_share_of_saturation(
-            setup_of(parsed, parsed.preset), parsed.saturation, exports, clock, console.print
+            setup_of(parsed, name, command=command),
+            *(parsed.saturation, exports, clock, console.print),
         )
         runs = [
             measure(one, exports, clock, console.print) for one in repeats_of(setup, parsed.repeats)
@@ -52,12 +57,12 @@ def _run(parsed: argparse.Namespace) -> int:
     report = swap_report(setup, runs)
     print_swap_report(report, console)
     write_json(parsed.json, report)
-    plot_runs(parsed.plot, {setup.preset: runs[0]})
+    plot_runs(parsed.plot, {f"{name}: {setup.summary}": runs[0]})
     return exit_status(report)
 
 
 def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
-    """Prints the tables of one preset."""
+    """Prints the tables of one server, and what it does not report."""
     title = f"{report['preset']}, {report['rate_per_second']:g} requests/s"
     rows = {**report["windows"], "first swap": report["first_swap"]}
     console.print(latency_table(title, rows))
@@ -69,13 +74,21 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
         f"p99 {number(report['ratio_p99_swap_over_steady_all'])}, "
         f"p999 {number(report['ratio_p999_swap_over_steady_all'])}"
     )
-    console.print(server_swaps_line(report["server_swaps_median"]))
+    if report["server_swaps"]:
+        console.print(server_swaps_line(report["server_swaps_median"]))
     memory = report["memory"]
     resident = ", ".join(f"{k} {number(v, 0)}" for k, v in memory["resident_mb"].items())
     console.print(f"resident MB: {resident}", highlight=False)
     console.print(generator_line(report["generator"]))
     console.print(cores_line(report["cores_used"]))
     print_answers(report, console)
+    print_unknown(report, console)
+
+
+def print_unknown(report: Mapping[str, Any], console: Console) -> None:
+    """Prints a line for each thing that the server does not report."""
+    for sentence in report["unknown"]:
+        console.print(f"{report['preset']}: {sentence}", highlight=False)
 
 
 def server_swaps_line(shown: Mapping[str, Any]) -> str:
@@ -93,4 +106,4 @@ def server_swaps_line(shown: Mapping[str, Any]) -> str:
     )
 
 
-SWAP = Command("a server of a preset whose model is swapped under load", _add_options, _run)
+SWAP = Command("a server whose model is swapped under load", _add_options, _run)

@@ -79,8 +79,8 @@ class ShellServer:
         """
         return group_process_ids(self._started().pid)
 
-    def wait_until_ready(self, request: bytes) -> None:
-        """Waits until a serialized PredictRequest is answered with OK.
+    def wait_until_ready(self, request: bytes, pause_seconds: float = _POLL_SECONDS) -> None:
+        """Waits until a serialized PredictRequest is answered with OK, trying again after a pause.
 
         Raises Unavailable, with the end of the log, after 60 s or if the command ends first.
         """
@@ -90,9 +90,16 @@ class ShellServer:
                 request,
                 self._clock,
                 timeout_seconds=_READY_SECONDS,
-                pause_seconds=_POLL_SECONDS,
-                check=self._check_running,
+                pause_seconds=pause_seconds,
+                check=self._check_started,
             )
+        except Unavailable as error:
+            raise self.failure(str(error)) from None
+
+    def check_running(self) -> None:
+        """Raises Unavailable, with the end of the log, if its command has ended."""
+        try:
+            self._check_started()
         except Unavailable as error:
             raise self.failure(str(error)) from None
 
@@ -102,7 +109,7 @@ class ShellServer:
         tail = "".join(f"\n  {line}" for line in lines)
         return Unavailable(f"server '{self._name}': {reason}; the end of its log:{tail}")
 
-    def _check_running(self) -> None:
+    def _check_started(self) -> None:
         status = self._started().poll()
         if status is not None:
             raise Unavailable(f"its command ended with status {status}")

@@ -23,11 +23,15 @@ _TIMEOUT_SECONDS = 120
 
 @dataclass(frozen=True)
 class Throughput:
-    """The figures of h2load. Latencies are from sending to the last byte, in closed loop."""
+    """The figures of h2load. Latencies are from sending to the last byte, in closed loop.
+
+    `data_bytes` are those of all DATA frames that were received.
+    """
 
     requests_per_second: float
     p50_ms: float
     p99_ms: float
+    data_bytes: int
 
 
 def median_throughput(runs: list[Throughput]) -> Throughput:
@@ -36,6 +40,7 @@ def median_throughput(runs: list[Throughput]) -> Throughput:
         statistics.median(run.requests_per_second for run in runs),
         statistics.median(run.p50_ms for run in runs),
         statistics.median(run.p99_ms for run in runs),
+        round(statistics.median(run.data_bytes for run in runs)),
     )
 
 
@@ -78,9 +83,18 @@ def parse(report: str, log: str) -> Throughput:
     """
     rate = re.search(r"finished in .*?, ([\d.]+) req/s", report)
     failed = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report)
-    if rate is None or failed is None or any(int(count) for count in failed.groups()[1:]):
+    data = re.search(r"traffic: .*\((\d+)\) data", report)
+    if (
+        rate is None
+        or failed is None
+        or data is None
+        or any(int(count) for count in failed.groups()[1:])
+    ):
         raise Unavailable(f"h2load's requests failed; its report:\n{report}")
     latencies_ns = logged_latencies_ns(log)
     return Throughput(
-        float(rate[1]), percentile_ms(latencies_ns, 500), percentile_ms(latencies_ns, 990)
+        float(rate[1]),
+        percentile_ms(latencies_ns, 500),
+        percentile_ms(latencies_ns, 990),
+        int(data[1]),
     )

@@ -1,7 +1,7 @@
 """The resident memory of a process, over time."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,27 @@ def resident(process_id: int, clock: Clock) -> Resident | None:
     return parse(text, clock.now_ns())
 
 
+def resident_of_all(process_ids: Iterable[int], clock: Clock) -> Resident | None:
+    """Returns the resident memory of the processes that live, together; None if all have ended.
+
+    Memory that they share counts for each.
+    """
+    each = [one for number in process_ids if (one := resident(number, clock)) is not None]
+    if not each:
+        return None
+    return Resident(
+        each[-1].at_ns,
+        sum(one.total_bytes for one in each),
+        sum(one.anonymous_bytes for one in each),
+    )
+
+
+def resident_mb(process_ids: Iterable[int], clock: Clock) -> float:
+    """Returns the megabytes of `resident_of_all`; 0 if all processes have ended."""
+    found = resident_of_all(process_ids, clock)
+    return found.total_bytes / 1e6 if found is not None else 0.0
+
+
 def parse(status: str, at_ns: int) -> Resident | None:
     """Parses the text of /proc/PID/status; returns None if the process has released its memory."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -43,12 +64,14 @@ def parse(status: str, at_ns: int) -> Resident | None:
 
 
 class MemoryWatch:
-    """Samples a process's memory inside `with`, on its own thread: 20 times a second, 50 µs
+    """Samples the memory of processes inside `with`, on its own thread: 20 times a second, 50 µs
     each.
     """
 
-    def __init__(self, process_id: int, clock: Clock, period_seconds: float = 0.05) -> None:
-        self._process_id = process_id
+    def __init__(
+        self, process_ids: Sequence[int], clock: Clock, period_seconds: float = 0.05
+    ) -> None:
+        self._process_ids = process_ids
         self._clock = clock
         self._period_seconds = period_seconds
         self._lock = threading.Lock()
@@ -82,7 +105,7 @@ class MemoryWatch:
         self._thread.wake()
 
     def _take(self) -> None:
-        sample = resident(self._process_id, self._clock)
+        sample = resident_of_all(self._process_ids, self._clock)
         if sample is None:
             self._thread.stop()
             return

@@ -6,7 +6,6 @@ request finds its rows in the caches, and a program that takes less of the cores
 server: 80 % of h2load's figure was more than this machine's two cores could do.
 """
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,8 @@ import numpy as np
 from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.generator import ChannelOptions, Generator
 from loadtest.measure.outcome_figures import error_messages
-from loadtest.measure.scenario import Say, Setup, serving
+from loadtest.measure.scenario import Say, serving
+from loadtest.measure.setup import Setup
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
 from serving.base.clock import NS_PER_SECOND, Clock
@@ -78,10 +78,8 @@ def at_share_of_saturation(
     """Returns `setup` at `share` of its server's highest rate; unchanged if `share` is None."""
     if share is None:
         return setup
-    with ExitStack() as stack:
-        running = stack.enter_context(serving(setup, exports, clock))
+    with serving(setup, exports, clock) as running:
         rate_per_second = saturation_rate(running.server.target, setup.load())
-        running.server.stop()
     say(
         f"{setup.preset}: saturated at {rate_per_second:,.0f} requests/s; load is {share:.0%} of that"
     )

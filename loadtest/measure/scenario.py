@@ -1,39 +1,35 @@
-"""Runs a server of a preset, puts load on one model, and swaps versions of one model meanwhile.
+"""Runs a server, puts load on one model, and swaps versions of one model meanwhile.
 
 If both are the same model, this is `swap`; if they are two models, it is `neighbour`.
 """
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.generator import Generator
 from loadtest.drive.version_series import VersionSeries, content_of
+from loadtest.measure.foreign_swap_server import foreign_swap_server
+from loadtest.measure.millpond_swap_server import millpond_swap_server
 from loadtest.measure.process_memory import MemoryWatch, Resident
-from loadtest.measure.processor_time import CoreShares, with_core_shares
-from loadtest.measure.server_pages import ServerPages
-from loadtest.measure.server_swaps import ServerSwap, wait_for_swaps
-from loadtest.measure.swaps import Swap, is_unloaded, swaps_in
-from loadtest.measure.timeline import LogClock, Mask, SwapSpans, swaps_of
+from loadtest.measure.processor_time import CoreShares, core_shares, with_processor_time
+from loadtest.measure.server_swaps import ServerSwap
+from loadtest.measure.setup import Setup
+from loadtest.measure.swap_server import SwapServer
+from loadtest.measure.swaps import Swap
+from loadtest.measure.timeline import Mask, SwapSpans
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome, Plan
-from loadtest.plan.presets import preset
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Unavailable
-from serving.server.model_server import ModelServer
-from serving.server.server_log import LogEvent
 
 Say = Callable[[str], None]
 
-# Enough for a version of 500 MB from a cold disk, at idle priority beside a load.
-_SWAP_TIMEOUT_SECONDS = 120
 # Left out after the first request: connections, caches and the processor's clock are not steady
 # yet.
 _SETTLE_SECONDS = 2
@@ -41,46 +37,15 @@ _SETTLE_SECONDS = 2
 _STEADY_SECONDS_MIN = 2
 # The plan is drawn for swaps of this average length, and stopped after the last swap.
 _PLANNED_SWAP_SECONDS = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """The parameters of one run. `loaded` and `reloaded` are model names, often the same."""
-
-    preset: str
-    loaded: str
-    reloaded: str
-    rate_per_second: float
-    rows: int
-    table_rows: int
-    swaps: int
-    swap_interval_seconds: float
-    seed: int
-    arrivals: str = "poisson"
-    warm_up: str = "records"
-    output_filter: Sequence[str] = ()
-    extra_flags: Mapping[str, object] | None = None
-
-    @property
-    def model_names(self) -> Sequence[str]:
-        return tuple(dict.fromkeys((self.loaded, self.reloaded)))
-
-    def load(self) -> CtrLoad:
-        """Returns the clients' requests."""
-        return CtrLoad(
-            self.loaded,
-            rows=self.rows,
-            table_rows=self.table_rows,
-            seed=self.seed,
-            output_filter=self.output_filter,
-        )
+_MOMENTS = ("before", "one_version", "two_versions", "after_last_unload", "all_unloaded")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwapRun:
     """The results of one run of a setup. Instants are of `Clock.now_ns`.
 
-    `server_swaps` are the swaps by the server's own figures.
+    `server_swaps` are the swaps by the server's own figures, and `unknown` are sentences on what the
+    server does not report.
     """
 
     outcome: Outcome
@@ -92,6 +57,7 @@ class SwapRun:
     arena_live_bytes: int | None
     cores: CoreShares
     server_swaps: Sequence[ServerSwap] = ()
+    unknown: Sequence[str] = ()
 
     @property
     def is_failed(self) -> Mask:
@@ -109,41 +75,50 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
 
     Raises MillpondError, after it has stopped everything that it started.
     """
-    log_clock = LogClock(clock.wall_ns() - clock.now_ns())
     load = setup.load()
     with serving(setup, exports, clock) as running:
-        server, watch = running.server, running.watch
+        server = running.server
         say(f"{setup.preset}: {server.target}, {setup.rate_per_second:g} requests/s")
-
-        def run() -> Outcome:
-            with Generator(_plan(setup, load), server.target) as generator:
-                running.swap_all(generator.started_ns)
-                return generator.stop()
-
-        outcome, cores = with_core_shares(server.process_id, clock, run)
+        outcome, cores = _loaded(setup, running, load, clock)
         running.note("after_last_unload")
-        server_swaps = running.server_swaps(log_clock)
-        watch.watch_closely()
-        server.stop()
-        events = server.events()
-    spans = swaps_of(events, setup.reloaded, log_clock)
-    _check_load_lasted(outcome, spans)
+        running.watch.watch_closely()
+        record = server.finish()
+    _check_load_lasted(outcome, record.spans)
     return SwapRun(
         outcome=outcome,
         is_wrong=load.wrong(outcome, content_of),
-        spans=spans,
-        stages=_stages(events, setup),
+        spans=record.spans,
+        stages=record.stages,
         steady_from_ns=outcome.started_ns + _SETTLE_SECONDS * NS_PER_SECOND,
-        memory=_memory(watch.samples(), running.notes, spans, _last_unload_ns(events, log_clock)),
-        arena_live_bytes=_arena_live_bytes(events),
+        memory=_memory(running.watch.samples(), running.notes, record.spans, record.last_unload_ns),
+        arena_live_bytes=record.arena_live_bytes,
         cores=cores,
-        server_swaps=server_swaps,
+        server_swaps=record.server_swaps,
+        unknown=record.unknown,
     )
+
+
+def _loaded(
+    setup: Setup, running: "Running", load: CtrLoad, clock: Clock
+) -> tuple[Outcome, CoreShares]:
+    """Puts the load on the server while all versions are swapped."""
+    server = running.server
+
+    def run() -> Outcome:
+        with Generator(_plan(setup, load), server.target) as generator:
+            running.swap_all(generator.started_ns)
+            return generator.stop()
+
+    try:
+        outcome, before, after = with_processor_time(server.process_ids(), clock, run)
+    except (FileNotFoundError, ProcessLookupError):
+        raise server.failure("one of its processes ended under load") from None
+    return outcome, core_shares(before, after, outcome.cpu_ns)
 
 
 @contextmanager
 def serving(setup: Setup, exports: DemoModel, clock: Clock) -> Iterator["Running"]:
-    """Yields a server of the setup's preset with version 1 of each model."""
+    """Yields the setup's server with version 1 of each model."""
     with ExitStack() as stack:
         series = {
             name: stack.enter_context(
@@ -151,9 +126,12 @@ def serving(setup: Setup, exports: DemoModel, clock: Clock) -> Iterator["Running
             )
             for name in setup.model_names
         }
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="millpond-load-"))
-        server = stack.enter_context(_server(setup, series, Path(directory)))
-        watch = stack.enter_context(MemoryWatch(server.process_id, clock))
+        server: SwapServer
+        if setup.command is None:
+            server = stack.enter_context(millpond_swap_server(setup, series, clock))
+        else:
+            server = stack.enter_context(foreign_swap_server(setup, series, clock))
+        watch = stack.enter_context(MemoryWatch(server.process_ids(), clock))
         running = Running(setup, server, watch, series, clock)
         running.serve_first_versions()
         yield running
@@ -165,7 +143,7 @@ class Running:
     def __init__(
         self,
         setup: Setup,
-        server: ModelServer,
+        server: SwapServer,
         watch: MemoryWatch,
         series: Mapping[str, VersionSeries],
         clock: Clock,
@@ -181,10 +159,9 @@ class Running:
         self.notes[what] = self._clock.now_ns()
 
     def serve_first_versions(self) -> None:
-        self.note("before")
-        for name, series in self._series.items():
-            series.drop(1)
-            self.server.wait_until_available(name, 1, _SWAP_TIMEOUT_SECONDS)
+        if self.server.starts_empty:
+            self.note("before")
+        self.server.load_first_versions(self._series)
         self.note("one_version")
 
     def swap_all(self, load_started_ns: int) -> None:
@@ -193,40 +170,15 @@ class Running:
         for version in range(2, self._setup.swaps + 2):
             self._swap_to(version)
 
-    def server_swaps(self, log_clock: LogClock) -> Sequence[ServerSwap]:
-        """Returns the swaps by the server's own figures, once all are over. Raises Unavailable.
-
-        Returns () if the clients send their requests to another model.
-        """
-        if self._setup.loaded != self._setup.reloaded:
-            return ()
-        versions = range(2, self._setup.swaps + 2)
-        pages = ServerPages(self.server.url)
-        return wait_for_swaps(pages, self._setup.reloaded, versions, log_clock, self._clock)
-
     def _swap_to(self, version: int) -> None:
         series = self._series[self._setup.reloaded]
         dropped_ns = self._clock.now_ns()
         series.drop(version)
-        self._wait_for_unload(version - 1)
+        self.server.wait_for_unload(version - 1, dropped_ns)
         unloaded_ns = self._clock.now_ns()
         series.remove(version - 1)
         self._pause_until(unloaded_ns, 1 + _STEADY_SECONDS_MIN)
         self._pause_until(dropped_ns, self._setup.swap_interval_seconds)
-
-    def _wait_for_unload(self, version: int) -> None:
-        """Waits until `version` is unloaded. Raises Unavailable if its successor does not load, or
-        at the timeout.
-        """
-
-        def is_end(event: LogEvent) -> bool:
-            is_ours = event.get("model") == self._setup.reloaded
-            has_failed = event["event"] == "load_failed" and not event["will_retry"]
-            return is_ours and (has_failed or is_unloaded(event, version))
-
-        event = self.server.wait_for_event(is_end, _SWAP_TIMEOUT_SECONDS)
-        if event["event"] == "load_failed":
-            raise Unavailable(f"version {event['version']} did not load: {event['reason']}")
 
     def _pause_until(self, from_ns: int, seconds: float) -> None:
         """Returns `seconds` after `from_ns`, or at once if that is past."""
@@ -234,18 +186,6 @@ class Running:
         with pause:
             while (left_seconds := seconds - seconds_since(self._clock, from_ns)) > 0:
                 self._clock.wait(pause, left_seconds)
-
-
-def _server(setup: Setup, series: Mapping[str, VersionSeries], directory: Path) -> ModelServer:
-    """Returns a ModelServer, not started, that looks for new versions ten times a second."""
-    configs = (
-        f'config {{ name: "{name}" base_path: "{one.base_path}" model_platform: "tensorflow" }}'
-        for name, one in series.items()
-    )
-    config_file = directory / "models.config"
-    config_file.write_text("model_config_list { " + " ".join(configs) + " }")
-    flags = {"file_system_poll_wait_seconds": 0.1, "model_config_file": config_file}
-    return ModelServer(**{**flags, **preset(setup.preset).flags, **(setup.extra_flags or {})})  # type: ignore[arg-type]
 
 
 def _plan(setup: Setup, load: CtrLoad) -> Plan:
@@ -270,44 +210,20 @@ def _memory(
     spans: Sequence[SwapSpans],
     last_unload_ns: int | None,
 ) -> dict[str, Resident | None]:
-    """Returns the resident memory at the moments that the report shows."""
+    """Returns the resident memory at the moments that are known of the server."""
     both = [
         sample
         for sample in samples
         if any(span.load.begin_ns <= sample.at_ns <= span.unload.end_ns for span in spans)
     ]
-    ending = [s for s in samples if last_unload_ns is not None and s.at_ns > last_unload_ns]
-    return {
-        "before": _sample_at(samples, notes["before"]),
-        "one_version": _sample_at(samples, notes["one_version"]),
-        "two_versions": max(both, key=lambda sample: sample.total_bytes, default=None),
-        "after_last_unload": _sample_at(samples, notes["after_last_unload"]),
-        "all_unloaded": ending[-1] if ending else None,
-    }
+    memory = {what: _sample_at(samples, at_ns) for what, at_ns in notes.items()}
+    memory["two_versions"] = max(both, key=lambda sample: sample.total_bytes, default=None)
+    if last_unload_ns is not None:
+        ending = [sample for sample in samples if sample.at_ns > last_unload_ns]
+        memory["all_unloaded"] = ending[-1] if ending else None
+    return {moment: memory[moment] for moment in _MOMENTS if moment in memory}
 
 
 def _sample_at(samples: Sequence[Resident], at_ns: int) -> Resident | None:
     """Returns the first sample from `at_ns` on; None if the process ended before."""
     return next((sample for sample in samples if sample.at_ns >= at_ns), None)
-
-
-def _stages(events: Sequence[LogEvent], setup: Setup) -> Sequence[Swap]:
-    """Returns the loads and unloads of the swaps, without the first load and the unload at the
-    stop.
-    """
-    of_model = (event for event in events if event.get("model") == setup.reloaded)
-    first_and_last = (("load", 1), ("unload", setup.swaps + 1))
-    return [swap for swap in swaps_in(of_model) if (swap.title, swap.version) not in first_and_last]
-
-
-def _last_unload_ns(events: Sequence[LogEvent], log_clock: LogClock) -> int | None:
-    unloads = [event for event in events if event["event"] == "version_unloaded"]
-    return log_clock.instant_ns(unloads[-1]) if unloads else None
-
-
-def _arena_live_bytes(events: Sequence[LogEvent]) -> int | None:
-    """Returns the most bytes that an unload left in its version's arena; None if the server does
-    not log them.
-    """
-    live = [event.get("arena_live_bytes") for event in events]
-    return max((count for count in live if count is not None), default=None)

@@ -7,6 +7,7 @@ compared within a round.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from loadtest.measure.outcome_figures import error_messages, latencies_ns
 from loadtest.measure.processor_time import CoreShares, core_shares, with_processor_time
 from loadtest.measure.saturation import answered_rate
 from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.loops import ClosedLoop, Loop, OpenLoop
+from loadtest.plan.loops import ClosedLoop, Loop, OpenLoop, PlannedLoop
 from loadtest.plan.plan import Outcome
 from serving.base.clock import Clock, pause
 from serving.base.errors import StatusCode
@@ -40,27 +41,78 @@ class Turn:
     wrong_count: int
     server_ns: int
     cores: CoreShares
+    # Requests that are due before this time after the turn's start are not in its latencies.
+    settle_ns: int = 0
 
     def latencies_ns(self, loop: Loop) -> npt.NDArray[np.int64]:
         """Returns the latencies of answers: from the due times in an open loop, and from the issue
         in a closed loop, whose requests have no due time.
         """
         outcome = self.outcome
-        is_open = isinstance(loop, OpenLoop)
-        all_ns = latencies_ns(outcome) if is_open else outcome.completed_ns - outcome.issued_ns
-        answered_ns: npt.NDArray[np.int64] = all_ns[outcome.codes == StatusCode.OK]
+        is_closed = isinstance(loop, ClosedLoop)
+        all_ns = outcome.completed_ns - outcome.issued_ns if is_closed else latencies_ns(outcome)
+        is_settled = outcome.scheduled_ns >= outcome.started_ns + self.settle_ns
+        answered_ns: npt.NDArray[np.int64] = all_ns[(outcome.codes == StatusCode.OK) & is_settled]
         return answered_ns
 
 
 Results = Mapping[tuple[Loop, str], Sequence[Turn]]
 """The turns by loop and server's name, one a round."""
 
+Say = Callable[[str], None]
+
+_LoopT = TypeVar("_LoopT", bound=Loop)
+
+
+def prepare(
+    servers: Mapping[str, ShellServer], loads: Mapping[int, CtrLoad], clock: Clock, say: Say
+) -> None:
+    """Waits until all servers answer, and warms them up with the load of each number of rows.
+
+    Raises Unavailable.
+    """
+    for name, server in servers.items():
+        server.wait_until_ready(next(iter(loads.values())).payloads[0])
+        say(f"{name} is ready")
+    for server in servers.values():
+        for rows, load in loads.items():
+            warm_up(server, load, rows, clock)
+
+
+def measure_loops(
+    servers: Mapping[str, ShellServer],
+    loops: Sequence[PlannedLoop],
+    loads: Mapping[int, CtrLoad],
+    round_count: int,
+    seconds: float,
+    clock: Clock,
+    say: Say,
+) -> Results:
+    """Puts each load on each prepared server, once a round, for about `seconds`.
+
+    Raises Unavailable.
+    """
+    request_counts = {
+        (loop, name): turn_request_count(server, loop, loads[loop.rows], seconds, clock)
+        for name, server in servers.items()
+        for loop in loops
+    }
+
+    def take(loop: PlannedLoop, name: str, round_number: int) -> Turn:
+        if (loop, name) == (loops[0], next(iter(servers))):
+            say(f"round {round_number + 1} of {round_count}")
+        count = request_counts[loop, name]
+        # All servers get the requests of the same seed in a round, and others in the next round.
+        return take_turn(servers[name], loop, loads[loop.rows], count, round_number, clock)
+
+    return run_rounds(round_count, loops, list(servers), take)
+
 
 def run_rounds(
     round_count: int,
-    loops: Sequence[Loop],
+    loops: Sequence[_LoopT],
     names: Sequence[str],
-    take_turn: Callable[[Loop, str, int], Turn],
+    take_turn: Callable[[_LoopT, str, int], Turn],
 ) -> Results:
     """Calls `take_turn` with loop, server's name and round's number, and returns the turns.
 
@@ -78,7 +130,12 @@ def run_rounds(
 
 
 def take_turn(
-    server: ShellServer, loop: Loop, load: CtrLoad, request_count: int, seed: int, clock: Clock
+    server: ShellServer,
+    loop: PlannedLoop,
+    load: CtrLoad,
+    request_count: int,
+    seed: int,
+    clock: Clock,
 ) -> Turn:
     """Puts the loop's load on the server. Raises Unavailable if one of its processes ends
     meanwhile.
@@ -103,7 +160,11 @@ def warm_up(server: ShellServer, load: CtrLoad, rows: int, clock: Clock) -> None
 
 
 def turn_request_count(
-    server: ShellServer, loop: Loop, load: CtrLoad, seconds: float, clock: Clock
+    server: ShellServer,
+    loop: PlannedLoop,
+    load: CtrLoad,
+    seconds: float,
+    clock: Clock,
 ) -> int:
     """Returns how many requests take `seconds`; a probe measures it for a closed loop.
 

@@ -44,4 +44,17 @@ class OpenLoop:
         return load.plan(poisson(self.rate_per_second, seconds, seed), seed)
 
 
-Loop = ClosedLoop | OpenLoop
+@dataclass(frozen=True)
+class ShareLoop:
+    """An open loop at a share of a saturation, so that its rate is known only in the run."""
+
+    rows: int
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.share:.0%}"
+
+
+PlannedLoop = ClosedLoop | OpenLoop
+
+Loop = PlannedLoop | ShareLoop

@@ -1,4 +1,4 @@
-"""Draws latency over time, one row a preset, swaps shaded. Only this module imports matplotlib."""
+"""Draws latency over time, one row a server, swaps shaded. Only this module imports matplotlib."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from loadtest.measure.latency import NS_PER_MS
 from loadtest.measure.scenario import SwapRun
 from loadtest.measure.timeline import late_stretches
-from loadtest.plan.presets import preset
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import FailedPrecondition
 
@@ -35,8 +34,9 @@ def check_can_plot(path: Path | None) -> None:
 
 
 def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
-    """Writes the picture of one run of each preset; does nothing if `path` is None. Raises
-    OSError.
+    """Writes the picture of one run of each server, by its title; does nothing if `path` is None.
+
+    Raises OSError.
     """
     if path is None:
         return
@@ -91,6 +91,6 @@ def _draw(axes: Any, name: str, run: SwapRun) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("latency, ms")
-    axes.set_title(f"{name}: {preset(name).summary}", loc="left", fontsize=10, fontweight="bold")
+    axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
     axes.grid(axis="y", color="#dddddd", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)

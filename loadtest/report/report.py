@@ -17,8 +17,9 @@ from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures, latencies_ns
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.processor_time import worst_cores
-from loadtest.measure.scenario import Setup, SwapRun
+from loadtest.measure.scenario import SwapRun
 from loadtest.measure.server_swaps import medians_by_both, swaps_by_both
+from loadtest.measure.setup import Setup
 from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import held_up_by_generator, late_stretches, windows
 from loadtest.plan.plan import Outcome
@@ -62,6 +63,8 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
     by_both = [swap for run in runs for swap in swaps_by_both(run.outcome, run.server_swaps)]
     return {
         "preset": setup.preset,
+        "command": setup.command,
+        "unknown": list(runs[0].unknown),
         "rate_per_second": setup.rate_per_second,
         "rows": setup.rows,
         "warm_up": setup.warm_up,

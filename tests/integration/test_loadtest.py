@@ -1,6 +1,7 @@
 """The load tests against real servers, with a model of small tables."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,63 @@ def test_swap_compares_server_and_client_figures(
     assert both["swap_count"] == 2
     assert both["server"]["p999_ms"] >= both["server"]["p99_ms"] > 0
     assert "each swap by /v1/swaps | by its clients, median of 2" in capsys.readouterr().out
+
+
+def foreign_command(*flags: str) -> str:
+    """Returns a command of Millpond that swap and saturation know nothing of."""
+    words = (
+        *(sys.executable, "-m", "serving", "serve", "--host=127.0.0.1", "--port={port}"),
+        *("--model_name={name}", "--model_base_path={base}", "--rest_api_port=0", *flags),
+    )
+    return " ".join(words)
+
+
+def test_swap_of_a_command_is_seen_from_outside(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    command = f"--command=foreign={foreign_command('--file_system_poll_wait_seconds=0.1')}"
+    status, report = ran(tmp_path, "swap", command, *swap_arguments(models))
+    assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
+    assert report["preset"] == "foreign"
+    assert report["windows_all"]["swap"]["count"] > report["first_swap_all"]["count"] > 0
+    assert report["windows_all"]["steady"]["count"] > 0
+    # Only Millpond's log and pages have these.
+    assert (report["swaps"], report["server_swaps"]) == ([], [])
+    resident = report["memory"]["resident_mb"]
+    assert list(resident) == ["one_version", "two_versions", "after_last_unload"]
+    assert resident["two_versions"] >= resident["one_version"] > 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "foreign: a server of --command has no pages and no log of Millpond" in printed
+    assert "asked for by GetModelStatus every 50 ms" in printed
+
+
+def test_swap_of_a_command_that_ends_shows_its_log(
+    models: Path, capsys: pytest.CaptureFixture[str]
+):
+    command = "--command=echo no such model: {base}; exit 3 {port}"
+    assert main(["swap", command, *swap_arguments(models)]) == 1
+    error = capsys.readouterr().err
+    assert "server 'echo': its command ended with status 3" in error
+    assert "no such model" in error
+
+
+def test_saturation_compares_command_and_flags(models: Path, tmp_path: Path):
+    status, report = ran(
+        *(tmp_path, "saturation", f"--command=foreign={foreign_command()}"),
+        *("--flags=batching=--enable_batching", "--rows=3", "--in-flight=1,8", "--shares=0.1"),
+        *("--rounds=1", "--seconds=0.2", "--share-seconds=0.5"),
+        *(f"--models={models}", f"--table-rows={TABLE_ROWS}"),
+    )
+    assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
+    assert list(report["loops"]) == ["3:1x1", "3:4x8"]
+    assert list(report["shares"]) == ["3:10%"]
+    rates = report["saturation"]["3"]
+    assert rates.keys() == {"foreign", "batching"}
+    shown = report["shares"]["3:10%"]
+    assert shown.keys() == rates.keys()
+    # A share of the lowest saturation, within the noise of a Poisson stream of some seconds.
+    wanted = min(rates.values()) / 10
+    assert all(wanted / 2 < one["requests_per_second"] < wanted * 2 for one in shown.values())
 
 
 def test_swap_detects_one_falsified_content(

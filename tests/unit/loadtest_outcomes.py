@@ -7,13 +7,16 @@ import numpy as np
 
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.processor_time import CoreShares
-from loadtest.measure.scenario import Setup, SwapRun
+from loadtest.measure.scenario import SwapRun
 from loadtest.measure.segments import SegmentedRun, SegmentT
+from loadtest.measure.setup import Setup
 from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import Span, SwapSpans
-from loadtest.plan.plan import Outcome, Reply
+from loadtest.measure.turns import Turn
+from loadtest.plan.plan import NOT_KEPT, Outcome, Reply
 
 MS = 1_000_000
+QUIET_CORES = CoreShares(server=0.8, generator=0.2, other=0, stolen=0)
 
 
 def outcome_of(
@@ -36,6 +39,16 @@ def outcome_of(
         cpu_ns=0,
         is_realtime=True,
     )
+
+
+def turn_of(
+    latency_ms: float, *, count: int = 600, failed_count: int = 0, cores: CoreShares = QUIET_CORES
+) -> Turn:
+    """Returns a turn of a closed loop with one request in flight; the server needs 100 µs for each."""
+    requests = [(0, i * latency_ms, (i + 1) * latency_ms) for i in range(count)]
+    codes = [14] * failed_count + [0] * (count - failed_count)
+    outcome = outcome_of(requests, codes, reply_of=[NOT_KEPT] * count)
+    return Turn(outcome, 0, count * 100_000, cores)
 
 
 def one_latency_each(segment_ms: int, latencies_ms: Sequence[float]) -> Outcome:

@@ -1,6 +1,12 @@
 import os
 
-from loadtest.measure.process_memory import MemoryWatch, Resident, parse, resident
+from loadtest.measure.process_memory import (
+    MemoryWatch,
+    Resident,
+    parse,
+    resident,
+    resident_of_all,
+)
 from serving.base.clock import SystemClock
 
 STATUS = """Name:\tmillpond
@@ -29,13 +35,24 @@ def test_resident_needs_live_process():
     assert resident(NO_PROCESS, SystemClock()) is None
 
 
+def test_memory_of_several_processes_is_of_live_ones():
+    here = os.getpid()
+    both = resident_of_all([here, here, NO_PROCESS], SystemClock())
+    one = resident(here, SystemClock())
+    assert both is not None
+    assert one is not None
+    # Between two reads the process itself may take or give back some memory.
+    assert 1.8 * one.total_bytes < both.total_bytes < 2.2 * one.total_bytes
+    assert resident_of_all([NO_PROCESS], SystemClock()) is None
+
+
 def test_memory_watch_samples_at_least_its_end():
-    with MemoryWatch(os.getpid(), SystemClock(), period_seconds=60) as watch:
+    with MemoryWatch([os.getpid()], SystemClock(), period_seconds=60) as watch:
         pass
     assert len(watch.samples()) >= 1
 
 
 def test_memory_watch_of_a_process_that_ends_ends():
-    with MemoryWatch(NO_PROCESS, SystemClock(), period_seconds=60) as watch:
+    with MemoryWatch([NO_PROCESS], SystemClock(), period_seconds=60) as watch:
         pass
     assert watch.samples() == ()

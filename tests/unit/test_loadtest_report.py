@@ -1,19 +1,22 @@
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from loadtest.commands.ablation import ablation_table
+from loadtest.commands.ablation import ablation_table, rows
 from loadtest.commands.neighbour import neighbour_report
 from loadtest.commands.swap_command import print_swap_report
 from loadtest.measure.outcome_figures import error_messages, generator_figures
 from loadtest.measure.processor_time import CoreShares
 from loadtest.plan.plan import Reply
+from loadtest.plan.presets import PRESETS
 from loadtest.report.report import medians, run_report, swap_report
 from loadtest.report.tables import cores_line, exit_status, write_json
+from serving.base.errors import InvalidConfig
 from tests.unit.loadtest_outcomes import (
     SETUP,
     outcome_of,
@@ -146,6 +149,27 @@ def test_tables_show_refused_figures_as_dash():
     console.print(ablation_table({"millpond": report}))
     wanted = ("swap over steady: p99 5.00, p999 -", "1.0 / 1.0", "5.0 / -", "610")
     assert [words for words in wanted if words not in text.getvalue()] == []
+
+
+def test_server_of_a_command_has_no_figures_of_its_own():
+    setup = replace(SETUP, preset="tfs", command="serve {port} {base}")
+    run = swap_run(slow_in_swap_outcome(), stages=(), unknown=("no pages", "no logs"))
+    report = swap_report(setup, [run])
+    console = Console(file=io.StringIO(), width=200)
+    print_swap_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert (report["preset"], report["command"]) == ("tfs", "serve {port} {base}")
+    assert "/v1/swaps" not in text
+    assert "tfs: no pages\ntfs: no logs\n" in text
+
+
+def test_rows_of_the_ablation_are_presets_and_commands():
+    assert rows(None, []) == dict.fromkeys(PRESETS)
+    assert rows(None, [("tfs", "serve")]) == {"millpond": None, "tfs": "serve"}
+    assert rows(["stock"], [("tfs", "serve")]) == {"stock": None, "tfs": "serve"}
+    with pytest.raises(InvalidConfig, match="two rows would have the name 'stock'"):
+        rows(["stock"], [("stock", "serve")])
 
 
 def test_disturbed_run_is_marked():

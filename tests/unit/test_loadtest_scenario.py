@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.measure import scenario
+from loadtest.measure import millpond_swap_server, scenario
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.scenario import repeats_of
 from loadtest.measure.timeline import Span, SwapSpans
@@ -33,7 +33,7 @@ def test_repeats_differ_in_their_seeds_alone():
 
 def test_stages_come_from_swaps_of_swapped_model():
     events = [load(1), load(1, "other"), load(2, "other"), load(2), unload(1), unload(2)]
-    stages = scenario._stages(events, SETUP)
+    stages = millpond_swap_server._stages(events, SETUP)
     assert [(swap.title, swap.version) for swap in stages] == [("load", 2), ("unload", 1)]
 
 
@@ -56,9 +56,20 @@ def test_memory_after_server_end_is_unknown():
     assert memory["all_unloaded"] is None
 
 
+def test_moments_that_no_server_reports_are_left_out():
+    seen = samples((11, 600), (25, 900), (41, 650))
+    notes = {"one_version": 10, "after_last_unload": 40}
+    memory = scenario._memory(seen, notes, SPANS, last_unload_ns=None)
+    assert {name: sample and sample.total_bytes for name, sample in memory.items()} == {
+        "one_version": 600,
+        "two_versions": 900,
+        "after_last_unload": 650,
+    }
+
+
 def test_arena_live_bytes_are_worst_or_unknown():
-    assert scenario._arena_live_bytes([unload(1, 0), unload(2, 7), unload(3, 0)]) == 7
-    assert scenario._arena_live_bytes([unload(1)]) is None
+    assert millpond_swap_server._arena_live_bytes([unload(1, 0), unload(2, 7), unload(3, 0)]) == 7
+    assert millpond_swap_server._arena_live_bytes([unload(1)]) is None
 
 
 def test_load_ending_before_last_swap_is_refused():

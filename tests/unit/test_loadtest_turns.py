@@ -8,41 +8,21 @@ import pytest
 from rich.console import Console
 
 from loadtest.__main__ import main
-from loadtest.commands.turns import (
-    SHAPES,
-    closed_loops,
-    open_loops,
-    print_turns,
-    server_command,
-    server_commands,
-    turns_report,
-)
+from loadtest.commands.turns import SHAPES, closed_loops, open_loops
 from loadtest.measure.processor_time import CoreShares
 from loadtest.measure.turns import Results, Turn, closed_loop_request_count, run_rounds
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.loops import ClosedLoop, Loop, OpenLoop
-from loadtest.plan.plan import NOT_KEPT
-from serving.base.errors import InvalidConfig
-from tests.unit.loadtest_outcomes import outcome_of
+from loadtest.report.turns_report import print_turns, turns_report
+from tests.unit.loadtest_outcomes import QUIET_CORES, outcome_of, turn_of
 
 LOOP = ClosedLoop(rows=1, channels=1, in_flight=1)
-QUIET = CoreShares(server=0.8, generator=0.2, other=0, stolen=0)
-
-
-def turn(
-    latency_ms: float, *, count: int = 600, failed_count: int = 0, cores: CoreShares = QUIET
-) -> Turn:
-    """Returns a turn of a closed loop with one request in flight; the server needs 100 µs for each."""
-    requests = [(0, i * latency_ms, (i + 1) * latency_ms) for i in range(count)]
-    codes = [14] * failed_count + [0] * (count - failed_count)
-    outcome = outcome_of(requests, codes, reply_of=[NOT_KEPT] * count)
-    return Turn(outcome, 0, count * 100_000, cores)
 
 
 def results(old_ms: Sequence[float], new_ms: Sequence[float]) -> Results:
     return {
-        (LOOP, "old"): [turn(latency_ms) for latency_ms in old_ms],
-        (LOOP, "new"): [turn(latency_ms) for latency_ms in new_ms],
+        (LOOP, "old"): [turn_of(latency_ms) for latency_ms in old_ms],
+        (LOOP, "new"): [turn_of(latency_ms) for latency_ms in new_ms],
     }
 
 
@@ -68,36 +48,6 @@ def test_malformed_rate_is_refused(text: str):
         open_loops(text)
 
 
-def test_command_is_split_at_first_equals_sign():
-    assert server_command("old=serve --port={port}") == ("old", "serve --port={port}")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("serve", "is not NAME=CMD"),
-        ("=serve {port}", "is not NAME=CMD"),
-        ("old= ", "is not NAME=CMD"),
-        ("old=serve --port=8500", "the command of 'old' lacks {port}"),
-    ],
-)
-def test_malformed_command_is_refused(text: str, words: str):
-    with pytest.raises(argparse.ArgumentTypeError) as error:
-        server_command(text)
-    assert words in str(error.value)
-
-
-def test_default_server_is_that_of_this_checkout():
-    ((name, command),) = server_commands(None).items()
-    assert name == "this"
-    assert server_command(f"this={command}") == ("this", command)
-
-
-def test_name_given_twice_is_refused():
-    with pytest.raises(InvalidConfig, match="duplicate name 'a'"):
-        server_commands([("a", "x {port}"), ("b", "y {port}"), ("a", "z {port}")])
-
-
 def test_long_turn_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["turns", "--seconds=20"])
@@ -106,17 +56,18 @@ def test_long_turn_is_refused(capsys: pytest.CaptureFixture[str]):
 
 def test_every_second_round_reverses_servers():
     other = OpenLoop(rows=1, rate_per_second=300)
+    loops: list[Loop] = [LOOP, other]
     order: list[tuple[Loop, str, int]] = []
 
     def take_turn(loop: Loop, name: str, round_number: int) -> Turn:
         order.append((loop, name, round_number))
-        return turn(round_number + 1, count=1)
+        return turn_of(round_number + 1, count=1)
 
-    turns = run_rounds(3, [LOOP, other], ["a", "b"], take_turn)
+    turns = run_rounds(3, loops, ["a", "b"], take_turn)
     assert order == [
         (loop, name, number)
         for number, names in enumerate(["ab", "ba", "ab"])
-        for loop in (LOOP, other)
+        for loop in loops
         for name in names
     ]
     assert [len(each) for each in turns.values()] == [3] * 4
@@ -144,14 +95,14 @@ def test_p999_is_of_all_rounds_together():
 
 
 def test_latencies_of_open_loop_count_from_due_time():
-    shown = Turn(outcome_of([(0, 4, 5)]), 0, 0, QUIET)
+    shown = Turn(outcome_of([(0, 4, 5)]), 0, 0, QUIET_CORES)
     assert shown.latencies_ns(OpenLoop(1, 300)) == [5_000_000]
     assert shown.latencies_ns(LOOP) == [1_000_000]
 
 
 def test_failed_requests_are_counted_and_left_out():
-    failing = turn(1, count=1_000, failed_count=400)
-    report = turns_report({}, {(LOOP, "old"): [failing, turn(1)]})
+    failing = turn_of(1, count=1_000, failed_count=400)
+    report = turns_report({}, {(LOOP, "old"): [failing, turn_of(1)]})
     shown = report["loops"]["1:1x1"]["old"]
     assert (shown["failed_count"], report["errors"]) == (400, 400)
     assert shown["pooled"]["count"] == 1_200
@@ -161,8 +112,8 @@ def test_failed_requests_are_counted_and_left_out():
 def test_closing_line_names_stolen_cores():
     stolen = CoreShares(server=0.6, generator=0.2, other=0, stolen=0.4)
     turns: Results = {
-        (LOOP, "old"): [turn(1), turn(1, cores=stolen)],
-        (LOOP, "new"): [turn(2), turn(2)],
+        (LOOP, "old"): [turn_of(1), turn_of(1, cores=stolen)],
+        (LOOP, "new"): [turn_of(2), turn_of(2)],
     }
     console = Console(file=io.StringIO(), width=200)
     print_turns(turns_report({}, turns), console)

@@ -1,0 +1,49 @@
+"""The parameters of a run in which versions are swapped under load."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.presets import preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The parameters of one run. `loaded` and `reloaded` are model names, often the same.
+
+    With `command`, the server is started by that shell command, and `preset` is only its name.
+    """
+
+    preset: str
+    loaded: str
+    reloaded: str
+    rate_per_second: float
+    rows: int
+    table_rows: int
+    swaps: int
+    swap_interval_seconds: float
+    seed: int
+    arrivals: str = "poisson"
+    warm_up: str = "records"
+    output_filter: Sequence[str] = ()
+    extra_flags: Mapping[str, object] | None = None
+    command: str | None = None
+
+    @property
+    def model_names(self) -> Sequence[str]:
+        return tuple(dict.fromkeys((self.loaded, self.reloaded)))
+
+    @property
+    def summary(self) -> str:
+        """A line for people on what the server is."""
+        return preset(self.preset).summary if self.command is None else f"`{self.command}`"
+
+    def load(self) -> CtrLoad:
+        """Returns the clients' requests."""
+        return CtrLoad(
+            self.loaded,
+            rows=self.rows,
+            table_rows=self.table_rows,
+            seed=self.seed,
+            output_filter=self.output_filter,
+        )
