@@ -25,7 +25,7 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
-from serving.data_plane.servables import ArenaStatistics
+from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes.memory import FakeArenaStatistics
@@ -46,7 +46,10 @@ class FakePoint:
 
 @dataclass(frozen=True)
 class FakeMethod:
-    """`MethodStatistics`; `latency_10s` covers the requests in its window, of `total`."""
+    """`MethodStatistics`; `latency_10s` covers the requests in its window, of `total`.
+
+    `phase_us` has the mean of each other phase, for the requests of `latency_10s`.
+    """
 
     model: str
     version: int = 0
@@ -55,6 +58,7 @@ class FakeMethod:
     ended_seconds: float | None = None
     count_by_code: Mapping[int, int] = field(default_factory=dict)
     latency_10s: LatencyFigures = FakeLatency()
+    phase_us: Mapping[str, int] = field(default_factory=dict)
 
     def latency(self, code: int) -> LatencyFigures:
         raise AssertionError(f"the page asks for no latency by code, {code}")
@@ -63,8 +67,13 @@ class FakeMethod:
         raise AssertionError(f"the page asks for no buckets, {code} {edges_ns}")
 
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
-        assert (phase, window_seconds) == ("total", 10)
-        return self.latency_10s
+        assert window_seconds == 10
+        if phase == "total":
+            return self.latency_10s
+        if phase not in self.phase_us:
+            return FakeLatency()
+        count = self.latency_10s.count
+        return FakeLatency(count=count, sum_ns=self.phase_us[phase] * 1_000 * count)
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
         raise AssertionError(f"the page asks for no buckets, {phase} {edges_ns}")
@@ -78,6 +87,7 @@ class FakePageSources:
     statuses: list[ServableStatus] = field(default_factory=list)
     routings: dict[str, Routing] = field(default_factory=dict)
     arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
+    batching: dict[ServableId, Sequence[SignatureBatching]] = field(default_factory=dict)
     swaps: list[SwapRecord] = field(default_factory=list)
     reasons: dict[str, str | None] = field(default_factory=dict)
     stuck_sources: set[str] = field(default_factory=set)
@@ -90,6 +100,7 @@ class FakePageSources:
             routing=lambda name: self.routings.get(name, Routing()),
             default_version=self._default_version,
             swaps=lambda: self.swaps,
+            batching=lambda servable_id: self.batching.get(servable_id, ()),
             reasons=lambda: self.reasons,
             stuck_sources=lambda: self.stuck_sources,
             base_path=lambda name: f"/models/{name}",
