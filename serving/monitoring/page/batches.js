@@ -114,7 +114,7 @@ function makeBatchesRow(item) {
   const state = make("div", "", make("span", `badge ${item.is_on ? "available" : "problem"}`, sign, item.is_on ? " batched" : " refused"));
   if (!item.is_on) state.append(make("p", "reason", item.refusal));
   const cells = Object.fromEntries(
-    ["Requests per run", "Rows per run", "Wait", "Runs/s", "Rows at most"].map((label) => [label, makeCell(label, "number")]));
+    ["Requests/run", "Rows/run", "Wait", "Runs/s", "Row limit"].map((label) => [label, makeCell(label, "number")]));
   const signature = item.signature || "several at once";
   const row = makeRow([
     makeCell("", "id", ...nameOf(item)),
