@@ -171,7 +171,10 @@ def prometheus(
     base_path.mkdir()
     scale_model.write(base_path, 1)
     server = start_module_server(
-        model_name="scale", base_path=base_path, model_memory_limit_bytes=2_000_000_000
+        model_name="scale",
+        base_path=base_path,
+        model_memory_limit_bytes=2_000_000_000,
+        enable_batching=True,
     )
     wait_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, "ready")
     metrics_url = f"{server.url}{PATHS[0]}"

@@ -30,6 +30,7 @@ from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes.memory import FakeArenaStatistics
 from tests.unit.fakes.requests import FakeLatency, FakeRequestStatistics
+from tests.unit.fakes.servables import busy_batching
 
 _MS = 1_000_000
 
@@ -279,6 +280,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
             "ranker": Routing(default_version=7, canary_version=8, canary_weight=0.05),
         },
         arenas=dict.fromkeys(serving, arena),
+        batching={ServableId("ctr", 42): busy_batching()},
         swaps=_busy_swaps(clock),
     )
 
@@ -306,7 +308,16 @@ def failed_version(clock: Clock) -> ServableStatus:
 def _served(servable_id: ServableId) -> FakeMethod:
     has_few = servable_id.name not in ("ctr", "embeddings")
     latency = FakeLatency(640 if has_few else 30_112, 1_100_000, 3_300_000, 6_020_000)
-    return FakeMethod(servable_id.name, servable_id.version, in_flight_count=3, latency_10s=latency)
+    phase_us = {"queue": 32, "decode": 6, "run": 1_020, "encode": 12}
+    if servable_id.name == "ctr":
+        phase_us |= {"batch": 210, "run": 810}
+    return FakeMethod(
+        servable_id.name,
+        servable_id.version,
+        in_flight_count=3,
+        latency_10s=latency,
+        phase_us=phase_us,
+    )
 
 
 def _busy_swaps(clock: Clock) -> list[SwapRecord]:
