@@ -70,6 +70,13 @@ Status BlameShapes(const Status& failed, const tensor::Signature& signature,
   return failed;
 }
 
+// Returns `run` with the watch of its request, for the phases within the run.
+tensor::RunContext Timed(const tensor::RunContext& run, metrics::PhaseWatch* watch) {
+  tensor::RunContext timed = run;
+  timed.watch = watch;
+  return timed;
+}
+
 Status RunEach(const servable::Servable& servable,
                const std::vector<const tensor::Signature*>& signatures,
                const tensor::RunContext& run, const tensor::TensorList& inputs,
@@ -140,7 +147,7 @@ Status RunSignature(const servable::Servable& servable, const tensor::Signature&
                     const tensor::TensorList& inputs, tensor::TensorList* result,
                     metrics::PhaseWatch* watch) {
   EnterPhase(metrics::Phase::kRun, watch);
-  const Status ran = servable.Run(signature, outputs, run, inputs, result);
+  const Status ran = servable.Run(signature, outputs, Timed(run, watch), inputs, result);
   if (!ran.ok()) return BlameShapes(ran, signature, inputs);
   EnterPhase(metrics::Phase::kEncode, watch);
   return {};
@@ -151,8 +158,9 @@ Status RunSignaturesTogether(const servable::Servable& servable,
                              const tensor::RunContext& run, const tensor::TensorList& inputs,
                              std::vector<tensor::TensorList>* results, metrics::PhaseWatch* watch) {
   EnterPhase(metrics::Phase::kRun, watch);
-  const auto together = servable.RunTogether(signatures, run, inputs, results);
-  const Status ran = together ? *together : RunEach(servable, signatures, run, inputs, results);
+  const tensor::RunContext timed = Timed(run, watch);
+  const auto together = servable.RunTogether(signatures, timed, inputs, results);
+  const Status ran = together ? *together : RunEach(servable, signatures, timed, inputs, results);
   if (ran.ok()) {
     EnterPhase(metrics::Phase::kEncode, watch);
     return {};

@@ -40,7 +40,7 @@ base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& 
 // Enters `phase` now, if `watch` is not null.
 void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch);
 
-// Runs the signature in the phase kRun, and enters kEncode if the run succeeds.
+// Runs the signature in the phases kRun and kBatch, and enters kEncode if the run succeeds.
 //
 // An error of Servable::Run becomes INVALID_ARGUMENT if an input's shape does not fit the signature
 // and such shapes can cause the error. It then names the first such input. Otherwise the error

@@ -16,35 +16,49 @@ enum class Phase : size_t {
   // For a request over HTTP it is the wait for a worker.
   kQueue,
   kDecode,  // of the envelope and the tensors, with the look-up of the version
+  // The time that the request gives to the others of its batch: before the run until its batch has
+  // formed, after the run until the requests that joined later have their answers. Only requests
+  // for a signature that is batched have this phase.
+  kBatch,
   kRun,
   kEncode,
   kTotal,
 };
 
-inline constexpr size_t kPhaseCount = 5;
+inline constexpr size_t kPhaseCount = 6;
 
 // The time that one request spent in each phase, in ns.
 struct PhaseTimes {
   static constexpr int64_t kNone = -1;  // a phase that the request did not reach
 
   // Returns the times of a request of which only the total is known.
-  static PhaseTimes OfTotal(int64_t total_ns) { return {{kNone, kNone, kNone, kNone, total_ns}}; }
+  static PhaseTimes OfTotal(int64_t total_ns) {
+    PhaseTimes times;
+    times[Phase::kTotal] = total_ns;
+    return times;
+  }
   int64_t operator[](Phase phase) const { return ns[static_cast<size_t>(phase)]; }
   int64_t& operator[](Phase phase) { return ns[static_cast<size_t>(phase)]; }
 
-  std::array<int64_t, kPhaseCount> ns{kNone, kNone, kNone, kNone, kNone};
+  std::array<int64_t, kPhaseCount> ns{kNone, kNone, kNone, kNone, kNone, kNone};
+  // The part of kBatch that came after the run. The rest came before it.
+  int64_t batch_after_run_ns = 0;
 };
 
 // Divides a request's time into phases. The caller passes in the instants, one clock reading for
-// each boundary. Not thread-safe.
+// each boundary. A phase may be entered several times: its time is the sum. Not thread-safe.
 class PhaseWatch {
  public:
   // Starts in kQueue, at the instant when the request came.
   explicit PhaseWatch(int64_t received_ns) : received_ns_(received_ns), since_ns_(received_ns) {}
 
-  // Ends the current phase and starts a later phase.
+  // Ends the current phase and starts `phase`.
   void Enter(Phase phase, int64_t now_ns) {
-    times_[current_] = now_ns - since_ns_;
+    const bool is_first = times_[current_] == PhaseTimes::kNone;
+    const int64_t spent_ns = now_ns - since_ns_;
+    times_[current_] = is_first ? spent_ns : times_[current_] + spent_ns;
+    // The servable enters kBatch before the run, and again after it.
+    if (current_ == Phase::kBatch && !is_first) times_.batch_after_run_ns += spent_ns;
     current_ = phase;
     since_ns_ = now_ns;
   }

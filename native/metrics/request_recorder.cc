@@ -10,6 +10,7 @@ namespace {
 using Use = MethodRecorder::Use;
 
 constexpr auto kOk = static_cast<size_t>(base::Code::kOk);
+constexpr auto kBatch = static_cast<size_t>(Phase::kBatch);
 
 // Only Predict may be hot. The recorders of the other methods allocate with their first request.
 constexpr Use UseOf(Method method, Use predict) {
@@ -52,7 +53,13 @@ LatencySnapshot LazyHistogram::Snapshot() const {
 MethodRecorder::MethodRecorder(Use use) : use_(use) {
   if (use == Use::kRare) return;
   totals_by_code_[kOk].Get(use_);
-  for (LazyHistogram& phase : phases_) phase.Get(use_);
+  for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
+    if (phase != kBatch) phases_[phase].Get(use_);
+  }
+}
+
+void MethodRecorder::ExpectBatches() {
+  if (use_ == Use::kHot) phases_[kBatch].Get(use_);
 }
 
 void MethodRecorder::Record(base::Code code, const PhaseTimes& times) {

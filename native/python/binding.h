@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "native/base/clock.h"
 #include "native/base/status.h"
@@ -131,8 +133,16 @@ class PyServable {
 
   const std::shared_ptr<servable::ServableEntry>& entry() const { return entry_; }
   tf::LoadedVersion& loaded() const { return *loaded_; }
-  // Null without batching. Valid while the entry is pinned.
-  const servable::BatchingServable* batching() const { return batching_; }
+  // Returns the state of each signature, also after the version is gone; empty without batching.
+  std::vector<servable::SignatureBatching> Batching() const {
+    const std::lock_guard<std::mutex> lock(batching_mutex_);
+    return batching_ != nullptr ? batching_->Batching() : ended_batching_;
+  }
+  // Keeps the state as it is now. Call it before the entry is destroyed.
+  void EndBatching() {
+    const std::lock_guard<std::mutex> lock(batching_mutex_);
+    if (const auto* ended = std::exchange(batching_, nullptr)) ended_batching_ = ended->Batching();
+  }
   // The proof before it is concluded; null without batching.
   inference::BatchProof* proof() const { return proof_.get(); }
   // Returns the proof, which ends with it. For the thread that loads the version.
@@ -141,7 +151,10 @@ class PyServable {
  private:
   std::shared_ptr<tf::LoadedVersion> loaded_;
   std::shared_ptr<servable::ServableEntry> entry_;
+  mutable std::mutex batching_mutex_;
+  // The entry's; null without batching, and after EndBatching. Guarded by batching_mutex_.
   const servable::BatchingServable* batching_;
+  std::vector<servable::SignatureBatching> ended_batching_;  // guarded by batching_mutex_
   std::unique_ptr<inference::BatchProof> proof_;
 };
 

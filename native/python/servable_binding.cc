@@ -1,4 +1,5 @@
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -189,14 +190,6 @@ void ProveBatching(PyServable& self) {
   });
 }
 
-// Returns an empty list without batching, and for a version that is being unloaded.
-std::vector<servable::SignatureBatching> BatchingOf(const PyServable& self) {
-  if (self.batching() == nullptr) return {};
-  const servable::ServableHandle handle =
-      servable::ServableHandle::UnlessRetired(self.entry().get());
-  return handle ? self.batching()->Batching() : std::vector<servable::SignatureBatching>();
-}
-
 nb::bytes SignatureDefMap(const PyServable& self) {
   const servable::ServableHandle handle = PinAlive(self);
   const std::string& map = handle->signature_def_map();
@@ -216,8 +209,9 @@ bool SealArena(const PyServable& self) {
   return ValueOrThrow(WithoutGil([&] { return self.loaded().Seal(); }));
 }
 
-memory::ArenaRemains Destroy(const PyServable& self) {
+memory::ArenaRemains Destroy(PyServable& self) {
   return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<memory::ArenaRemains> {
+    self.EndBatching();
     MILLPOND_RETURN_IF_ERROR(self.entry()->Destroy());
     return self.loaded().Free();
   }));
@@ -258,6 +252,9 @@ void RegisterBatching(nb::module_& module) {
           nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
           nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("waiting_requests_max"),
           nb::arg("slots").none());
+  nb::class_<servable::PaddingCounts>(module, "PaddingCounts", nb::is_final())
+      .def_ro("row_count", &servable::PaddingCounts::row_count)
+      .def_ro("by_rows", &servable::PaddingCounts::by_rows);
   nb::class_<BatchFigures>(module, "BatchFigures", nb::is_final())
       .def_ro("run_count", &BatchFigures::run_count)
       .def_ro("request_count", &BatchFigures::request_count)
@@ -268,7 +265,12 @@ void RegisterBatching(nb::module_& module) {
       .def_ro("wait_ns", &BatchFigures::wait_ns)
       .def_ro("run_ns", &BatchFigures::run_ns)
       .def_ro("by_rows", &BatchFigures::by_rows)
-      .def_ro("by_requests", &BatchFigures::by_requests);
+      .def_ro("by_requests", &BatchFigures::by_requests)
+      .def_ro("by_padded_rows", &BatchFigures::by_padded_rows)
+      .def_ro("by_request_rows", &BatchFigures::by_request_rows)
+      .def_ro("by_wait", &BatchFigures::by_wait)
+      .def_ro("by_run", &BatchFigures::by_run)
+      .def_ro("paddings", &BatchFigures::paddings);
   nb::class_<SignatureBatching>(module, "SignatureBatching", nb::is_final())
       .def_ro("signature", &SignatureBatching::signature)
       .def_ro("is_on", &SignatureBatching::is_on)
@@ -289,7 +291,8 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("prepare", &Prepare, nb::arg("request"))
       .def("signature_def_map", &SignatureDefMap)
       .def("prove_batching", &ProveBatching)
-      .def("batching", &BatchingOf)
+      .def("batching",
+           [](const PyServable& self) { return WithoutGil([&] { return self.Batching(); }); })
       .def("statistics",
            [](const PyServable& self) {
              return PyServableStatistics{self.entry()->requests().ModelRuns()};

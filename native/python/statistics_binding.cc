@@ -26,8 +26,8 @@ using metrics::Phase;
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 // The names, in the order of metrics::Phase.
-constexpr std::array<const char*, metrics::kPhaseCount> kPhaseNames = {"queue", "decode", "run",
-                                                                       "encode", "total"};
+constexpr std::array<const char*, metrics::kPhaseCount> kPhaseNames = {"queue", "decode", "batch",
+                                                                       "run",   "encode", "total"};
 
 // The figures of one method, and the time at which they were read.
 struct PyMethodStatistics {

@@ -5,32 +5,77 @@
 namespace millpond::servable {
 namespace {
 
+constexpr int64_t kNsPerMicrosecond = 1'000;
+
+// Returns the class of a count: the first i with `count` <= 2^i, and at most the last class.
 size_t ClassOf(int64_t count, size_t class_count) {
   size_t index = 0;
   while (index + 1 < class_count && (int64_t{1} << index) < count) ++index;
   return index;
 }
 
+// Returns the class of a time, rounded up to whole µs.
+size_t TimeClassOf(int64_t ns, size_t class_count) {
+  return ClassOf((ns + kNsPerMicrosecond - 1) / kNsPerMicrosecond, class_count);
+}
+
 void Add(std::atomic<int64_t>* counter, int64_t count) {
-  counter->fetch_add(count, std::memory_order_relaxed);
+  if (count != 0) counter->fetch_add(count, std::memory_order_relaxed);
+}
+
+template <typename Counters, typename Counts>
+void AddAll(Counters* counters, const Counts& counts) {
+  for (size_t i = 0; i < counts.size(); ++i) Add(&(*counters)[i], counts[i]);
 }
 
 int64_t Load(const std::atomic<int64_t>& counter) {
   return counter.load(std::memory_order_relaxed);
 }
 
+template <typename Counters, typename Counts>
+void LoadAll(const Counters& counters, Counts* counts) {
+  std::transform(counters.begin(), counters.end(), counts->begin(), Load);
+}
+
 }  // namespace
 
-void BatchStatistics::RecordRun(int64_t requests, int64_t rows, int64_t padding_rows,
-                                int64_t wait_ns, int64_t run_ns) {
+void BatchRun::Add(int64_t request_rows, int64_t wait_ns) {
+  request_count_ += 1;
+  wait_ns_ += wait_ns;
+  by_request_rows_[ClassOf(request_rows, by_request_rows_.size())] += 1;
+  by_wait_[TimeClassOf(wait_ns, by_wait_.size())] += 1;
+}
+
+BatchStatistics::BatchStatistics(const std::vector<int64_t>& allowed_rows)
+    : paddings_(allowed_rows.size()) {
+  for (size_t i = 0; i < allowed_rows.size(); ++i) paddings_[i].allowed_rows = allowed_rows[i];
+}
+
+void BatchStatistics::RecordRun(const BatchRun& run, int64_t rows, int64_t padding_rows,
+                                int64_t run_ns) {
   Add(&run_count_, 1);
-  Add(&request_count_, requests);
+  Add(&request_count_, run.request_count_);
   Add(&row_count_, rows);
-  if (padding_rows > 0) Add(&padding_row_count_, padding_rows);
-  Add(&wait_ns_, wait_ns);
+  Add(&padding_row_count_, padding_rows);
+  Add(&wait_ns_, run.wait_ns_);
   Add(&run_ns_, run_ns);
   Add(&by_rows_[ClassOf(rows, by_rows_.size())], 1);
-  Add(&by_requests_[ClassOf(requests, by_requests_.size())], 1);
+  Add(&by_requests_[ClassOf(run.request_count_, by_requests_.size())], 1);
+  Add(&by_padded_rows_[ClassOf(rows + padding_rows, by_padded_rows_.size())], 1);
+  Add(&by_run_[TimeClassOf(run_ns, by_run_.size())], 1);
+  AddAll(&by_request_rows_, run.by_request_rows_);
+  AddAll(&by_wait_, run.by_wait_);
+  RecordPadding(rows + padding_rows, padding_rows);
+}
+
+void BatchStatistics::RecordPadding(int64_t padded_rows, int64_t padding_rows) {
+  const auto found = std::lower_bound(
+      paddings_.begin(), paddings_.end(), padded_rows,
+      [](const PaddingCounters& padding, int64_t rows) { return padding.allowed_rows < rows; });
+  // A request of more rows than the largest size runs alone and without padding.
+  if (found == paddings_.end() || found->allowed_rows != padded_rows) return;
+  Add(&found->row_count, padding_rows);
+  Add(&found->by_rows[ClassOf(padding_rows, found->by_rows.size())], 1);
 }
 
 BatchFigures BatchStatistics::Figures() const {
@@ -43,8 +88,19 @@ BatchFigures BatchStatistics::Figures() const {
   figures.split_request_count = Load(split_request_count_);
   figures.wait_ns = Load(wait_ns_);
   figures.run_ns = Load(run_ns_);
-  std::transform(by_rows_.begin(), by_rows_.end(), figures.by_rows.begin(), Load);
-  std::transform(by_requests_.begin(), by_requests_.end(), figures.by_requests.begin(), Load);
+  LoadAll(by_rows_, &figures.by_rows);
+  LoadAll(by_requests_, &figures.by_requests);
+  LoadAll(by_padded_rows_, &figures.by_padded_rows);
+  LoadAll(by_request_rows_, &figures.by_request_rows);
+  LoadAll(by_wait_, &figures.by_wait);
+  LoadAll(by_run_, &figures.by_run);
+  for (const PaddingCounters& padding : paddings_) {
+    PaddingCounts counts{Load(padding.row_count), {}};
+    LoadAll(padding.by_rows, &counts.by_rows);
+    const bool has_run = std::any_of(counts.by_rows.begin(), counts.by_rows.end(),
+                                     [](int64_t count) { return count > 0; });
+    if (has_run) figures.paddings.emplace(padding.allowed_rows, counts);
+  }
   return figures;
 }
 

@@ -4,33 +4,69 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <tuple>
+#include <vector>
 
 namespace millpond::servable {
 
-// The number of runs by a count of rows or requests. Class i counts the runs with more than 2^(i-1)
-// and at most 2^i of them; the last class counts all larger ones.
+// Counts by a count of rows or requests. Class i has more than 2^(i-1) and at most 2^i of them; the
+// last class has all larger ones.
 using BatchSizeCounts = std::array<int64_t, 16>;
 
-// The batches of one signature of one version, at one moment. A value.
-struct BatchFigures {
-  int64_t run_count = 0;            // runs of requests: batches, and requests that ran alone
-  int64_t request_count = 0;        // answered by these runs
-  int64_t row_count = 0;            // of these requests
-  int64_t padding_row_count = 0;    // rows added for an allowed batch size
-  int64_t failed_batch_count = 0;   // batches whose requests were run one by one
-  int64_t split_request_count = 0;  // requests that were run in pieces
-  int64_t wait_ns = 0;              // sum, over the requests: joined, and not running yet
-  int64_t run_ns = 0;               // sum, over the runs
-  BatchSizeCounts by_rows{};
-  BatchSizeCounts by_requests{};
+// Counts by a time. Class i has more than 2^(i-1) and at most 2^i µs; the last class has all longer
+// ones, from 1 s.
+using BatchTimeCounts = std::array<int64_t, 22>;
+
+// The rows that batches were padded with, up to one of the allowed sizes.
+struct PaddingCounts {
+  int64_t row_count = 0;
+  BatchSizeCounts by_rows{};  // the batches, those without padding in class 0
 };
 
-// Counts the batches of one signature. Thread: any; relaxed atomics, a few for each run.
+// The batches of one signature of one version, at one moment. A value. While requests run, its
+// counts may differ from one another by the runs that end now.
+struct BatchFigures {
+  int64_t run_count = 0;              // runs of requests: batches, requests that ran alone, pieces
+  int64_t request_count = 0;          // answered by these runs
+  int64_t row_count = 0;              // of these requests
+  int64_t padding_row_count = 0;      // rows added for an allowed batch size
+  int64_t failed_batch_count = 0;     // batches whose requests were run one by one
+  int64_t split_request_count = 0;    // requests that were run in pieces
+  int64_t wait_ns = 0;                // sum, over the requests: joined, and not running yet
+  int64_t run_ns = 0;                 // sum, over the runs
+  BatchSizeCounts by_rows{};          // the runs, by their rows without padding
+  BatchSizeCounts by_requests{};      // the runs, by their requests
+  BatchSizeCounts by_padded_rows{};   // the runs, by their rows with padding
+  BatchSizeCounts by_request_rows{};  // the requests, by their rows
+  BatchTimeCounts by_wait{};          // the requests, by their wait
+  BatchTimeCounts by_run{};           // the runs, by their time
+  std::map<int64_t, PaddingCounts> paddings;  // by allowed size, of the sizes that batches had
+};
+
+// One run, for BatchStatistics::RecordRun. Not thread-safe.
+class BatchRun {
+ public:
+  void Add(int64_t request_rows, int64_t wait_ns);
+
+ private:
+  friend class BatchStatistics;
+
+  int64_t request_count_ = 0;
+  int64_t wait_ns_ = 0;
+  BatchSizeCounts by_request_rows_{};
+  BatchTimeCounts by_wait_{};
+};
+
+// Counts the batches of one signature. Thread: any; relaxed atomics, about ten for each run.
 class BatchStatistics {
  public:
-  void RecordRun(int64_t requests, int64_t rows, int64_t padding_rows, int64_t wait_ns,
-                 int64_t run_ns);
+  // `allowed_rows` are the rows that a batch may have, ascending; empty: any.
+  explicit BatchStatistics(const std::vector<int64_t>& allowed_rows = {});
+
+  // Records a run of `rows` rows and `padding_rows` further ones. A request that runs in pieces is
+  // added to its first piece only.
+  void RecordRun(const BatchRun& run, int64_t rows, int64_t padding_rows, int64_t run_ns);
   void RecordFailedBatch() { failed_batch_count_.fetch_add(1, std::memory_order_relaxed); }
   void RecordSplit() { split_request_count_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -38,7 +74,17 @@ class BatchStatistics {
 
  private:
   using Counter = std::atomic<int64_t>;
-  using Counters = std::array<Counter, std::tuple_size_v<BatchSizeCounts>>;
+  template <typename Counts>
+  using CountersOf = std::array<Counter, std::tuple_size_v<Counts>>;
+  using SizeCounters = CountersOf<BatchSizeCounts>;
+  using TimeCounters = CountersOf<BatchTimeCounts>;
+  struct PaddingCounters {
+    int64_t allowed_rows = 0;
+    Counter row_count{0};
+    SizeCounters by_rows{};
+  };
+
+  void RecordPadding(int64_t padded_rows, int64_t padding_rows);
 
   alignas(64) Counter run_count_{0};
   Counter request_count_{0};
@@ -48,8 +94,13 @@ class BatchStatistics {
   Counter split_request_count_{0};
   Counter wait_ns_{0};
   Counter run_ns_{0};
-  Counters by_rows_{};
-  Counters by_requests_{};
+  SizeCounters by_rows_{};
+  SizeCounters by_requests_{};
+  SizeCounters by_padded_rows_{};
+  SizeCounters by_request_rows_{};
+  TimeCounters by_wait_{};
+  TimeCounters by_run_{};
+  std::vector<PaddingCounters> paddings_;  // one for each allowed size, ascending
 };
 
 }  // namespace millpond::servable

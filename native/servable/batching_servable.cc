@@ -70,7 +70,8 @@ struct BatchingServable::State {
       : name(std::move(its_name)),
         key(its_key),
         waiting_limit(its_key, settings.waiting_requests_max),
-        cost(settings.rows_max, settings.run_ns_max) {}
+        cost(settings.rows_max, settings.run_ns_max),
+        statistics(settings.allowed_rows) {}
   ~State() {
     if (is_on) BatchingCount().fetch_sub(1);
   }
@@ -96,6 +97,10 @@ struct BatchingServable::State {
 
 // One request's run. Lives on the stack of its run.
 struct BatchingServable::Member {
+  void Enter(metrics::Phase phase, int64_t now_ns) const {
+    if (run.watch != nullptr) run.watch->Enter(phase, now_ns);
+  }
+
   const tensor::RunContext& run;
   const TensorList& inputs;
   std::vector<TensorList> results;  // one for each signature
@@ -222,8 +227,11 @@ void OpenBatch::Run() {
   has_run_ = true;
   LeaveOutUnwanted(begin_ns);
   if (members_.empty()) return;
-  int64_t wait_ns = 0;
-  for (const Member* member : members_) wait_ns += begin_ns - member->joined_ns;
+  BatchRun run;
+  for (const Member* member : members_) {
+    run.Add(member->rows, begin_ns - member->joined_ns);
+    member->Enter(metrics::Phase::kRun, begin_ns);
+  }
   const int64_t padded_rows = PaddedRows();
   if (members_.size() == 1 && padded_rows == rows_) {
     members_.front()->status = RunAlone(members_.front());
@@ -232,8 +240,9 @@ void OpenBatch::Run() {
     state_.statistics.RecordFailedBatch();
     for (Member* member : members_) member->status = RunAlone(member);
   }
-  state_.statistics.RecordRun(static_cast<int64_t>(members_.size()), rows_, padded_rows - rows_,
-                              wait_ns, base::MonotonicNs() - begin_ns);
+  const int64_t end_ns = base::MonotonicNs();
+  for (const Member* member : members_) member->Enter(metrics::Phase::kBatch, end_ns);
+  state_.statistics.RecordRun(run, rows_, padded_rows - rows_, end_ns - begin_ns);
 }
 
 Status OpenBatch::RunJoined() {
@@ -342,6 +351,8 @@ Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
   const auto rows = tensor::CountRows(member->inputs);
   member->rows = rows.value_or(0);
   const int64_t now_ns = base::MonotonicNs();
+  member->joined_ns = now_ns;
+  member->Enter(metrics::Phase::kBatch, now_ns);
   if (scope->batch_ != nullptr) {
     OpenBatch* const batch = scope->batch_;
     if (rows && batch->TryAdd(*own, member, now_ns)) {
@@ -353,7 +364,10 @@ Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
     if (!batch->has_run()) batch->Run();
   }
   const int64_t piece_rows = own->state().cost.run_rows_max();
-  if (!rows) return own->RunAlone(member);
+  if (!rows) {
+    member->Enter(metrics::Phase::kRun, base::MonotonicNs());
+    return own->RunAlone(member);
+  }
   if (member->rows > piece_rows && settings_.splits) return RunInPieces(*own, member, piece_rows);
   own->Begin(member, now_ns);
   OpenBatch* const outer = std::exchange(scope->batch_, own);
@@ -387,12 +401,17 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
   for (int64_t first = 0; first < member->rows; first += piece_rows) {
     const int64_t count = std::min(piece_rows, member->rows - first);
     const int64_t begin_ns = base::MonotonicNs();
+    member->Enter(metrics::Phase::kRun, begin_ns);
     TensorList inputs;
     MILLPOND_RETURN_IF_ERROR(
         tensor::JoinRows({{&member->inputs, first, count}}, layout, count, &inputs));
     MILLPOND_RETURN_IF_ERROR(work.RunOn(member->run, inputs, count, &pieces.emplace_back()));
     if (!HaveRows(pieces.back(), count)) return work.RunAlone(member);
     const int64_t end_ns = base::MonotonicNs();
+    BatchRun run;
+    if (first == 0) run.Add(member->rows, begin_ns - member->joined_ns);
+    work.state().statistics.RecordRun(run, count, 0, end_ns - begin_ns);
+    member->Enter(metrics::Phase::kBatch, end_ns);
     if (first + count >= member->rows || std::exchange(scope->is_giving_turns_, true)) continue;
     while (base::MonotonicNs() - end_ns < end_ns - begin_ns &&
            scope->waiting_->AnswerAny(kSmallBytes)) {

@@ -7,11 +7,12 @@
 #include "native/base/byte_budget.h"
 #include "native/base/limits.h"
 #include "native/base/reply_buffer.h"
+#include "native/metrics/request_phases.h"
 
 namespace millpond::tensor {
 
 // The limits of a run: what may end it before its graph is computed, and the size of its reply.
-// Outlives the run.
+// Outlives the run. Its thread is the one of the run.
 //
 // A run is inline: each kernel of the graph is computed on the calling thread. RunOptions'
 // timeout_in_ms does not reach such a run, because Session checks it only after the executor has
@@ -23,6 +24,9 @@ struct RunContext {
   const std::atomic<bool>* is_cancelled = nullptr;  // may be null
   size_t reply_bytes_max = base::kMaxReplyBytes;
   base::ByteBudget* budget = nullptr;  // the server's; null: nothing is counted
+  // Times the request of the run, in Phase::kRun. A run that is shared with other requests is in
+  // Phase::kBatch before and after. Null: the run is not timed.
+  metrics::PhaseWatch* watch = nullptr;
 
   // The limits of the reply of the run.
   base::ReplyLimits reply_limits() const {

@@ -88,6 +88,7 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
     servable = std::move(wrapped);
   }
   auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir));
+  if (batching) entry->recorder()->Of(metrics::Method::kPredict).ExpectBatches();
   if (statistics != nullptr) Report(entry, now_ns, statistics);
   return FinishedLoad{std::move(entry), std::exchange(loaded_, nullptr), batched};
 }

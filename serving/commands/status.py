@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
@@ -171,12 +171,14 @@ def _remark(version: Mapping[str, Any]) -> str:
 
 
 def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
-    """Returns the remarks about a model: memory, waiting labels, blocked versions, notes of its source."""
+    """Returns the remarks about a model: memory, labels, batches, blocked versions, notes of its source."""
     lines = []
     if reason := model.get("unload_first_reason"):
         lines.append(f"{name}: the old version is unloaded first: {reason}")
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
+    for version in model["versions"]:
+        lines += _batching_remarks(f"{name}: version {version['version']}", version)
     shown = {version["version"] for version in model["versions"]}
     lines += [
         f"{name}: version {row['version']} is {_BLOCK_TEXTS[row['by']]}"
@@ -184,6 +186,28 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
         if row["version"] not in shown
     ]
     return lines + [_note_text(name, note) for note in model.get("notes", ())]
+
+
+def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
+    """Yields which signatures of a version are batched, and why the others are not.
+
+    The reply of an earlier release of the server has no "batching".
+    """
+    for state in version.get("batching", ()):
+        if not state["is_on"]:
+            refusal = _one_line(state["refusal"])
+            yield f"{subject}: signature {state['signature']} is not batched: {refusal}"
+        elif state["signature"]:
+            yield f"{subject}: signature {state['signature']} is batched, {_batches_text(state)}"
+        else:
+            yield f"{subject}: runs of several signatures are batched, {_batches_text(state)}"
+
+
+def _batches_text(state: Mapping[str, Any]) -> str:
+    if state["requests_per_run"] is None:
+        return "no run yet"
+    rows_per_run = state["row_count"] / state["run_count"]
+    return f"{state['requests_per_run']:.1f} requests and {rows_per_run:,.1f} rows per run"
 
 
 def _note_text(name: str, note: Mapping[str, Any]) -> str:

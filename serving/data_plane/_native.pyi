@@ -440,12 +440,28 @@ class BatchSettings:
         """
 
 @final
+class PaddingCounts:
+    """The rows that batches of one allowed size were padded with. `by_rows` has the batches, in the
+    classes of `BatchFigures`.
+    """
+
+    @property
+    def row_count(self) -> int: ...
+    @property
+    def by_rows(self) -> list[int]: ...
+
+@final
 class BatchFigures:
     """The batches of one signature of one version since it was loaded.
 
-    `run_count` counts all runs of requests: batches, and requests that ran alone. `wait_ns` is the
-    sum over the requests of the time from their own decoding to their run. `by_rows` and
-    `by_requests` count the runs by size: class i has more than 2^(i-1) and at most 2^i.
+    `run_count` counts all runs of requests: batches, requests that ran alone, and the pieces of
+    requests that were split. `wait_ns` is the sum over the requests of the time from their own
+    decoding to their run.
+
+    `by_rows`, `by_requests` and `by_padded_rows` count the runs by size: class i has more than
+    2^(i-1) and at most 2^i. A request that was split counts as a request of its first piece.
+    `by_request_rows` counts the requests by their rows. `by_run` counts the runs by their time, and
+    `by_wait` the requests by their wait, in the same classes of µs.
     """
 
     @property
@@ -472,6 +488,17 @@ class BatchFigures:
     def by_rows(self) -> list[int]: ...
     @property
     def by_requests(self) -> list[int]: ...
+    @property
+    def by_padded_rows(self) -> list[int]: ...
+    @property
+    def by_request_rows(self) -> list[int]: ...
+    @property
+    def by_wait(self) -> list[int]: ...
+    @property
+    def by_run(self) -> list[int]: ...
+    @property
+    def paddings(self) -> dict[int, PaddingCounts]:
+        """The padding by allowed size, of the sizes that batches had."""
 
 @final
 class SignatureBatching:
@@ -539,8 +566,8 @@ class Servable:
         """
 
     def batching(self) -> list[SignatureBatching]:
-        """Returns the state of each signature; [] without batching, and while the version is being
-        unloaded. An entry with the name "" has the runs of several signatures at once.
+        """Returns the state of each signature, also after `destroy`; [] without batching. An entry
+        with the name "" has the runs of several signatures at once.
         """
 
     def statistics(self) -> ServableStatistics: ...
@@ -865,10 +892,13 @@ class RequestSpan:
 
     @property
     def phase_ns(self) -> dict[str, int]:
-        """The time spent in `queue`, `decode`, `run` and `encode`, for the phases that the request
-        reached. The phases follow one another and add up to the total.
+        """The time spent in `queue`, `decode`, `batch`, `run` and `encode`, for the phases that the
+        request reached. The phases follow one another and add up to the total. Only
+        `batch_after_run_ns` of the phase `batch` come after `run`.
         """
 
+    @property
+    def batch_after_run_ns(self) -> int: ...
     @property
     def total_ns(self) -> int: ...
     @property

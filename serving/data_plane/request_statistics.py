@@ -7,8 +7,9 @@ without TensorFlow. All times are monotonic nanoseconds, all latencies nanosecon
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-PHASES = ("queue", "decode", "run", "encode", "total")
-"""The phases of a request. `total` lasts from the read of the request to the bytes of its reply."""
+PHASES = ("queue", "decode", "batch", "run", "encode", "total")
+"""The phases of a request. `batch` is the time that a request gives to the others of its batch. `total`
+lasts from the read of the request to the bytes of its reply."""
 
 WINDOWS_SECONDS = (1, 10, 60)
 """The windows that are kept, beside the time since start."""

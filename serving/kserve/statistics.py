@@ -10,7 +10,6 @@ METHODS_WITHOUT_RUN = frozenset({"GetModelMetadata"})
 """Methods of a version that do not run the model, and so do not count as inferences."""
 
 _PHASES = {
-    "queue": "queue",
     "compute_input": "decode",
     "compute_infer": "run",
     "compute_output": "encode",
@@ -22,8 +21,8 @@ def model_statistics(
 ) -> list[dict[str, Any]]:
     """Returns a row for each version: requests of all protocols since the version was loaded.
 
-    Requests are not batched, so an execution is an inference. `last_inference` is 0, which means
-    unknown, because its instant is not recorded.
+    An execution is an inference: a run that several requests share counts once for each of them.
+    `last_inference` is 0, which means unknown, because its instant is not recorded.
     """
     by_version: dict[int, list[MethodStatistics]] = {version: [] for version in versions}
     for row in rows:
@@ -46,8 +45,15 @@ def _document(name: str, version: int, rows: Sequence[MethodStatistics]) -> dict
         "last_inference": 0,
         "inference_count": success["count"],
         "execution_count": success["count"],
-        "inference_stats": {"success": success, "fail": fail, **phases},
+        "inference_stats": {"success": success, "fail": fail, "queue": _queue(rows), **phases},
     }
+
+
+def _queue(rows: Sequence[MethodStatistics]) -> dict[str, int]:
+    """Returns the waits of requests, for a thread and for the others of their batches."""
+    queue = _durations(row.phase("queue") for row in rows)
+    batch = _durations(row.phase("batch") for row in rows)
+    return {"count": queue["count"], "ns": queue["ns"] + batch["ns"]}
 
 
 def _durations(latencies: Iterable[Any]) -> dict[str, int]:

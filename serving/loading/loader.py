@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -21,6 +21,7 @@ from serving.gates.gate_runs import GateRuns, WarmUpWatch
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
 from serving.loading.arenas import Arenas, report_remains
+from serving.loading.batch_records import BatchRecords
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
@@ -107,6 +108,7 @@ class LoadSettings:
     # Returns the data plane's `BatchSettings` for the version in a directory; None: its requests do
     # not share runs. Raises InvalidConfig if the version's own file is wrong.
     batching: Callable[[Path], object | None] = lambda directory: None
+    batch_records: BatchRecords = field(default_factory=BatchRecords)
     # Registers ops that a graph lacks, with a function that loads a library. Returns True if a second
     # read of the graph may find them.
     add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
@@ -379,6 +381,7 @@ class SavedModelLoader:
 
     def _prove_batching(self, servable: Servable) -> None:
         servable.prove_batching()
+        self._settings.batch_records.add(self._id, servable)
         for state in servable.batching():
             if not state.is_on:
                 _log.warning(

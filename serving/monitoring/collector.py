@@ -22,6 +22,7 @@ from prometheus_client.openmetrics.exposition import (
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 from prometheus_client.registry import Collector
 
+from serving.monitoring.batch_metrics import batch_metrics
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.process_metrics import process_metrics
 from serving.monitoring.request_metrics import request_metrics
@@ -57,11 +58,12 @@ class MetricsCollector:
         sources = self._sources
         statuses = shown_statuses(sources.statuses(), sources.clock.wall_ns())
         yield from request_metrics(sources.requests.methods(), is_native=self._is_native)
+        yield from batch_metrics(sources, statuses)
         yield from version_metrics(sources, statuses)
         yield from swap_metrics(sources.swaps())
         yield from process_metrics(sources)
         yield from tensorflow_serving_metrics(
-            sources.requests.model_methods(), statuses, sources.base_path
+            sources.requests.model_methods(), statuses, sources.base_path, sources.batch_totals()
         )
 
 

@@ -71,8 +71,8 @@ REQUEST_PHASE = MetricFamily(
     kind="summary",
     unit="seconds",
     labels=(*_METHOD_LABELS, "phase", "quantile"),
-    help="Phases of a request's latency: queue, decode, run and encode. Sum and count since the "
-    "version was loaded, quantiles of the last 10 seconds.",
+    help="Phases of a request's latency: queue, decode, batch (the time for the others of its batch), "
+    "run and encode. Sum and count since the version was loaded, quantiles of the last 10 seconds.",
 )
 REQUESTS_IN_FLIGHT = MetricFamily(
     name="serving_requests_in_flight",
@@ -131,6 +131,70 @@ RUNS_ENDED_BY_MEMORY = MetricFamily(
     kind="counter",
     help="Runs that ended with RESOURCE_EXHAUSTED because their kernels needed more than "
     "--run_memory_bytes, warm-up runs included.",
+)
+
+# --- Batches ----------------------------------------------------------------------------------------
+
+_SIGNATURE_LABELS = ("model", "version", "signature")
+
+BATCHING_ON = MetricFamily(
+    name="serving_batching_on",
+    kind="gauge",
+    labels=_SIGNATURE_LABELS,
+    help="1 if the requests of the signature share runs, 0 if the server has refused that, with the "
+    "warning batching_refused. No series without batching.",
+)
+BATCH_ROWS_LIMIT = MetricFamily(
+    name="serving_batch_rows_limit",
+    kind="gauge",
+    labels=_SIGNATURE_LABELS,
+    help="Rows up to which further requests join a batch now, by the measured costs of runs.",
+)
+BATCH_ROWS = MetricFamily(
+    name="serving_batch_rows",
+    kind="histogram",
+    labels=_SIGNATURE_LABELS,
+    help="Rows of each run without padding: of a batch, of a request that ran alone, or of a piece of "
+    "a split request. The signature is empty for runs of several signatures at once.",
+)
+BATCH_REQUESTS = MetricFamily(
+    name="serving_batch_requests",
+    kind="histogram",
+    labels=_SIGNATURE_LABELS,
+    help="Requests of each run. A split request counts in its first piece only.",
+)
+BATCH_WAIT = MetricFamily(
+    name="serving_batch_wait_seconds",
+    kind="histogram",
+    unit="seconds",
+    labels=_SIGNATURE_LABELS,
+    help="Time from a request's decoding to its run, in which its batch formed. The wait for a thread "
+    "before that is the phase queue.",
+)
+BATCH_RUN = MetricFamily(
+    name="serving_batch_run_seconds",
+    kind="histogram",
+    unit="seconds",
+    labels=_SIGNATURE_LABELS,
+    help="Time of each run, with the joining and the division of its rows.",
+)
+BATCH_PADDING_ROWS = MetricFamily(
+    name="serving_batch_padding_rows_total",
+    kind="counter",
+    labels=_SIGNATURE_LABELS,
+    help="Rows that were added to runs for an allowed batch size.",
+)
+BATCH_FAILED = MetricFamily(
+    name="serving_batch_failed_total",
+    kind="counter",
+    labels=_SIGNATURE_LABELS,
+    help="Batches that failed, so that their requests ran one by one.",
+)
+BATCH_SPLIT_REQUESTS = MetricFamily(
+    name="serving_batch_split_requests_total",
+    kind="counter",
+    labels=_SIGNATURE_LABELS,
+    help="Requests that ran in pieces because they had more rows than a run may have.",
 )
 
 # --- Versions ---------------------------------------------------------------------------------------
@@ -425,12 +489,38 @@ TFS_WARMUP_LATENCY = _tensorflow_serving(
     "microseconds that the warm-up of a version took; here for each version, with a warm-up "
     "file or without, until 10 minutes after its end.",
 )
+TFS_QUEUING_LATENCY = _tensorflow_serving(
+    *("batching_session:queuing_latency", "histogram", "microseconds", "thread_pool_name"),
+    "microseconds from a request's decoding to its run; the label is empty, because batches have no "
+    "threads of their own.",
+)
+TFS_WRAPPED_RUN_COUNT = _tensorflow_serving(
+    *("batching_session:wrapped_run_count", "unknown", "", ""),
+    "runs of signatures that are batched.",
+)
+TFS_PADDING_SIZE = _tensorflow_serving(
+    *("batching_session:padding_size", "histogram", "", "execution_batch_size"),
+    "padding of batches by their size; here only of sizes in allowed_batch_sizes.",
+)
+TFS_INPUT_BATCH_SIZE = _tensorflow_serving(
+    *("batching_session:input_batch_size", "histogram", "", ""),
+    "rows of requests; here once for a request, not for each of its inputs.",
+)
+TFS_PROCESSED_BATCH_SIZE = _tensorflow_serving(
+    *("batching_session:processed_batch_size", "histogram", "", ""),
+    "rows of runs, with padding.",
+)
 
 TENSORFLOW_SERVING_FAMILIES = (
     TFS_REQUEST_COUNT,
     TFS_REQUEST_LATENCY,
     TFS_RUNTIME_LATENCY,
     TFS_WARMUP_LATENCY,
+    TFS_QUEUING_LATENCY,
+    TFS_WRAPPED_RUN_COUNT,
+    TFS_PADDING_SIZE,
+    TFS_INPUT_BATCH_SIZE,
+    TFS_PROCESSED_BATCH_SIZE,
 )
 
 LEFT_OUT = {
@@ -440,7 +530,6 @@ LEFT_OUT = {
     ":tensorflow:serving:request_log_count": "Millpond does not log requests",
     ":tensorflow:serving:model_warmup_records_read": "the records replayed are in the log",
     ":tensorflow:serving:mlmd_map": "its value means nothing in TensorFlow Serving either",
-    ":tensorflow:serving:batching_session:*": "Millpond does not batch requests",
     ":tensorflow:core:*, :tensorflow:cc:saved_model:*": "TensorFlow's own counters; serving_load_stage_seconds "
     "has more detail on a load",
 }
@@ -450,6 +539,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
     *(IN_FLIGHT_REQUESTS, REFUSED_REQUESTS, GRPC_CONNECTIONS, GRPC_LIMITS_REACHED),
     *(UNDER_WAY_BYTES, UNDER_WAY_LIMIT, REFUSED_FOR_MEMORY, RUNS_ENDED_BY_MEMORY),
+    *(BATCHING_ON, BATCH_ROWS_LIMIT, BATCH_ROWS, BATCH_REQUESTS, BATCH_WAIT, BATCH_RUN),
+    *(BATCH_PADDING_ROWS, BATCH_FAILED, BATCH_SPLIT_REQUESTS),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
     *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY, SOURCE_STUCK),
     *(ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),

@@ -14,7 +14,12 @@ from serving.data_plane.loads import SlabPoolStatistics
 from serving.data_plane.plane import RequestMemoryStatistics
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import BudgetCounts
-from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics
+from serving.data_plane.servables import (
+    ArenaStatistics,
+    RequestReservoirStatistics,
+    SignatureBatching,
+)
+from serving.loading.batch_records import BatchTotals
 from serving.loading.memory_fit import available_bytes
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.swap_record import SwapRecord
@@ -55,7 +60,8 @@ class GrpcConnections(Protocol):
 class MetricSources:
     """The source of each metric.
 
-    `swap_counts` is by model and result (`SwapResult.value`). `arena` takes an AVAILABLE version, and
+    `batching` takes a version, also one that has ended. `batch_totals` covers all versions since the
+    start. `swap_counts` is by model and result (`SwapResult.value`). `arena` takes an AVAILABLE version, and
     returns None if it has no arena or has been unloaded meanwhile. `slab_pool` is None if versions
     have no arenas. `reservoirs` is by model. `default_version` answers requests that name no version,
     beside a canary. `base_path` takes a configured model. `swaps` are newest first. `models_ready` has
@@ -71,6 +77,8 @@ class MetricSources:
     statuses: Callable[[], Statuses]
     swap_counts: Callable[[], Mapping[tuple[str, str], int]]
     arena: Callable[[ServableId], ArenaStatistics | None]
+    batching: Callable[[ServableId], Sequence[SignatureBatching]] = lambda servable_id: ()
+    batch_totals: Callable[[], BatchTotals] = BatchTotals
     slab_pool: Callable[[], SlabPoolStatistics] | None
     request_memory: Callable[[], RequestMemoryStatistics]
     page_faults: Callable[[], PageFaults] = _process_page_faults

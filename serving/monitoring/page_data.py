@@ -11,8 +11,8 @@ from zlib import crc32
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
-from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
-from serving.data_plane.servables import ArenaStatistics
+from serving.data_plane.request_statistics import PHASES, MethodStatistics, RequestStatistics
+from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.page_points import latency_json, points_json
@@ -39,6 +39,8 @@ VERSION_METHODS = frozenset(
 WAITING_MODEL_COUNT_MAX = 100
 """The number of reasons in an answer, even if thousands of models have a wrong base path."""
 
+NS_PER_MICROSECOND = 1_000
+
 Reasons = Mapping[str, str | None]
 
 
@@ -46,7 +48,7 @@ Reasons = Mapping[str, str | None]
 class PageSources:
     """The sources of the page's data. Each is called at each poll, and must return at once.
 
-    `arena` and `default_version` are as in MetricSources. `swaps` are newest first. `reasons` gives for
+    `arena`, `batching` and `default_version` are as in MetricSources. `swaps` are newest first. `reasons` gives for
     each configured model why no version is AVAILABLE; None if one is. `base_path` returns None for a
     model that is not configured.
     """
@@ -57,6 +59,7 @@ class PageSources:
     routing: Callable[[str], Routing]
     default_version: Callable[[str], int | None]
     swaps: Callable[[], Sequence[SwapRecord]]
+    batching: Callable[[ServableId], Sequence[SignatureBatching]] = lambda servable_id: ()
     reasons: Callable[[], Reasons] = dict
     base_path: Callable[[str], str | None] = lambda name: None
     stuck_sources: Callable[[], Collection[str]] = frozenset
@@ -75,6 +78,7 @@ def page_sources(
         routing=metrics.routing,
         default_version=metrics.default_version,
         swaps=swaps,
+        batching=metrics.batching,
         reasons=reasons,
         base_path=metrics.base_path,
         stuck_sources=metrics.stuck_sources,
@@ -155,6 +159,7 @@ class PageData:
                 route_json(status, routing, default_version),
                 methods.get(status.id, ()),
                 self._sources.arena(status.id) if status.state is AVAILABLE else None,
+                self._sources.batching(status.id) if status.state is AVAILABLE else (),
             )
             for name, routing, default_version in self._routes(statuses, model)
             for status in reversed(statuses[name])
@@ -219,8 +224,10 @@ def version_json(
     route: Mapping[str, Any],
     methods: Sequence[MethodStatistics],
     arena: ArenaStatistics | None,
+    batching: Sequence[SignatureBatching] = (),
 ) -> dict[str, Any]:
     """Returns one version: its state and the reason, its routes, and figures of requests and memory."""
+    busiest = _busiest(methods)
     return {
         "model": status.id.name,
         "version": status.id.version,
@@ -236,7 +243,9 @@ def version_json(
         ],
         **route,
         "in_flight_count": max((item.in_flight_count for item in methods), default=None),
-        "latency": _busiest_latency(methods),
+        "latency": _latency(busiest),
+        "phases": _phases(busiest),
+        "batching": [batching_json(state) for state in batching],
         "arena_allocated_bytes": arena.allocated_bytes if arena else None,
         "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
     }
@@ -292,17 +301,48 @@ def _methods_by_version(
     return by_version
 
 
-def _busiest_latency(methods: Sequence[MethodStatistics]) -> dict[str, Any] | None:
-    """Returns the latency of the method with the most requests in the last 10 s.
+def batching_json(state: SignatureBatching) -> dict[str, Any]:
+    """Returns how a signature is batched, with counts since the load: the page shows their increase."""
+    figures = state.figures
+    return {
+        "signature": state.signature,
+        "is_on": state.is_on,
+        "refusal": state.refusal,
+        "rows_limit": state.joined_rows_max,
+        "run_count": figures.run_count,
+        "request_count": figures.request_count,
+        "row_count": figures.row_count,
+        "wait_us": figures.wait_ns // NS_PER_MICROSECOND,
+    }
+
+
+def _busiest(methods: Sequence[MethodStatistics]) -> MethodStatistics | None:
+    """Returns the method with the most requests in the last 10 s; None if there were no requests.
 
     The quantiles of two methods cannot be combined.
     """
-    figures = [(item.phase("total", WINDOW_SECONDS), item.method) for item in methods]
-    if not figures:
+    counts = [(item.phase("total", WINDOW_SECONDS).count, item.method, item) for item in methods]
+    count, _, busiest = max(counts, key=lambda row: row[:2], default=(0, "", None))
+    return busiest if count > 0 else None
+
+
+def _latency(method: MethodStatistics | None) -> dict[str, Any] | None:
+    if method is None:
         return None
-    busiest, method = max(figures, key=lambda pair: (pair[0].count, pair[1]))
-    latency = latency_json(busiest)
-    return None if latency is None else {"method": method, **latency}
+    latency = latency_json(method.phase("total", WINDOW_SECONDS))
+    return None if latency is None else {"method": method.method, **latency}
+
+
+def _phases(method: MethodStatistics | None) -> dict[str, float]:
+    """Returns the mean µs of each phase that requests reached in the last 10 s."""
+    if method is None:
+        return {}
+    figures = {phase: method.phase(phase, WINDOW_SECONDS) for phase in PHASES if phase != "total"}
+    return {
+        phase: round(figure.sum_ns / figure.count / NS_PER_MICROSECOND, 1)
+        for phase, figure in figures.items()
+        if figure.count > 0
+    }
 
 
 def _code_name(code: int) -> str:

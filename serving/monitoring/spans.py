@@ -18,7 +18,7 @@ NewId = Callable[[], str]
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 
 # The phases of a request, one after the other (native/metrics/request_phases.h).
-_PHASES = ("queue", "decode", "run", "encode")
+_PHASES = ("queue", "decode", "batch", "run", "encode")
 
 SERVER_FAULT_CODES = frozenset(
     {
@@ -75,7 +75,7 @@ def request_spans(
         attributes,
         error_of(request.code, request.message),
     )
-    return (root, *_phase_spans(root, request.phase_ns, new_id))
+    return (root, *_phase_spans(root, request, new_id))
 
 
 def call_span(call: AnsweredCall, wall_offset_ns: int) -> Span:
@@ -145,13 +145,23 @@ def _server_span(
     )
 
 
-def _phase_spans(root: Span, phase_ns: Mapping[str, int], new_id: NewId) -> Iterator[Span]:
+def _phase_spans(root: Span, request: RequestSpan, new_id: NewId) -> Iterator[Span]:
     began_at_ns = root.began_at_ns
+    for phase, phase_ns in _phases_in_order(request):
+        ended_at_ns = began_at_ns + phase_ns
+        yield _child(root, phase, new_id(), began_at_ns, ended_at_ns, {})
+        began_at_ns = ended_at_ns
+
+
+def _phases_in_order(request: RequestSpan) -> Iterator[tuple[str, int]]:
+    """Yields the phases that the request reached, with their times; `batch` before and after `run`."""
+    after_run_ns = request.batch_after_run_ns
     for phase in _PHASES:
-        if phase in phase_ns:
-            ended_at_ns = began_at_ns + phase_ns[phase]
-            yield _child(root, phase, new_id(), began_at_ns, ended_at_ns, {})
-            began_at_ns = ended_at_ns
+        if phase in request.phase_ns:
+            phase_ns = request.phase_ns[phase]
+            yield phase, phase_ns - after_run_ns if phase == "batch" else phase_ns
+        if phase == "run" and after_run_ns > 0:
+            yield "batch", after_run_ns
 
 
 def _child(

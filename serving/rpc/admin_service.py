@@ -11,10 +11,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument, Unavailable
 from serving.base.json_requests import parse_object
 from serving.core.servable import ServableId, ServableStatus
-from serving.data_plane.servables import Servable
+from serving.data_plane.servables import Servable, SignatureBatching
 from serving.manager.rollout import Rollback
 from serving.manager.stream import StreamStatus
 from serving.rpc.rare_calls import Waiting, patience_seconds
@@ -183,6 +184,7 @@ class AdminService:
 def _figures(servable: Servable) -> dict[str, Any]:
     try:
         statistics, arena = servable.statistics(), servable.arena_statistics()
+        batching = servable.batching()
     except Exception:  # noqa: BLE001 (it may be in destruction)
         return {}
     return {
@@ -190,6 +192,32 @@ def _figures(servable: Servable) -> dict[str, Any]:
         "failed_count": statistics.failed_count,
         "latency_ns_p999": statistics.latency_ns_p999,
         "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
+        "batching": [_batching(state) for state in batching],
+    }
+
+
+def _batching(state: SignatureBatching) -> dict[str, Any]:
+    """Returns how one signature is batched, with its figures since the load.
+
+    The signature is "" for runs of several signatures at once. `requests_per_run` is null before the
+    first run.
+    """
+    figures = state.figures
+    runs = figures.run_count
+    return {
+        "signature": state.signature,
+        "is_on": state.is_on,
+        "refusal": state.refusal,
+        "rows_limit": state.joined_rows_max,
+        "run_count": runs,
+        "request_count": figures.request_count,
+        "row_count": figures.row_count,
+        "padding_row_count": figures.padding_row_count,
+        "failed_batch_count": figures.failed_batch_count,
+        "split_request_count": figures.split_request_count,
+        "wait_seconds": figures.wait_ns / NS_PER_SECOND,
+        "run_seconds": figures.run_ns / NS_PER_SECOND,
+        "requests_per_run": figures.request_count / runs if runs else None,
     }
 
 

@@ -16,6 +16,7 @@ from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.loading.arenas import Arenas, MemoryLimits
+from serving.loading.batch_records import BatchRecords
 from serving.loading.loader import LoadSettings, statuses_as_errors
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
@@ -49,6 +50,7 @@ def load_settings(
     arenas: Arenas | None,
     incumbent: Callable[[ServableId], Servable | None],
     request_statistics: RequestStatistics,
+    batch_records: BatchRecords,
 ) -> LoadSettings:
     """Returns the settings that all models share."""
     replay = partial(
@@ -67,6 +69,7 @@ def load_settings(
         restore_bytes_per_second=foundation.config.restore_bytes_per_second,
         load_seconds_target=foundation.config.load_seconds_target,
         request_statistics=request_statistics,
+        batch_records=batch_records,
         add_ops=InstalledOps(installed_op_libraries).load,
     )
 

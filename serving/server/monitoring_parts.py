@@ -11,6 +11,7 @@ from serving.data_plane.loads import SlabPool
 from serving.data_plane.plane import DataPlane, GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
+from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
@@ -90,6 +91,7 @@ def make_metric_sources(
     grpc: GrpcServer,
     swaps: SwapTimeline,
     slab_pool: SlabPool | None,
+    batches: BatchRecords,
     reservoirs: Reservoirs,
     health: Callable[[], HealthView],
     is_config_refused: Callable[[], bool],
@@ -104,6 +106,8 @@ def make_metric_sources(
         statuses=control.monitor.statuses,
         swap_counts=swaps.counts,
         arena=partial(arena_statistics, foundation.data_plane, control.manager.servable),
+        batching=batches.of,
+        batch_totals=batches.totals,
         slab_pool=None if slab_pool is None else slab_pool.statistics,
         request_memory=foundation.data_plane.request_memory_statistics,
         reservoirs=partial(reservoir_statistics, reservoirs),

@@ -22,6 +22,7 @@ from serving.data_plane.servables import Servable
 from serving.http.health_routes import health_routes
 from serving.http.server import HttpServer
 from serving.kserve.inference_service import InferenceService
+from serving.loading.batch_records import BatchRecords
 from serving.loading.request_cores import pin_always
 from serving.manager.model_notes import NotePublisher
 from serving.manager.router import Router
@@ -120,11 +121,14 @@ class Server:
         """Makes the parts that load the aspired versions and publish them."""
         config, clock = self._config, self._clock
         arenas = loading_parts.make_arenas(config, self._slab_pool)
+        self._batch_records = BatchRecords()
+        self._monitor.add_listener(self._batch_records.on_status)
         load_settings = loading_parts.load_settings(
             self._foundation,
             arenas=arenas,
             incumbent=self._incumbent,
             request_statistics=self._requests.statistics,
+            batch_records=self._batch_records,
         )
         self._loaders = ModelLoaders(
             load_settings,
@@ -278,6 +282,7 @@ class Server:
             grpc=self._grpc,
             swaps=self._swaps,
             slab_pool=self._slab_pool,
+            batches=self._batch_records,
             reservoirs=self._reservoirs,
             health=self._health_view,
             is_config_refused=self._is_config_refused,

@@ -3,14 +3,17 @@
 The model leaves a file for each number of rows that a run of it had.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from serving import ModelServer
 from serving.base.errors import StatusCode, Unavailable
@@ -22,6 +25,7 @@ from tests.integration.clients import (
     is_right,
     predict_request,
     wait_for_states,
+    wait_until,
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
@@ -241,6 +245,140 @@ def test_large_request_is_answered(
     assert is_right(answer.outputs["y"], x.sum(axis=1))
     sizes = model.take_runs()
     assert max(sizes) <= 6 if is_split else sizes == {20}
+
+
+class Scrape:
+    """The metrics of a server, at one moment."""
+
+    def __init__(self, server: ModelServer) -> None:
+        with urlopen(f"{server.url}/metrics", timeout=30) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        self._samples = [sample for family in families for sample in family.samples]
+
+    def sum(self, name: str, **labels: str) -> float:
+        """Returns the sum over the series with these labels."""
+        return sum(
+            sample.value
+            for sample in self._samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def answered(self, version: int | None = None) -> float:
+        """Returns the requests that were answered with OK."""
+        labels = {} if version is None else {"version": str(version)}
+        return self.sum("serving_requests_total", method="Predict", code="OK", **labels)
+
+
+def test_metrics_of_batches_add_up_to_the_answers(
+    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+):
+    text = "max_batch_size { value: 16 } allowed_batch_sizes: [1, 4, 16]"
+    server = start(
+        enable_batching=True,
+        batching_parameters_file=parameters(tmp_path, text),
+        rest_api_port="auto",
+    )
+    wait_for_batches(server, model, base_path)
+    (version,) = versions_with_requests(Scrape(server))[-1:]
+    x = np.ones((5, 3), np.float32)
+    with Client(server.target) as client:
+        client.predict("m", {"x": x})
+    scrape = Scrape(server)
+    for of in versions_with_requests(scrape):
+        extra_rows = 4 if of == version else 0
+        batches = {"version": str(of), "signature": "serving_default"}
+        answered = scrape.answered(of)
+        assert scrape.sum("serving_batch_requests_sum", **batches) == answered
+        assert scrape.sum("serving_batch_rows_sum", **batches) == answered + extra_rows
+        assert scrape.sum("serving_batch_wait_seconds_count", **batches) == answered
+        runs = scrape.sum("serving_batch_run_seconds_count", **batches)
+        assert scrape.sum("serving_batch_rows_count", **batches) == runs
+        assert scrape.sum("serving_batch_requests_count", **batches) == runs
+        phases = {"version": str(of), "method": "Predict"}
+        for phase in ("queue", "decode", "batch", "run", "encode"):
+            name = "serving_request_phase_seconds_count"
+            assert scrape.sum(name, phase=phase, **phases) == answered
+    batched = {"version": str(version), "signature": "serving_default"}
+    assert scrape.sum("serving_batch_requests_count", **batched) < scrape.answered(version)
+    assert scrape.sum("serving_batch_padding_rows_total", **batched) > 0
+    assert scrape.sum("serving_batching_on", **batched) == 1
+    assert scrape.sum("serving_batching_on", version=str(version), signature="whole") == 0
+
+
+def versions_with_requests(scrape: Scrape) -> list[int]:
+    return [version for version in range(1, VERSION_COUNT + 2) if scrape.answered(version)]
+
+
+def test_batches_of_an_unloaded_version_still_count(
+    start: StartServer, model: BatchedModel, base_path: Path
+):
+    server = start(enable_batching=True, rest_api_port="auto")
+    clients = ClientsOfOneConnection(server.target, are_lengths_equal=True)
+    with clients.sending():
+        clients.wait_for_answers_of(1, 50)
+        drop(model.path, base_path, 2)
+        clients.wait_for_answers_of(2, 50)
+    with Client(server.admin_target) as admin:
+        wait_for_states(admin, "m", {1: END, 2: AVAILABLE})
+    scrape = Scrape(server)
+    for version in (1, 2):
+        requests = scrape.sum("serving_batch_requests_sum", version=str(version))
+        assert requests == scrape.answered(version) > 0
+    session = ":tensorflow:serving:batching_session"
+    answered = scrape.answered()
+    assert scrape.sum(f"{session}:queuing_latency_count") == answered
+    assert scrape.sum(f"{session}:input_batch_size_count") == answered
+    assert scrape.sum(f"{session}:input_batch_size_sum") == answered
+    assert scrape.sum(f"{session}:processed_batch_size_sum") == answered
+    runs = scrape.sum("serving_batch_run_seconds_count")
+    assert scrape.sum(f"{session}:wrapped_run_count") == runs
+
+
+def test_run_of_a_batch_has_no_wait_for_others(
+    start: StartServer, model: BatchedModel, base_path: Path
+):
+    server = start(enable_batching=True, rest_api_port="auto")
+    wait_for_batches(server, model, base_path)
+    scrape = Scrape(server)
+    name = "serving_request_phase_seconds_sum"
+    spent = {
+        phase: scrape.sum(name, method="Predict", phase=phase)
+        for phase in ("queue", "decode", "batch", "run", "encode")
+    }
+    total = scrape.sum("serving_request_latency_seconds_sum", method="Predict", code="OK")
+    assert sum(spent.values()) == pytest.approx(total, rel=1e-6)
+    # Each request of a batch waits before its run, as the figures of batches say, and after it.
+    assert spent["batch"] >= scrape.sum("serving_batch_wait_seconds_sum") > 0
+    assert min(spent.values()) > 0
+
+
+def page_of_model(server: ModelServer) -> dict[str, Any]:
+    """Returns the only version of model "m" as the live page shows it."""
+    with urlopen(f"{server.url}/v1/page?model=m", timeout=30) as response:
+        (version,) = json.loads(response.read())["versions"]
+    assert isinstance(version, dict)
+    return version
+
+
+def test_status_and_page_show_batched_signatures(start: StartServer, model: BatchedModel):
+    server = start(enable_batching=True, rest_api_port="auto")
+    phases = {"queue", "decode", "batch", "run", "encode"}
+    with ClientsOfOneConnection(server.target, are_lengths_equal=True).sending():
+        wait_until(lambda: set(page_of_model(server)["phases"]) == phases, "the phases on the page")
+    page = page_of_model(server)
+    with Client(server.admin_target) as admin:
+        (version,) = admin.describe_models()["m"]["versions"]
+    (on, refused) = (
+        {state["signature"]: state for state in version["batching"]}[name]
+        for name in ("serving_default", "whole")
+    )
+    assert on["request_count"] == on["row_count"] == Scrape(server).answered()
+    assert on["requests_per_run"] == on["request_count"] / on["run_count"]
+    assert (refused["is_on"], refused["requests_per_run"]) == (False, None)
+    assert refused["refusal"] == logged(server, "batching_refused")[0]["reason"]
+    shown = {state["signature"]: state for state in page["batching"]}
+    assert 0 < shown["serving_default"]["run_count"] <= on["run_count"]
+    assert shown["whole"]["refusal"] == refused["refusal"]
 
 
 def test_version_has_its_own_file(

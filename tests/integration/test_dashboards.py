@@ -30,7 +30,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte
 from tests.integration.prometheus import Prometheus, running_prometheus
-from tests.integration.steady_clients import scale_clients
+from tests.integration.steady_clients import SteadyThreads, scale_clients
 
 DEPLOY = Path(REPOSITORY) / "deploy"
 RULE_FILES = [DEPLOY / "prometheus" / f"{name}_rules.yml" for name in ("recording", "alert")]
@@ -134,14 +134,28 @@ def _fail_a_request(target: str) -> None:
         assert refusal(lambda: caller.predict(wrong))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
+class RowsClient(SteadyThreads):
+    """A client of the signature whose requests are batched."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(1)
+        self._target = target
+
+    def run(self, number: int) -> None:
+        del number
+        with Client(self._target) as client:
+            while not self.is_stopping:
+                client.predict("scale", {"x": np.ones(2, np.float32)}, signature_name="rows")
+
+
 def _live_through(
     server: ModelServer, prometheus: Prometheus, scale_model: ScaleModel, base_path: Path
 ) -> None:
     """Runs requests, a swap under load and a broken version, and waits until Prometheus has all of
     it.
     """
-    clients = scale_clients(server.target, count=2)
-    with clients.running(), Client(server.target) as client:
+    clients, rows = scale_clients(server.target, count=2), RowsClient(server.target)
+    with clients.running(), rows.running(), Client(server.target) as client:
         _fail_a_request(server.target)
         clients.wait_for_answers_of(1, REQUEST_COUNT)
         scale_model.write(base_path, 2)
@@ -162,16 +176,19 @@ def _live_through(
 @pytest.fixture(scope="module")
 def prometheus(
     start_module_server: StartServer,
-    scale_model: ScaleModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
     """Returns Prometheus after the scenario."""
     directory = tmp_path_factory.mktemp("prometheus")
     base_path = directory / "base"
     base_path.mkdir()
+    scale_model = ScaleModel(directory / "export", has_rows=True)
     scale_model.write(base_path, 1)
     server = start_module_server(
-        model_name="scale", base_path=base_path, model_memory_limit_bytes=2_000_000_000
+        model_name="scale",
+        base_path=base_path,
+        model_memory_limit_bytes=2_000_000_000,
+        enable_batching=True,
     )
     wait_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, "ready")
     metrics_url = f"{server.url}{PATHS[0]}"

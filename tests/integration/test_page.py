@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 
 from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
-from serving.core.servable import END, GateVerdict, Health, Routing
+from serving.core.servable import END, GateVerdict, Health, Routing, ServableId
 from serving.monitoring.swap_record import SwapResult
 from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
@@ -32,6 +32,7 @@ from tests.unit.fakes.page import (
     swap,
 )
 from tests.unit.fakes.requests import FakeLatency
+from tests.unit.fakes.servables import busy_batching
 
 CHROMIUM = shutil.which("chromium")
 MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'
@@ -225,6 +226,45 @@ def empty_address() -> Iterator[str]:
 
 
 # Contents of the page
+
+
+def test_page_shows_phases_and_batches(open_page: OpenPage) -> None:
+    on, refused = busy_batching()
+    scene = FakePageSources(statuses=[status("m", 1)], batching={ServableId("m", 1): [on, refused]})
+    phase_us = {"queue": 30, "decode": 6, "batch": 200, "run": 900, "encode": 8}
+    latency = FakeLatency(count=2_000, p99_ns=3_000_000, p999_ns=4_000_000)
+    scene.statistics.by_version = [FakeMethod("m", 1, latency_10s=latency, phase_us=phase_us)]
+    with serve_page(scene, SystemClock()) as address:
+        page = open_page(address).page
+        times = page.locator("#phases tr td.number")
+        expect(times).to_have_text(["30 µs", "6 µs", "200 µs", "900 µs", "8 µs"])
+        expect(page.locator("#batches-count")).to_have_text("1 batched · 1 refused")
+        rows = page.locator("#batches tr")
+        expect(rows.nth(1)).to_contain_text("refused")
+        expect(rows.nth(1)).to_contain_text(refused.refusal)
+        # Figures are those of the runs since the page was opened.
+        expect(rows.nth(0).locator("td.number")).to_have_text(["–", "–", "–", "0", "64"])
+        before = on.figures
+        grown = replace(
+            before,
+            run_count=before.run_count + 10,
+            request_count=before.request_count + 34,
+            row_count=before.row_count + 1_275,
+            wait_ns=before.wait_ns + 34 * 7_000,
+        )
+        scene.batching[ServableId("m", 1)] = [replace(on, figures=grown), refused]
+        figures = rows.nth(0).locator("td.number")
+        expect(figures.nth(0)).to_have_text("3.4")
+        expect(figures.nth(1)).to_have_text("128")
+        expect(figures.nth(2)).to_have_text("7 µs")
+
+
+def test_page_without_batching_has_no_table_of_batches(
+    open_page: OpenPage, empty_address: str
+) -> None:
+    page = open_page(empty_address).page
+    expect(page.locator("#batches-section")).to_be_hidden()
+    expect(page.locator("#phases-section")).to_be_hidden()
 
 
 def test_page_draws_latency_requests_and_marks(open_page: OpenPage, busy_address: str) -> None:

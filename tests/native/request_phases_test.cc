@@ -10,7 +10,8 @@ TEST(PhaseWatch, DividesTheTotalIntoThePhasesThatWereReached) {
   watch.Enter(Phase::kDecode, 103);
   watch.Enter(Phase::kRun, 110);
   watch.Enter(Phase::kEncode, 200);
-  EXPECT_EQ(watch.End(250).ns, (std::array<int64_t, kPhaseCount>{3, 7, 90, 50, 150}));
+  EXPECT_EQ(watch.End(250).ns,
+            (std::array<int64_t, kPhaseCount>{3, 7, PhaseTimes::kNone, 90, 50, 150}));
 }
 
 TEST(PhaseWatch, ARequestThatFailsHasThePhasesUpToThatOne) {
@@ -21,6 +22,27 @@ TEST(PhaseWatch, ARequestThatFailsHasThePhasesUpToThatOne) {
   EXPECT_EQ(times[Phase::kRun], PhaseTimes::kNone);
   EXPECT_EQ(times[Phase::kEncode], PhaseTimes::kNone);
   EXPECT_EQ(times[Phase::kTotal], 30);
+}
+
+TEST(PhaseWatch, ARunIsBetweenTheTwoPartsOfItsBatch) {
+  PhaseWatch watch(/*received_ns=*/0);
+  watch.Enter(Phase::kDecode, 1);
+  watch.Enter(Phase::kRun, 3);
+  watch.Enter(Phase::kBatch, 4);
+  watch.Enter(Phase::kRun, 10);
+  watch.Enter(Phase::kBatch, 30);
+  watch.Enter(Phase::kEncode, 35);
+  const PhaseTimes& times = watch.End(37);
+  EXPECT_EQ(times.ns, (std::array<int64_t, kPhaseCount>{1, 2, 11, 21, 2, 37}));
+  EXPECT_EQ(times.batch_after_run_ns, 5);
+}
+
+TEST(PhaseWatch, ARequestThatEndsBeforeItsRunHasNothingAfterTheRun) {
+  PhaseWatch watch(/*received_ns=*/0);
+  watch.Enter(Phase::kBatch, 4);
+  const PhaseTimes& times = watch.End(10);
+  EXPECT_EQ(times[Phase::kBatch], 6);
+  EXPECT_EQ(times.batch_after_run_ns, 0);
 }
 
 TEST(PhaseWatch, APhaseMayBeLeftOut) {

@@ -48,9 +48,9 @@ TEST_P(MethodRecorderTest, CountsFailuresByCodeAndTheirLatencyToo) {
 }
 
 TEST_P(MethodRecorderTest, SnapshotHasOccurredCodesAndTheirTotal) {
-  recorder_.Record(Code::kOk, {{1'000, 2'000, 3'000, 4'000, 10'000}});
-  recorder_.Record(Code::kNotFound,
-                   {{5'000, PhaseTimes::kNone, PhaseTimes::kNone, PhaseTimes::kNone, 6'000}});
+  recorder_.Record(Code::kOk, {{1'000, 2'000, PhaseTimes::kNone, 3'000, 4'000, 10'000}});
+  recorder_.Record(Code::kNotFound, {{5'000, PhaseTimes::kNone, PhaseTimes::kNone,
+                                      PhaseTimes::kNone, PhaseTimes::kNone, 6'000}});
   const MethodSnapshot snapshot = recorder_.Snapshot();
   ASSERT_EQ(snapshot.by_code.size(), 2);
   EXPECT_EQ(snapshot.by_code.at(Code::kOk).max_ns(), 10'000);
@@ -74,7 +74,7 @@ TEST_P(MethodRecorderTest, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
   testing::RunTogether(6, [&](int thread) {
     for (int record = 0; record < 5'000; ++record) {
       const auto code = static_cast<Code>((record + thread) % base::kCodeCount);
-      recorder_.Record(code, {{record, record, record, record, 4 * record}});
+      recorder_.Record(code, {{record, record, record, record, record, 5 * record}});
       if (record % 500 != 0) continue;
       const MethodSnapshot snapshot = recorder_.Snapshot();
       EXPECT_EQ(CountOverCodes(snapshot), snapshot.count());
@@ -85,6 +85,17 @@ TEST_P(MethodRecorderTest, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
   EXPECT_EQ(CountOverCodes(snapshot), 30'000);
   EXPECT_EQ(snapshot.by_code.size(), base::kCodeCount);
   for (const LatencySnapshot& phase : snapshot.phases) EXPECT_EQ(phase.count(), 30'000);
+}
+
+TEST_P(MethodRecorderTest, RecordsBatchesWithAndWithoutExpectingThem) {
+  PhaseTimes times = PhaseTimes::OfTotal(10);
+  times[Phase::kBatch] = 3;
+  for (const bool expects : {false, true}) {
+    if (expects) recorder_.ExpectBatches();
+    recorder_.Record(Code::kOk, times);
+  }
+  EXPECT_EQ(recorder_.Snapshot().phase(Phase::kBatch).count(), 2);
+  EXPECT_EQ(recorder_.Snapshot().phase(Phase::kBatch).sum_ns(), 6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Uses, MethodRecorderTest, ::testing::Values(Use::kHot, Use::kRare));

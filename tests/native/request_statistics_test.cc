@@ -33,7 +33,7 @@ class RequestStatisticsTest : public ::testing::Test {
                      Code code = Code::kOk) {
     for (int i = 0; i < count; ++i) {
       recorder.Of(Method::kPredict)
-          .Record(code, {{1'000, 2'000, latency_ns - 6'000, 3'000, latency_ns}});
+          .Record(code, {{1'000, 2'000, PhaseTimes::kNone, latency_ns - 6'000, 3'000, latency_ns}});
     }
   }
   void PassSeconds(int count) {

@@ -3,7 +3,7 @@
 import io
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
-from tests.unit.fakes.servables import FakeServable
+from tests.unit.fakes.servables import FakeServable, FakeSignatureBatching, busy_batching
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.fakes.terminals import Terminal
 from warmup.signature_defs import INIT_OP_SIGNATURE
@@ -70,6 +70,9 @@ STATUSES = (
 class FakeControl:
     """Version 10 of `m` answers. Only version 9 can be rolled back to; other operations fail."""
 
+    def __init__(self, *, loaded: Sequence[FakeServable] = ()) -> None:
+        self._loaded = {servable.id: servable for servable in loaded}
+
     def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
         blocked = (
             RollbackBlock(10, has_served=True, reason="it served"),
@@ -97,7 +100,9 @@ class FakeControl:
         )
 
     def servable(self, servable_id: ServableId) -> FakeServable | None:
-        return FakeServable(servable_id) if servable_id.version == 10 else None
+        if servable_id.version == 10:
+            return FakeServable(servable_id)
+        return self._loaded.get(servable_id)
 
 
 def _done(value: Answer) -> "Future[Answer]":
@@ -356,6 +361,42 @@ def test_status_has_reason_of_an_unloaded_version(number: int, state: str, reaso
     print_models({"ctr": model}, 0, out)
     _heading, row, *_ = out.getvalue().splitlines()
     assert row.split("\t")[-1] == reason
+
+
+def batched_version(states: Sequence[FakeSignatureBatching]) -> dict[str, Any]:
+    """Returns an AVAILABLE version as the server's reply describes it."""
+    servable = FakeServable(ServableId("ctr", 7))
+    servable.batched = list(states)
+    status = ServableStatus(id=servable.id, state=AVAILABLE)
+    admin = AdminService(list, lambda: {"ctr": (status,)}, FakeControl(loaded=[servable]))
+    (model,) = json.loads(admin.list_models(b""))["models"]
+    (version,) = model["versions"]
+    assert isinstance(version, dict)
+    return version
+
+
+def test_reply_has_the_figures_of_batches():
+    on, refused = batched_version(busy_batching())["batching"]
+    assert on["requests_per_run"] == pytest.approx(7 / 3)
+    assert (on["run_count"], on["row_count"], on["padding_row_count"]) == (3, 9, 4)
+    assert (on["failed_batch_count"], on["split_request_count"]) == (1, 2)
+    assert (on["wait_seconds"], on["run_seconds"], on["rows_limit"]) == (0.007, 0.003, 64)
+    assert (refused["is_on"], refused["requests_per_run"]) == (False, None)
+
+
+def test_status_lists_batched_and_refused_signatures():
+    joint = FakeSignatureBatching("", True, "", figures=busy_batching()[0].figures)
+    idle = FakeSignatureBatching("idle", True, "")
+    version = batched_version([*busy_batching(), joint, idle])
+    out = io.StringIO()
+    print_models({"ctr": {"versions": [version]}}, 0, out)
+    assert out.getvalue().splitlines()[2:] == [
+        "ctr: version 7: signature serving_default is batched, 2.3 requests and 3.0 rows per run",
+        "ctr: version 7: signature whole is not batched: "
+        "a row gives another result in a batch than alone",
+        "ctr: version 7: runs of several signatures are batched, 2.3 requests and 3.0 rows per run",
+        "ctr: version 7: signature idle is batched, no run yet",
+    ]
 
 
 def test_status_keeps_the_error_of_an_ended_version():

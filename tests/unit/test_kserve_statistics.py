@@ -37,6 +37,12 @@ def test_statistics_count_all_methods_that_run_model() -> None:
     ]
 
 
+def test_wait_for_a_batch_is_wait_in_the_queue() -> None:
+    rows = [method("Predict", latencies_ns={OK: [9]}, phases_ns={"queue": [2], "batch": [5]})]
+    (row,) = model_statistics(rows, "m", [3])
+    assert row["inference_stats"]["queue"] == {"count": 1, "ns": 7}
+
+
 def test_statistics_omit_other_versions_and_past_lives() -> None:
     rows = [
         FakeMethod(version=2, latencies_ns={OK: [1]}),

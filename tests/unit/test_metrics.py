@@ -31,6 +31,7 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.loading.batch_records import BatchTotals
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
@@ -43,6 +44,12 @@ from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import FakeArenaStatistics
 from tests.unit.fakes.metrics import FakeMethod, fake_sources, swap_of
 from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoirStatistics
+from tests.unit.fakes.servables import (
+    FakeBatchFigures,
+    FakeSignatureBatching,
+    busy_batching,
+    classes,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
 MS = 1_000_000
@@ -437,6 +444,123 @@ def test_reservoirs_are_shown_by_model():
     assert having(series, "serving_reservoir_bytes") == {("m",): 64}
 
 
+# --- Batches --------------------------------------------------------------------------------------------
+
+
+def batched_series(states: Sequence[FakeSignatureBatching] | None = None) -> Series:
+    shown = busy_batching() if states is None else states
+    return series_of(fake_sources(statuses=[status()], batching=lambda servable_id: shown))
+
+
+def histogram_of(series: Series, name: str, **labels: str) -> dict[str, float]:
+    """Returns the buckets of a histogram that hold something, by their upper edge, with sum and count."""
+    found = {
+        dict(at)["le"]: count
+        for (bucket, at), count in series.items()
+        if bucket == f"{name}_bucket" and labels.items() <= dict(at).items()
+    }
+    held, below = {}, 0.0
+    for edge in sorted(found, key=float):
+        if found[edge] > below:
+            held[edge] = found[edge] - below
+        below = found[edge]
+    return {
+        **held,
+        "sum": value(series, f"{name}_sum", **labels),
+        "count": value(series, f"{name}_count", **labels),
+    }
+
+
+BATCHED = {"model": "m", "version": "1", "signature": "serving_default"}
+
+
+def test_batching_shows_which_signatures_are_on():
+    series = batched_series()
+    assert having(series, "serving_batching_on") == {
+        ("m", "serving_default", "1"): 1,
+        ("m", "whole", "1"): 0,
+    }
+
+
+def test_batches_are_counted_by_size_and_time():
+    series = batched_series()
+    rows = {"1.0": 1, "4.0": 2, "sum": 9, "count": 3}
+    assert histogram_of(series, "serving_batch_rows", **BATCHED) == rows
+    requests = {"1.0": 1, "2.0": 1, "4.0": 1, "sum": 7, "count": 3}
+    assert histogram_of(series, "serving_batch_requests", **BATCHED) == requests
+    waits = {"0.001024": 7, "sum": 0.007, "count": 7}
+    assert histogram_of(series, "serving_batch_wait_seconds", **BATCHED) == waits
+    runs = {"0.001024": 3, "sum": 0.003, "count": 3}
+    assert histogram_of(series, "serving_batch_run_seconds", **BATCHED) == runs
+    assert value(series, "serving_batch_padding_rows_total", **BATCHED) == 4
+    assert value(series, "serving_batch_failed_total", **BATCHED) == 1
+    assert value(series, "serving_batch_split_requests_total", **BATCHED) == 2
+    assert value(series, "serving_batch_rows_limit", **BATCHED) == 64
+
+
+def test_largest_class_is_the_last_bucket():
+    figures = FakeBatchFigures(
+        run_count=1,
+        row_count=40_000,
+        by_rows=classes(*(0,) * 15, 1),
+        by_wait=classes(*(0,) * 21, 1, size=22),
+        wait_ns=5 * NS_PER_SECOND,
+    )
+    series = batched_series([FakeSignatureBatching(is_on=True, refusal="", figures=figures)])
+    rows = histogram_of(series, "serving_batch_rows", **BATCHED)
+    assert rows == {"+Inf": 1, "sum": 40_000, "count": 1}
+    waits = histogram_of(series, "serving_batch_wait_seconds", **BATCHED)
+    assert waits == {"+Inf": 1, "sum": 5, "count": 1}
+
+
+def test_refused_signature_has_no_histogram():
+    series = batched_series()
+    assert [at for name, at in series if ("signature", "whole") in at] == [
+        (("model", "m"), ("signature", "whole"), ("version", "1"))
+    ]
+
+
+def test_joint_runs_have_an_empty_signature():
+    joint = FakeSignatureBatching("", True, "", figures=busy_batching()[0].figures)
+    series = batched_series([joint])
+    assert having(series, "serving_batching_on") == {}
+    assert having(series, "serving_batch_rows_count") == {("m", "", "1"): 3}
+
+
+def test_batches_of_ended_version_leave_later():
+    clock = FakeClock()
+    ended = status(state=END, state_changed_wall_ns=clock.wall_ns())
+    sources = fake_sources(
+        statuses=[ended], clock=clock, batching=lambda servable_id: busy_batching()
+    )
+    clock.advance(599)
+    assert having(series_of(sources), "serving_batch_rows_count")
+    clock.advance(1)
+    assert having(series_of(sources), "serving_batch_rows_count") == {}
+
+
+def test_batching_session_covers_all_versions():
+    totals = BatchTotals()
+    for _ in range(2):
+        totals = totals.plus(busy_batching()[0].figures)
+    series = series_of(fake_sources(batch_totals=lambda: totals))
+    session = ":tensorflow:serving:batching_session"
+    assert having(series, f"{session}:wrapped_run_count") == {(): 6}
+    waits = {"1024.0": 14, "sum": 14_000, "count": 14}
+    assert histogram_of(series, f"{session}:queuing_latency", thread_pool_name="") == waits
+    inputs = {"1.0": 12, "4.0": 2, "sum": 18, "count": 14}
+    assert histogram_of(series, f"{session}:input_batch_size") == inputs
+    processed = {"1.0": 2, "4.0": 2, "8.0": 2, "sum": 26, "count": 6}
+    assert histogram_of(series, f"{session}:processed_batch_size") == processed
+    padding = {"4.0": 2, "sum": 8, "count": 2}
+    assert histogram_of(series, f"{session}:padding_size", execution_batch_size="8") == padding
+
+
+def test_server_without_batches_has_no_session():
+    series = series_of(fake_sources())
+    assert [name for name, _ in series if "batch" in name] == []
+
+
 # --- The process ----------------------------------------------------------------------------------------
 
 
@@ -499,7 +623,7 @@ def test_server_without_slab_pool_has_no_slab_series():
 def busy_sources() -> MetricSources:
     """A page with a sample of every family."""
     latencies: dict[int, Sequence[int]] = {0: [MS, 2 * MS], 5: [MS]}
-    phases = {phase: [MS] for phase in ("queue", "decode", "run", "encode", "total")}
+    phases = {phase: [MS] for phase in ("queue", "decode", "batch", "run", "encode", "total")}
     busy = FakeMethod(latencies_ns=latencies, phases_ns=phases, recent_phases_ns=phases)
     lost = FakeMethod(model="", version=0, latencies_ns={5: [MS]})
     stages = {LoadStage.WARM_UP: 0.5, UnloadStage.QUIESCE: 0.5}
@@ -508,6 +632,8 @@ def busy_sources() -> MetricSources:
         requests=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
         arena=lambda servable_id: FakeArenaStatistics(),
+        batching=lambda servable_id: busy_batching(),
+        batch_totals=lambda: BatchTotals().plus(busy_batching()[0].figures),
         reservoirs=lambda: {"m": FakeReservoirStatistics()},
         swaps=lambda: [swap_of("m")],
         models_ready=lambda: {"m": True},

@@ -33,6 +33,7 @@ from tests.unit.fakes.memory import FakeArenaStatistics
 from tests.unit.fakes.metrics import fake_sources
 from tests.unit.fakes.page import FakeMethod, FakePageSources, FakePoint, busy_scene, status, swap
 from tests.unit.fakes.requests import FakeLatency
+from tests.unit.fakes.servables import busy_batching
 
 SECOND = NS_PER_SECOND
 
@@ -375,3 +376,62 @@ def test_route_names_labels_and_the_share_of_a_canary() -> None:
 def test_route_to_unavailable_canary_is_zero() -> None:
     routing = Routing(default_version=1, canary_version=3, canary_weight=0.05)
     assert route_json(status("m", 3, LOADING), routing, 1)["canary_ratio"] is None
+
+
+# Batches and phases
+
+
+def version_of(scene: FakePageSources) -> dict[str, object]:
+    (version,) = make_page(scene).answer(PageQuestion(model="m"))["versions"]
+    assert isinstance(version, dict)
+    return version
+
+
+def test_version_has_mean_phases_of_its_busiest_method() -> None:
+    busy = FakeMethod(
+        "m", 1, latency_10s=FakeLatency(count=9), phase_us={"queue": 30, "batch": 200, "run": 900}
+    )
+    other = FakeMethod("m", 1, "Classify", latency_10s=FakeLatency(count=8), phase_us={"run": 5})
+    scene = FakePageSources(statuses=[status("m", 1)])
+    scene.statistics.by_version = [other, busy]
+    assert version_of(scene)["phases"] == {"queue": 30.0, "batch": 200.0, "run": 900.0}
+
+
+def test_version_without_requests_has_no_phases() -> None:
+    scene = FakePageSources(statuses=[status("m", 1)])
+    scene.statistics.by_version = [FakeMethod("m", 1, phase_us={"run": 5})]
+    version = version_of(scene)
+    assert (version["phases"], version["latency"]) == ({}, None)
+
+
+def test_version_shows_batched_and_refused_signatures() -> None:
+    batching = {ServableId("m", 1): busy_batching()}
+    scene = FakePageSources(statuses=[status("m", 1)], batching=batching)
+    assert version_of(scene)["batching"] == [
+        {
+            "signature": "serving_default",
+            "is_on": True,
+            "refusal": "",
+            "rows_limit": 64,
+            "run_count": 3,
+            "request_count": 7,
+            "row_count": 9,
+            "wait_us": 7_000,
+        },
+        {
+            "signature": "whole",
+            "is_on": False,
+            "refusal": "a row gives another result in a batch than alone",
+            "rows_limit": 2,
+            "run_count": 0,
+            "request_count": 0,
+            "row_count": 0,
+            "wait_us": 0,
+        },
+    ]
+
+
+def test_version_that_does_not_serve_shows_no_batches() -> None:
+    batching = {ServableId("m", 1): busy_batching()}
+    scene = FakePageSources(statuses=[status("m", 1, UNLOADING)], batching=batching)
+    assert version_of(scene)["batching"] == []

@@ -64,6 +64,11 @@ export function count(value) {
   return value === null || value === undefined ? NONE : countFormat.format(value);
 }
 
+/** Returns a mean of counts, like "3.4", "27.5" or "1,024". */
+export function mean(value) {
+  return value < 99.95 ? value.toFixed(1) : countFormat.format(Math.round(value));
+}
+
 /** Returns requests per second, as a whole number from 10 on. */
 export function rate(value) {
   if (value === null || value === undefined) return NONE;

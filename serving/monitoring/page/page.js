@@ -1,5 +1,6 @@
 // The page: polls the server once a second while it is visible, and passes the answers to its parts.
 
+import { BatchesTable, PhasesTable } from "./batches.js";
 import { Charts } from "./charts.js";
 import { byId, make, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -33,6 +34,8 @@ let asking = null;
 const points = new History();
 const versionsTable = new VersionsTable(
   byId("versions"), byId("versions-empty"), byId("versions-more"), byId("versions-count"));
+const phasesTable = new PhasesTable(byId("phases-section"), byId("phases"));
+const batchesTable = new BatchesTable(byId("batches-section"), byId("batches"), byId("batches-count"));
 const swapsTable = new SwapsTable(byId("swaps"), byId("swaps-empty"), byId("swaps-count"));
 const tiles = Object.fromEntries(
   [...byId("tiles").children].map((tile) => [tile.dataset.tile, tile.querySelector("dd")]));
@@ -100,6 +103,8 @@ function show(answer) {
   swapsTag = answer.swaps_tag;
   versions = answer.versions;
   versionsTable.show(versions, answer.waiting, answer.waiting_count, now, answer.stuck);
+  phasesTable.show(versions);
+  batchesTable.show(versions, now);
   modelNames = answer.models;
   showModels();
   startedAt = answer.server.started_at;

@@ -25,11 +25,12 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
-from serving.data_plane.servables import ArenaStatistics
+from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes.memory import FakeArenaStatistics
 from tests.unit.fakes.requests import FakeLatency, FakeRequestStatistics
+from tests.unit.fakes.servables import busy_batching
 
 _MS = 1_000_000
 
@@ -46,7 +47,10 @@ class FakePoint:
 
 @dataclass(frozen=True)
 class FakeMethod:
-    """`MethodStatistics`; `latency_10s` covers the requests in its window, of `total`."""
+    """`MethodStatistics`; `latency_10s` covers the requests in its window, of `total`.
+
+    `phase_us` has the mean of each other phase, for the requests of `latency_10s`.
+    """
 
     model: str
     version: int = 0
@@ -55,6 +59,7 @@ class FakeMethod:
     ended_seconds: float | None = None
     count_by_code: Mapping[int, int] = field(default_factory=dict)
     latency_10s: LatencyFigures = FakeLatency()
+    phase_us: Mapping[str, int] = field(default_factory=dict)
 
     def latency(self, code: int) -> LatencyFigures:
         raise AssertionError(f"the page asks for no latency by code, {code}")
@@ -63,8 +68,13 @@ class FakeMethod:
         raise AssertionError(f"the page asks for no buckets, {code} {edges_ns}")
 
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
-        assert (phase, window_seconds) == ("total", 10)
-        return self.latency_10s
+        assert window_seconds == 10
+        if phase == "total":
+            return self.latency_10s
+        if phase not in self.phase_us:
+            return FakeLatency()
+        count = self.latency_10s.count
+        return FakeLatency(count=count, sum_ns=self.phase_us[phase] * 1_000 * count)
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
         raise AssertionError(f"the page asks for no buckets, {phase} {edges_ns}")
@@ -78,6 +88,7 @@ class FakePageSources:
     statuses: list[ServableStatus] = field(default_factory=list)
     routings: dict[str, Routing] = field(default_factory=dict)
     arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
+    batching: dict[ServableId, Sequence[SignatureBatching]] = field(default_factory=dict)
     swaps: list[SwapRecord] = field(default_factory=list)
     reasons: dict[str, str | None] = field(default_factory=dict)
     stuck_sources: set[str] = field(default_factory=set)
@@ -90,6 +101,7 @@ class FakePageSources:
             routing=lambda name: self.routings.get(name, Routing()),
             default_version=self._default_version,
             swaps=lambda: self.swaps,
+            batching=lambda servable_id: self.batching.get(servable_id, ()),
             reasons=lambda: self.reasons,
             stuck_sources=lambda: self.stuck_sources,
             base_path=lambda name: f"/models/{name}",
@@ -268,6 +280,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
             "ranker": Routing(default_version=7, canary_version=8, canary_weight=0.05),
         },
         arenas=dict.fromkeys(serving, arena),
+        batching={ServableId("ctr", 42): busy_batching()},
         swaps=_busy_swaps(clock),
     )
 
@@ -295,7 +308,16 @@ def failed_version(clock: Clock) -> ServableStatus:
 def _served(servable_id: ServableId) -> FakeMethod:
     has_few = servable_id.name not in ("ctr", "embeddings")
     latency = FakeLatency(640 if has_few else 30_112, 1_100_000, 3_300_000, 6_020_000)
-    return FakeMethod(servable_id.name, servable_id.version, in_flight_count=3, latency_10s=latency)
+    phase_us = {"queue": 32, "decode": 6, "run": 1_020, "encode": 12}
+    if servable_id.name == "ctr":
+        phase_us |= {"batch": 210, "run": 810}
+    return FakeMethod(
+        servable_id.name,
+        servable_id.version,
+        in_flight_count=3,
+        latency_10s=latency,
+        phase_us=phase_us,
+    )
 
 
 def _busy_swaps(clock: Clock) -> list[SwapRecord]:

@@ -1,12 +1,20 @@
 """Loaded versions, and the map that publishes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.core.servable import Routing, ServableId
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.memory import FakeArenaStatistics, FakeRemains
 from tests.unit.fakes.requests import FakeStatistics
+
+
+@dataclass
+class FakePaddingCounts:
+    """`_native.PaddingCounts`."""
+
+    row_count: int = 0
+    by_rows: Sequence[int] = (0,) * 16
 
 
 @dataclass
@@ -23,6 +31,11 @@ class FakeBatchFigures:
     run_ns: int = 0
     by_rows: Sequence[int] = (0,) * 16
     by_requests: Sequence[int] = (0,) * 16
+    by_padded_rows: Sequence[int] = (0,) * 16
+    by_request_rows: Sequence[int] = (0,) * 16
+    by_wait: Sequence[int] = (0,) * 22
+    by_run: Sequence[int] = (0,) * 22
+    paddings: Mapping[int, FakePaddingCounts] = field(default_factory=dict)
 
 
 @dataclass
@@ -34,6 +47,39 @@ class FakeSignatureBatching:
     refusal: str = "its rows have not been compared yet"
     joined_rows_max: int = 2
     figures: FakeBatchFigures = field(default_factory=FakeBatchFigures)
+
+
+def classes(*counts: int, size: int = 16) -> tuple[int, ...]:
+    """Returns the counts of classes whose rest is 0."""
+    return (*counts, *(0,) * (size - len(counts)))
+
+
+def busy_batching() -> list[FakeSignatureBatching]:
+    """Returns a signature with batches of 1 to 4 requests, and one that is refused.
+
+    Three runs: a request of 1 row, 2 requests of 1 and 3 rows, and 4 requests of 1 row, padded to 8.
+    """
+    figures = FakeBatchFigures(
+        run_count=3,
+        request_count=7,
+        row_count=9,
+        padding_row_count=4,
+        failed_batch_count=1,
+        split_request_count=2,
+        wait_ns=7_000_000,
+        run_ns=3_000_000,
+        by_rows=classes(1, 0, 2),
+        by_requests=classes(1, 1, 1),
+        by_padded_rows=classes(1, 0, 1, 1),
+        by_request_rows=classes(6, 0, 1),
+        by_wait=classes(*(0,) * 10, 7, size=22),
+        by_run=classes(*(0,) * 10, 3, size=22),
+        paddings={8: FakePaddingCounts(4, classes(0, 0, 1))},
+    )
+    return [
+        FakeSignatureBatching(is_on=True, refusal="", joined_rows_max=64, figures=figures),
+        FakeSignatureBatching("whole", refusal="a row gives another result in a batch than alone"),
+    ]
 
 
 class FakeServable:

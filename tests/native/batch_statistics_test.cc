@@ -1,0 +1,74 @@
+#include "native/servable/batch_statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace millpond::servable {
+namespace {
+
+template <typename Counts>
+int64_t Sum(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+TEST(BatchStatistics, CountsRunsAndTheirRequests) {
+  BatchStatistics statistics;
+  BatchRun run;
+  run.Add(/*request_rows=*/1, /*wait_ns=*/1'000);
+  run.Add(/*request_rows=*/3, /*wait_ns=*/1'001);
+  statistics.RecordRun(run, /*rows=*/4, /*padding_rows=*/0, /*run_ns=*/9'000);
+  const BatchFigures figures = statistics.Figures();
+  EXPECT_EQ(figures.run_count, 1);
+  EXPECT_EQ(figures.request_count, 2);
+  EXPECT_EQ(figures.row_count, 4);
+  EXPECT_EQ(figures.wait_ns, 2'001);
+  EXPECT_EQ(figures.run_ns, 9'000);
+  EXPECT_EQ(figures.by_rows[2], 1);
+  EXPECT_EQ(figures.by_requests[1], 1);
+  EXPECT_EQ(figures.by_request_rows[0], 1);
+  EXPECT_EQ(figures.by_request_rows[2], 1);
+  EXPECT_EQ(figures.by_wait[0], 1);  // 1 µs is within its class, and 1 ns more is not
+  EXPECT_EQ(figures.by_wait[1], 1);
+  EXPECT_EQ(figures.by_run[4], 1);
+  EXPECT_TRUE(figures.paddings.empty());
+}
+
+TEST(BatchStatistics, ClassesAreUpToAPowerOfTwoAndTheLastHasTheRest) {
+  BatchStatistics statistics;
+  for (const int64_t rows : {1, 2, 3, 4, 5, 1 << 14, (1 << 14) + 1, 1 << 20}) {
+    statistics.RecordRun({}, rows, 0, 0);
+  }
+  EXPECT_EQ(statistics.Figures().by_rows,
+            (BatchSizeCounts{1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2}));
+}
+
+TEST(BatchStatistics, PaddingCountsByAllowedSize) {
+  BatchStatistics statistics({4, 8});
+  statistics.RecordRun({}, /*rows=*/3, /*padding_rows=*/1, 0);
+  statistics.RecordRun({}, /*rows=*/4, /*padding_rows=*/0, 0);
+  statistics.RecordRun({}, /*rows=*/20, /*padding_rows=*/0, 0);  // larger than any size
+  const BatchFigures figures = statistics.Figures();
+  EXPECT_EQ(figures.padding_row_count, 1);
+  ASSERT_EQ(figures.paddings.size(), 1u);
+  EXPECT_EQ(figures.paddings.at(4).row_count, 1);
+  EXPECT_EQ(figures.paddings.at(4).by_rows[0], 2);
+  EXPECT_EQ(figures.by_padded_rows[2], 2);
+}
+
+TEST(BatchStatistics, APieceWithoutItsRequestIsARun) {
+  BatchStatistics statistics;
+  BatchRun first;
+  first.Add(/*request_rows=*/20, /*wait_ns=*/0);
+  statistics.RecordRun(first, /*rows=*/16, 0, 0);
+  statistics.RecordRun({}, /*rows=*/4, 0, 0);
+  const BatchFigures figures = statistics.Figures();
+  EXPECT_EQ(figures.run_count, 2);
+  EXPECT_EQ(figures.request_count, 1);
+  EXPECT_EQ(figures.row_count, 20);
+  EXPECT_EQ(Sum(figures.by_requests), 2);
+  EXPECT_EQ(Sum(figures.by_request_rows), 1);
+}
+
+}  // namespace
+}  // namespace millpond::servable
