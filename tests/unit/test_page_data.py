@@ -405,8 +405,8 @@ def test_version_without_requests_has_no_phases() -> None:
 
 
 def test_version_shows_batched_and_refused_signatures() -> None:
-    batching = {ServableId("m", 1): busy_batching()}
-    scene = FakePageSources(statuses=[status("m", 1)], batching=batching)
+    scene = FakePageSources(statuses=[status("m", 1)])
+    scene.batching[ServableId("m", 1)] = busy_batching()
     assert version_of(scene)["batching"] == [
         {
             "signature": "serving_default",
@@ -432,6 +432,6 @@ def test_version_shows_batched_and_refused_signatures() -> None:
 
 
 def test_version_that_does_not_serve_shows_no_batches() -> None:
-    batching = {ServableId("m", 1): busy_batching()}
-    scene = FakePageSources(statuses=[status("m", 1, UNLOADING)], batching=batching)
+    scene = FakePageSources(statuses=[status("m", 1, UNLOADING)])
+    scene.batching[ServableId("m", 1)] = busy_batching()
     assert version_of(scene)["batching"] == []
