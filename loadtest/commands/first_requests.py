@@ -62,6 +62,7 @@ def measure(
     ]
     live = _loaded(_native, pool, 1, directories[0])
     pool.expect("ctr", live, serving_count=1)
+    pool.refill(2**63 - 1)
     pool.wait_until_idle(_KEEPER_SECONDS)
     swaps = []
     with ThreadPoolExecutor(max_workers=1) as request_thread:

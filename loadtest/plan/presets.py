@@ -58,6 +58,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             {"pin_request_threads": "never"},
             "Millpond, but the kernel chooses the request threads' cores during a load",
         ),
+        "not-watched": Preset(
+            {"load_patience_seconds": 0}, "Millpond, whose loads wait for a free core for ever"
+        ),
         "not-paced": Preset(
             {"load_seconds_target": 0}, "Millpond, whose restores read as fast as they can"
         ),

@@ -23,8 +23,22 @@ base::Status RefusedReservation(size_t bytes) {
               ErrnoText() + "; raise the limit of virtual memory (ulimit -v, vm.max_map_count)"};
 }
 
+bool IsResident(unsigned char page) { return (page & 1) != 0; }
+
 void Unmap(std::byte* start, size_t bytes) {
   if (bytes > 0) munmap(start, bytes);
+}
+
+// Moves one unit of memory. If the system refuses, `to` is still mapped afterwards: the call may
+// have unmapped it before it failed. Then no other mapping can be in its place but one that another
+// thread made in this very moment, and that mapping stays.
+bool MoveUnit(std::byte* from, std::byte* to) {
+  const void* const moved =
+      mremap(from, kSlabUnitBytes, kSlabUnitBytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+  if (moved != MAP_FAILED) return true;
+  mmap(to, kSlabUnitBytes, PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  return false;
 }
 
 }  // namespace
@@ -53,17 +67,32 @@ Slab::~Slab() {
   if (!is_left_mapped_) Unmap(start_, reserved_bytes_);
 }
 
-size_t Slab::ResidentBytes() const {
+// Calls `visit` with the offset of each part of the slab and a vector of mincore for its pages.
+template <typename Visit>
+void Slab::VisitPages(const Visit& visit) const {
   std::array<unsigned char, 4096> pages{};  // 16 MiB a call.
-  size_t resident_page_count = 0;
   for (size_t offset = 0; offset < reserved_bytes_; offset += pages.size() * kPageBytes) {
     const size_t bytes = std::min(pages.size() * kPageBytes, reserved_bytes_ - offset);
     if (mincore(start_ + offset, bytes, pages.data()) != 0) continue;
-    const auto end = pages.begin() + static_cast<std::ptrdiff_t>(bytes / kPageBytes);
-    resident_page_count +=
-        std::count_if(pages.begin(), end, [](unsigned char page) { return (page & 1) != 0; });
+    visit(offset, pages.data(), bytes / kPageBytes);
   }
-  return resident_page_count * kPageBytes;
+}
+
+size_t Slab::ResidentBytes() const {
+  size_t page_count = 0;
+  VisitPages([&](size_t /*offset*/, const unsigned char* pages, size_t count) {
+    page_count += std::count_if(pages, pages + count, IsResident);
+  });
+  return page_count * kPageBytes;
+}
+
+size_t Slab::ResidentEnd() const {
+  size_t end = 0;
+  VisitPages([&](size_t offset, const unsigned char* pages, size_t count) {
+    while (count > 0 && !IsResident(pages[count - 1])) --count;
+    if (count > 0) end = offset + count * kPageBytes;
+  });
+  return end;
 }
 
 void Slab::PreFault(size_t offset, size_t bytes) {
@@ -84,6 +113,26 @@ void Slab::ReturnPages(size_t offset, size_t bytes) {
   const size_t first = RoundUp(offset, kPageBytes);
   const size_t end = (offset + std::min(bytes, reserved_bytes_ - offset)) & ~(kPageBytes - 1);
   if (first < end) madvise(start_ + first, end - first, MADV_DONTNEED);
+}
+
+size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
+  const size_t begin = end - bytes;
+  Cut(end);
+  size_t moved_bytes = 0;
+  while (moved_bytes < bytes &&
+         MoveUnit(start_ + begin + moved_bytes, to->start_ + to_offset + moved_bytes)) {
+    moved_bytes += kSlabUnitBytes;
+  }
+  if (moved_bytes == 0) return 0;
+  // A moved unit leaves a hole, in which the system may map other memory at any moment.
+  Unmap(start_ + begin + moved_bytes, bytes - moved_bytes);
+  reserved_bytes_ = begin;
+  return moved_bytes;
+}
+
+void Slab::Cut(size_t end) {
+  Unmap(start_ + end, reserved_bytes_ - end);
+  reserved_bytes_ = end;
 }
 
 base::Status Slab::Seal() { return Protect(PROT_READ, true); }

@@ -20,8 +20,8 @@ constexpr size_t RoundUp(size_t bytes, size_t unit_bytes) {
 // One contiguous range of addresses for the parameters of one version. The pages that were touched
 // have memory behind them. The only class that requests memory from the operating system.
 //
-// Thread: any thread may read start() and the sizes. PreFault, ReturnPages, Seal and Unseal are for
-// the current owner of the slab, one thread at a time.
+// Thread: any thread may read start() and the sizes. PreFault, ReturnPages, MoveTail, Seal and
+// Unseal are for the current owner of the slab, one thread at a time.
 // Owner: the pool, the keeper's step or a version (unique_ptr). The destructor unmaps the slab, so
 // none of its blocks may be in use.
 // Pages: huge pages, if the kernel has them. Compared with pages of 4 KiB over 512 MiB
@@ -45,6 +45,9 @@ class Slab {
   // takes 0.1 to 0.3 ms for 512 MiB.
   size_t ResidentBytes() const;
 
+  // Returns the end of the last page that has memory behind it; 0 if none has. Costs the same.
+  size_t ResidentEnd() const;
+
   // Makes the pages of the range resident and writable. Keeps their contents, so blocks may lie
   // there. Does nothing to a sealed slab. The range is cut at the slab's end.
   void PreFault(size_t offset, size_t bytes);
@@ -52,6 +55,13 @@ class Slab {
   // Returns the pages of the range to the operating system; their contents become 0. Returns only
   // whole pages.
   void ReturnPages(size_t offset, size_t bytes);
+
+  // Moves memory without copying it: the `bytes` before `end` become the memory of `to` from
+  // `to_offset` on. What `to` had there is lost. This slab is cut: it ends at `end - bytes`
+  // afterwards. All numbers are multiples of kSlabUnitBytes. Returns the bytes that were moved,
+  // fewer than `bytes` if the system refuses. Moves unit by unit, because each call holds the
+  // process's lock of mappings: 3 ms for 500 MB, where fresh pages would take 0.2 s and more.
+  size_t MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset);
 
   // Makes the whole slab read-only, or writable again. A write to a sealed slab ends the process.
   // Works unit by unit, because each call holds the process's lock of mappings: with small pages
@@ -67,9 +77,12 @@ class Slab {
   Slab(std::byte* start, size_t reserved_bytes) : start_(start), reserved_bytes_(reserved_bytes) {}
 
   base::Status Protect(int protection, bool is_sealed);
+  void Cut(size_t end);
+  template <typename Visit>
+  void VisitPages(const Visit& visit) const;
 
   std::byte* const start_;
-  const size_t reserved_bytes_;
+  size_t reserved_bytes_;  // Only MoveTail changes it.
   std::atomic<bool> is_sealed_{false};
   bool is_left_mapped_ = false;
 };

@@ -1,102 +1,100 @@
 #include "native/memory/slab_pool.h"
 
 #include <algorithm>
-#include <tuple>
+#include <cstddef>
 #include <utility>
 #include <variant>
+
+#include "native/memory/slab_assembly.h"
 
 namespace millpond::memory {
 namespace {
 
-// The largest size of a spare, as a multiple of the expected size. A larger spare would keep too
-// much memory from others.
-constexpr size_t kLargestSpareRatio = 2;
+constexpr size_t kSpareSlackShare = 16;
+constexpr size_t kSpareSlackBytesMax = size_t{16} << 20;
 
 void Add(size_t bytes, int64_t* count, int64_t* reserved_bytes) {
   ++*count;
   *reserved_bytes += static_cast<int64_t>(bytes);
 }
 
-SlabPoolStatistics Sum(SlabPoolStatistics total, const SlabPoolStatistics& more) {
-  total.in_use_count += more.in_use_count;
-  total.in_use_reserved_bytes += more.in_use_reserved_bytes;
-  total.spare_count += more.spare_count;
-  total.spare_reserved_bytes += more.spare_reserved_bytes;
-  total.spare_resident_bytes += more.spare_resident_bytes;
-  total.surplus_count += more.surplus_count;
-  total.surplus_reserved_bytes += more.surplus_reserved_bytes;
-  total.surplus_resident_bytes += more.surplus_resident_bytes;
-  total.quarantined_count += more.quarantined_count;
-  total.quarantined_reserved_bytes += more.quarantined_reserved_bytes;
-  return total;
-}
-
 }  // namespace
+
+size_t SpareSlackOf(size_t target_bytes) {
+  return std::min(RoundUp(target_bytes / kSpareSlackShare, kSlabUnitBytes), kSpareSlackBytesMax);
+}
 
 SlabPool::SlabPool(SlabPoolOptions options) : options_(options) {}
 
-base::StatusOr<std::unique_ptr<Slab>> SlabPool::Take(const std::string& owner, size_t bytes) {
+base::StatusOr<std::unique_ptr<Slab>> SlabPool::Take(const std::string& owner, size_t slab_bytes,
+                                                     size_t wanted_bytes) {
   std::unique_lock lock(mutex_);
-  IdleSlab* idle = FindIdle(owner, bytes);
-  while (idle != nullptr && idle->is_being_stepped) {
-    step_finished_.wait(lock);
-    idle = FindIdle(owner, bytes);
-  }
-  std::unique_ptr<Slab> slab = idle == nullptr ? nullptr : Remove(idle);
-  if (slab == nullptr) {
-    lock.unlock();
-    base::StatusOr<std::unique_ptr<Slab>> reserved = Slab::Reserve(bytes);
-    if (!reserved.ok()) return reserved.status();
-    slab = std::move(reserved.value());
-    lock.lock();
-  }
-  in_use_[slab.get()] = {owner, slab->reserved_bytes()};
+  settled_.wait(lock, [this] { return IsSettled(); });
+  SlabAssembly assembly(slab_bytes, WantedBytes(owner, slab_bytes, wanted_bytes), &spares_);
+  is_assembling_ = true;
+  lock.unlock();
+  base::StatusOr<std::unique_ptr<Slab>> slab = assembly.Perform();
+  lock.lock();
+  is_assembling_ = false;
+  for (SpareSlab& spare : assembly.TakeRest()) spares_.push_back(std::move(spare));
+  if (slab.ok()) in_use_[slab.value().get()] = {owner, slab.value()->reserved_bytes()};
   WakeKeeper();
+  lock.unlock();
+  settled_.notify_all();
   return slab;
 }
 
-void SlabPool::GiveBack(const std::string& owner, std::unique_ptr<Slab> slab) {
+void SlabPool::GiveBack(std::unique_ptr<Slab> slab) {
   // A slab that cannot be unsealed cannot be used again. It is unmapped when this function returns.
   const bool is_usable = !slab->is_sealed() || slab->Unseal().ok();
-  IdleSlab idle;
-  idle.owner = owner;
-  idle.resident_bytes = slab->ResidentBytes();
-  idle.slab = std::move(slab);
+  SpareSlab spare;
+  spare.resident_bytes = RoundUp(slab->ResidentEnd(), kSlabUnitBytes);
+  spare.goal_bytes = spare.resident_bytes;
+  spare.slab = std::move(slab);
   const std::lock_guard lock(mutex_);
-  in_use_.erase(idle.slab.get());
-  if (is_usable) idle_.push_back(std::move(idle));
-  SortOutSpares(owner);
+  in_use_.erase(spare.slab.get());
+  if (is_usable) spares_.push_back(std::move(spare));
   WakeKeeper();
 }
 
 void SlabPool::Quarantine(std::unique_ptr<Slab> slab) {
   const std::lock_guard lock(mutex_);
-  const auto taken = in_use_.extract(slab.get());
+  in_use_.erase(slab.get());
   slab->LeaveMapped();
-  quarantined_.push_back({std::move(slab), taken.empty() ? "" : taken.mapped().owner});
+  quarantined_.push_back(std::move(slab));
   WakeKeeper();
 }
 
-void SlabPool::Expect(const std::string& owner, size_t reserved_bytes, size_t prefault_bytes,
-                      int serving_slab_count) {
+void SlabPool::Expect(const std::string& owner, const SlabNeed& need, int serving_slab_count) {
   const std::lock_guard lock(mutex_);
-  expectations_[owner] = {RoundUp(reserved_bytes, kSlabUnitBytes), prefault_bytes,
-                          serving_slab_count + options_.spare_slab_count};
-  SortOutSpares(owner);
+  expectations_[owner] = {need, serving_slab_count};
   WakeKeeper();
 }
 
 void SlabPool::Forget(const std::string& owner) {
   const std::lock_guard lock(mutex_);
   expectations_.erase(owner);
-  SortOutSpares(owner);
   WakeKeeper();
+}
+
+bool SlabPool::Refill(size_t room_bytes) {
+  std::unique_lock lock(mutex_);
+  settled_.wait(lock, [this] { return !is_assembling_; });
+  const size_t unfaulted_bytes = UnfaultedBytes();
+  if (unfaulted_bytes > room_bytes) ForgoGoals(unfaulted_bytes);
+  room_bytes -= std::min(room_bytes, UnfaultedBytes());
+  size_t skipped_count = 0;
+  while (MissingBytes(skipped_count) > room_bytes) ++skipped_count;
+  permitted_bytes_ = MissingBytes(skipped_count);
+  WakeKeeper();
+  return skipped_count == 0;
 }
 
 std::optional<int64_t> SlabPool::KeepStep() {
   std::optional<SlabStep> step;
   {
     const std::lock_guard lock(mutex_);
+    if (is_assembling_) return options_.step_pause_ns;
     step = ChooseStep();
   }
   if (!step) return std::nullopt;
@@ -104,8 +102,9 @@ std::optional<int64_t> SlabPool::KeepStep() {
   {
     const std::lock_guard lock(mutex_);
     std::visit([this](auto& performed) { Record(performed); }, *step);
+    FindSurplus();
   }
-  step_finished_.notify_all();
+  settled_.notify_all();
   return options_.step_pause_ns;
 }
 
@@ -115,158 +114,199 @@ void SlabPool::NotifyOfWork(std::function<void()> on_work) {
 }
 
 SlabPoolStatistics SlabPool::Statistics() const {
+  const std::lock_guard lock(mutex_);
   SlabPoolStatistics total;
-  for (const auto& [owner, statistics] : StatisticsByOwner()) total = Sum(total, statistics);
+  for (const auto& [slab, taken] : in_use_) {
+    Add(taken.reserved_bytes, &total.in_use_count, &total.in_use_reserved_bytes);
+  }
+  int64_t resident_bytes = 0;
+  for (const SpareSlab& spare : spares_) {
+    Add(spare.slab->reserved_bytes(), &total.spare_count, &total.spare_reserved_bytes);
+    resident_bytes += static_cast<int64_t>(spare.resident_bytes);
+  }
+  const auto target_bytes = static_cast<int64_t>(TargetBytes());
+  if (is_in_surplus_) {
+    total.surplus_resident_bytes = std::max<int64_t>(0, resident_bytes - target_bytes);
+  }
+  total.spare_resident_bytes = resident_bytes - total.surplus_resident_bytes;
+  for (const auto& slab : quarantined_) {
+    Add(slab->reserved_bytes(), &total.quarantined_count, &total.quarantined_reserved_bytes);
+  }
   return total;
 }
 
-std::map<std::string, SlabPoolStatistics> SlabPool::StatisticsByOwner() const {
-  const std::lock_guard lock(mutex_);
-  std::map<std::string, SlabPoolStatistics> by_owner;
-  for (const auto& [slab, taken] : in_use_) {
-    SlabPoolStatistics& its = by_owner[taken.owner];
-    Add(taken.reserved_bytes, &its.in_use_count, &its.in_use_reserved_bytes);
-  }
-  for (const IdleSlab& idle : idle_) {
-    SlabPoolStatistics& its = by_owner[idle.owner];
-    const auto resident_bytes = static_cast<int64_t>(idle.resident_bytes);
-    if (idle.is_surplus) {
-      Add(idle.slab->reserved_bytes(), &its.surplus_count, &its.surplus_reserved_bytes);
-      its.surplus_resident_bytes += resident_bytes;
-    } else {
-      Add(idle.slab->reserved_bytes(), &its.spare_count, &its.spare_reserved_bytes);
-      its.spare_resident_bytes += resident_bytes;
-    }
-  }
-  for (const Quarantined& quarantined : quarantined_) {
-    SlabPoolStatistics& its = by_owner[quarantined.owner];
-    Add(quarantined.slab->reserved_bytes(), &its.quarantined_count,
-        &its.quarantined_reserved_bytes);
-  }
-  return by_owner;
+// Returns the memory for the owner's next version, which is planned to want `wanted_bytes`. A plan
+// is an upper bound that does not include what an init op allocates, so it is corrected by the
+// difference of the last version.
+size_t SlabPool::WantedBytes(const std::string& owner, size_t slab_bytes,
+                             size_t wanted_bytes) const {
+  const auto known = expectations_.find(owner);
+  if (known == expectations_.end()) return 0;
+  const SlabNeed& last = known->second.need;
+  const size_t sum_bytes = wanted_bytes + last.used_bytes;
+  const size_t used_bytes = sum_bytes - std::min(sum_bytes, last.wanted_bytes);
+  return RoundUp(std::min(used_bytes, slab_bytes), kSlabUnitBytes);
 }
 
-// Returns the idle slab, spare or surplus, with the most resident memory among the bytes that are
-// needed. Among equal slabs, returns the smallest.
-IdleSlab* SlabPool::FindIdle(const std::string& owner, size_t bytes) {
-  const auto worth = [bytes](const IdleSlab& idle) {
-    return std::tuple(std::min(idle.resident_bytes, bytes), SIZE_MAX - idle.slab->reserved_bytes());
-  };
-  IdleSlab* best = nullptr;
-  for (IdleSlab& idle : idle_) {
-    const bool is_candidate = idle.owner == owner && idle.slab->reserved_bytes() >= bytes;
-    if (is_candidate && (best == nullptr || worth(idle) > worth(*best))) best = &idle;
-  }
-  return best;
-}
-
-std::unique_ptr<Slab> SlabPool::Remove(const IdleSlab* idle) {
-  const auto entry = idle_.begin() + (idle - idle_.data());
-  std::unique_ptr<Slab> slab = std::move(entry->slab);
-  idle_.erase(entry);
-  return slab;
-}
-
-// Keeps the owner's best spares, at most spare_slab_count; the others become surplus.
-void SlabPool::SortOutSpares(const std::string& owner) {
-  const auto expectation = expectations_.find(owner);
-  const size_t expected_bytes =
-      expectation == expectations_.end() ? 0 : expectation->second.reserved_bytes;
-  std::vector<IdleSlab*> fitting;
-  for (IdleSlab& idle : idle_) {
-    if (idle.is_surplus || idle.owner != owner) continue;
-    const size_t reserved_bytes = idle.slab->reserved_bytes();
-    const bool fits =
-        reserved_bytes >= expected_bytes && reserved_bytes / kLargestSpareRatio <= expected_bytes;
-    idle.is_surplus = true;
-    if (fits && expected_bytes > 0) fitting.push_back(&idle);
-  }
-  std::stable_sort(fitting.begin(), fitting.end(), [](const IdleSlab* a, const IdleSlab* b) {
-    return a->resident_bytes > b->resident_bytes;
+// Returns the expectations of spare_slab_count owners with the largest needs, the largest first,
+// after `skipped_count` owners with even larger needs.
+std::vector<const SlabPool::Expectation*> SlabPool::LargestExpectations(
+    size_t skipped_count) const {
+  std::vector<const Expectation*> all;
+  for (const auto& [owner, expectation] : expectations_) all.push_back(&expectation);
+  std::stable_sort(all.begin(), all.end(), [](const Expectation* a, const Expectation* b) {
+    return a->SpareBytes() > b->SpareBytes();
   });
-  const size_t kept_count =
-      std::min(fitting.size(), static_cast<size_t>(options_.spare_slab_count));
-  for (size_t i = 0; i < kept_count; ++i) fitting[i]->is_surplus = false;
+  const size_t begin = std::min(skipped_count, all.size());
+  const size_t count = std::min(all.size() - begin, static_cast<size_t>(options_.spare_slab_count));
+  return {all.begin() + static_cast<std::ptrdiff_t>(begin),
+          all.begin() + static_cast<std::ptrdiff_t>(begin + count)};
 }
 
-int SlabPool::InUseCount(const std::string& owner) const {
-  return static_cast<int>(std::count_if(in_use_.begin(), in_use_.end(), [&](const auto& entry) {
-    return entry.second.owner == owner;
-  }));
+size_t SlabPool::TargetBytes(size_t skipped_count) const {
+  size_t bytes = 0;
+  for (const Expectation* expectation : LargestExpectations(skipped_count)) {
+    bytes += expectation->SpareBytes();
+  }
+  return bytes;
 }
 
-int SlabPool::SpareCount(const std::string& owner) const {
-  return static_cast<int>(std::count_if(idle_.begin(), idle_.end(), [&](const IdleSlab& idle) {
-    return !idle.is_surplus && idle.owner == owner;
-  }));
+// Returns the memory that outgoing versions will give back, at most one for each owner.
+size_t SlabPool::OwedBytes() const {
+  std::map<std::string, int> in_use_counts;
+  for (const auto& [slab, taken] : in_use_) ++in_use_counts[taken.owner];
+  size_t bytes = 0;
+  for (const auto& [owner, count] : in_use_counts) {
+    const auto known = expectations_.find(owner);
+    if (known == expectations_.end() || count <= known->second.serving_slab_count) continue;
+    bytes += known->second.SpareBytes();
+  }
+  return bytes;
+}
+
+// Returns the spare memory at the end of all work that is begun.
+size_t SlabPool::PlannedBytes() const {
+  size_t bytes = reserving_bytes_;
+  for (const SpareSlab& spare : spares_) bytes += spare.goal_bytes;
+  return bytes;
+}
+
+// Returns the memory that is missing if the `skipped_count` largest needs are not met.
+size_t SlabPool::MissingBytes(size_t skipped_count) const {
+  const size_t target_bytes = TargetBytes(skipped_count);
+  return target_bytes - std::min(target_bytes, PlannedBytes() + OwedBytes());
+}
+
+size_t SlabPool::UnfaultedBytes() const {
+  size_t bytes = reserving_bytes_;
+  for (const SpareSlab& spare : spares_) bytes += spare.goal_bytes - spare.resident_bytes;
+  return bytes;
+}
+
+bool SlabPool::IsSettled() const {
+  return !is_assembling_ && std::none_of(spares_.begin(), spares_.end(),
+                                         [](const auto& spare) { return spare.is_being_stepped; });
+}
+
+// Gives up pages that are not faulted in yet.
+void SlabPool::ForgoGoals(size_t bytes_max) {
+  const size_t reserving_bytes = std::min(reserving_bytes_, bytes_max);
+  reserving_bytes_ -= reserving_bytes;
+  bytes_max -= reserving_bytes;
+  for (SpareSlab& spare : spares_) {
+    const size_t bytes = std::min(spare.goal_bytes - spare.resident_bytes, bytes_max);
+    spare.goal_bytes -= bytes;
+    bytes_max -= bytes;
+  }
+}
+
+void SlabPool::FindSurplus() {
+  const size_t target_bytes = TargetBytes();
+  const size_t slack_bytes = is_in_surplus_ ? 0 : SpareSlackOf(target_bytes);
+  is_in_surplus_ = PlannedBytes() > target_bytes + slack_bytes;
 }
 
 std::optional<SlabStep> SlabPool::ChooseStep() {
-  if (auto step = ChooseForSurplus()) return step;
-  if (auto step = ChooseForSpares<ReturnUnneeded>()) return step;
-  if (auto step = ChooseForSpares<PreFaultSpare>()) return step;
+  if (auto step = ChooseReturn()) return step;
+  if (auto step = ChooseUnmapping()) return step;
+  if (auto step = ChoosePreFault()) return step;
   return ChooseReservation();
 }
 
-std::optional<SlabStep> SlabPool::ChooseForSurplus() {
-  const auto surplus = std::find_if(idle_.begin(), idle_.end(),
-                                    [](const IdleSlab& idle) { return idle.is_surplus; });
-  if (surplus == idle_.end()) return {};
-  const auto step = ReturnSurplus::Next(*surplus, options_.step_bytes);
-  if (!step) return UnmapSurplus(Remove(&*surplus));
-  surplus->is_being_stepped = true;
-  return *step;
+std::optional<SlabStep> SlabPool::ChooseReturn() {
+  if (!is_in_surplus_) return {};
+  const size_t target_bytes = TargetBytes();
+  ForgoGoals(PlannedBytes() - target_bytes);
+  const size_t surplus_bytes = PlannedBytes() - target_bytes;
+  if (surplus_bytes == 0) return {};
+  SpareSlab* smallest = nullptr;
+  for (SpareSlab& spare : spares_) {
+    if (spare.resident_bytes == 0) continue;
+    if (smallest == nullptr || spare.resident_bytes < smallest->resident_bytes) smallest = &spare;
+  }
+  smallest->is_being_stepped = true;
+  return ReturnTail::Next(*smallest, std::min(surplus_bytes, options_.step_bytes));
 }
 
-// Returns the step of the first spare that needs a step of this kind.
-template <typename Step>
-std::optional<SlabStep> SlabPool::ChooseForSpares() {
-  for (IdleSlab& idle : idle_) {
-    const auto expectation = expectations_.find(idle.owner);
-    if (idle.is_surplus || expectation == expectations_.end()) continue;
-    const auto step = Step::Next(idle, expectation->second.prefault_bytes, options_.step_bytes);
+std::optional<SlabStep> SlabPool::ChooseUnmapping() {
+  const auto empty = std::find_if(spares_.begin(), spares_.end(),
+                                  [](const SpareSlab& spare) { return spare.goal_bytes == 0; });
+  if (empty == spares_.end()) return {};
+  UnmapSlab step(std::move(empty->slab));
+  spares_.erase(empty);
+  return step;
+}
+
+std::optional<SlabStep> SlabPool::ChoosePreFault() {
+  for (SpareSlab& spare : spares_) {
+    const auto step = PreFaultSpare::Next(spare, options_.step_bytes);
     if (!step) continue;
-    idle.is_being_stepped = true;
+    spare.is_being_stepped = true;
     return *step;
   }
   return {};
 }
 
-std::optional<SlabStep> SlabPool::ChooseReservation() const {
-  if (has_reservation_failed_) return {};
-  for (const auto& [owner, expectation] : expectations_) {
-    const int spare_count = SpareCount(owner);
-    const bool is_short = spare_count < options_.spare_slab_count &&
-                          spare_count + InUseCount(owner) < expectation.slab_count;
-    if (is_short) return ReserveSpare(owner, expectation.reserved_bytes);
+// Makes a spare of the size of a version if so much is missing, because it can be used as it is.
+std::optional<SlabStep> SlabPool::ChooseReservation() {
+  const size_t bytes = std::min(permitted_bytes_, MissingBytes());
+  if (bytes == 0) return {};
+  size_t goal_bytes = bytes;
+  size_t reserved_bytes = bytes;
+  for (const Expectation* expectation : LargestExpectations()) {
+    if (expectation->SpareBytes() > bytes) continue;
+    goal_bytes = expectation->SpareBytes();
+    reserved_bytes = std::max(goal_bytes, expectation->need.slab_bytes);
+    break;
   }
-  return {};
+  permitted_bytes_ -= goal_bytes;
+  reserving_bytes_ = goal_bytes;
+  return ReserveSpare(reserved_bytes);
 }
 
-// The slab is still in idle_: Take waits for the end of a step, and only the keeper unmaps slabs.
+// The slab is still in spares_: Take waits for the end of a step, and only the keeper unmaps slabs.
 template <typename Step>
 void SlabPool::Record(const Step& step) {
-  const auto idle = std::find_if(idle_.begin(), idle_.end(), [&](const IdleSlab& candidate) {
+  const auto spare = std::find_if(spares_.begin(), spares_.end(), [&](const SpareSlab& candidate) {
     return candidate.slab.get() == step.slab();
   });
-  idle->is_being_stepped = false;
-  step.Record(&*idle);
+  spare->is_being_stepped = false;
+  step.Record(&*spare);
 }
 
 void SlabPool::Record(ReserveSpare& step) {
-  IdleSlab idle;
-  idle.slab = step.TakeSlab();
-  if (idle.slab == nullptr) {
-    has_reservation_failed_ = true;
+  SpareSlab spare;
+  spare.slab = step.TakeSlab();
+  spare.goal_bytes = std::exchange(reserving_bytes_, 0);  // Refill may have lowered it.
+  if (spare.slab == nullptr) {
+    permitted_bytes_ = 0;  // No new attempt until the next Refill.
     return;
   }
-  idle.owner = step.owner();
-  idle_.push_back(std::move(idle));
-  SortOutSpares(step.owner());  // The expectation may have changed in between.
+  spares_.push_back(std::move(spare));
 }
 
 void SlabPool::WakeKeeper() {
-  has_reservation_failed_ = false;
+  FindSurplus();
   if (on_work_) on_work_();
 }
 

@@ -5,27 +5,28 @@
 namespace millpond::memory {
 
 base::StatusOr<std::unique_ptr<VersionArena>> VersionArena::Take(std::shared_ptr<SlabPool> pool,
-                                                                 std::string owner,
+                                                                 const std::string& owner,
                                                                  size_t slab_bytes,
+                                                                 size_t wanted_bytes,
                                                                  MemoryResource* overflow) {
-  base::StatusOr<std::unique_ptr<Slab>> slab = pool->Take(owner, slab_bytes);
+  base::StatusOr<std::unique_ptr<Slab>> slab = pool->Take(owner, slab_bytes, wanted_bytes);
   if (!slab.ok()) return slab.status();
   base::StatusOr<std::unique_ptr<Arena>> arena = Arena::Create(slab.value().get());
   if (!arena.ok()) {
-    pool->GiveBack(owner, std::move(slab.value()));
+    pool->GiveBack(std::move(slab.value()));
     return arena.status();
   }
-  return std::unique_ptr<VersionArena>(new VersionArena(std::move(pool), std::move(owner),
-                                                        slab_bytes, std::move(slab.value()),
+  return std::unique_ptr<VersionArena>(new VersionArena(std::move(pool), slab_bytes, wanted_bytes,
+                                                        std::move(slab.value()),
                                                         std::move(arena.value()), overflow));
 }
 
-VersionArena::VersionArena(std::shared_ptr<SlabPool> pool, std::string owner, size_t slab_bytes,
+VersionArena::VersionArena(std::shared_ptr<SlabPool> pool, size_t slab_bytes, size_t wanted_bytes,
                            std::unique_ptr<Slab> slab, std::unique_ptr<Arena> arena,
                            MemoryResource* overflow)
     : pool_(std::move(pool)),
-      owner_(std::move(owner)),
       slab_bytes_(slab_bytes),
+      wanted_bytes_(wanted_bytes),
       slab_(std::move(slab)),
       arena_(std::move(arena)),
       memory_(arena_.get(), slab_->start(), slab_->reserved_bytes(), overflow) {}
@@ -37,7 +38,7 @@ ArenaRemains VersionArena::Release() {
   remains_.overflow_block_count = memory_.overflow_block_count();
   if (arena_->Destroy().ok()) {
     arena_.reset();
-    pool_->GiveBack(owner_, std::move(slab_));
+    pool_->GiveBack(std::move(slab_));
     return remains_;
   }
   remains_.live_bytes = arena_->Statistics().in_use_bytes;

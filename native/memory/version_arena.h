@@ -28,12 +28,13 @@ struct ArenaRemains {
 // (microseconds).
 class VersionArena {
  public:
-  // Takes a slab and makes an arena on it. `owner` is the model's name, under which the pool keeps
-  // spares. Blocks that do not fit the slab come from `overflow`, which outlives this object.
-  // Returns RESOURCE_EXHAUSTED without address space, and FAILED_PRECONDITION if jemalloc is not
-  // preloaded.
+  // Takes a slab and makes an arena on it. `owner` is the model's name, and `wanted_bytes` the
+  // memory that it is planned to use of the slab. Blocks that do not fit the slab come from
+  // `overflow`, which outlives this object. Returns RESOURCE_EXHAUSTED without address space, and
+  // FAILED_PRECONDITION if jemalloc is not preloaded.
   static base::StatusOr<std::unique_ptr<VersionArena>> Take(std::shared_ptr<SlabPool> pool,
-                                                            std::string owner, size_t slab_bytes,
+                                                            const std::string& owner,
+                                                            size_t slab_bytes, size_t wanted_bytes,
                                                             MemoryResource* overflow);
   // Releases the arena. Must not run if blocks are live (see Release).
   ~VersionArena();
@@ -43,8 +44,10 @@ class VersionArena {
   MemoryResource* memory() { return &memory_; }
   int64_t overflow_block_count() const { return memory_.overflow_block_count(); }
   ArenaStatistics Statistics() const { return arena_->ArenaStats(); }
-  // The requested size. The slab may be larger, if a larger version had it before.
-  size_t slab_bytes() const { return slab_bytes_; }
+  // The memory that the next version of the owner is expected to need. It has the bytes that this
+  // version used of the slab, not the resident bytes: a larger version that had the slab before may
+  // have touched more.
+  SlabNeed need() const { return {slab_bytes_, wanted_bytes_, used_slab_bytes()}; }
   size_t used_slab_bytes() const { return arena_->used_slab_bytes(); }
   size_t slab_resident_bytes() const { return slab_->ResidentBytes(); }
 
@@ -59,12 +62,12 @@ class VersionArena {
   ArenaRemains Release();
 
  private:
-  VersionArena(std::shared_ptr<SlabPool> pool, std::string owner, size_t slab_bytes,
+  VersionArena(std::shared_ptr<SlabPool> pool, size_t slab_bytes, size_t wanted_bytes,
                std::unique_ptr<Slab> slab, std::unique_ptr<Arena> arena, MemoryResource* overflow);
 
   const std::shared_ptr<SlabPool> pool_;
-  const std::string owner_;
-  const size_t slab_bytes_;
+  const size_t slab_bytes_;  // As requested. The slab may be larger.
+  const size_t wanted_bytes_;
   std::unique_ptr<Slab> slab_;  // null once released
   std::unique_ptr<Arena> arena_;
   OverflowingMemory memory_;

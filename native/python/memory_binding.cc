@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "native/base/thread_priority.h"
@@ -50,10 +51,7 @@ void Expect(PySlabPool& self, const std::string& owner, const PyServable& servab
             int serving_count) {
   WithoutGil([&] {
     memory::VersionArena* const arena = servable.loaded().arena();
-    if (arena == nullptr) return;
-    // Counts the bytes of the slab that the version used, not its resident bytes. A larger version
-    // that had the slab before may have touched more.
-    self.pool()->Expect(owner, arena->slab_bytes(), arena->used_slab_bytes(), serving_count);
+    if (arena != nullptr) self.pool()->Expect(owner, arena->need(), serving_count);
   });
 }
 
@@ -73,15 +71,13 @@ void RegisterSlabPool(nb::module_& module) {
            nb::arg("thread_priority"))
       .def("expect", &Expect, nb::arg("owner"), nb::arg("servable"), nb::arg("serving_count"))
       .def(
-          "has_spare",
-          [](PySlabPool& self, const std::string& owner) {
+          "refill",
+          [](PySlabPool& self, int64_t room_bytes) {
             return WithoutGil([&] {
-              const auto by_owner = self.pool()->StatisticsByOwner();
-              const auto its = by_owner.find(owner);
-              return its != by_owner.end() && its->second.spare_count > 0;
+              return self.pool()->Refill(static_cast<size_t>(std::max<int64_t>(0, room_bytes)));
             });
           },
-          nb::arg("owner"))
+          nb::arg("room_bytes"))
       .def(
           "forget",
           [](PySlabPool& self, const std::string& owner) {

@@ -51,19 +51,19 @@ Status VersionLoad::CheckIsReady(const char* step) const {
   return base::FailedPrecondition(std::string(step) + ": the load has steps that are not done");
 }
 
-StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) const {
+StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   const StatusOr<std::vector<size_t>> bytes = model().ParameterBytes();
   if (!bytes.ok()) return bytes.status();
-  const size_t slab_bytes = memory::PlanSlabBytes(bytes.value());
+  planned_bytes_ = memory::PlanSlabBytes(bytes.value());
   return MemoryPlan{std::accumulate(bytes.value().begin(), bytes.value().end(), size_t{0}),
-                    slab_bytes + std::min(headroom_bytes, SIZE_MAX - slab_bytes)};
+                    planned_bytes_ + std::min(headroom_bytes, SIZE_MAX - planned_bytes_)};
 }
 
 StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>& pool,
                                         size_t slab_bytes, memory::MemoryResource* overflow) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
-  auto arena = memory::VersionArena::Take(pool, id_.name, slab_bytes, overflow);
+  auto arena = memory::VersionArena::Take(pool, id_.name, slab_bytes, planned_bytes_, overflow);
   if (!arena.ok()) return arena.status();
   const size_t resident_bytes = arena.value()->slab_resident_bytes();
   MILLPOND_RETURN_IF_ERROR(loaded_->SetArena(std::move(arena.value())));

@@ -58,9 +58,10 @@ class VersionLoad {
   base::Status ReadGraph() { return RunStep(&SavedModel::ReadGraph); }
   base::Status CheckInputShapes() { return RunStep(&SavedModel::CheckInputShapes); }
   // Plans a slab for the parameters, with `headroom_bytes` for what the plan does not foresee.
-  base::StatusOr<MemoryPlan> PlanMemory(size_t headroom_bytes) const;
-  // Takes a slab of the pool for the parameters, and returns how much of the slab is resident.
-  // Blocks that do not fit the slab come from `overflow`, which outlives the version.
+  base::StatusOr<MemoryPlan> PlanMemory(size_t headroom_bytes);
+  // Takes a slab of the pool for the parameters, and returns how much of the slab is resident:
+  // spare memory for as much as was planned, if the pool has it. Blocks that do not fit the slab
+  // come from `overflow`, which outlives the version.
   base::StatusOr<size_t> TakeArena(const std::shared_ptr<memory::SlabPool>& pool, size_t slab_bytes,
                                    memory::MemoryResource* overflow);
   base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
@@ -103,6 +104,7 @@ class VersionLoad {
 
   const servable::ServableId id_;
   std::shared_ptr<LoadedVersion> loaded_;  // null after the end
+  size_t planned_bytes_ = 0;               // of the slab, without headroom
   // Outlives `loaded_`, because any thread may use it at any time.
   const std::shared_ptr<LoadControl> control_ = loaded_->model().control();
 };

@@ -145,10 +145,10 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "arena_spare_slabs",
-        integer(0, 16),
+        integer(-1, 64),
         ServerConfig.arena_spare_slabs,
-        "slabs kept for each model's next version, so that a swap touches no fresh page; 0: "
-        "memory of an unloaded version goes back to the system",
+        "swaps at a time that touch no fresh page: memory is kept for so many next versions, the "
+        "largest of all models; -1: --num_load_threads; 0: none is kept",
     ),
     Flag(
         "arena_headroom_bytes",

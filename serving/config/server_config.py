@@ -148,7 +148,8 @@ class ServerConfig:
     tensorflow_runtime: str = "millpond"
     tensorflow_load_pool: bool = False
     arena: bool = True
-    arena_spare_slabs: int = 1
+    # Versions that may load at once and find their memory in place. Negative: as many as do load at once.
+    arena_spare_slabs: int = -1
     # Reserved but not touched: it takes only addresses until restore or init allocate more than variables.
     arena_headroom_bytes: int = 256 * 2**20
     arena_seal: bool = False
@@ -186,6 +187,13 @@ class ServerConfig:
     def has_arenas(self) -> bool:
         """True if each version has an arena of its own."""
         return self.arena and not self.is_stock
+
+    @property
+    def spare_slab_count(self) -> int:
+        """The versions that may load at once and find their memory in place."""
+        if self.arena_spare_slabs < 0:
+            return max(1, self.num_load_threads)
+        return self.arena_spare_slabs
 
     @property
     def is_tracing(self) -> bool:

@@ -130,29 +130,33 @@ class SlabPoolStatistics:
 
 @final
 class SlabPool:
-    """The slabs of versions' parameters, and the thread that keeps spare slabs for the next
+    """The slabs of versions' parameters, and the thread that keeps spare memory for the next
     versions.
     """
 
     def __init__(self, *, spare_slab_count: int, thread_priority: str) -> None:
-        """Starts the keeper's thread at `thread_priority`: `idle`, `nice` or `normal`."""
-
-    def expect(self, owner: str, servable: Servable, serving_count: int) -> None:
-        """Keeps pre-faulted spares of the size of `servable`'s slab for the owner's next version.
-        They are in addition to the slabs of the `serving_count` versions that the owner serves at
-        rest.
+        """Starts the keeper's thread at `thread_priority`: `idle`, `nice` or `normal`. The spare
+        memory is enough for the next versions of any `spare_slab_count` owners at once.
         """
 
-    def has_spare(self, owner: str) -> bool:
-        """True if a slab is ready for the owner's next version."""
+    def expect(self, owner: str, servable: Servable, serving_count: int) -> None:
+        """Records that the owner's next version will need as much memory as `servable`. The owner
+        serves `serving_count` versions at rest: further ones are on their way out. Call `refill`
+        after it.
+        """
+
+    def refill(self, room_bytes: int) -> bool:
+        """Lets the keeper fault in the spare memory that is missing, if it is at most `room_bytes`.
+        If not, permits the part for smaller versions that fits, and returns False.
+        """
 
     def forget(self, owner: str) -> None:
-        """Returns the owner's spares to the system, in steps."""
+        """Forgets the owner's need. Memory that no other owner needs goes back, in steps."""
 
     def statistics(self) -> SlabPoolStatistics: ...
     def wait_until_idle(self, timeout_seconds: float) -> bool:
-        """Waits until all spares are pre-faulted and all surplus is returned. Returns False at the
-        timeout.
+        """Waits until all permitted spare memory is pre-faulted and all surplus is returned. Returns
+        False at the timeout.
         """
 
     def stop(self) -> None:

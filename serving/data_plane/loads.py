@@ -57,15 +57,18 @@ class SlabPool(Protocol):
     """`_native.SlabPool`."""
 
     def expect(self, owner: str, servable: Any, serving_count: int) -> None:
-        """Keeps spare slabs, as large as the slab of `servable`, for the owner's next version."""
+        """Records that the owner's next version will need as much memory as `servable`."""
         ...
 
-    def has_spare(self, owner: str) -> bool:
-        """Returns True if a slab waits for the owner's next version."""
+    def refill(self, room_bytes: int) -> bool:
+        """Permits to fault in the spare memory that is missing, if it is at most `room_bytes`.
+
+        If not, permits the part for smaller versions that fits, and returns False.
+        """
         ...
 
     def forget(self, owner: str) -> None:
-        """Returns the owner's spares to the system."""
+        """Forgets the owner's need, because the owner is gone."""
         ...
 
     def statistics(self) -> SlabPoolStatistics: ...

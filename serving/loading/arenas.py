@@ -1,4 +1,4 @@
-"""Arenas: decides whether a version's memory fits, and which spare slabs are kept.
+"""Arenas: decides whether a version's memory fits, and whether spare memory is kept.
 
 The data plane manages the slabs themselves (`native/memory/slab_pool.h`).
 """
@@ -77,26 +77,24 @@ class Arenas:
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
             self._held_bytes.pop(servable_id, None)
+            self._refill()
 
     def loaded(self, servable_id: ServableId, servable: Any, serving_count: int) -> None:
-        """Records that the version is loaded, and keeps spare slabs of its size for the next version.
+        """Records that the version is loaded, and that the next version will need as much memory.
 
-        `serving_count` is the number of versions that the model serves between swaps. If memory for a
-        spare is lacking, no spare is kept: the next version is then refused, or touches fresh pages.
+        `serving_count` is the number of versions that the model serves between swaps. If the room for
+        all spare memory is lacking, less is kept: a swap then touches fresh pages, or is refused.
         """
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
-            parameter_bytes = self._held_bytes.get(servable_id, 0)
-            has_room = parameter_bytes <= self._free_bytes()
-        if has_room or self._pool.has_spare(servable_id.name):
             self._pool.expect(servable_id.name, servable, serving_count)
-        else:
+            has_room = self._refill()
+        if not has_room:
             _log.warning(
-                "spare_slab_not_kept",
+                "spare_memory_not_kept",
                 model=servable_id.name,
                 version=servable_id.version,
-                wanted_bytes=parameter_bytes,
-                consequence="the next version needs fresh memory, or is refused",
+                consequence="some next versions need fresh memory, or are refused",
             )
         self._report_overflow(servable_id, servable)
 
@@ -109,12 +107,18 @@ class Arenas:
         """Records that the version is unloaded and its memory is free."""
         with self._lock:
             self._held_bytes.pop(servable_id, None)
+            self._refill()
 
     def forget(self, name: str) -> None:
-        """Forgets a model that is no longer served, and returns its spare slabs to the system."""
+        """Forgets a model that is no longer served. Memory that no other model needs goes back."""
         with self._lock:
             self._warm_up_bytes.pop(name, None)
-        self._pool.forget(name)
+            self._pool.forget(name)
+            self._refill()
+
+    def _refill(self) -> bool:
+        """Lets the pool make the spare memory that is missing, if there is room. Needs the lock."""
+        return self._pool.refill(self._free_bytes())
 
     def _free_bytes(self) -> int:
         return self._available_bytes() - sum(self._promised_bytes.values())
@@ -127,7 +131,7 @@ class Arenas:
                 fits_alone,
                 fresh_bytes - free_bytes,
                 f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, {_mb(fresh_bytes)} "
-                "with its graph and warm-up and without its spare slab, but only "
+                "with its graph and warm-up and without spare memory, but only "
                 f"{_mb(max(0, free_bytes))} are available; give the process more memory or serve "
                 "fewer versions",
             )

@@ -337,19 +337,18 @@ def _slab_bytes(kind: str, meaning: str) -> MetricFamily:
 
 
 SLABS_IN_USE = _slabs("in_use", "Slabs with a loaded version.")
-SLABS_SPARE = _slabs("spare", "Slabs that are free for the next versions.")
+SLABS_SPARE = _slabs("spare", "Slabs with spare memory, which the next versions of any model use.")
 SLABS_QUARANTINED = _slabs(
     "quarantined", "Slabs of versions that leaked memory, which are never used again."
 )
 SLAB_IN_USE_BYTES = _slab_bytes("in_use", "Address space of slabs with a loaded version.")
-SLAB_SPARE_BYTES = _slab_bytes(
-    "spare", "Address space of slabs that are free for the next versions."
-)
+SLAB_SPARE_BYTES = _slab_bytes("spare", "Address space of slabs with spare memory.")
 SLAB_SPARE_RESIDENT_BYTES = _slab_bytes(
-    "spare_resident", "Resident memory of slabs that are free for the next versions."
+    "spare_resident", "Spare memory for the next versions of any model, without the surplus."
 )
 SLAB_SURPLUS_BYTES = _slab_bytes(
-    "surplus_resident", "Resident memory of surplus slabs, which is on its way back to the system."
+    "surplus_resident",
+    "Memory of slabs that no next version needs, which is on its way back to the system.",
 )
 SLAB_QUARANTINED_BYTES = _slab_bytes(
     "quarantined", "Address space of slabs that are never used again."

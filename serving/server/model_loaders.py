@@ -77,9 +77,10 @@ class ModelLoaders:
 
 
 def serving_count(selection: VersionSelection) -> int:
-    """Returns the count of versions that are served between swaps. For `all`, which is not known,
-    1.
+    """Returns the count of versions that are served between swaps.
+
+    With `all`, no version takes another's place: the count is one that is never exceeded.
     """
     if isinstance(selection, Latest):
         return selection.version_count
-    return max(1, len(selection.versions)) if isinstance(selection, Specific) else 1
+    return max(1, len(selection.versions)) if isinstance(selection, Specific) else 2**31 - 1

@@ -242,15 +242,19 @@ def test_model_writing_variables_keeps_counting(served: Served, exported: Callab
 # --- Sealed slabs -----------------------------------------------------------------------------------
 
 
-def sealed_slabs(process_id: int) -> list[str]:
-    """Returns the addresses of read-only anonymous mappings that are as large as a slab."""
-    slabs = []
+def sealed_slabs(process_id: int) -> list[tuple[int, int]]:
+    """Returns the addresses of read-only anonymous memory that is as large as a slab."""
+    slabs: list[tuple[int, int]] = []
     for line in Path(f"/proc/{process_id}/maps").read_text().splitlines():
         addresses, access, _, _, inode, *_ = line.split(maxsplit=5)
+        if (access, inode) != ("r--p", "0"):
+            continue
         first, last = (int(address, 16) for address in addresses.split("-"))
-        if (access, inode) == ("r--p", "0") and last - first >= SLAB_BYTES_MIN:
-            slabs.append(addresses)
-    return slabs
+        # A slab to which memory was moved is several mappings, one after the other.
+        if slabs and slabs[-1][1] == first:
+            first, _ = slabs.pop()
+        slabs.append((first, last))
+    return [(first, last) for first, last in slabs if last - first >= SLAB_BYTES_MIN]
 
 
 def test_sealed_slab_is_writable_for_next_version(

@@ -1,8 +1,10 @@
-"""Memory of unloaded versions: returned to the system, or kept as the spare slab of the next
-version.
+"""Memory of unloaded versions: returned to the system, or kept as spare memory for the next
+versions.
 """
 
+import json
 import statistics
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import wait_for_states, wait_until
-from tests.integration.conftest import StartServer
+from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.processes import anonymous_mib
@@ -40,10 +42,21 @@ def drop_big(scale_model: ScaleModel, tmp_path_factory: pytest.TempPathFactory) 
     return drop
 
 
-def wait_for_swap(server: ModelServer, old: int, new: int) -> None:
+def wait_for_swap(server: ModelServer, old: int, new: int, *, model: str = "scale") -> None:
     with Client(server.target) as client:
-        wait_for_states(client, "scale", {old: END, new: AVAILABLE})
-    assert wait_for_log(server, "version_unloaded", version=old)["arena_live_bytes"] == 0
+        wait_for_states(client, model, {old: END, new: AVAILABLE})
+    unloaded = wait_for_log(server, "version_unloaded", model=model, version=old)
+    assert unloaded["arena_live_bytes"] == 0
+
+
+def prefaulted_mib(server: ModelServer, name: str, version: int) -> float:
+    """Returns the memory that the load of a version found in place."""
+    with urllib.request.urlopen(f"{server.url}/v1/swaps?model={name}", timeout=30) as answer:
+        swaps = json.load(answer)["swaps"]
+    (prefaulted_bytes,) = (
+        swap["figures"]["prefaulted_bytes"] for swap in swaps if swap["version"] == version
+    )
+    return float(prefaulted_bytes) / 2**20
 
 
 def assert_answers_as(server: ModelServer, version: int, parameters_of: int) -> None:
@@ -82,13 +95,13 @@ def start_small(
     return server, anonymous_mib(server.process_id)
 
 
-def test_resident_spare_slab_takes_next_version(
+def test_spare_memory_takes_next_version(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, drop_big: DropBig
 ):
     server, before_mib = start_small(start_server, scale_model, base_path, spare_count=1)
     drop_big(base_path, 3)
     wait_for_swap(server, 2, 3)
-    wait_for_memory(server, before_mib + 2 * VERSION_MIB, "with one version and a spare slab")
+    wait_for_memory(server, before_mib + 2 * VERSION_MIB, "with one version and spare memory")
     seen_mib = []
 
     def is_swapped() -> bool:
@@ -98,11 +111,38 @@ def test_resident_spare_slab_takes_next_version(
     drop_big(base_path, 4)
     wait_until(is_swapped, "version 4 in the place of 3")
     assert_answers_as(server, 4, parameters_of=2)
-    # There is neither a third slab while both versions are loaded nor a slab that is returned and
+    # There is neither more memory while both versions are loaded nor memory that is returned and
     # taken again.
     assert max(seen_mib) < before_mib + 2 * VERSION_MIB + TOLERANCE_MIB
     assert min(seen_mib) > before_mib + 2 * VERSION_MIB - TOLERANCE_MIB
     wait_for_memory(server, before_mib + 2 * VERSION_MIB, "after the swap")
+
+
+def test_models_share_spare_memory(
+    start_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path: Path,
+    drop_big: DropBig,
+    write_config: WriteConfig,
+):
+    base_paths = {name: tmp_path / name for name in ("a", "b", "c")}
+    for base_path in base_paths.values():
+        scale_model.write(base_path, 1)
+    server = start_server(model_config_file=write_config(tmp_path, base_paths), arena_spare_slabs=1)
+    for name in base_paths:
+        server.wait_until_available(name, 1)
+    before_mib = anonymous_mib(server.process_id)
+    for name, base_path in base_paths.items():
+        drop_big(base_path, 2)
+        wait_for_swap(server, 1, 2, model=name)
+    at_rest_mib = before_mib + (len(base_paths) + 1) * VERSION_MIB
+    wait_for_memory(server, at_rest_mib, "with three versions and spare memory for one")
+    for name, base_path in base_paths.items():
+        drop_big(base_path, 3)
+        wait_for_swap(server, 2, 3, model=name)
+        # Each swap finds the memory that the swap before has left, and takes no other.
+        wait_for_memory(server, at_rest_mib, f"after the swap of {name}")
+        assert prefaulted_mib(server, name, 3) >= VERSION_MIB
 
 
 @pytest.mark.parametrize("spare_count", [0, 1])

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -22,13 +23,18 @@ SlabPoolOptions ShortPauses() {
   return options;
 }
 
+void ExpectAll(SlabPool* pool, const std::string& owner, size_t bytes) {
+  pool->Expect(owner, {bytes, bytes, bytes});
+  pool->Refill(SIZE_MAX);
+}
+
 TEST(SlabKeeper, DoesTheWorkThatIsThereAndThatComes) {
   SlabPool pool(ShortPauses());
-  pool.Expect("a", 4 * kMiB, 4 * kMiB);
+  ExpectAll(&pool, "a", 4 * kMiB);
   SlabKeeper keeper(&pool, nullptr);
   ASSERT_TRUE(keeper.WaitUntilIdle(kLongNs));
   EXPECT_EQ(pool.Statistics().spare_resident_bytes, 4 * kMiB);
-  pool.Expect("b", 2 * kMiB, 2 * kMiB);
+  ExpectAll(&pool, "a", 6 * kMiB);
   ASSERT_TRUE(keeper.WaitUntilIdle(kLongNs));
   EXPECT_EQ(pool.Statistics().spare_resident_bytes, 6 * kMiB);
 }
@@ -46,7 +52,7 @@ TEST(SlabKeeper, WaitEndsAtItsTimeoutWhileThereIsWork) {
   SlabPoolOptions options;
   options.step_pause_ns = kLongNs;
   SlabPool pool(options);
-  pool.Expect("a", 4 * kMiB, 4 * kMiB);
+  ExpectAll(&pool, "a", 4 * kMiB);
   SlabKeeper keeper(&pool, nullptr);
   EXPECT_FALSE(keeper.WaitUntilIdle(1'000'000));
 }
@@ -55,12 +61,12 @@ TEST(SlabKeeper, StopsInTheMiddleOfAPauseAndAStoppedPoolCanBeUsed) {
   SlabPoolOptions options;
   options.step_pause_ns = kLongNs;
   SlabPool pool(options);
-  pool.Expect("a", 4 * kMiB, 4 * kMiB);
+  ExpectAll(&pool, "a", 4 * kMiB);
   SlabKeeper keeper(&pool, nullptr);
   keeper.Stop();
   keeper.Stop();
-  pool.GiveBack("a", std::move(pool.Take("a", kMiB).value()));
-  EXPECT_LE(pool.Statistics().spare_resident_bytes, kMiB);
+  pool.GiveBack(std::move(pool.Take("a", 2 * kMiB, 2 * kMiB).value()));
+  EXPECT_LE(pool.Statistics().spare_resident_bytes, 2 * kMiB);
 }
 
 }  // namespace

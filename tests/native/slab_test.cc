@@ -57,6 +57,50 @@ TEST(Slab, RangesAreCutAtTheEnd) {
   EXPECT_EQ(slab->ResidentBytes(), kMiB);
 }
 
+TEST(Slab, ResidentEndIsBehindTheLastPage) {
+  const auto slab = ReserveSlab(64 * kMiB);
+  EXPECT_EQ(slab->ResidentEnd(), 0);
+  slab->PreFault(2 * kMiB, 2 * kMiB);
+  slab->PreFault(30 * kMiB, 2 * kMiB);
+  EXPECT_EQ(slab->ResidentEnd(), 32 * kMiB);
+}
+
+TEST(Slab, MovedTailKeepsItsContentsAndIsCutOff) {
+  const auto from = ReserveSlab(64 * kMiB);
+  const auto to = ReserveSlab(16 * kMiB);
+  std::memset(from->start(), 1, 6 * kMiB);
+  std::memset(from->start() + 4 * kMiB, 2, 4 * kMiB);
+  ASSERT_EQ(from->MoveTail(8 * kMiB, 4 * kMiB, to.get(), 2 * kMiB), 4 * kMiB);
+  EXPECT_EQ(from->reserved_bytes(), 4 * kMiB);
+  EXPECT_EQ(from->ResidentBytes(), 4 * kMiB);
+  EXPECT_EQ(from->start()[4 * kMiB - 1], std::byte{1});
+  EXPECT_EQ(to->reserved_bytes(), 16 * kMiB);
+  EXPECT_EQ(to->ResidentBytes(), 4 * kMiB);
+  EXPECT_EQ(to->start()[2 * kMiB], std::byte{2});
+  EXPECT_EQ(to->start()[6 * kMiB - 1], std::byte{2});
+  to->start()[16 * kMiB - 1] = std::byte{3};
+}
+
+TEST(Slab, WholeMemoryMovedLeavesAnEmptySlab) {
+  const auto from = ReserveSlab(8 * kMiB);
+  const auto to = ReserveSlab(8 * kMiB);
+  from->PreFault(0, 4 * kMiB);
+  EXPECT_EQ(from->MoveTail(4 * kMiB, 4 * kMiB, to.get(), 0), 4 * kMiB);
+  EXPECT_EQ(from->reserved_bytes(), 0);
+  EXPECT_EQ(from->ResidentBytes(), 0);
+}
+
+TEST(Slab, MovedMemoryCanBeSealedAndUnsealed) {
+  const auto from = ReserveSlab(8 * kMiB);
+  const auto to = ReserveSlab(8 * kMiB);
+  from->PreFault(0, 4 * kMiB);
+  from->MoveTail(4 * kMiB, 4 * kMiB, to.get(), 2 * kMiB);
+  ASSERT_TRUE(to->Seal().ok());
+  ASSERT_TRUE(to->Unseal().ok());
+  const auto next = ReserveSlab(8 * kMiB);
+  EXPECT_EQ(to->MoveTail(6 * kMiB, 6 * kMiB, next.get(), 0), 6 * kMiB);
+}
+
 TEST(Slab, ReturnedPagesAreGoneAndZero) {
   const auto slab = ReserveSlab(4 * kMiB);
   std::memset(slab->start(), 0x5a, 4 * kMiB);

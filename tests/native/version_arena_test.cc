@@ -49,7 +49,7 @@ class VersionArenaTest : public ::testing::Test {
     if (!IsJemallocPreloaded()) GTEST_SKIP() << "without jemalloc there are no arenas";
   }
   std::unique_ptr<VersionArena> Take(size_t bytes) {
-    return std::move(VersionArena::Take(pool_, "m", bytes, &overflow_).value());
+    return std::move(VersionArena::Take(pool_, "m", bytes, bytes, &overflow_).value());
   }
 
   const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
@@ -61,7 +61,7 @@ TEST_F(VersionArenaTest, ItsSlabIsTheNextVersions) {
   void* const block = arena->memory()->Allocate(kMiB, kAlignment);
   std::memset(block, 1, kMiB);
   EXPECT_GE(arena->used_slab_bytes(), kMiB);
-  pool_->Expect("m", arena->slab_bytes(), arena->used_slab_bytes());
+  pool_->Expect("m", arena->need());
   arena->memory()->Deallocate(block);
   EXPECT_EQ(arena->Release().live_bytes, 0);
   EXPECT_EQ(pool_->Statistics().spare_count, 1);
@@ -97,7 +97,7 @@ TEST_F(VersionArenaTest, OverflowOfTheSlabIsServedElsewhereAndCounted) {
 
 TEST_F(VersionArenaTest, SealedItCanBeFreedAndItsSlabIsWritableForTheNext) {
   auto arena = Take(8 * kMiB);
-  pool_->Expect("m", arena->slab_bytes(), 0);
+  pool_->Expect("m", arena->need());
   void* const block = arena->memory()->Allocate(kMiB, kAlignment);
   ASSERT_TRUE(arena->Seal().ok());
   arena->memory()->Deallocate(block);
@@ -112,7 +112,7 @@ TEST(VersionArena, WithoutJemallocIsRefusedAndTheSlabGoesBack) {
   if (IsJemallocPreloaded()) GTEST_SKIP() << "with jemalloc there are arenas";
   FakeMemory overflow(0);
   const auto pool = std::make_shared<SlabPool>(SlabPoolOptions());
-  EXPECT_EQ(VersionArena::Take(pool, "m", kMiB, &overflow).status().code(),
+  EXPECT_EQ(VersionArena::Take(pool, "m", kMiB, kMiB, &overflow).status().code(),
             base::Code::kFailedPrecondition);
   EXPECT_EQ(pool->Statistics().in_use_count, 0);
 }

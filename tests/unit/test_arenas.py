@@ -148,24 +148,32 @@ def test_arenas_ended_load_reserves_nothing(end: str) -> None:
     memory.take(ServableId("other", 1), load_of(500 * MB))
 
 
-def test_arenas_spare_without_memory_is_not_kept() -> None:
-    pool, servable = FakeSlabPool(), FakeServable(ID)
-    memory = arenas(pool, available=500 * MB)
+def test_arenas_refill_leaves_memory_of_loads() -> None:
+    pool = FakeSlabPool()
+    memory = arenas(pool, available=800 * MB)
     memory.take(ID, load_of(500 * MB))
-    memory._available_bytes = lambda: 100 * MB  # the version has been restored since
-    with capture_logs() as logs:
-        memory.loaded(ID, servable, serving_count=1)
-    assert [log["event"] for log in logs] == ["spare_slab_not_kept"]
-    assert pool.expected == {}
-
-
-def test_arenas_spare_that_is_there_already_is_kept() -> None:
-    pool, servable = FakeSlabPool(spares={"m"}), FakeServable(ID)
-    memory = arenas(pool, available=0)
-    memory.take(ID, load_of(0))
-    memory.loaded(ID, servable, serving_count=2)
-    assert pool.expected == {"m": servable}
+    memory.take(ServableId("other", 1), load_of(200 * MB))
+    memory.loaded(ID, FakeServable(ID), serving_count=2)
+    assert pool.rooms == [600 * MB]
     assert pool.serving_counts == {"m": 2}
+
+
+def test_arenas_spare_memory_without_room_is_logged() -> None:
+    pool, servable = FakeSlabPool(missing_bytes=101 * MB), FakeServable(ID)
+    with capture_logs() as logs:
+        arenas(pool, available=100 * MB).loaded(ID, servable, serving_count=1)
+    assert [log["event"] for log in logs] == ["spare_memory_not_kept"]
+    # The spare memory of other models may be of use.
+    assert pool.expected == {"m": servable}
+
+
+@pytest.mark.parametrize("end", ["failed", "unloaded", "forget"])
+def test_arenas_returned_memory_leaves_room_to_refill(end: str) -> None:
+    pool = FakeSlabPool()
+    memory = arenas(pool)
+    memory.take(ID, load_of(500 * MB))
+    getattr(memory, end)(ID.name if end == "forget" else ID)
+    assert pool.rooms == [1_000 * MB if end == "failed" else 500 * MB]
 
 
 def test_remains_beside_the_slab_are_reported_too() -> None:

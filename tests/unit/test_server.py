@@ -466,6 +466,14 @@ def test_server_keeps_slabs_and_requests_by_config(tmp_path: Path, plane: FakePl
     assert [r.bounds["request_count_max"] for r in plane.reservoirs] == [5]
 
 
+@pytest.mark.parametrize(("num_load_threads", "count"), [(0, 1), (1, 1), (3, 3)])
+def test_server_keeps_memory_for_loads_at_once(
+    tmp_path: Path, plane: FakePlane, num_load_threads: int, count: int
+) -> None:
+    Server(config_for(tmp_path / "m", num_load_threads=num_load_threads), native=plane)
+    assert [pool.spare_slab_count for pool in plane.pools] == [count]
+
+
 def test_server_without_self_warm_up_keeps_no_requests(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m", self_warmup_requests=0), native=plane)
     server.start()

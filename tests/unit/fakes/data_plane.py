@@ -210,7 +210,8 @@ class FakeSlabPool:
     resident_bytes: int = 0
     expected: dict[str, FakeServable] = field(default_factory=dict)
     serving_counts: dict[str, int] = field(default_factory=dict)
-    spares: set[str] = field(default_factory=set)
+    missing_bytes: int = 0
+    rooms: list[int] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -218,8 +219,9 @@ class FakeSlabPool:
         self.expected[owner] = servable
         self.serving_counts[owner] = serving_count
 
-    def has_spare(self, owner: str) -> bool:
-        return owner in self.spares
+    def refill(self, room_bytes: int) -> bool:
+        self.rooms.append(room_bytes)
+        return self.missing_bytes <= room_bytes
 
     def forget(self, owner: str) -> None:
         self.forgotten.append(owner)

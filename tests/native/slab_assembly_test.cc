@@ -1,0 +1,92 @@
+#include "native/memory/slab_assembly.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace millpond::memory {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+SpareSlab SpareOf(size_t reserved_bytes, size_t resident_bytes) {
+  SpareSlab spare;
+  spare.slab = std::move(Slab::Reserve(reserved_bytes).value());
+  spare.slab->PreFault(0, resident_bytes);
+  spare.resident_bytes = resident_bytes;
+  spare.goal_bytes = resident_bytes;
+  return spare;
+}
+
+template <typename... Spares>
+std::vector<SpareSlab> ListOf(Spares... spares) {
+  std::vector<SpareSlab> list;
+  (list.push_back(std::move(spares)), ...);
+  return list;
+}
+
+TEST(SlabAssembly, WithoutSparesTheSlabIsFresh) {
+  std::vector<SpareSlab> spares;
+  SlabAssembly assembly(8 * kMiB, 4 * kMiB, &spares);
+  const auto slab = std::move(assembly.Perform().value());
+  EXPECT_EQ(slab->reserved_bytes(), 8 * kMiB);
+  EXPECT_EQ(assembly.resident_bytes(), 0);
+}
+
+TEST(SlabAssembly, FittingSpareIsTheSlab) {
+  auto spares = ListOf(SpareOf(8 * kMiB, 2 * kMiB), SpareOf(8 * kMiB, 6 * kMiB),
+                       SpareOf(8 * kMiB, 4 * kMiB), SpareOf(6 * kMiB, 4 * kMiB));
+  const Slab* const fitting = spares[2].slab.get();
+  SlabAssembly assembly(8 * kMiB, 4 * kMiB, &spares);
+  EXPECT_EQ(std::move(assembly.Perform().value()).get(), fitting);
+  EXPECT_EQ(spares.size(), 3);
+  EXPECT_TRUE(assembly.TakeRest().empty());
+}
+
+TEST(SlabAssembly, SpareWithTooMuchMemoryGivesOnlyWhatIsWanted) {
+  auto spares = ListOf(SpareOf(64 * kMiB, 32 * kMiB));
+  SlabAssembly assembly(16 * kMiB, 4 * kMiB, &spares);
+  const auto slab = std::move(assembly.Perform().value());
+  EXPECT_EQ(slab->reserved_bytes(), 16 * kMiB);
+  EXPECT_EQ(slab->ResidentBytes(), 4 * kMiB);
+  const auto rest = assembly.TakeRest();
+  ASSERT_EQ(rest.size(), 1);
+  EXPECT_EQ(rest[0].resident_bytes, 28 * kMiB);
+  EXPECT_EQ(rest[0].goal_bytes, 28 * kMiB);
+  EXPECT_EQ(rest[0].slab->reserved_bytes(), 28 * kMiB);
+  EXPECT_EQ(rest[0].slab->ResidentBytes(), 28 * kMiB);
+}
+
+TEST(SlabAssembly, FittingSpareIsToppedUpFromOthers) {
+  auto spares = ListOf(SpareOf(16 * kMiB, 4 * kMiB), SpareOf(4 * kMiB, 2 * kMiB),
+                       SpareOf(8 * kMiB, 8 * kMiB));
+  std::byte* const start = spares[0].slab->start();
+  SlabAssembly assembly(16 * kMiB, 10 * kMiB, &spares);
+  const auto slab = std::move(assembly.Perform().value());
+  EXPECT_EQ(slab->start(), start);
+  EXPECT_EQ(slab->ResidentBytes(), 10 * kMiB);
+  ASSERT_EQ(spares.size(), 1);  // The smallest spare with enough memory gave it.
+  EXPECT_EQ(spares[0].resident_bytes, 2 * kMiB);
+  EXPECT_EQ(assembly.TakeRest().at(0).resident_bytes, 2 * kMiB);
+}
+
+TEST(SlabAssembly, AllSparesTogetherMayBeTooLittle) {
+  auto spares = ListOf(SpareOf(4 * kMiB, 4 * kMiB), SpareOf(8 * kMiB, 8 * kMiB));
+  SlabAssembly assembly(32 * kMiB, 16 * kMiB, &spares);
+  EXPECT_EQ(std::move(assembly.Perform().value())->ResidentBytes(), 12 * kMiB);
+  EXPECT_EQ(assembly.resident_bytes(), 12 * kMiB);
+  EXPECT_TRUE(assembly.TakeRest().empty());
+}
+
+TEST(SlabAssembly, RefusedReservationLosesNoMemory) {
+  auto spares = ListOf(SpareOf(8 * kMiB, 8 * kMiB));
+  SlabAssembly assembly(SIZE_MAX / 2, 4 * kMiB, &spares);
+  EXPECT_EQ(assembly.Perform().status().code(), base::Code::kResourceExhausted);
+  EXPECT_EQ(assembly.TakeRest().at(0).resident_bytes, 8 * kMiB);
+}
+
+}  // namespace
+}  // namespace millpond::memory
