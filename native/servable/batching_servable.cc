@@ -173,6 +173,8 @@ class OpenBatch {
 Status OpenBatch::RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
                         std::vector<TensorList>* results) const {
   const Servable& inner = *servable_.inner_;
+  // For the pieces of a large request; a batch has its slot.
+  const SlotHold slot(servable_.settings_.slots.get());
   const int64_t begin_ns = base::MonotonicNs();
   Status ran;
   if (outputs_ != nullptr) {
