@@ -30,7 +30,7 @@ struct RowRun {
 // So an answer shows the rows and the version that it comes from. A negative x is a bad id, which
 // fails the run. Like a session, a run first looks at the cancellation and the deadline of its
 // context. Thread: any number of runs.
-class RowServable final : public FakeServable {
+class RowServable : public FakeServable {
  public:
   static constexpr int64_t kVersionUnit = 1'000'000'000;
 
