@@ -34,6 +34,8 @@ bool AreClose(int64_t count, double tolerance, const Read& read_a, const Read& r
     const double a = read_a(i);
     const double b = read_b(i);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    // Beside an infinite value, every difference would count as small.
+    if (!std::isfinite(a) || !std::isfinite(b)) return false;
     const double scale = std::max({std::abs(a), std::abs(b), largest * kTinyShare});
     if (!(std::abs(a - b) <= tolerance * scale)) return false;
   }

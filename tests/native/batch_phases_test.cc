@@ -12,6 +12,7 @@
 #include "native/servable/batching_servable.h"
 #include "tests/native/fake_servable.h"
 #include "tests/native/opaque_tensors.h"
+#include "tests/native/waiting_requests.h"
 
 namespace millpond::inference {
 namespace {
@@ -30,21 +31,6 @@ void Spin() {
   while (base::MonotonicNs() < end_ns) {
   }
 }
-
-// Answers a request of the test, if there is one, for the thread that fetches it.
-class OneWaiting final : public servable::WaitingRequests {
- public:
-  bool AnswerWaiting(servable::BatchKey, size_t) override { return AnswerAny(0); }
-  bool AnswerAny(size_t) override {
-    const auto answer = std::exchange(answer_, nullptr);
-    if (answer) answer();
-    return answer != nullptr;
-  }
-  void Add(std::function<void()> answer) { answer_ = std::move(answer); }
-
- private:
-  std::function<void()> answer_;
-};
 
 class BatchPhasesTest : public ::testing::Test {
  protected:
@@ -83,7 +69,7 @@ class BatchPhasesTest : public ::testing::Test {
   }
   // Adds a request that waits, with a while before and after its own answer.
   void AddWaiting(PhaseTimes* times) {
-    waiting_.Add([this, times] {
+    waiting_.Add(servable::BatchKeyOf("m", ""), [this, times] {
       Spin();
       *times = Answer();
       Spin();
@@ -91,7 +77,7 @@ class BatchPhasesTest : public ::testing::Test {
   }
   servable::BatchFigures Figures() const { return servable_->Batching().at(0).figures; }
 
-  OneWaiting waiting_;
+  testing::QueuedRequests waiting_;
   std::unique_ptr<servable::BatchingServable> servable_;
 };
 

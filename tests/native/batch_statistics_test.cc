@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <numeric>
+
+#include "tests/native/threads.h"
 
 namespace millpond::servable {
 namespace {
@@ -68,6 +71,26 @@ TEST(BatchStatistics, APieceWithoutItsRequestIsARun) {
   EXPECT_EQ(figures.row_count, 20);
   EXPECT_EQ(Sum(figures.by_requests), 2);
   EXPECT_EQ(Sum(figures.by_request_rows), 1);
+}
+
+TEST(BatchStatistics, NoRunOfAnyThreadIsLost) {
+  BatchStatistics statistics;
+  testing::RunTogether(4, [&](int thread) {
+    for (int64_t i = 1; i <= 1'000; ++i) {
+      BatchRun run;
+      for (int request = 0; request <= thread; ++request)
+        run.Add(/*request_rows=*/1, /*wait_ns=*/2);
+      statistics.RecordRun(run, /*rows=*/i, /*padding_rows=*/1, /*run_ns=*/3);
+    }
+  });
+  const BatchFigures figures = statistics.Figures();
+  EXPECT_EQ(figures.run_count, 4'000);
+  EXPECT_EQ(figures.request_count, 1'000 * (1 + 2 + 3 + 4));
+  EXPECT_EQ(figures.row_count, 4 * 500'500);
+  EXPECT_EQ(figures.padding_row_count, 4'000);
+  EXPECT_EQ(figures.wait_ns, 2 * figures.request_count);
+  EXPECT_EQ(figures.run_ns, 12'000);
+  EXPECT_EQ(Sum(figures.by_rows), 4'000);
 }
 
 }  // namespace

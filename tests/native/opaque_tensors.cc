@@ -24,9 +24,15 @@ void TensorList::Reset(size_t size) {
   storage_->tensors.resize(size);
 }
 
-base::Status DecodeTensor(base::WireReader proto, const TensorSpec&, size_t index,
+base::Status DecodeTensor(base::WireReader proto, const TensorSpec& spec, size_t index,
                           TensorList* tensors) {
-  proto.AppendRest(&tensors->storage().tensors[index].bytes);
+  testing::OpaqueTensor& tensor = tensors->storage().tensors[index];
+  proto.AppendRest(&tensor.bytes);
+  constexpr size_t kMarkBytes = sizeof testing::kRowsMark - 1;
+  if (tensor.bytes.compare(0, kMarkBytes, testing::kRowsMark) != 0) return {};
+  tensor.bytes.erase(0, kMarkBytes);
+  tensor.dtype = spec.dtype;
+  tensor.dims = {static_cast<int64_t>(tensor.bytes.size() / ElementBytes(spec.dtype))};
   return {};
 }
 

@@ -8,9 +8,9 @@
 
 // The tensors of a TensorList without TensorFlow, which starts slowly and cannot be built with a
 // sanitizer: plain bytes. Inference, rest and rpc are tested with them. A TensorProto is taken and
-// returned as it is, its strings one behind the other. Tensors that are read and written element by
-// element (tensor_access.h) have a dtype and a shape. An executable links opaque_tensors.cc or
-// millpond_tf, not both.
+// returned as it is, its strings one behind the other, unless it has kRowsMark. Tensors that are
+// read and written element by element (tensor_access.h) have a dtype and a shape. An executable
+// links opaque_tensors.cc or millpond_tf, not both.
 
 namespace millpond::testing {
 
@@ -20,6 +20,10 @@ struct OpaqueTensor {
   std::vector<int64_t> dims;
   std::vector<std::string> strings;  // the elements, if dtype is that of strings
 };
+
+// A request's tensor that begins with this mark becomes a vector of its input's dtype, which has
+// rows. The rest are the bytes of its numbers.
+inline constexpr char kRowsMark[] = "rows:";
 
 inline std::string Reversed(const std::string& bytes) { return {bytes.rbegin(), bytes.rend()}; }
 

@@ -1,0 +1,654 @@
+#include "native/servable/batching_servable.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/base/clock.h"
+#include "tests/native/row_servable.h"
+#include "tests/native/threads.h"
+#include "tests/native/waiting_requests.h"
+
+namespace millpond::servable {
+namespace {
+
+using base::Code;
+using base::Status;
+using testing::NumbersOf;
+using testing::QueuedRequests;
+using testing::RowRun;
+using testing::RowServable;
+using testing::Tensors;
+using Values = std::vector<int64_t>;
+
+// One request of a test, with its answer.
+struct Request {
+  Values x;
+  int64_t width = 1;
+  std::string signature = "serving_default";
+  tensor::OutputSet outputs = tensor::OutputSet::All(2);
+  tensor::RunContext context;
+  int answer_count = 0;
+  Status status;
+  Tensors result;
+
+  Values y() const { return result.empty() ? Values{} : NumbersOf<int64_t>(result[0]); }
+};
+
+Request RequestOf(Values x, int64_t width = 1) {
+  Request request;
+  request.x = std::move(x);
+  request.width = width;
+  return request;
+}
+
+Values ExpectedY(const Values& x) {
+  Values y;
+  for (const int64_t value : x) y.push_back(RowServable::Y(value, 7));
+  return y;
+}
+
+class BatchingServableTest : public ::testing::Test {
+ protected:
+  BatchingServableTest() { Make({}); }
+
+  // A run of a RowServable costs the same with any number of rows, so settings bound the batches.
+  void Make(BatchSettings settings) {
+    settings.run_ns_max = 0;
+    auto inner = std::make_unique<RowServable>(
+        ServableId{"m", 7}, [this](const RowRun& run) { return watch_ ? watch_(run) : Status(); });
+    inner_ = inner.get();
+    servable_ = std::make_unique<BatchingServable>(std::move(inner), std::move(settings));
+    for (const auto& [name, signature] : servable_->signatures()) {
+      LetRowsCostNothing(signature);
+      servable_->TurnOn(signature, 0);
+    }
+  }
+  // The cost of the largest run is the least: no part of a row shows.
+  void LetRowsCostNothing(const tensor::Signature& signature) const {
+    servable_->LearnCost(signature, 4'096, 1);
+  }
+  const tensor::Signature& SignatureOf(const std::string& name) const {
+    return servable_->signatures().find(name)->second;
+  }
+
+  void Answer(Request* request) const {
+    const tensor::TensorList inputs = testing::RowInputs(request->x, request->width);
+    tensor::TensorList result;
+    request->status = servable_->Run(SignatureOf(request->signature), request->outputs,
+                                     request->context, inputs, &result);
+    request->answer_count += 1;
+    request->result = result.storage().tensors;
+  }
+  void Queue(Request* request, size_t message_bytes = 0) {
+    waiting_.Add(
+        BatchKeyOf("m", request->signature), [=] { Answer(request); }, message_bytes);
+  }
+  // Answers the first request while the others wait, and then all that were not taken for company.
+  void AnswerAll(const std::vector<Request*>& requests) {
+    const BatchScope scope(&waiting_);
+    for (Request* request : requests) Queue(request);
+    while (waiting_.AnswerNext()) {
+    }
+    for (const Request* request : requests) EXPECT_EQ(request->answer_count, 1);
+  }
+  SignatureBatching Batching(const std::string& signature = "serving_default") const {
+    for (const SignatureBatching& each : servable_->Batching()) {
+      if (each.signature == signature) return each;
+    }
+    return {"not there", false, "", 0, {}};
+  }
+  static void ExpectOwnRows(const Request& request) {
+    EXPECT_TRUE(request.status.ok()) << request.status.message();
+    EXPECT_EQ(request.y(), ExpectedY(request.x));
+  }
+
+  RowServable::Watch watch_;
+  QueuedRequests waiting_;
+  RowServable* inner_ = nullptr;
+  std::unique_ptr<BatchingServable> servable_;
+};
+
+// --- Company ---
+
+TEST_F(BatchingServableTest, WaitingRequestsShareOneRunAndGetTheirOwnRows) {
+  Request a = RequestOf({1, 2});
+  Request b = RequestOf({3});
+  Request c = RequestOf({4, 5, 6});
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{6}));
+  for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+  const BatchFigures figures = Batching().figures;
+  EXPECT_EQ(figures.run_count, 1);
+  EXPECT_EQ(figures.request_count, 3);
+  EXPECT_EQ(figures.row_count, 6);
+}
+
+TEST_F(BatchingServableTest, RequestAloneRunsAtOnceOnItsOwnInputs) {
+  Request a = RequestOf({1, 2});
+  AnswerAll({&a});
+  EXPECT_EQ(inner_->run_rows(), (Values{2}));
+  ExpectOwnRows(a);
+  EXPECT_EQ(waiting_.looks().size(), 1U);
+}
+
+TEST_F(BatchingServableTest, ThreadWithoutAScopeRunsEachRequestAlone) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  Queue(&b);
+  Answer(&a);
+  EXPECT_EQ(b.answer_count, 0);
+  ExpectOwnRows(a);
+  EXPECT_EQ(Batching().figures.run_count, 0);
+}
+
+TEST_F(BatchingServableTest, RequestThatComesWhileTheBatchFillsJoinsIt) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  bool has_come = false;
+  waiting_.OnLook([&] {
+    if (!std::exchange(has_come, true)) Queue(&b);
+  });
+  AnswerAll({&a});
+  EXPECT_EQ(inner_->run_rows(), (Values{2}));
+  ExpectOwnRows(b);
+}
+
+TEST_F(BatchingServableTest, BatchEndsAtTheMostRows) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  std::vector<Request> requests(5, RequestOf({1, 2}));
+  AnswerAll({&requests[0], &requests[1], &requests[2], &requests[3], &requests[4]});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 4, 2}));
+  for (const Request& request : requests) ExpectOwnRows(request);
+}
+
+TEST_F(BatchingServableTest, RequestThatDoesNotFitTheRowsBeginsTheNextBatch) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  Request a = RequestOf({1, 2, 3});
+  Request b = RequestOf({4, 5});
+  Request c = RequestOf({6});
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{3, 3}));
+  for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+}
+
+TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanTheStackTakes) {
+  std::vector<Request> requests(BatchScope::kDepthMax + 10, RequestOf({1}));
+  std::vector<Request*> all;
+  for (Request& request : requests) all.push_back(&request);
+  AnswerAll(all);
+  // The first one is fetched by nobody.
+  EXPECT_EQ(inner_->run_rows(), (Values{BatchScope::kDepthMax + 1, 9}));
+}
+
+TEST_F(BatchingServableTest, MessageTooLongForTheBatchIsNotFetched) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  Request a = RequestOf({1, 2});
+  Request b = RequestOf({3});
+  const BatchScope scope(&waiting_);
+  Queue(&a);
+  Queue(&b, /*message_bytes=*/5'000);
+  ASSERT_TRUE(waiting_.AnswerNext());
+  EXPECT_EQ(b.answer_count, 0);
+  // The envelope, and twice the two rows of 8 bytes that the batch still takes.
+  EXPECT_EQ(waiting_.looks()[0].bytes_max, 1'024U + 2 * 2 * 8);
+}
+
+TEST_F(BatchingServableTest, OtherOutputsRunInABatchOfTheirOwn) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  b.outputs = tensor::OutputSet(2);
+  b.outputs.Add(0);
+  Request c = RequestOf({3});
+  c.outputs = b.outputs;
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{1, 2}));
+  EXPECT_EQ(a.result.size(), 2U);
+  EXPECT_EQ(b.result.size(), 1U);
+  for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+}
+
+TEST_F(BatchingServableTest, OtherShapesRunInABatchOfTheirOwn) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({2, 3}, 2);
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{1, 1}));
+  EXPECT_EQ(b.result[0].dims, (Values{1, 2}));
+  ExpectOwnRows(a);
+  ExpectOwnRows(b);
+}
+
+TEST_F(BatchingServableTest, OtherSignaturesAreNotFetched) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  b.signature = "other";
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{1, 1}));
+  EXPECT_EQ(waiting_.looks()[0].key, BatchKeyOf("m", "serving_default"));
+}
+
+// A key is a hash: a guess. A wrong one costs a batch, and no answer.
+TEST_F(BatchingServableTest, RequestsOfAnotherServableWithTheSameKeyDoNotJoin) {
+  auto other_inner = std::make_unique<RowServable>(ServableId{"m", 8});
+  const RowServable& of_other = *other_inner;
+  const BatchingServable other(std::move(other_inner), {});
+  other.TurnOn(other.signatures().begin()->second, 0);
+  other.TurnOn(SignatureOf("serving_default"), 0);
+  Request a = RequestOf({1});
+  Values y;
+  waiting_.Add(BatchKeyOf("m", ""), [&] {
+    tensor::TensorList result;
+    ASSERT_TRUE(other
+                    .Run(other.signatures().find("serving_default")->second,
+                         tensor::OutputSet::All(2), {}, testing::RowInputs({2}), &result)
+                    .ok());
+    y = NumbersOf<int64_t>(result.storage().tensors[0]);
+  });
+  const BatchScope scope(&waiting_);
+  Answer(&a);
+  ExpectOwnRows(a);
+  EXPECT_EQ(y, (Values{RowServable::Y(2, 8)}));
+  EXPECT_EQ(inner_->run_rows(), (Values{1}));
+  EXPECT_EQ(of_other.run_rows(), (Values{1}));
+}
+
+TEST_F(BatchingServableTest, TensorsWithoutRowsRunAlone) {
+  const BatchScope scope(&waiting_);
+  Request b = RequestOf({2});
+  Queue(&b);
+  tensor::TensorList inputs;
+  inputs.storage().tensors = {testing::NumberTensor<int64_t>(tensor::dtype::kInt64, {}, {5})};
+  tensor::TensorList result;
+  ASSERT_TRUE(
+      servable_->Run(SignatureOf("serving_default"), tensor::OutputSet::All(2), {}, inputs, &result)
+          .ok());
+  EXPECT_EQ(NumbersOf<int64_t>(result.storage().tensors[0]), ExpectedY({5}));
+  EXPECT_EQ(b.answer_count, 0);
+}
+
+// --- Padding ---
+
+TEST_F(BatchingServableTest, BatchIsPaddedToTheNextAllowedSize) {
+  BatchSettings settings;
+  settings.allowed_rows = {4, 8};
+  Make(settings);
+  Request a = RequestOf({1, 2});
+  Request b = RequestOf({3});
+  AnswerAll({&a, &b});
+  Request c = RequestOf({4});
+  AnswerAll({&c});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 4}));
+  for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+  EXPECT_EQ(Batching().figures.row_count, 4);
+  EXPECT_EQ(Batching().figures.padding_row_count, 1 + 3);
+}
+
+TEST_F(BatchingServableTest, InputsOfOtherSizesArePaddedIfSettingsSaySo) {
+  BatchSettings settings;
+  settings.pads_inputs = true;
+  Make(settings);
+  Request a = RequestOf({1});
+  Request b = RequestOf({2, 3, 4, 5}, 2);
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{3}));
+  EXPECT_EQ(a.y(), ExpectedY({1, 0}));
+  ExpectOwnRows(b);
+}
+
+// --- Large requests ---
+
+TEST_F(BatchingServableTest, LargeRequestRunsInPiecesAndGetsAllItsRows) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  Request large = RequestOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 4, 2}));
+  ExpectOwnRows(large);
+  EXPECT_EQ(Batching().figures.split_request_count, 1);
+}
+
+TEST_F(BatchingServableTest, LargeRequestRunsWholeIfSettingsSaySo) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  settings.splits = false;
+  Make(settings);
+  Request large = RequestOf({1, 2, 3, 4, 5, 6});
+  Request small = RequestOf({7});
+  AnswerAll({&large, &small});
+  EXPECT_EQ(inner_->run_rows(), (Values{6, 1}));
+  ExpectOwnRows(large);
+  ExpectOwnRows(small);
+}
+
+TEST_F(BatchingServableTest, SmallRequestsHaveTheirTurnBetweenTwoPieces) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  // A piece takes a moment, and a turn is as long as the piece before it.
+  watch_ = [](const RowRun& run) {
+    if (run.rows > 1) base::SleepNs(2'000'000);
+    return Status();
+  };
+  Request large = RequestOf({1, 2, 3, 4, 5, 6, 7, 8, 9});
+  Request small = RequestOf({10});
+  AnswerAll({&large, &small});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 1, 4, 1}));
+  ExpectOwnRows(large);
+  ExpectOwnRows(small);
+}
+
+TEST_F(BatchingServableTest, LargeRequestWithinATurnGivesNoTurns) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  watch_ = [](const RowRun&) {
+    base::SleepNs(1'000'000);
+    return Status();
+  };
+  Request a = RequestOf({1, 2, 3, 4, 5, 6});
+  Request b = RequestOf({7, 8, 9, 10, 11, 12});
+  Request c = RequestOf({13});
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 4, 2, 2, 1}));
+  for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+}
+
+TEST_F(BatchingServableTest, PieceThatFailsFailsItsRequestOnly) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  Request large = RequestOf({1, 2, 3, 4, -5, 6});
+  Request small = RequestOf({7});
+  AnswerAll({&large, &small});
+  EXPECT_EQ(large.status.message(), "bad id -5");
+  ExpectOwnRows(small);
+}
+
+TEST_F(BatchingServableTest, PiecesWithoutTheirRowsAreRunAsOne) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  inner_->loses_rows = true;
+  Request large = RequestOf({1, 2, 3, 4, 5, 6});
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 6}));
+  ExpectOwnRows(large);
+  EXPECT_EQ(large.result[1].dims, (Values{1, 1}));
+}
+
+// --- Requests that do not run, and failures ---
+
+TEST_F(BatchingServableTest, CancelledRequestIsLeftOut) {
+  const std::atomic<bool> is_cancelled{true};
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  b.context.is_cancelled = &is_cancelled;
+  Request c = RequestOf({3});
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{2}));
+  EXPECT_EQ(b.status.code(), Code::kCancelled);
+  ExpectOwnRows(a);
+  ExpectOwnRows(c);
+}
+
+TEST_F(BatchingServableTest, RequestThatIsCancelledWhileTheBatchFillsIsLeftOut) {
+  std::atomic<bool> is_cancelled{false};
+  Request a = RequestOf({1});
+  a.context.is_cancelled = &is_cancelled;
+  Request b = RequestOf({2});
+  waiting_.OnLook([&] { is_cancelled = true; });
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{1}));
+  EXPECT_EQ(a.status.code(), Code::kCancelled);
+  ExpectOwnRows(b);
+}
+
+TEST_F(BatchingServableTest, RequestWhoseDeadlineHasPassedIsLeftOut) {
+  Request a = RequestOf({1});
+  a.context.deadline_ns = base::MonotonicNs();
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{1}));
+  EXPECT_EQ(a.status.code(), Code::kDeadlineExceeded);
+  ExpectOwnRows(b);
+}
+
+TEST_F(BatchingServableTest, BatchOfUnwantedRequestsDoesNotRun) {
+  const std::atomic<bool> is_cancelled{true};
+  Request a = RequestOf({1});
+  a.context.is_cancelled = &is_cancelled;
+  AnswerAll({&a});
+  EXPECT_TRUE(inner_->run_rows().empty());
+  EXPECT_EQ(Batching().figures.run_count, 0);
+}
+
+// The others of the batch still want their rows.
+TEST_F(BatchingServableTest, BatchRunsUntilTheLastDeadlineAndForNoOneClient) {
+  const int64_t now_ns = base::MonotonicNs();
+  std::atomic<bool> is_cancelled{false};
+  int64_t deadline_ns = 0;
+  watch_ = [&](const RowRun& run) {
+    deadline_ns = run.context.deadline_ns;
+    EXPECT_EQ(run.context.is_cancelled, nullptr);
+    return Status();
+  };
+  Request a = RequestOf({1});
+  a.context.deadline_ns = now_ns + 60'000'000'000;
+  a.context.is_cancelled = &is_cancelled;
+  Request b = RequestOf({2});
+  b.context.deadline_ns = now_ns + 90'000'000'000;
+  AnswerAll({&a, &b});
+  EXPECT_EQ(deadline_ns, b.context.deadline_ns);
+}
+
+TEST_F(BatchingServableTest, BadRequestFailsAloneAndTheOthersGetTheirRows) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({-2});
+  Request c = RequestOf({3});
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{3, 1, 1, 1}));
+  EXPECT_EQ(b.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(b.status.message(), "bad id -2");
+  ExpectOwnRows(a);
+  ExpectOwnRows(c);
+  EXPECT_EQ(Batching().figures.failed_batch_count, 1);
+  EXPECT_TRUE(Batching().is_on);
+}
+
+TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOffAndNoAnswerIsWrong) {
+  inner_->loses_rows = true;
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 1, 1}));
+  ExpectOwnRows(a);
+  ExpectOwnRows(b);
+  EXPECT_FALSE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal, "an output of a batch of 2 rows has another number of rows");
+  EXPECT_TRUE(Batching("other").is_on);
+}
+
+// --- Batches that are checked ---
+
+TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOffAndNoAnswerIsWrong) {
+  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  inner_->mixes_rows = true;
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(a.y(), (Values{RowServable::Y(1, 7) + 1}));
+  EXPECT_EQ(b.y(), (Values{RowServable::Y(2, 7) + 2}));
+  EXPECT_FALSE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal, "a request's answer in a batch differed from its answer alone");
+}
+
+TEST_F(BatchingServableTest, OnlyTheFirstBatchesAreChecked) {
+  servable_->TurnOn(SignatureOf("serving_default"), 2);
+  for (int i = 0; i < 3; ++i) {
+    Request a = RequestOf({1});
+    Request b = RequestOf({2});
+    AnswerAll({&a, &b});
+    ExpectOwnRows(a);
+    ExpectOwnRows(b);
+  }
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 1, 1, 2, 1, 1, 2}));
+  EXPECT_TRUE(Batching().is_on);
+}
+
+// A client that leaves during the check says nothing about the model.
+TEST_F(BatchingServableTest, RequestThatEndsWhileItsBatchIsCheckedProvesNothing) {
+  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  std::atomic<bool> is_cancelled{false};
+  watch_ = [&](const RowRun& run) {
+    if (run.rows == 2) is_cancelled = true;
+    return Status();
+  };
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  b.context.is_cancelled = &is_cancelled;
+  AnswerAll({&a, &b});
+  ExpectOwnRows(a);
+  EXPECT_TRUE(Batching().is_on) << Batching().refusal;
+}
+
+// --- Several signatures in one run ---
+
+TEST_F(BatchingServableTest, RunsOfSeveralSignaturesShareRunsToo) {
+  inner_->runs_together = true;
+  // Their cost is not known yet: two rows.
+  const std::vector<const tensor::Signature*> both = {&SignatureOf("other"),
+                                                      &SignatureOf("serving_default")};
+  std::vector<std::vector<tensor::TensorList>> results(2);
+  const auto answer = [&](size_t i) {
+    const auto ran = servable_->RunTogether(both, {}, testing::RowInputs({static_cast<int64_t>(i)}),
+                                            &results[i]);
+    ASSERT_TRUE(ran);
+    EXPECT_TRUE(ran->ok());
+  };
+  const BatchScope scope(&waiting_);
+  waiting_.Add(BatchKeyOfSeveral("m"), [&] { answer(1); });
+  answer(0);
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(results[i].size(), 2U);
+    for (const tensor::TensorList& result : results[i]) {
+      EXPECT_EQ(NumbersOf<int64_t>(result.storage().tensors[0]),
+                ExpectedY({static_cast<int64_t>(i)}));
+    }
+  }
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 2}));  // a signature each
+  EXPECT_EQ(Batching("").figures.request_count, 2);
+}
+
+TEST_F(BatchingServableTest, SignaturesThatCannotRunTogetherAreLeftToTheCaller) {
+  const std::vector<const tensor::Signature*> both = {&SignatureOf("other"),
+                                                      &SignatureOf("serving_default")};
+  const BatchScope scope(&waiting_);
+  bool is_left = false;
+  waiting_.Add(BatchKeyOfSeveral("m"), [&] {
+    std::vector<tensor::TensorList> results;
+    is_left = !servable_->RunTogether(both, {}, testing::RowInputs({2}), &results);
+  });
+  std::vector<tensor::TensorList> results;
+  EXPECT_FALSE(servable_->RunTogether(both, {}, testing::RowInputs({1}), &results));
+  EXPECT_TRUE(is_left);
+}
+
+// --- On and off ---
+
+TEST_F(BatchingServableTest, SignatureIsOffUntilItIsTurnedOn) {
+  const int64_t count = BatchingCount();
+  {
+    const BatchingServable fresh(std::make_unique<RowServable>(), {});
+    EXPECT_FALSE(fresh.Batching()[0].is_on);
+    EXPECT_EQ(fresh.Batching()[0].refusal, "its rows have not been compared yet");
+    EXPECT_EQ(BatchingCount(), count);
+    fresh.TurnOn(SignatureOf("serving_default"), 0);
+    fresh.TurnOn(SignatureOf("serving_default"), 0);
+    EXPECT_EQ(BatchingCount(), count + 1);
+    fresh.TurnOn(SignatureOf("other"), 0);
+    fresh.Refuse(SignatureOf("other"), "a reason");
+    EXPECT_EQ(BatchingCount(), count + 1);
+    EXPECT_EQ(fresh.Batching()[0].signature, "other");
+    EXPECT_EQ(fresh.Batching()[0].refusal, "a reason");
+  }
+  EXPECT_EQ(BatchingCount(), count);
+}
+
+TEST_F(BatchingServableTest, RefusedSignatureRunsItsRequestsAlone) {
+  servable_->Refuse(SignatureOf("serving_default"), "a reason");
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{1, 1}));
+  EXPECT_TRUE(waiting_.looks().empty());
+}
+
+// --- Slots ---
+
+class BatchSlotsTest : public BatchingServableTest {
+ protected:
+  BatchSlotsTest() {
+    settings_.slots = std::make_shared<BatchSlots>(1);
+    settings_.rows_max = 4;
+    Make(settings_);
+    watch_ = [this](const RowRun&) {
+      const int now_count = ++running_count_;
+      most_count_ = std::max(most_count_.load(), now_count);
+      std::this_thread::yield();
+      --running_count_;
+      return Status();
+    };
+  }
+  // Answers requests of `x` on several threads at once.
+  void AnswerOnThreads(const Values& x) {
+    testing::RunTogether(4, [&](int) {
+      QueuedRequests waiting;
+      const BatchScope scope(&waiting);
+      for (int i = 0; i < 50; ++i) {
+        Request request = RequestOf(x);
+        Answer(&request);
+        ExpectOwnRows(request);
+      }
+    });
+  }
+
+  BatchSettings settings_;
+  std::atomic<int> running_count_{0};
+  std::atomic<int> most_count_{0};
+};
+
+TEST_F(BatchSlotsTest, NoMoreBatchesRunThanThereAreSlots) {
+  AnswerOnThreads({1, 2});
+  EXPECT_EQ(most_count_, 1);
+}
+
+TEST_F(BatchSlotsTest, PiecesOfLargeRequestsTakeSlotsToo) {
+  AnswerOnThreads({1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(most_count_, 1);
+}
+
+// A thread that waited for its own slot would hang.
+TEST_F(BatchSlotsTest, TurnBetweenTwoPiecesFindsASlot) {
+  Request large = RequestOf({1, 2, 3, 4, 5, 6});
+  Request small = RequestOf({7});
+  AnswerAll({&large, &small});
+  ExpectOwnRows(large);
+  ExpectOwnRows(small);
+}
+
+}  // namespace
+}  // namespace millpond::servable
