@@ -17,6 +17,7 @@ int64_t ReadNs(clockid_t id) {
 
 int64_t MonotonicNs() { return ReadNs(CLOCK_MONOTONIC); }
 int64_t CoarseMonotonicNs() { return ReadNs(CLOCK_MONOTONIC_COARSE); }
+int64_t ThreadCpuNs() { return ReadNs(CLOCK_THREAD_CPUTIME_ID); }
 
 void SleepNs(int64_t duration_ns) {
   const timespec duration{duration_ns / kNsPerSecond, duration_ns % kNsPerSecond};

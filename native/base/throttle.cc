@@ -1,7 +1,6 @@
 #include "native/base/throttle.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include "native/base/clock.h"
 #include "native/base/thread_priority.h"
@@ -19,12 +18,6 @@ constexpr int64_t kShortestRestNs = 2'000'000;
 // The longest rest. A piece may take seconds, as a large model's warm-up request does, and a rest
 // of the same length would only delay the load.
 constexpr int64_t kLongestRestNs = 20'000'000;
-
-int64_t ThreadCpuNs() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
 
 }  // namespace
 

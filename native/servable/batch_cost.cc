@@ -62,14 +62,10 @@ void BatchCost::Fit() {
   const bool is_line = spread > 1e-9 * sum_w * sum_xx;
   const double row_ns = is_line ? std::max((sum_w * sum_xy - sum_x * sum_y) / spread, 0.0) : 0;
   const double fixed_ns = std::max((sum_y - row_ns * sum_x) / sum_w, 0.0);
-  double in_time = INFINITY;
-  double rows_of_fixed_cost = INFINITY;
-  if (row_ns > 0) {
-    if (run_ns_max_ > 0) in_time = (static_cast<double>(run_ns_max_) - fixed_ns) / row_ns;
-    rows_of_fixed_cost = fixed_ns / row_ns;
-  } else if (run_ns_max_ > 0 && fixed_ns > static_cast<double>(run_ns_max_)) {
-    in_time = 1;
-  }
+  const double rows_of_fixed_cost = row_ns > 0 ? fixed_ns / row_ns : INFINITY;
+  const double run_ns_max = std::max(static_cast<double>(run_ns_max_), 2 * fixed_ns);
+  const bool is_bounded = run_ns_max_ > 0 && row_ns > 0;
+  const double in_time = is_bounded ? (run_ns_max - fixed_ns) / row_ns : INFINITY;
   const int64_t known_rows = 2 * largest_rows_;
   run_rows_max_.store(Bounded(in_time, rows_max_), std::memory_order_relaxed);
   const auto worth = [&](int64_t share) {

@@ -133,7 +133,7 @@ class OpenBatch {
   // Adds a run if it does the same and its rows fit. `own` is the batch that it would begin.
   bool TryAdd(const OpenBatch& own, Member* member, int64_t now_ns) {
     if (has_run_ || !own.DoesTheSame(*this)) return false;
-    if (rows_ + member->rows > state_.cost.joined_rows_max(/*is_thread_free=*/false)) return false;
+    if (member->rows > rows_left(/*is_thread_free=*/false)) return false;
     if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
     const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
     if (!(layout == layout_)) {
@@ -145,9 +145,7 @@ class OpenBatch {
     rows_ += member->rows;
     return true;
   }
-  int64_t rows_left(bool is_thread_free) const {
-    return state_.cost.joined_rows_max(is_thread_free) - rows_;
-  }
+  int64_t rows_left(bool is_thread_free) const { return RowsMax(is_thread_free) - rows_; }
 
   // Runs all members, and sets the status and the results of each.
   void Run();
@@ -164,6 +162,13 @@ class OpenBatch {
     if (&other.servable_ != &servable_ || other.signatures_ != signatures_) return false;
     if (outputs_ == nullptr || other.outputs_ == nullptr) return outputs_ == other.outputs_;
     return *outputs_ == *other.outputs_;
+  }
+  // Returns the most rows of the batch. If all threads are busy, two requests may join whatever the
+  // costs seem to be, so that a wrong measurement of a larger run is corrected.
+  int64_t RowsMax(bool is_thread_free) const {
+    const int64_t worth = state_.cost.joined_rows_max(is_thread_free);
+    if (is_thread_free) return worth;
+    return std::max(worth, std::min(2 * members_.front()->rows, state_.cost.run_rows_max()));
   }
   void LeaveOutUnwanted(int64_t now_ns);
   Status RunJoined();

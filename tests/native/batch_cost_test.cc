@@ -92,9 +92,16 @@ TEST(BatchCost, RunsWithoutAFixedCostAreNotWorthJoining) {
   EXPECT_EQ(cost.run_rows_max(), 1'024);
 }
 
+TEST(BatchCost, ASlowModelHasTwiceItsFixedCost) {
+  BatchCost cost(100'000, 10 * kMs);
+  RecordRuns({15 * kMs, 100 * kUs}, 1'024, &cost);
+  EXPECT_NEAR(static_cast<double>(cost.run_rows_max()), 150, 1);
+  EXPECT_NEAR(static_cast<double>(cost.joined_rows_max(kBusy)), 150, 1);
+}
+
 TEST(BatchCost, OneRowThatTakesTooLongStillRuns) {
   BatchCost cost(1'024, 1 * kMs);
-  cost.Record(1, 5 * kMs);
+  RecordRuns({0, 5 * kMs}, 8, &cost);
   EXPECT_EQ(cost.joined_rows_max(kBusy), 1);
   EXPECT_EQ(cost.run_rows_max(), 1);
 }
@@ -135,7 +142,8 @@ TEST(BatchCost, FindsTheLineBehindRandomRuns) {
       cost.Record(rows, line.At(rows));
     }
     const auto row_ns = static_cast<double>(line.row_ns);
-    const double in_time = static_cast<double>(run_ns_max - line.fixed_ns) / row_ns;
+    const double in_time =
+        static_cast<double>(std::max(run_ns_max - line.fixed_ns, line.fixed_ns)) / row_ns;
     const double worth = static_cast<double>(line.fixed_ns * (BatchCost::kWorthShare - 1)) / row_ns;
     const double joined = std::min({in_time, worth, 2.0 * static_cast<double>(largest_rows)});
     EXPECT_NEAR(static_cast<double>(cost.run_rows_max()), in_time, 1 + 1e-3 * in_time);

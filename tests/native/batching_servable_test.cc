@@ -171,6 +171,43 @@ TEST_F(BatchingServableTest, BatchEndsAtTheMostRows) {
   for (const Request& request : requests) ExpectOwnRows(request);
 }
 
+// A machine that was busy while the costs were measured must not end batching for ever.
+TEST_F(BatchingServableTest, TwoRequestsJoinEvenIfThatLooksUseless) {
+  auto inner = std::make_unique<RowServable>();
+  inner_ = inner.get();
+  servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
+  const tensor::Signature& signature = SignatureOf("serving_default");
+  for (int64_t rows = 1; rows <= 8; rows *= 2) {
+    servable_->LearnCost(signature, rows, rows * 100'000);
+  }
+  servable_->TurnOn(signature, 0);
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{2}));
+}
+
+// The fixed cost of a run is that of 4 rows.
+TEST_F(BatchingServableTest, BatchStaysShortWhileAThreadIsFree) {
+  for (const bool is_thread_free : {true, false}) {
+    auto inner = std::make_unique<RowServable>();
+    inner_ = inner.get();
+    servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
+    const tensor::Signature& signature = SignatureOf("serving_default");
+    for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
+      servable_->LearnCost(signature, rows, (4 + rows) * 100'000);
+    }
+    servable_->TurnOn(signature, 0);
+    waiting_.SetFreeThread(is_thread_free);
+    std::vector<Request> requests(8, RequestOf({1}));
+    std::vector<Request*> pointers;
+    for (Request& request : requests) pointers.push_back(&request);
+    AnswerAll(pointers);
+    // The runs of this test take no time, and change what the next ones look like.
+    EXPECT_EQ(inner_->run_rows().front(), is_thread_free ? 4 : 8);
+  }
+}
+
 TEST_F(BatchingServableTest, RequestThatDoesNotFitTheRowsBeginsTheNextBatch) {
   BatchSettings settings;
   settings.rows_max = 4;
