@@ -16,6 +16,7 @@
 
 #include "native/rpc/connection.h"
 #include "native/rpc/transport.h"
+#include "tests/native/raw_http2.h"
 
 namespace millpond::rpc {
 namespace {
@@ -28,6 +29,9 @@ struct NamedHandler final : MethodHandler {
   bool IsLimited() const override { return true; }
   std::string ModelNameOf(const Call& call) const override {
     return call.path().substr(call.path().rfind('/') + 1);
+  }
+  servable::BatchKey BatchKeyOf(const Call& call) const override {
+    return servable::BatchKeyOf(ModelNameOf(call), "");
   }
 };
 
@@ -188,6 +192,88 @@ TEST_F(RunQueueTest, HeldBackRequestsRefuseNoOthers) {
   EXPECT_TRUE(Add("1S", "quick"));
 }
 
+// --- Requests for a thread that runs another one ---
+
+class RunQueueForBatchesTest : public RunQueueTest {
+ protected:
+  RunQueueForBatchesTest() { servable::BatchingCount() += 1; }
+  ~RunQueueForBatchesTest() override { servable::BatchingCount() -= 1; }
+
+  // Adds a request of so many bytes, which has its key.
+  void AddPeeked(const std::string& model, size_t message_bytes = 0) {
+    std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "")};
+    const std::string message = testing::GrpcMessage(std::string(message_bytes, 'x'));
+    ASSERT_TRUE(calls[0]->AddData(message, &space_, now_ns_).ok());
+    calls[0]->PeekBatchKey();
+    ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).empty());
+  }
+  std::string TakeModelFor(servable::BatchKey key, size_t bytes_max = 1'000) {
+    const std::shared_ptr<Call> call = queue_.TakeFor(key, bytes_max);
+    return call == nullptr ? "" : call->PeekModelName();
+  }
+  static servable::BatchKey KeyOf(const std::string& model) {
+    return servable::BatchKeyOf(model, "");
+  }
+
+  ReceiveSpace space_;
+};
+
+TEST_F(RunQueueForBatchesTest, OldestRequestOfTheKeyIsTaken) {
+  for (const char* model : {"a", "b", "b", "c"}) AddPeeked(model);
+  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
+  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
+  EXPECT_EQ(TakeModelFor(KeyOf("b")), "");
+  EXPECT_EQ(queue_.size(), 2U);
+  EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "a");
+  EXPECT_EQ(TakeModel(), "c");
+}
+
+TEST_F(RunQueueForBatchesTest, LongMessageStaysAndIsNotPassed) {
+  AddPeeked("a", 100);
+  AddPeeked("a", 10);
+  EXPECT_EQ(TakeModelFor(KeyOf("a"), 99), "");
+  EXPECT_EQ(queue_.size(), 2U);
+  EXPECT_EQ(TakeModelFor(KeyOf("a"), 100), "a");
+}
+
+TEST_F(RunQueueForBatchesTest, OnlyTheOldestRequestsAreLookedAt) {
+  for (size_t i = 0; i < RunQueue::kLookedAtMax; ++i) AddPeeked("a");
+  AddPeeked("b");
+  EXPECT_EQ(TakeModelFor(KeyOf("b")), "");
+  EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
+  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
+}
+
+TEST_F(RunQueueForBatchesTest, NothingIsTakenWhileAModelMayNotRun) {
+  AddPeeked("a");
+  queue_.HoldBack({"b"}, now_ns_);
+  EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
+  EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "");
+  queue_.HoldBack({}, now_ns_);
+  EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
+}
+
+TEST_F(RunQueueForBatchesTest, WithoutABatchedModelNoKeyIsMade) {
+  servable::BatchingCount() -= 1;
+  AddPeeked("a");
+  servable::BatchingCount() += 1;
+  EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
+  EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "a");
+}
+
+// Ten requests leave in each step of 1 ms, nine of them for a batch: the pace is 0.1 ms.
+TEST_F(RunQueueForBatchesTest, RequestsOfABatchCountForThePace) {
+  for (int i = 0; i < 2'000; ++i) AddPeeked("a");
+  for (int step = 0; step < 100; ++step) {
+    now_ns_ += kMs;
+    ASSERT_EQ(TakeModel(), "a");
+    for (int i = 0; i < 9; ++i) ASSERT_EQ(TakeModelFor(KeyOf("a")), "a");
+  }
+  // A thousand requests wait: for 100 ms at that pace, and the oldest has waited as long.
+  EXPECT_FALSE(Add("900m"));
+  EXPECT_TRUE(Add("1100m"));
+}
+
 // Over random orders: each request that was added comes out once, those of one model in order.
 TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
   const std::vector<std::string> models = {"a", "b", "c"};
@@ -196,8 +282,9 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
     RunQueue queue(1);
     std::map<std::string, std::vector<const Call*>> added;
     std::map<std::string, std::vector<const Call*>> taken;
-    const auto take = [&] {
-      const std::shared_ptr<Call> call = queue.Take(now_ns_);
+    const auto take = [&](bool is_for_batch = false) {
+      const std::shared_ptr<Call> call =
+          is_for_batch ? queue.TakeFor(servable::kNoBatchKey, 1'000) : queue.Take(now_ns_);
       if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
       if (call != nullptr) kept_.push_back(call);
       return call != nullptr;
@@ -211,7 +298,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
         added[model].push_back(calls[0].get());
         EXPECT_TRUE(queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
       } else if (choice < 7) {
-        take();
+        take(/*is_for_batch=*/choice == 6);
       } else {
         queue.HoldBack(random() % 2 == 0 ? std::set<std::string>{} : std::set<std::string>{model},
                        now_ns_);

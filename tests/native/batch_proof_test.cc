@@ -1,0 +1,286 @@
+#include "native/inference/batch_proof.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/native/plain_servable.h"
+#include "tests/native/predict_messages.h"
+#include "tests/native/waiting_requests.h"
+#include "tests/native/wire_message.h"
+
+namespace millpond::inference {
+namespace {
+
+using base::Status;
+using servable::SignatureBatching;
+using testing::FakeRun;
+using testing::NumbersOf;
+using testing::NumberTensor;
+using testing::OpaqueTensor;
+using Floats = std::vector<float>;
+
+namespace dtype = tensor::dtype;
+
+// A model of one signature, x: float32[?] -> y, that computes y from x.
+class BatchProofTest : public ::testing::Test {
+ protected:
+  using Model = std::function<base::StatusOr<Floats>(const Floats&)>;
+
+  void Make(Model model) {
+    Make({testing::Spec("x", dtype::kFloat, {-1})}, {testing::Spec("y", dtype::kFloat, {-1})},
+         [this, model = std::move(model)](const FakeRun& run) -> Status {
+           const Floats x = NumbersOf<float>(run.inputs.storage().tensors[0]);
+           run_rows_.push_back(static_cast<int64_t>(x.size()));
+           auto y = model(x);
+           if (!y.ok()) return y.status();
+           run.result->Reset(1);
+           run.result->storage().tensors[0] =
+               NumberTensor(dtype::kFloat, {static_cast<int64_t>(y.value().size())}, y.value());
+           return {};
+         });
+  }
+  void Make(std::vector<tensor::TensorSpec> inputs, std::vector<tensor::TensorSpec> outputs,
+            testing::FakeServable::RunFunction run) {
+    const std::vector<tensor::Signature> signatures = {
+        {"serving_default", "", std::move(inputs), std::move(outputs)}};
+    servable_ = std::make_unique<servable::BatchingServable>(
+        std::make_unique<testing::FakeServable>(servable::ServableId{"m", 7}, signatures,
+                                                std::move(run)),
+        settings_);
+    proof_ = std::make_unique<BatchProof>(*servable_);
+  }
+  SignatureBatching Conclude(bool may_write_variables = false) {
+    proof_->Conclude(may_write_variables, tensor::RunContext::kNoDeadline);
+    return servable_->Batching()[0];
+  }
+  void ExpectRefusal(const std::string& reason) {
+    const SignatureBatching batching = Conclude();
+    EXPECT_FALSE(batching.is_on);
+    EXPECT_EQ(batching.refusal, reason);
+  }
+
+  servable::BatchSettings settings_;
+  std::unique_ptr<servable::BatchingServable> servable_;
+  std::unique_ptr<BatchProof> proof_;
+  std::vector<int64_t> run_rows_;
+};
+
+base::StatusOr<Floats> Double(Floats x) {
+  for (float& value : x) value *= 2;
+  return x;
+}
+
+TEST_F(BatchProofTest, RowsThatGiveTheSameInABatchAreBatched) {
+  Make(Double);
+  const SignatureBatching batching = Conclude();
+  EXPECT_TRUE(batching.is_on);
+  EXPECT_EQ(batching.refusal, "");
+  // Each size runs twice: to compare, and to learn its time.
+  EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 256), 2);
+  EXPECT_GT(batching.joined_rows_max, 2);
+}
+
+TEST_F(BatchProofTest, NoBatchHasMoreRowsThanTheSettingsAllow) {
+  settings_.rows_max = 16;
+  Make(Double);
+  EXPECT_TRUE(Conclude().is_on);
+  EXPECT_EQ(*std::max_element(run_rows_.begin(), run_rows_.end()), 16);
+}
+
+TEST_F(BatchProofTest, DifferencesOfRoundingAreNone) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    Floats y = Double(x).value();
+    for (float& value : y) value *= 1 + (x.size() > 1 ? 3e-6F : 0);
+    return y;
+  });
+  EXPECT_TRUE(Conclude().is_on);
+}
+
+TEST_F(BatchProofTest, ModelThatMixesRowsIsRefused) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    const float sum = std::accumulate(x.begin(), x.end(), 0.0F);
+    Floats y = x;
+    for (float& value : y) value += sum;
+    return y;
+  });
+  ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+}
+
+// As batch normalization in training mode does: equal rows hide it.
+TEST_F(BatchProofTest, ModelThatSubtractsTheMeanOfTheRowsIsRefused) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    const float mean = std::accumulate(x.begin(), x.end(), 0.0F) / static_cast<float>(x.size());
+    Floats y = x;
+    for (float& value : y) value -= mean;
+    return y;
+  });
+  EXPECT_FALSE(Conclude().is_on);
+}
+
+TEST_F(BatchProofTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    Floats y = x;
+    if (x.size() >= 128) y[127] = 0;
+    return y;
+  });
+  ExpectRefusal("a row gives another result in a batch of 128 rows than alone");
+}
+
+TEST_F(BatchProofTest, OutputWithoutTheRowsIsRefused) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    return Floats{std::accumulate(x.begin(), x.end(), 0.0F)};
+  });
+  ExpectRefusal("an output of a batch does not have the batch's rows");
+}
+
+TEST_F(BatchProofTest, OutputWithMoreRowsThanTheInputsIsRefused) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> { return Floats(2 * x.size()); });
+  ExpectRefusal("an output does not have the rows of the inputs");
+}
+
+TEST_F(BatchProofTest, BatchThatFailsIsRefusedWithItsError) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    if (x.size() > 4) return base::Internal("five rows");
+    return x;
+  });
+  ExpectRefusal("a batch of 8 rows fails: five rows");
+}
+
+TEST_F(BatchProofTest, ModelThatFailsOnMadeUpRowsIsRefused) {
+  Make([](const Floats&) -> base::StatusOr<Floats> { return base::InvalidArgument("bad id"); });
+  ExpectRefusal("no warm-up request shows rows that it takes, and made-up rows fail: bad id");
+}
+
+TEST_F(BatchProofTest, ModelThatMayWriteVariablesIsRefusedWithoutARun) {
+  Make(Double);
+  const SignatureBatching batching = Conclude(/*may_write_variables=*/true);
+  EXPECT_FALSE(batching.is_on);
+  EXPECT_EQ(batching.refusal, "a request may change a variable");
+  EXPECT_TRUE(run_rows_.empty());
+}
+
+TEST_F(BatchProofTest, SpecsWithoutOpenRowsAreRefusedByName) {
+  const auto x = testing::Spec("x", dtype::kFloat, {-1});
+  const std::string reason = ", and a batch needs numbers or strings with an open first dimension";
+  Make({testing::Spec("x", dtype::kFloat, {2, 3})}, {x}, {});
+  ExpectRefusal("input 'x' is float32[2,3]" + reason);
+  Make({x}, {testing::Spec("y", dtype::kFloat, {})}, {});
+  ExpectRefusal("output 'y' is float32[]" + reason);
+  Make({testing::Spec("x", /*complex64*/ 8, {-1})}, {x}, {});
+  ExpectRefusal("input 'x' is complex64[?]" + reason);
+  Make({}, {x}, {});
+  ExpectRefusal("it has no input");
+  Make({x}, {}, {});
+  ExpectRefusal("it has no output");
+}
+
+// --- Rows of requests ---
+
+class BatchProofOfRequestsTest : public BatchProofTest {
+ protected:
+  // Answers a request with the rows `x`, as a warm-up does.
+  Status Answer(const Floats& x) {
+    const std::string bytes(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float));
+    const testing::SegmentedBytes request(testing::PredictMessage(
+        testing::ModelSpecMessage("m"), {{"x", testing::kRowsMark + bytes}}));
+    return proof_->Answer("Predict", request.reader(), tensor::RunContext::kNoDeadline).status();
+  }
+};
+
+TEST_F(BatchProofOfRequestsTest, ModelThatTakesNoMadeUpRowsIsProvenWithThem) {
+  std::vector<Floats> runs;
+  Make([&](const Floats& x) -> base::StatusOr<Floats> {
+    for (const float id : x) {
+      if (id != 5 && id != 9) return base::InvalidArgument("bad id");
+    }
+    runs.push_back(x);
+    return Double(x);
+  });
+  ASSERT_TRUE(Answer({5, 9}).ok());
+  const SignatureBatching batching = Conclude();
+  EXPECT_TRUE(batching.is_on) << batching.refusal;
+  EXPECT_NE(std::find(runs.begin(), runs.end(), Floats{5, 9, 5, 9}), runs.end());
+}
+
+TEST_F(BatchProofOfRequestsTest, RowsOfRequestsShowWhatMadeUpRowsHide) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    Floats y = x;
+    for (float& value : y) value += x.front() > 100 ? x.back() : 0;
+    return y;
+  });
+  ASSERT_TRUE(Answer({1'000}).ok());
+  ASSERT_TRUE(Answer({2'000}).ok());
+  ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+}
+
+// The rows of one request are alone a batch already.
+TEST_F(BatchProofOfRequestsTest, RowsWithinOneRequestMayNotMixEither) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    Floats y = x;
+    if (x.size() > 1) std::rotate(y.begin(), y.begin() + 1, y.end());
+    return y;
+  });
+  ASSERT_TRUE(Answer({1, 2, 3}).ok());
+  EXPECT_FALSE(Conclude().is_on);
+}
+
+TEST_F(BatchProofOfRequestsTest, RequestThatFailsIsNoSample) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    if (x.front() == 666) return base::InvalidArgument("bad id");
+    return x;
+  });
+  EXPECT_FALSE(Answer({666}).ok());
+  EXPECT_TRUE(Conclude().is_on);
+}
+
+TEST_F(BatchProofOfRequestsTest, ModelThatFailsLaterOnTheRowsOfARequestIsRefused) {
+  int run_count = 0;
+  Make([&](const Floats& x) -> base::StatusOr<Floats> {
+    if (++run_count > 1) return base::Internal("once only");
+    return x;
+  });
+  ASSERT_TRUE(Answer({1}).ok());
+  ExpectRefusal("once only");
+}
+
+TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
+  for (const bool has_request : {false, true}) {
+    run_rows_.clear();
+    Make(Double);
+    if (has_request) {
+      ASSERT_TRUE(Answer({1}).ok());
+    }
+    ASSERT_TRUE(Conclude().is_on);
+    // The largest run costs the least, so each batch takes what waits.
+    servable_->LearnCost(servable_->signatures().begin()->second, 4'096, 1);
+    run_rows_.clear();
+    const auto run = [this] {
+      tensor::TensorList inputs;
+      inputs.storage().tensors = {NumberTensor<float>(dtype::kFloat, {1}, {3})};
+      tensor::TensorList result;
+      const tensor::Signature& signature = servable_->signatures().begin()->second;
+      ASSERT_TRUE(servable_->Run(signature, tensor::OutputSet::All(1), {}, inputs, &result).ok());
+    };
+    testing::QueuedRequests waiting;
+    const servable::BatchScope scope(&waiting);
+    for (int i = 0; i < 10; ++i) {
+      waiting.Add(servable::BatchKeyOf("m", ""), run);
+      run();
+    }
+    const int64_t checked_count =
+        has_request ? BatchProof::kCheckedAfterRequests : BatchProof::kCheckedAfterMadeUpRows;
+    EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 1), 2 * checked_count);
+    EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 2), 10);
+  }
+}
+
+}  // namespace
+}  // namespace millpond::inference

@@ -1,0 +1,202 @@
+// A server with a batched model, and clients at once: each request is answered once, with its own
+// rows, by one version. No gRPC library, so ThreadSanitizer sees all code.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/rpc/server.h"
+#include "native/servable/batching_servable.h"
+#include "tests/native/predict_messages.h"
+#include "tests/native/raw_http2.h"
+#include "tests/native/row_servable.h"
+#include "tests/native/serving_maps.h"
+#include "tests/native/threads.h"
+
+namespace millpond::rpc {
+namespace {
+
+using testing::kDataFrame;
+using testing::kEndHeaders;
+using testing::kEndStream;
+using testing::kHeadersFrame;
+using testing::kRowsMark;
+using testing::RawHttp2;
+using testing::RowServable;
+using Values = std::vector<int64_t>;
+
+constexpr char kPath[] = "/tensorflow.serving.PredictionService/Predict";
+
+std::string PredictFrames(uint32_t stream, const Values& x) {
+  const std::string bytes(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(int64_t));
+  const std::string message =
+      testing::PredictMessage(testing::ModelSpecMessage("m"), {{"x", kRowsMark + bytes}});
+  return testing::FrameBytes(kHeadersFrame, kEndHeaders, stream, testing::GrpcHeaders(kPath)) +
+         testing::FrameBytes(kDataFrame, kEndStream, stream, testing::GrpcMessage(message));
+}
+
+class BatchesOverTheWireTest : public ::testing::Test {
+ protected:
+  struct Answer {
+    std::string data;
+    std::string trailers;
+    int end_count = 0;
+  };
+
+  BatchesOverTheWireTest() {
+    Publish(1);
+    ServerOptions options;
+    options.addresses = {"127.0.0.1:0"};
+    options.thread_count = 2;
+    server_ = std::make_unique<Server>(&map_, options);
+    const base::Status started = server_->Start();
+    EXPECT_TRUE(started.ok()) << started.message();
+  }
+  ~BatchesOverTheWireTest() override { server_->Shutdown(0); }
+
+  std::shared_ptr<servable::ServableEntry> Publish(int64_t version) {
+    auto batching = std::make_unique<servable::BatchingServable>(
+        std::make_unique<RowServable>(servable::ServableId{"m", version}),
+        servable::BatchSettings());
+    const tensor::Signature& signature = batching->signatures().find("serving_default")->second;
+    batching->LearnCost(signature, 4'096, 1);
+    batching->TurnOn(signature, 2);
+    entries_.push_back(std::make_shared<servable::ServableEntry>(std::move(batching)));
+    EXPECT_TRUE(PublishHighest(map_, entries_.back()).ok());
+    return entries_.back();
+  }
+
+  // Sends all requests at once, on streams 1, 3, 5 and so on, and reads until each has ended.
+  static std::map<uint32_t, Answer> Ask(RawHttp2* connection, uint32_t first_stream,
+                                        const std::vector<Values>& requests) {
+    std::string frames;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      frames += PredictFrames(first_stream + 2 * static_cast<uint32_t>(i), requests[i]);
+    }
+    connection->Send(frames);
+    std::map<uint32_t, Answer> answers;
+    size_t ended_count = 0;
+    while (ended_count < requests.size()) {
+      const auto frame = connection->Next();
+      if (frame == nullptr) break;
+      Answer& answer = answers[frame->stream];
+      if (frame->type == kDataFrame) answer.data += frame->payload;
+      if (frame->type != kHeadersFrame) continue;
+      answer.trailers += connection->Decode(*frame);
+      if ((frame->flags & kEndStream) == 0) continue;
+      answer.end_count += 1;
+      ended_count += 1;
+    }
+    return answers;
+  }
+  // Returns the version that answered; 0 for an answer that is not these rows'.
+  static int64_t VersionOf(const Answer& answer, const Values& x) {
+    EXPECT_EQ(answer.end_count, 1);
+    if (answer.data.size() < 5) return 0;
+    auto response = testing::ParsePredictResponse(answer.data.substr(5));
+    Values y;
+    Values z;
+    for (const int64_t value : x) {
+      y.push_back(RowServable::Y(value, response.version));
+      z.push_back(-value);
+    }
+    const auto bytes_of = [](const Values& values) {
+      return std::string(reinterpret_cast<const char*>(values.data()),
+                         values.size() * sizeof(int64_t));
+    };
+    const bool is_own = response.parses && response.outputs["y"] == bytes_of(y) &&
+                        response.outputs["z"] == bytes_of(z);
+    return is_own ? response.version : 0;
+  }
+  int64_t JoinedRequestCount() const {
+    int64_t count = 0;
+    for (const auto& entry : entries_) {
+      if (entry->is_destroyed()) continue;
+      const auto& batching = static_cast<const servable::BatchingServable&>(entry->servable());
+      for (const auto& each : batching.Batching()) {
+        count += each.figures.request_count - each.figures.run_count;
+      }
+    }
+    return count;
+  }
+
+  servable::ServingMap map_;
+  std::vector<std::shared_ptr<servable::ServableEntry>> entries_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(BatchesOverTheWireTest, RequestsOfOneReadShareRuns) {
+  std::vector<Values> requests;
+  for (int64_t i = 0; i < 20; ++i) requests.push_back({100 * i + 1, 100 * i + 2});
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  const auto answers = Ask(&connection, 1, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(VersionOf(answers.at(1 + 2 * static_cast<uint32_t>(i)), requests[i]), 1);
+  }
+  EXPECT_GT(JoinedRequestCount(), 0);
+}
+
+TEST_F(BatchesOverTheWireTest, BadRequestGetsItsErrorAndTheOthersTheirRows) {
+  std::vector<Values> requests;
+  for (int64_t i = 1; i <= 9; ++i) requests.push_back({i == 5 ? -5 : i});
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  const auto answers = Ask(&connection, 1, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Answer& answer = answers.at(1 + 2 * static_cast<uint32_t>(i));
+    if (requests[i][0] > 0) {
+      EXPECT_EQ(VersionOf(answer, requests[i]), 1);
+    } else {
+      EXPECT_NE(answer.trailers.find("bad id -5"), std::string::npos) << answer.trailers;
+    }
+  }
+}
+
+TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsWhileVersionsAreSwapped) {
+  constexpr int kClients = 4;
+  constexpr int kRounds = 25;
+  std::atomic<int> active_count{kClients};
+  std::thread swaps([&] {
+    for (int64_t version = 2; active_count > 0 && version < 50; ++version) {
+      const auto before = entries_.back();
+      Publish(version);
+      EXPECT_TRUE(servable::RetireVersion(map_, "m", version - 1).ok());
+      const auto is_quiet = before->Quiesce(20'000'000'000);
+      ASSERT_TRUE(is_quiet.ok() && is_quiet.value());
+      EXPECT_TRUE(before->Destroy().ok());
+      std::this_thread::yield();
+    }
+  });
+  testing::RunTogether(kClients, [&](int client) {
+    RawHttp2 connection(server_->port());
+    connection.Begin();
+    uint32_t stream = 1;
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<Values> requests;
+      for (int64_t i = 0; i < 10; ++i) {
+        requests.push_back(
+            Values(static_cast<size_t>(1 + i % 3), client * 100'000 + round * 10 + i + 1));
+      }
+      const auto answers = Ask(&connection, stream, requests);
+      for (const Values& request : requests) {
+        const auto answer = answers.find(stream);
+        ASSERT_NE(answer, answers.end());
+        EXPECT_GT(VersionOf(answer->second, request), 0) << answer->second.trailers;
+        stream += 2;
+      }
+    }
+    active_count -= 1;
+  });
+  swaps.join();
+}
+
+}  // namespace
+}  // namespace millpond::rpc
