@@ -24,8 +24,8 @@ constexpr size_t kMiB = size_t{1} << 20;
 // So much that one slab that is not unmapped shows in the addresses of the process.
 constexpr size_t kHeadroomBytes = 1024 * kMiB;
 constexpr int kOwnerCount = 5;
-constexpr int kActionCount = 60;
-constexpr int kSequenceCount = 30;
+constexpr int kActionCount = 120;
+constexpr int kSequenceCount = 16;
 
 size_t MappedBytes() {
   size_t page_count = 0;
@@ -71,7 +71,7 @@ class PoolModel {
       case 7:
         return Random(8) == 0 ? Remove(name, &owner) : RunKeeper(Random(20));
       default:
-        return Random(3) == 0 ? Rest() : RunKeeper(Random(20));
+        return Rest();
     }
   }
 
@@ -111,7 +111,7 @@ class PoolModel {
     if (owner->coming.slab != nullptr) return;
     const bool is_first = owner->serving.slab == nullptr;
     const size_t last_bytes = is_first ? 0 : owner->serving.bytes;
-    const size_t bytes = last_bytes > 0 && Random(3) > 0 ? last_bytes : RandomSize();
+    const size_t bytes = last_bytes > 0 && Random(8) > 0 ? last_bytes : RandomSize();
     Version version{std::move(pool_->Take(name, bytes + kHeadroomBytes, bytes).value()), bytes};
     EXPECT_GE(version.slab->reserved_bytes(), bytes + kHeadroomBytes);
     EXPECT_LE(version.slab->ResidentBytes(), bytes) << "more than the version needs";
