@@ -19,6 +19,7 @@
 #include "tests/native/row_servable.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
+#include "tests/native/waiting_requests.h"
 
 namespace millpond::rpc {
 namespace {
@@ -56,6 +57,7 @@ class BatchesOverTheWireTest : public ::testing::Test {
     options.addresses = {"127.0.0.1:0"};
     options.thread_count = 2;
     server_ = std::make_unique<Server>(&map_, options);
+    server_->ShareBatchesWith(others_);
     const base::Status started = server_->Start();
     EXPECT_TRUE(started.ok()) << started.message();
   }
@@ -127,6 +129,9 @@ class BatchesOverTheWireTest : public ::testing::Test {
     return count;
   }
 
+  // The requests of another protocol.
+  const std::shared_ptr<testing::QueuedRequests> others_ =
+      std::make_shared<testing::QueuedRequests>();
   servable::ServingMap map_;
   std::vector<std::shared_ptr<servable::ServableEntry>> entries_;
   std::unique_ptr<Server> server_;
@@ -158,6 +163,35 @@ TEST_F(BatchesOverTheWireTest, BadRequestGetsItsErrorAndTheOthersTheirRows) {
       EXPECT_NE(answer.trailers.find("bad id -5"), std::string::npos) << answer.trailers;
     }
   }
+}
+
+// Another request of the other protocol waits whenever a batch looks.
+TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesNoMoreThanATurnEach) {
+  constexpr int64_t kRequestCount = 20;
+  std::atomic<int64_t> other_count{0};
+  const servable::BatchKey key = servable::BatchKeyOf("m", "");
+  others_->OnLook([&] { others_->Add(key, [&] { other_count += 1; }); });
+  std::vector<Values> requests;
+  for (int64_t i = 1; i <= kRequestCount; ++i) requests.push_back({i});
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  const auto answers = Ask(&connection, 1, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(VersionOf(answers.at(1 + 2 * static_cast<uint32_t>(i)), requests[i]), 1);
+  }
+  EXPECT_GT(other_count, 0);
+  EXPECT_LE(other_count, kRequestCount);
+}
+
+// The workers of the other protocol are free: they answer their requests themselves.
+TEST_F(BatchesOverTheWireTest, BatchTakesNothingFromFreeThreads) {
+  std::atomic<int64_t> other_count{0};
+  others_->Add(servable::BatchKeyOf("m", ""), [&] { other_count += 1; });
+  others_->SetFreeThread(true);
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  EXPECT_EQ(VersionOf(Ask(&connection, 1, {{3}}).at(1), {3}), 1);
+  EXPECT_EQ(other_count, 0);
 }
 
 TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsWhileVersionsAreSwapped) {

@@ -205,7 +205,7 @@ class RunQueueForBatchesTest : public RunQueueTest {
     const std::string message = testing::GrpcMessage(std::string(message_bytes, 'x'));
     ASSERT_TRUE(calls[0]->AddData(message, &space_, now_ns_).ok());
     calls[0]->PeekBatchKey();
-    ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).empty());
+    ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
   }
   std::string TakeModelFor(servable::BatchKey key, size_t bytes_max = 1'000) {
     const std::shared_ptr<Call> call = queue_.TakeFor(key, bytes_max);
