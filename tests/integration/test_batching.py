@@ -38,8 +38,6 @@ CLIENT_COUNT = 16
 RUN_SECONDS = 0.0005
 # The first batches after a load are checked against single runs. So many answers end that.
 ANSWERS_OF_CHECKS = 400
-# The versions that are tried until batches form.
-VERSION_COUNT = 5
 VERSION_FILE = "batching_params.pbtxt"
 
 
@@ -161,35 +159,17 @@ def sizes_under_load(
         return model.take_runs()
 
 
-def wait_for_batches(
-    server: ModelServer, model: BatchedModel, base_path: Path, *, are_lengths_equal: bool = True
-) -> None:
-    """Waits until requests share runs.
-
-    The time of a larger run is measured once, at the load. On a busy machine it may come out so long
-    that batches look useless for this version, so further versions are tried.
-    """
-    sizes: set[int] = set()
-    for version in range(1, VERSION_COUNT + 1):
-        if version > 1:
-            drop(model.path, base_path, version)
-            server.wait_until_available("m", version)
-        sizes = sizes_under_load(server, model, version, are_lengths_equal=are_lengths_equal)
-        assert max(sizes) <= CLIENT_COUNT
-        if max(sizes) > 1:
-            return
-    raise AssertionError(f"no batches with any version: {sizes}")
+def has_batches(sizes: set[int]) -> bool:
+    assert max(sizes) <= CLIENT_COUNT
+    return max(sizes) > 1
 
 
 def test_requests_are_not_batched_by_default(start: StartServer, model: BatchedModel):
     assert sizes_under_load(start(), model) == {1}
 
 
-def test_enable_batching_batches_while_busy(
-    start: StartServer, model: BatchedModel, base_path: Path
-):
-    server = start(enable_batching=True)
-    wait_for_batches(server, model, base_path)
+def test_enable_batching_batches_while_busy(start: StartServer, model: BatchedModel):
+    assert has_batches(sizes_under_load(start(enable_batching=True), model))
 
 
 def test_signature_that_mixes_rows_is_refused(start: StartServer):
@@ -215,11 +195,11 @@ def test_inputs_of_other_lengths_need_padding(
 
 
 def test_inputs_of_other_lengths_are_padded(
-    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+    start: StartServer, model: BatchedModel, tmp_path: Path
 ):
     path = parameters(tmp_path, "pad_variable_length_inputs: true")
     server = start(enable_batching=True, batching_parameters_file=path)
-    wait_for_batches(server, model, base_path, are_lengths_equal=False)
+    assert has_batches(sizes_under_load(server, model, are_lengths_equal=False))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +250,7 @@ class Scrape:
 
 
 def test_metrics_of_batches_add_up_to_the_answers(
-    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+    start: StartServer, model: BatchedModel, tmp_path: Path
 ):
     text = "max_batch_size { value: 16 } allowed_batch_sizes: [1, 4, 16]"
     server = start(
@@ -278,35 +258,25 @@ def test_metrics_of_batches_add_up_to_the_answers(
         batching_parameters_file=parameters(tmp_path, text),
         rest_api_port="auto",
     )
-    wait_for_batches(server, model, base_path)
-    (version,) = versions_with_requests(Scrape(server))[-1:]
+    assert has_batches(sizes_under_load(server, model))
     x = np.ones((5, 3), np.float32)
     with Client(server.target) as client:
         client.predict("m", {"x": x})
     scrape = Scrape(server)
-    for of in versions_with_requests(scrape):
-        extra_rows = 4 if of == version else 0
-        batches = {"version": str(of), "signature": "serving_default"}
-        answered = scrape.answered(of)
-        assert scrape.sum("serving_batch_requests_sum", **batches) == answered
-        assert scrape.sum("serving_batch_rows_sum", **batches) == answered + extra_rows
-        assert scrape.sum("serving_batch_wait_seconds_count", **batches) == answered
-        runs = scrape.sum("serving_batch_run_seconds_count", **batches)
-        assert scrape.sum("serving_batch_rows_count", **batches) == runs
-        assert scrape.sum("serving_batch_requests_count", **batches) == runs
-        phases = {"version": str(of), "method": "Predict"}
-        for phase in ("queue", "decode", "batch", "run", "encode"):
-            name = "serving_request_phase_seconds_count"
-            assert scrape.sum(name, phase=phase, **phases) == answered
-    batched = {"version": str(version), "signature": "serving_default"}
-    assert scrape.sum("serving_batch_requests_count", **batched) < scrape.answered(version)
-    assert scrape.sum("serving_batch_padding_rows_total", **batched) > 0
-    assert scrape.sum("serving_batching_on", **batched) == 1
-    assert scrape.sum("serving_batching_on", version=str(version), signature="whole") == 0
-
-
-def versions_with_requests(scrape: Scrape) -> list[int]:
-    return [version for version in range(1, VERSION_COUNT + 2) if scrape.answered(version)]
+    answered = scrape.answered(1)
+    batches = {"version": "1", "signature": "serving_default"}
+    assert scrape.sum("serving_batch_requests_sum", **batches) == answered
+    assert scrape.sum("serving_batch_rows_sum", **batches) == answered + 4
+    assert scrape.sum("serving_batch_wait_seconds_count", **batches) == answered
+    runs = scrape.sum("serving_batch_run_seconds_count", **batches)
+    assert scrape.sum("serving_batch_rows_count", **batches) == runs < answered
+    assert scrape.sum("serving_batch_requests_count", **batches) == runs
+    for phase in ("queue", "decode", "batch", "run", "encode"):
+        name = "serving_request_phase_seconds_count"
+        assert scrape.sum(name, phase=phase, version="1", method="Predict") == answered
+    assert scrape.sum("serving_batch_padding_rows_total", **batches) > 0
+    assert scrape.sum("serving_batching_on", **batches) == 1
+    assert scrape.sum("serving_batching_on", version="1", signature="whole") == 0
 
 
 def test_batches_of_an_unloaded_version_still_count(
@@ -334,11 +304,9 @@ def test_batches_of_an_unloaded_version_still_count(
     assert scrape.sum(f"{session}:wrapped_run_count") == runs
 
 
-def test_run_of_a_batch_has_no_wait_for_others(
-    start: StartServer, model: BatchedModel, base_path: Path
-):
+def test_run_of_a_batch_has_no_wait_for_others(start: StartServer, model: BatchedModel):
     server = start(enable_batching=True, rest_api_port="auto")
-    wait_for_batches(server, model, base_path)
+    assert has_batches(sizes_under_load(server, model))
     scrape = Scrape(server)
     name = "serving_request_phase_seconds_sum"
     spent = {
@@ -418,20 +386,12 @@ def bursts_over_http(server: ModelServer) -> None:
             assert (status, document) == (200, {"predictions": [number + 1.5]})
 
 
-def test_requests_over_http_are_batched(start: StartServer, model: BatchedModel, base_path: Path):
+def test_requests_over_http_are_batched(start: StartServer, model: BatchedModel):
     server = start(enable_batching=True, rest_api_num_threads=1)
-    sizes: set[int] = set()
-    for version in range(1, VERSION_COUNT + 1):
-        if version > 1:
-            drop(model.path, base_path, version)
-            server.wait_until_available("m", version)
-        bursts_over_http(server)
-        model.take_runs()
-        bursts_over_http(server)
-        sizes = model.take_runs()
-        if max(sizes) > 1:
-            return
-    raise AssertionError(f"no batches with any version: {sizes}")
+    bursts_over_http(server)
+    model.take_runs()
+    bursts_over_http(server)
+    assert has_batches(model.take_runs())
 
 
 def test_more_requests_than_may_wait_are_refused(start: StartServer, tmp_path: Path):
