@@ -160,7 +160,7 @@ TEST_F(BatchesOverTheWireTest, BadRequestGetsItsErrorAndTheOthersTheirRows) {
   }
 }
 
-TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsWhileVersionsAreSwapped) {
+TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
   constexpr int kClients = 4;
   constexpr int kRounds = 25;
   std::atomic<int> active_count{kClients};

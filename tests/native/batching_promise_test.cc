@@ -77,7 +77,7 @@ struct Request {
   std::vector<testing::Tensors> results;
 };
 
-// What all worlds of a test did, so that a test that tries nothing fails.
+// The events of all worlds of a test, so that a test that tries nothing fails.
 struct Totals {
   int64_t joined_requests = 0;
   int64_t failed_batches = 0;
@@ -416,7 +416,7 @@ class World {
   std::atomic<size_t> answered_count_{0};
   testing::QueuedRequests waiting_;
   ServingMap map_;
-  // Of the thread that makes events.
+  // Used by the thread that makes events only.
   bool is_alone_ = false;
   size_t arrived_count_ = 0;
   int64_t last_version_ = 0;
