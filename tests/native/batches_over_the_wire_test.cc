@@ -166,7 +166,7 @@ TEST_F(BatchesOverTheWireTest, BadRequestGetsItsErrorAndTheOthersTheirRows) {
 }
 
 // Another request of the other protocol waits whenever a batch looks.
-TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesNoMoreThanATurnEach) {
+TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesOneTurnEach) {
   constexpr int64_t kRequestCount = 20;
   std::atomic<int64_t> other_count{0};
   const servable::BatchKey key = servable::BatchKeyOf("m", "");
@@ -194,7 +194,7 @@ TEST_F(BatchesOverTheWireTest, BatchTakesNothingFromFreeThreads) {
   EXPECT_EQ(other_count, 0);
 }
 
-TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsWhileVersionsAreSwapped) {
+TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
   constexpr int kClients = 4;
   constexpr int kRounds = 25;
   std::atomic<int> active_count{kClients};

@@ -506,7 +506,7 @@ TEST_F(BatchingServableTest, BadRequestFailsAloneAndTheOthersGetTheirRows) {
   EXPECT_TRUE(Batching().is_on);
 }
 
-TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOffAndNoAnswerIsWrong) {
+TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOff) {
   inner_->loses_rows = true;
   Request a = RequestOf({1});
   Request b = RequestOf({2});
@@ -521,7 +521,7 @@ TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOffAndNoAnswerIsWr
 
 // --- Batches that are checked ---
 
-TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOffAndNoAnswerIsWrong) {
+TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOff) {
   servable_->TurnOn(SignatureOf("serving_default"), 1);
   inner_->mixes_rows = true;
   Request a = RequestOf({1});

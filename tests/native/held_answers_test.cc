@@ -1,0 +1,166 @@
+#include "native/rpc/held_answers.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/base/clock.h"
+#include "native/rpc/connection.h"
+#include "native/rpc/transport.h"
+#include "native/servable/admission.h"
+#include "tests/native/raw_http2.h"
+
+namespace millpond::rpc {
+namespace {
+
+constexpr char kPath[] = "/test/m";
+
+struct EchoHandler final : MethodHandler {
+  void Handle(Call* call) override { call->Reply("the answer"); }
+  bool IsLimited() const override { return true; }
+};
+
+// A connection with a request, and its client.
+class Peer {
+ public:
+  Peer() {
+    std::array<int, 2> sockets{};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
+    fd_ = sockets[1];
+    wire_->calls.admission = std::make_shared<servable::Admission>();
+    wire_->methods[kPath] = {kPath, MethodKind::kUnary, &handler_};
+    connection_ = std::make_shared<Connection>(
+        wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", base::MonotonicNs());
+    Send(testing::kPreface + testing::FrameBytes(testing::kSettingsFrame, 0, 0, ""));
+    call_ = NewCall();
+  }
+  ~Peer() {
+    if (connection_ != nullptr) connection_->Close();
+    close(fd_);
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  const std::shared_ptr<Connection>& connection() const { return connection_; }
+  // Sends a request, and returns it as the thread gets it that is to run it. The client has read
+  // all until then.
+  std::shared_ptr<Call> NewCall() {
+    const uint32_t stream = next_stream_;
+    next_stream_ += 2;
+    Send(testing::FrameBytes(testing::kHeadersFrame, testing::kEndHeaders, stream,
+                             testing::GrpcHeaders(kPath)) +
+         testing::FrameBytes(testing::kDataFrame, testing::kEndStream, stream,
+                             testing::GrpcMessage("x")));
+    ReceiveSpace space;
+    std::vector<std::shared_ptr<Call>> calls;
+    connection_->Proceed(&space, &calls);
+    EXPECT_EQ(calls.size(), 1U);
+    char block[4'096];
+    while (recv(fd_, block, sizeof block, 0) > 0) {
+    }
+    return calls.at(0);
+  }
+  // Answers the request. A thread without a scope writes the answer at once.
+  void Answer() { AnswerOne(std::exchange(call_, nullptr)); }
+  bool HasBytes() const {
+    pollfd readable = {fd_, POLLIN, 0};
+    return poll(&readable, 1, 0) > 0;
+  }
+  // Leaves the connection to whoever holds it.
+  void Drop() { connection_ = nullptr; }
+
+ private:
+  static void AnswerOne(const std::shared_ptr<Call>& call) {
+    call->Read();
+    call->Run();
+    call->EndTurn();
+  }
+  void Send(const std::string& bytes) const {
+    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+
+  EchoHandler handler_;
+  const std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
+  int fd_ = -1;
+  uint32_t next_stream_ = 1;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Call> call_;
+};
+
+TEST(HeldAnswers, AreWrittenBySend) {
+  Peer a;
+  Peer b;
+  HeldAnswers answers;
+  {
+    const HeldAnswers::Scope scope(&answers);
+    a.Answer();
+    b.Answer();
+  }
+  EXPECT_FALSE(a.HasBytes());
+  EXPECT_FALSE(b.HasBytes());
+  answers.Send();
+  EXPECT_TRUE(a.HasBytes());
+  EXPECT_TRUE(b.HasBytes());
+}
+
+TEST(HeldAnswers, ThreadWithoutAScopeWritesAtOnce) {
+  Peer peer;
+  HeldAnswers answers;
+  const HeldAnswers::Scope scope(&answers);
+  std::thread([&] { peer.Answer(); }).join();
+  EXPECT_TRUE(peer.HasBytes());
+}
+
+TEST(HeldAnswers, ScopesNestAsRequestsOfABatchDo) {
+  Peer a;
+  Peer b;
+  HeldAnswers answers;
+  {
+    const HeldAnswers::Scope outer(&answers);
+    { const HeldAnswers::Scope inner(&answers); }
+    a.Answer();
+    EXPECT_FALSE(a.HasBytes());
+  }
+  b.Answer();
+  EXPECT_TRUE(b.HasBytes());
+}
+
+// The first answers of a large batch do not wait for the last ones.
+TEST(HeldAnswers, ManyAnswersDoNotWaitForSend) {
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (size_t i = 0; i < HeldAnswers::kHeldMax; ++i) peers.push_back(std::make_unique<Peer>());
+  HeldAnswers answers;
+  for (const auto& peer : peers) {
+    EXPECT_FALSE(peers[0]->HasBytes());
+    const HeldAnswers::Scope scope(&answers);
+    peer->Answer();
+  }
+  for (const auto& peer : peers) EXPECT_TRUE(peer->HasBytes());
+}
+
+TEST(HeldAnswers, ConnectionLivesUntilItsAnswersAreWritten) {
+  Peer peer;
+  const std::weak_ptr<Connection> connection = peer.connection();
+  HeldAnswers answers;
+  {
+    const HeldAnswers::Scope scope(&answers);
+    peer.Answer();
+  }
+  peer.Drop();
+  EXPECT_FALSE(connection.expired());
+  answers.Send();
+  EXPECT_TRUE(peer.HasBytes());
+  EXPECT_TRUE(connection.expired());
+}
+
+}  // namespace
+}  // namespace millpond::rpc
