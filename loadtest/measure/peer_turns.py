@@ -106,7 +106,7 @@ def run_peer_rounds(
             try:
                 _take_turn(name, contestant, loops, table_rows, seconds, clock, results)
             except Unavailable as error:
-                results.failures[name] = str(error)
+                results.failures[name] = " ".join(str(error).splitlines()[:2])
                 say(f"{name}: {error}")
     return results
 
