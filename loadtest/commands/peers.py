@@ -111,7 +111,7 @@ def peers_report(
     """
     servers: dict[str, dict[str, Any]] = {}
     for (name, loop), measured in results.measured.items():
-        servers.setdefault(name, {})[f"{loop.rows}:{loop.in_flight}"] = _shown(measured)
+        servers.setdefault(name, {})[load_key(loop)] = _shown(measured)
     return {
         "servers": servers,
         "versions": dict(versions),
@@ -129,7 +129,8 @@ def _shown(measured: PeerMeasured) -> dict[str, Any]:
 
 def print_peers(report: Mapping[str, Any], console: Console) -> None:
     """Prints the table, the versions, and what could not be measured."""
-    console.print(peers_table(report["servers"]))
+    for rows in dict.fromkeys(loop.rows for loop in LOOPS):
+        console.print(peers_table(report["servers"], rows))
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     console.print(f"versions: {versions or 'no peer'}", highlight=False)
     for title in ("not_installed", "failures"):
@@ -139,21 +140,31 @@ def print_peers(report: Mapping[str, Any], console: Console) -> None:
     console.print(f"wrong answers: {wrong or 0}", highlight=False)
 
 
-def peers_table(servers: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
-    """Returns a table with a row for each server, and for each load the requests per second, p50 and
-    p99.
-    """
-    loads = [f"{loop.rows}:{loop.in_flight}" for loop in LOOPS]
-    headings = (f"{loop.rows} rows, {loop.in_flight} in flight" for loop in LOOPS)
-    table = Table("server", *headings, title="requests/s; p50 | p99 ms")
+def peers_table(servers: Mapping[str, Mapping[str, Mapping[str, Any]]], rows: int) -> Table:
+    """Returns the table of the loads with that many rows, with a row for each server."""
+    loads = [loop for loop in LOOPS if loop.rows == rows]
+    headings = [
+        heading
+        for loop in loads
+        for heading in (f"{loop.in_flight} in flight, requests/s", "p50 ms", "p99 ms")
+    ]
+    table = Table("server", *headings, title=f"{rows} rows")
     for name, shown in servers.items():
-        table.add_row(name, *(_cell(shown[load]) if load in shown else "-" for load in loads))
+        cells = [cell for loop in loads for cell in _cells(shown.get(load_key(loop)))]
+        table.add_row(name, *cells)
     return table
 
 
-def _cell(shown: Mapping[str, Any]) -> str:
-    latencies = " | ".join(number(shown[key]) for key in ("p50_ms", "p99_ms"))
-    return f"{shown['requests_per_second']:,.0f}; {latencies}"
+def _cells(shown: Mapping[str, Any] | None) -> Sequence[str]:
+    if shown is None:
+        return ["-"] * 3
+    latencies = (number(shown[key]) for key in ("p50_ms", "p99_ms"))
+    return [f"{shown['requests_per_second']:,.0f}", *latencies]
+
+
+def load_key(loop: ClosedLoop) -> str:
+    """Returns the name of a load in the JSON: ROWS:IN_FLIGHT."""
+    return f"{loop.rows}:{loop.in_flight}"
 
 
 PEERS_COMMAND = Command(

@@ -89,6 +89,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=4,
         help="connections of a closed loop, at most its requests in flight; default 4",
     )
+    _add_time_options(parser)
+    add_models_option(parser)
+    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
+    add_json_option(parser)
+
+
+def _add_time_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=positive_integer, default=5, help="default 5")
     parser.add_argument(
         "--seconds",
@@ -105,9 +112,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="seconds of an open loop's turn; default 1; longer if a p999 needs it, whose rounds need "
         "5,000 requests together",
     )
-    add_models_option(parser)
-    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:

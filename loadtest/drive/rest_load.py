@@ -78,12 +78,13 @@ def timed_closed_loop(
     """
     with _body_file(body) as path:
         log = path.with_name("log")
-        limits = [f"--duration={seconds:g}", f"--log-file={log}"]
+        # In whole milliseconds: h2load refuses a fraction.
+        limits = [f"--duration={round(seconds * 1_000)}ms", f"--log-file={log}"]
         given = command(url, path, limits=limits, connection_count=in_flight)
         result = subprocess.run(
             given, check=False, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
         )
-        return rate_of(result.stdout), logged_latencies_ns(log.read_text())
+        return rate_of(result.stdout + result.stderr), logged_latencies_ns(log.read_text())
 
 
 @dataclass

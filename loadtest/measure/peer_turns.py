@@ -106,7 +106,7 @@ def run_peer_rounds(
             try:
                 _take_turn(name, contestant, loops, table_rows, seconds, clock, results)
             except Unavailable as error:
-                results.failures[name] = str(error)
+                results.failures[name] = " ".join(str(error).splitlines()[:2])
                 say(f"{name}: {error}")
     return results
 
@@ -121,19 +121,16 @@ def _take_turn(
     results: PeerResults,
 ) -> None:
     port, grpc_port = free_port(), free_port()
-    ports = {"{port}": port, "{grpc_port}": grpc_port}
-    command = contestant.command
-    for placeholder, value in ports.items():
-        command = command.replace(placeholder, str(value))
+    command = contestant.command.replace("{port}", str(port))
+    command = command.replace("{grpc_port}", str(grpc_port))
     with (
         tempfile.TemporaryDirectory(prefix="millpond-peers-") as logs,
         ShellServer(name, command, grpc_port, Path(logs, "log"), clock) as server,
     ):
+        load: _HttpLoad | _GrpcLoad = _GrpcLoad(server, table_rows, clock)
         if contestant.path:
             url = f"http://127.0.0.1:{port}{contestant.path}"
-            load: _HttpLoad | _GrpcLoad = _HttpLoad(url, table_rows, server, clock)
-        else:
-            load = _GrpcLoad(server, table_rows, clock)
+            load = _HttpLoad(url, table_rows, server, clock)
         load.wait_until_ready()
         for loop in loops:
             wrong_count = load.warmed_up(loop)

@@ -58,7 +58,10 @@ class SwapServer(Protocol):
         ...
 
     def finish(self) -> SwapRecord:
-        """Stops the server and returns the record of its swaps. Raises Unavailable."""
+        """Returns the record of its swaps, and stops the server first if its log has a part of it.
+
+        Raises Unavailable.
+        """
         ...
 
     def failure(self, reason: str) -> Unavailable:

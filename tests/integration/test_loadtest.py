@@ -10,7 +10,7 @@ import pytest
 from loadtest.__main__ import main
 from loadtest.commands.p999 import is_in_its_bucket
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, prepare_model
-from loadtest.measure import scenario
+from loadtest.measure import foreign_swap_server, scenario
 from serving import ModelServer
 from tests.integration.conftest import StartServer
 
@@ -156,6 +156,21 @@ def test_swap_of_a_command_is_seen_from_outside(
     printed = " ".join(capsys.readouterr().out.split())
     assert "foreign: a server of --command has no pages and no log of Millpond" in printed
     assert "asked for by GetModelStatus every 50 ms" in printed
+
+
+def test_swap_without_model_status_is_seen_by_answers(
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(foreign_swap_server, "has_model_service", lambda channel, model: False)
+    command = f"--command=foreign={foreign_command('--file_system_poll_wait_seconds=0.1')}"
+    status, report = ran(tmp_path, "swap", command, *swap_arguments(models))
+    assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
+    assert report["windows_all"]["load"]["count"] > 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "foreign: it does not implement GetModelStatus" in printed
 
 
 def test_swap_of_a_command_that_ends_shows_its_log(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import tomli
 
+from loadtest.drive.peer_environments import PEERS
+
 PYPROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
@@ -26,3 +28,12 @@ def test_test_group_contains_otel_extra() -> None:
     assert set(PYPROJECT["project"]["optional-dependencies"]["otel"]) <= set(
         PYPROJECT["dependency-groups"]["test"]
     )
+
+
+def test_peers_group_has_packages_of_all_peers() -> None:
+    wanted = {requirement for peer in PEERS.values() for requirement in peer.requirements}
+    assert set(PYPROJECT["dependency-groups"]["peers"]) == wanted
+
+
+def test_no_target_installs_the_peers() -> None:
+    assert "peers" not in str(PYPROJECT["dependency-groups"]["dev"])
