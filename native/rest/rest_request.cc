@@ -31,6 +31,7 @@ std::optional<std::string_view> RequestHeaders::Find(std::string_view key) const
 }
 
 servable::BatchKey BatchKeyOf(const RestRequest& request) {
+  if (request.is_compressed()) return servable::kNoBatchKey;
   std::string_view signature;
   if (request.method != metrics::Method::kRestModelInfer) {
     const std::string_view body = request.body;

@@ -37,10 +37,13 @@ struct RestRequest {
   std::string_view body;    // as received, so perhaps compressed; borrowed until it is answered
   int64_t received_ns = 0;  // as of base::MonotonicNs, like the deadline
   int64_t deadline_ns = tensor::RunContext::kNoDeadline;
+
+  bool is_compressed() const { return headers.Find("content-encoding").has_value(); }
 };
 
 // Returns the key of the batches that a request may join, as its URL and the ends of its body show
-// it. A guess, as every key: the signature's name may stand elsewhere in the body.
+// it. A guess, as every key: the signature's name may stand elsewhere in the body. kNoBatchKey for
+// a compressed body, whose length and content show only when it is inflated.
 servable::BatchKey BatchKeyOf(const RestRequest& request);
 
 }  // namespace millpond::rest

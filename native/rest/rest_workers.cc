@@ -290,7 +290,7 @@ std::shared_ptr<Job> RestWorkers::State::TakeFor(servable::BatchKey key, size_t 
   const auto end =
       waiting.begin() + static_cast<std::ptrdiff_t>(std::min(waiting.size(), kLookedAtMax));
   const auto found = std::find_if(waiting.begin(), end, [key](const auto& job) {
-    return key == servable::kNoBatchKey || job->batch_key == key;
+    return key == servable::kNoBatchKey ? !job->request.is_compressed() : job->batch_key == key;
   });
   if (found == end || (*found)->request.body.size() / kJsonBytesPerByte > bytes_max) return nullptr;
   std::shared_ptr<Job> job = std::move(*found);

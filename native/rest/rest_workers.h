@@ -52,9 +52,10 @@ struct RestWorkersOptions {
 //
 // Thread: Submit, Cancel and TakeEnded may be called by any thread; the owner calls Start and
 // Shutdown. One mutex guards the waiting requests. It is held for nanoseconds, but its holder may
-// be a thread of low priority that has lost its core. So gRPC's threads never wait for it.
-// Lifetime: the serving map outlives it. TakeEnded returns each request that Submit took exactly
-// once, with any outcome, unless Shutdown gave up on it.
+// be a thread of low priority that has lost its core. So gRPC's threads do not wait for it, except
+// with a request whose version has just gone. Lifetime: the serving map outlives it. TakeEnded
+// returns each request that Submit took exactly once, with any outcome, unless Shutdown gave up on
+// it.
 class RestWorkers {
  public:
   RestWorkers(servable::ServingMap* map, RestWorkersOptions options);

@@ -201,6 +201,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   // message has none: it would have to be decompressed for it.
   void PeekBatchKey();
   servable::BatchKey batch_key() const { return batch_key_; }
+  bool is_compressed() const { return is_compressed_; }
   size_t message_bytes() const { return static_cast<size_t>(message_bytes_); }
   // Instead of Run: ends the call with RESOURCE_EXHAUSTED, because it would wait too long.
   void RefuseForDelay();

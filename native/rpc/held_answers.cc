@@ -16,7 +16,9 @@ HeldAnswers::Scope::Scope(HeldAnswers* answers) : outer_(current_answers) {
 }
 
 HeldAnswers::Scope::~Scope() {
-  if (current_answers->held_count_ >= kHeldMax) current_answers->Send();
+  if (current_answers != nullptr && current_answers->held_count_ >= kHeldMax) {
+    current_answers->Send();
+  }
   current_answers = outer_;
 }
 

@@ -20,6 +20,7 @@ class HeldAnswers {
   // While the scope lives, this thread holds its answers here.
   class Scope {
    public:
+    // Null: the thread writes its answers at once.
     explicit Scope(HeldAnswers* answers);
     ~Scope();
     Scope(const Scope&) = delete;

@@ -104,8 +104,10 @@ void RequestThreads::Serve(Thread* self) {
 // looks for idle threads: one of the two sees the other.
 void RequestThreads::WaitForEvents(Thread* self) {
   idle_count_.fetch_add(1);
+  if (self->CanRun()) free_count_.fetch_add(1);
   const bool must_look = (self->CanRun() && queue_.size() > 0) || is_stopping_.load();
   source_->HandleEvents(must_look ? 0 : -1, &self->space, &self->arrived, &idle_count_);
+  if (self->CanRun()) free_count_.fetch_sub(1);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   if (self->arrived.empty()) return;
   const bool runs_first = self->CanRun() && queue_.size() == 0 && !queue_.holds_back();
@@ -116,6 +118,8 @@ void RequestThreads::WaitForEvents(Thread* self) {
 }
 
 void RequestThreads::Look(Thread* self) {
+  // Probes and refusals are answered here, and should not wait for a batch that forms.
+  const HeldAnswers::Scope written_at_once(nullptr);
   source_->HandleEvents(0, &self->space, &self->arrived, nullptr);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   QueueArrived(self, 0);
@@ -191,7 +195,10 @@ bool RequestThreads::Company::AnswerWaiting(servable::BatchKey key, size_t bytes
     threads_.Look(&self_);
     if (AnswerOwn(key, bytes_max)) return true;
   }
-  return AnswerOthers(key, bytes_max);
+  if (AnswerOthers(key, bytes_max)) return true;
+  // The batch runs next. Requests that failed on the way to it have their answer already.
+  self_.answers.Send();
+  return false;
 }
 
 bool RequestThreads::Company::AnswerOwn(servable::BatchKey key, size_t bytes_max) {

@@ -119,7 +119,7 @@ class RequestThreads {
   class Company final : public servable::WaitingRequests {
    public:
     Company(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
-    bool HasFreeThread() const override { return threads_.idle_count_ > 0; }
+    bool HasFreeThread() const override { return threads_.free_count_ > 0; }
     bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
     bool AnswerAny(size_t bytes_max) override;
 
@@ -187,6 +187,7 @@ class RequestThreads {
 
   RunQueue queue_;
   alignas(64) std::atomic<int> idle_count_{0};
+  std::atomic<int> free_count_{0};  // idle ones that may run requests
   alignas(64) std::atomic<bool> is_stopping_{false};
 
   std::mutex awaiting_mutex_;

@@ -88,7 +88,8 @@ std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max
   const auto end =
       queue_.begin() + static_cast<std::ptrdiff_t>(std::min(queue_.size(), kLookedAtMax));
   const auto found = std::find_if(queue_.begin(), end, [key](const Waiting& waiting) {
-    return key == servable::kNoBatchKey || waiting.call->batch_key() == key;
+    const Call& call = *waiting.call;
+    return key == servable::kNoBatchKey ? !call.is_compressed() : call.batch_key() == key;
   });
   if (found == end || found->call->message_bytes() > bytes_max) return nullptr;
   std::shared_ptr<Call> taken = std::move(found->call);

@@ -28,8 +28,8 @@ class BatchCost {
   static constexpr int64_t kWorthShareBesideFree = 2;
 
   // `rows_max` is the most rows of a run. `run_ns_max` is the time that a run should take at most;
-  // 0: any. If it is less than twice the fixed cost, twice the fixed cost is the bound: the requests
-  // of a slow model wait longest, and wait even longer if each has a run of its own.
+  // 0: any. If it is less than twice the fixed cost, twice the fixed cost is the bound: the
+  // requests of a slow model wait longest, and wait even longer if each has a run of its own.
   BatchCost(int64_t rows_max, int64_t run_ns_max);
 
   void Record(int64_t rows, int64_t run_ns);

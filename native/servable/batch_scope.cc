@@ -70,16 +70,18 @@ WaitingLimit::~WaitingLimit() {
   FindSmallestLimit();
 }
 
+// A load may hold the lock and have lost its core. Then one more request may wait.
 int64_t WaitingLimit::Of(BatchKey key) {
-  const std::lock_guard<std::mutex> lock(limits_mutex);
+  const std::unique_lock<std::mutex> lock(limits_mutex, std::try_to_lock);
+  if (!lock) return INT64_MAX;
   const auto found = Limits().find(key);
   return found == Limits().end() ? INT64_MAX : found->second.back();
 }
 
 base::Status WaitingLimit::Refusal() {
   return {base::Code::kUnavailable,
-          "as many requests of this signature wait for a batch as may (max_enqueued_batches); try "
-          "again later, or use another server"};
+          "the queue of this signature is full (max_enqueued_batches); try again later, or use "
+          "another server"};
 }
 
 int64_t WaitingLimit::smallest() { return smallest_limit.load(std::memory_order_relaxed); }

@@ -51,8 +51,9 @@ class WaitingRequests {
 // that finds no company runs at once, as without batching.
 //
 // A request that is fetched and turns out not to fit the batch (other outputs, another shape) makes
-// the batch run first, and then runs itself. Its run delays the replies of that batch, so a request
-// whose message is too long for the batch is not fetched.
+// the batch run first, and then begins the next batch. The replies of the first one wait for it. So
+// a further request that does not fit either runs alone, and a request whose message is too long
+// for the batch is not fetched.
 //
 // While a thread runs a batch, further requests are read by others and queue. The thread that is
 // free next takes them all as one batch. So batches grow with the load by themselves. As long as
@@ -64,6 +65,8 @@ class BatchScope {
  public:
   // The most requests of a batch, because each takes some KB of the thread's stack.
   static constexpr size_t kDepthMax = 64;
+  // The batches within one another that fetch requests.
+  static constexpr size_t kFetchingMax = 2;
 
   // Borrows `waiting`.
   explicit BatchScope(WaitingRequests* waiting);
@@ -80,6 +83,7 @@ class BatchScope {
   WaitingRequests* const waiting_;
   BatchScope* const outer_;
   size_t depth_ = 0;              // runs that fetch requests now
+  size_t begun_count_ = 0;        // batches within one another
   bool is_giving_turns_ = false;  // between two pieces of a large request
   OpenBatch* batch_ = nullptr;    // that requests join now
 };

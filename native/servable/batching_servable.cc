@@ -1,6 +1,8 @@
 #include "native/servable/batching_servable.h"
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -28,34 +30,54 @@ constexpr size_t kEnvelopeBytes = 1024;
 // decoding and its run should take a moment.
 constexpr size_t kSmallBytes = 64 * 1024;
 
+// The requests of a batch that are compared with single runs, if it is checked.
+constexpr size_t kComparedMax = 4;
+
 thread_local bool holds_slot = false;
 
 // Holds one of the slots, if there are any, for a run. A run within a run shares its slot.
 class SlotHold {
  public:
-  explicit SlotHold(BatchSlots* slots) : slots_(holds_slot ? nullptr : slots) {
+  // Waits for a slot until `until_ns`.
+  SlotHold(BatchSlots* slots, int64_t until_ns) : slots_(holds_slot ? nullptr : slots) {
     if (slots_ == nullptr) return;
-    slots_->Take();
-    holds_slot = true;
+    has_slot_ = slots_->Take(until_ns);
+    holds_slot = has_slot_;
   }
   ~SlotHold() {
-    if (slots_ == nullptr) return;
+    if (slots_ == nullptr || !has_slot_) return;
     holds_slot = false;
     slots_->Give();
   }
+  // True if the run may begin.
+  bool may_run() const { return has_slot_; }
   SlotHold(const SlotHold&) = delete;
   SlotHold& operator=(const SlotHold&) = delete;
 
  private:
   BatchSlots* const slots_;
+  bool has_slot_ = true;
 };
+
+Status NoSlot() {
+  return {Code::kDeadlineExceeded,
+          "the request's deadline passed while as many batches ran as may (num_batch_threads)"};
+}
 
 }  // namespace
 
-void BatchSlots::Take() {
+bool BatchSlots::Take(int64_t until_ns) {
   std::unique_lock<std::mutex> lock(mutex_);
-  freed_.wait(lock, [this] { return free_count_ > 0; });
+  const auto is_free = [this] { return free_count_ > 0; };
+  if (until_ns == tensor::RunContext::kNoDeadline) {
+    freed_.wait(lock, is_free);
+  } else {
+    // The clock of base::MonotonicNs.
+    const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(until_ns)};
+    if (!freed_.wait_until(lock, until, is_free)) return false;
+  }
   free_count_ -= 1;
+  return true;
 }
 
 void BatchSlots::Give() {
@@ -71,7 +93,8 @@ struct BatchingServable::State {
         key(its_key),
         waiting_limit(its_key, settings.waiting_requests_max),
         cost(settings.rows_max, settings.run_ns_max),
-        statistics(settings.allowed_rows) {}
+        statistics(settings.allowed_rows),
+        pads_inputs(settings.pads_inputs) {}
   ~State() {
     if (is_on) BatchingCount().fetch_sub(1);
   }
@@ -81,7 +104,13 @@ struct BatchingServable::State {
   void Switch(bool on, std::string reason) {
     const std::lock_guard<std::mutex> lock(mutex);
     refusal = std::move(reason);
+    is_refused = !on;
     if (is_on.exchange(on) != on) BatchingCount().fetch_add(on ? 1 : -1);
+  }
+  void RefusePadding(const std::string& reason) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    pads_inputs = false;
+    padding_refusal = "its inputs are not padded: " + reason;
   }
 
   const std::string name;
@@ -90,9 +119,12 @@ struct BatchingServable::State {
   BatchCost cost;
   BatchStatistics statistics;
   std::atomic<bool> is_on{false};
+  std::atomic<bool> is_refused{false};
+  std::atomic<bool> pads_inputs;
   std::atomic<int64_t> unchecked_count{0};  // batches that are to be checked
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex
+  std::string padding_refusal;                                  // guarded by mutex
 };
 
 // One request's run. Lives on the stack of its run.
@@ -137,7 +169,7 @@ class OpenBatch {
     if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
     const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
     if (!(layout == layout_)) {
-      if (!servable_.settings_.pads_inputs || !layout_.IsPaddable(layout)) return false;
+      if (!state_.pads_inputs || !layout_.IsPaddable(layout)) return false;
       layout_.Widen(layout);
     }
     member->joined_ns = now_ns;
@@ -152,6 +184,11 @@ class OpenBatch {
   // Runs one member's rows as a run of its own.
   Status RunAlone(Member* member) const {
     return RunOn(member->run, member->inputs, member->rows, &member->results);
+  }
+  // Turns batching off, because an output of `rows` rows has another number of rows.
+  void RefuseRowsOf(int64_t rows) const {
+    state_.Switch(false, "an output of a batch of " + std::to_string(rows) +
+                             " rows has another number of rows");
   }
   // Runs the work on `inputs`, without a batch.
   Status RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
@@ -168,13 +205,14 @@ class OpenBatch {
   int64_t RowsMax(bool is_thread_free) const {
     const int64_t worth = state_.cost.joined_rows_max(is_thread_free);
     if (is_thread_free) return worth;
-    return std::max(worth, std::min(2 * members_.front()->rows, state_.cost.run_rows_max()));
+    const int64_t run_rows_max = servable_.RunRowsMax(state_);
+    return std::min(std::max(worth, 2 * members_.front()->rows), run_rows_max);
   }
   void LeaveOutUnwanted(int64_t now_ns);
   Status RunJoined();
   void Divide(const std::vector<TensorList>& results);
   bool AgreesWithSingleRuns();
-  int64_t PaddedRows() const;
+  int64_t LastDeadlineNs() const;
 
   const BatchingServable& servable_;
   State& state_;
@@ -190,7 +228,8 @@ Status OpenBatch::RunOn(const tensor::RunContext& run, const TensorList& inputs,
                         std::vector<TensorList>* results) const {
   const Servable& inner = *servable_.inner_;
   // For the pieces of a large request; a batch has its slot.
-  const SlotHold slot(servable_.settings_.slots.get());
+  const SlotHold slot(servable_.settings_.slots.get(), run.deadline_ns);
+  if (!slot.may_run()) return NoSlot();
   const int64_t begin_ns = base::MonotonicNs();
   Status ran;
   if (outputs_ != nullptr) {
@@ -222,29 +261,34 @@ void OpenBatch::LeaveOutUnwanted(int64_t now_ns) {
   members_.erase(end, members_.end());
 }
 
-int64_t OpenBatch::PaddedRows() const {
-  const std::vector<int64_t>& allowed = servable_.settings_.allowed_rows;
-  const auto next = std::lower_bound(allowed.begin(), allowed.end(), rows_);
-  return next == allowed.end() ? rows_ : *next;
+int64_t OpenBatch::LastDeadlineNs() const {
+  int64_t last_ns = INT64_MIN;
+  for (const Member* member : members_) last_ns = std::max(last_ns, member->run.deadline_ns);
+  return last_ns;
 }
 
 void OpenBatch::Run() {
-  const SlotHold slot(servable_.settings_.slots.get());
+  const SlotHold slot(servable_.settings_.slots.get(), LastDeadlineNs());
   const int64_t begin_ns = base::MonotonicNs();
   has_run_ = true;
   LeaveOutUnwanted(begin_ns);
+  if (!slot.may_run()) {
+    for (Member* member : members_) member->status = NoSlot();
+    return;
+  }
   if (members_.empty()) return;
   BatchRun run;
   for (const Member* member : members_) {
     run.Add(member->rows, begin_ns - member->joined_ns);
     member->Enter(metrics::Phase::kRun, begin_ns);
   }
-  const int64_t padded_rows = PaddedRows();
+  const int64_t padded_rows = servable_.PaddedRows(rows_);
   if (members_.size() == 1 && padded_rows == rows_) {
     members_.front()->status = RunAlone(members_.front());
-  } else if (!RunJoined().ok()) {
-    // One request may have failed the others: each gets its own result.
-    state_.statistics.RecordFailedBatch();
+  } else if (const Status joined = RunJoined(); !joined.ok()) {
+    // One request may have failed the others: each gets its own result. Signatures that do not run
+    // together at all have not failed.
+    if (joined.code() != Code::kUnimplemented) state_.statistics.RecordFailedBatch();
     for (Member* member : members_) member->status = RunAlone(member);
   }
   const int64_t end_ns = base::MonotonicNs();
@@ -256,19 +300,16 @@ Status OpenBatch::RunJoined() {
   std::vector<tensor::RowRange> parts;
   tensor::RunContext run = members_.front()->run;
   run.is_cancelled = nullptr;
-  for (const Member* member : members_) {
-    parts.push_back({&member->inputs, 0, member->rows});
-    run.deadline_ns = std::max(run.deadline_ns, member->run.deadline_ns);
-  }
-  const int64_t padded_rows = PaddedRows();
+  run.deadline_ns = LastDeadlineNs();
+  for (const Member* member : members_) parts.push_back({&member->inputs, 0, member->rows});
+  const int64_t padded_rows = servable_.PaddedRows(rows_);
   if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
   TensorList joined;
   MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, layout_, padded_rows, &joined));
   std::vector<TensorList> results;
   MILLPOND_RETURN_IF_ERROR(RunOn(run, joined, padded_rows, &results));
   if (!HaveRows(results, padded_rows)) {
-    state_.Switch(false, "an output of a batch of " + std::to_string(padded_rows) +
-                             " rows has another number of rows");
+    RefuseRowsOf(padded_rows);
     return base::Internal("the outputs of a batch do not have its rows");
   }
   Divide(results);
@@ -290,9 +331,12 @@ void OpenBatch::Divide(const std::vector<TensorList>& results) {
   }
 }
 
+// Compares a few requests, because all of the batch wait meanwhile.
 bool OpenBatch::AgreesWithSingleRuns() {
   state_.unchecked_count.fetch_sub(1);
-  for (Member* member : members_) {
+  const size_t step = (members_.size() + kComparedMax - 1) / kComparedMax;
+  for (size_t at = 0; at < members_.size(); at += step) {
+    Member* const member = members_[at];
     std::vector<TensorList> alone;
     const Status ran = RunOn(member->run, member->inputs, member->rows, &alone);
     // A request that ended meanwhile shows nothing about the model.
@@ -320,11 +364,29 @@ BatchingServable::BatchingServable(std::unique_ptr<Servable> inner, BatchSetting
 
 BatchingServable::~BatchingServable() = default;
 
-BatchingServable::State* BatchingServable::FindOn(const tensor::Signature& signature) const {
+BatchingServable::State* BatchingServable::Find(const tensor::Signature& signature) const {
   const auto found = std::find_if(states_.begin(), states_.end(),
                                   [&](const auto& state) { return state->name == signature.name; });
-  if (found == states_.end() || !(*found)->is_on.load(std::memory_order_relaxed)) return nullptr;
-  return found->get();
+  return found == states_.end() ? nullptr : found->get();
+}
+
+BatchingServable::State* BatchingServable::FindOn(const tensor::Signature& signature) const {
+  State* const state = Find(signature);
+  return state != nullptr && state->is_on.load(std::memory_order_relaxed) ? state : nullptr;
+}
+
+int64_t BatchingServable::PaddedRows(int64_t rows) const {
+  const std::vector<int64_t>& allowed = settings_.allowed_rows;
+  const auto next = std::lower_bound(allowed.begin(), allowed.end(), rows);
+  return next == allowed.end() ? rows : *next;
+}
+
+int64_t BatchingServable::RunRowsMax(const State& state) const {
+  const int64_t rows_max = state.cost.run_rows_max();
+  const std::vector<int64_t>& allowed = settings_.allowed_rows;
+  if (allowed.empty()) return rows_max;
+  const auto above = std::upper_bound(allowed.begin(), allowed.end(), rows_max);
+  return above == allowed.begin() ? allowed.front() : *std::prev(above);
 }
 
 Status BatchingServable::Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
@@ -344,7 +406,7 @@ std::optional<Status> BatchingServable::RunTogether(
     const std::vector<const tensor::Signature*>& signatures, const tensor::RunContext& run,
     const TensorList& inputs, std::vector<TensorList>* results) const {
   const bool is_batched =
-      BatchScope::Current() != nullptr &&
+      BatchScope::Current() != nullptr && !joint_state_->is_refused &&
       std::all_of(signatures.begin(), signatures.end(),
                   [this](const tensor::Signature* each) { return FindOn(*each) != nullptr; });
   if (!is_batched) return inner_->RunTogether(signatures, run, inputs, results);
@@ -373,7 +435,7 @@ Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
     // Its requests do not wait for a run that is not theirs.
     if (!batch->has_run()) batch->Run();
   }
-  const int64_t piece_rows = own->state().cost.run_rows_max();
+  const int64_t piece_rows = RunRowsMax(own->state());
   if (!rows) {
     member->Enter(metrics::Phase::kRun, base::MonotonicNs());
     return own->RunAlone(member);
@@ -381,7 +443,10 @@ Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
   if (member->rows > piece_rows && settings_.splits) return RunInPieces(*own, member, piece_rows);
   own->Begin(member, now_ns);
   OpenBatch* const outer = std::exchange(scope->batch_, own);
-  Fetch(scope, own, *member);
+  // The replies of the outer batches wait for this run, and should not wait for many.
+  scope->begun_count_ += 1;
+  if (scope->begun_count_ <= BatchScope::kFetchingMax) Fetch(scope, own, *member);
+  scope->begun_count_ -= 1;
   if (!own->has_run()) own->Run();
   scope->batch_ = outer;
   return std::move(member->status);
@@ -413,14 +478,18 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     const int64_t begin_ns = base::MonotonicNs();
     member->Enter(metrics::Phase::kRun, begin_ns);
     TensorList inputs;
+    const int64_t padded_rows = PaddedRows(count);
     MILLPOND_RETURN_IF_ERROR(
-        tensor::JoinRows({{&member->inputs, first, count}}, layout, count, &inputs));
-    MILLPOND_RETURN_IF_ERROR(work.RunOn(member->run, inputs, count, &pieces.emplace_back()));
-    if (!HaveRows(pieces.back(), count)) return work.RunAlone(member);
+        tensor::JoinRows({{&member->inputs, first, count}}, layout, padded_rows, &inputs));
+    MILLPOND_RETURN_IF_ERROR(work.RunOn(member->run, inputs, padded_rows, &pieces.emplace_back()));
+    if (!HaveRows(pieces.back(), padded_rows)) {
+      work.RefuseRowsOf(padded_rows);
+      return work.RunAlone(member);
+    }
     const int64_t end_ns = base::MonotonicNs();
     BatchRun run;
     if (first == 0) run.Add(member->rows, begin_ns - member->joined_ns);
-    work.state().statistics.RecordRun(run, count, 0, end_ns - begin_ns);
+    work.state().statistics.RecordRun(run, count, padded_rows - count, end_ns - begin_ns);
     member->Enter(metrics::Phase::kBatch, end_ns);
     if (first + count >= member->rows || std::exchange(scope->is_giving_turns_, true)) continue;
     while (base::MonotonicNs() - end_ns < end_ns - begin_ns &&
@@ -431,8 +500,9 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
   member->results.resize(pieces.front().size());
   for (size_t i = 0; i < member->results.size(); ++i) {
     std::vector<tensor::RowRange> parts;
-    for (const auto& piece : pieces) {
-      parts.push_back({&piece[i], 0, *tensor::CountRows(piece[i])});
+    for (size_t piece = 0; piece < pieces.size(); ++piece) {
+      const int64_t first = static_cast<int64_t>(piece) * piece_rows;
+      parts.push_back({&pieces[piece][i], 0, std::min(piece_rows, member->rows - first)});
     }
     MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, tensor::LayoutOf(pieces.front()[i]),
                                               member->rows, &member->results[i]));
@@ -442,37 +512,40 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
 
 void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t rows,
                                  int64_t run_ns) const {
-  for (const auto& state : states_) {
-    if (state->name == signature.name) state->cost.Record(rows, run_ns);
-  }
+  if (State* const state = Find(signature)) state->cost.Record(rows, run_ns);
 }
 
 void BatchingServable::TurnOn(const tensor::Signature& signature, int64_t checked_count) const {
-  for (const auto& state : states_) {
-    if (state->name != signature.name) continue;
-    state->unchecked_count = checked_count;
-    state->Switch(true, "");
-  }
+  State* const state = Find(signature);
+  if (state == nullptr) return;
+  state->unchecked_count = checked_count;
+  if (!joint_state_->is_refused) joint_state_->unchecked_count = checked_count;
+  state->Switch(true, "");
 }
 
 void BatchingServable::Refuse(const tensor::Signature& signature, std::string reason) const {
-  for (const auto& state : states_) {
-    if (state->name == signature.name) state->Switch(false, std::move(reason));
-  }
+  if (State* const state = Find(signature)) state->Switch(false, std::move(reason));
+}
+
+void BatchingServable::RefusePadding(const tensor::Signature& signature,
+                                     const std::string& reason) const {
+  if (State* const state = Find(signature)) state->RefusePadding(reason);
 }
 
 std::vector<SignatureBatching> BatchingServable::Batching() const {
   std::vector<SignatureBatching> all;
   for (const auto& state : states_) {
     const std::lock_guard<std::mutex> lock(state->mutex);
-    all.push_back({state->name, state->is_on, state->refusal,
-                   state->cost.joined_rows_max(/*is_thread_free=*/false),
-                   state->statistics.Figures()});
+    all.push_back(
+        {state->name, state->is_on, state->is_on ? state->padding_refusal : state->refusal,
+         state->cost.joined_rows_max(/*is_thread_free=*/false), state->statistics.Figures()});
   }
   const BatchFigures joint = joint_state_->statistics.Figures();
   if (joint.run_count > 0) {
-    all.push_back(
-        {"", true, "", joint_state_->cost.joined_rows_max(/*is_thread_free=*/false), joint});
+    const std::lock_guard<std::mutex> lock(joint_state_->mutex);
+    const bool is_on = !joint_state_->is_refused;
+    all.push_back({"", is_on, is_on ? "" : joint_state_->refusal,
+                   joint_state_->cost.joined_rows_max(/*is_thread_free=*/false), joint});
   }
   return all;
 }

@@ -21,8 +21,9 @@ class BatchSlots {
  public:
   explicit BatchSlots(int64_t count) : free_count_(count) {}
 
-  // Waits for a free slot. A thread that runs a batch already needs no second slot.
-  void Take();
+  // Waits for a free slot until `until_ns`, as of base::MonotonicNs. Returns false if there is none
+  // by then. A thread that runs a batch already needs no second slot.
+  bool Take(int64_t until_ns);
   void Give();
 
  private:
@@ -52,7 +53,8 @@ struct BatchSettings {
 struct SignatureBatching {
   std::string signature;
   bool is_on = false;
-  std::string refusal;          // why it is off; "" if it is on
+  // The reason why it is off, or on and without padding that the settings ask for; otherwise "".
+  std::string refusal;
   int64_t joined_rows_max = 0;  // BatchCost, while all threads are busy
   BatchFigures figures;
 };
@@ -103,6 +105,8 @@ class BatchingServable final : public Servable {
   void TurnOn(const tensor::Signature& signature, int64_t checked_count) const;
   // Does not batch the requests of a signature, because of `reason`.
   void Refuse(const tensor::Signature& signature, std::string reason) const;
+  // Does not pad the inputs of a signature: inputs of other sizes run in other batches.
+  void RefusePadding(const tensor::Signature& signature, const std::string& reason) const;
   std::vector<SignatureBatching> Batching() const;
 
  private:
@@ -110,7 +114,12 @@ class BatchingServable final : public Servable {
   struct State;
   struct Member;
 
+  State* Find(const tensor::Signature& signature) const;
   State* FindOn(const tensor::Signature& signature) const;
+  // Returns the rows of a run of `rows` rows, with its padding.
+  int64_t PaddedRows(int64_t rows) const;
+  // Returns the most rows of a run, padding included.
+  int64_t RunRowsMax(const State& state) const;
   // Runs `member` in a batch of this thread, or alone if it cannot be batched now.
   base::Status RunMember(OpenBatch* own, Member* member) const;
   void Fetch(BatchScope* scope, OpenBatch* batch, const Member& member) const;

@@ -383,7 +383,7 @@ class SavedModelLoader:
         servable.prove_batching()
         self._settings.batch_records.add(self._id, servable)
         for state in servable.batching():
-            if not state.is_on:
+            if state.refusal:
                 _log.warning(
                     "batching_refused",
                     model=self._id.name,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -132,6 +133,47 @@ TEST_F(BatchProofTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
     return y;
   });
   ExpectRefusal("a row gives another result in a batch of 128 rows than alone");
+}
+
+// Models of x: float32[?,?] -> y: float32[?], a number for each row.
+class BatchProofOfPaddingTest : public BatchProofTest {
+ protected:
+  using RowModel = std::function<float(const Floats& row)>;
+
+  SignatureBatching Prove(const RowModel& model) {
+    settings_.pads_inputs = true;
+    Make({testing::Spec("x", dtype::kFloat, {-1, -1})}, {testing::Spec("y", dtype::kFloat, {-1})},
+         [model](const FakeRun& run) -> Status {
+           const OpaqueTensor& x = run.inputs.storage().tensors[0];
+           const Floats values = NumbersOf<float>(x);
+           const auto width = static_cast<size_t>(x.dims[1]);
+           Floats y;
+           for (size_t at = 0; at + width <= values.size(); at += width) {
+             const auto begin = values.begin() + static_cast<std::ptrdiff_t>(at);
+             y.push_back(model({begin, begin + static_cast<std::ptrdiff_t>(width)}));
+           }
+           run.result->Reset(1);
+           run.result->storage().tensors[0] =
+               NumberTensor(dtype::kFloat, {static_cast<int64_t>(y.size())}, y);
+           return {};
+         });
+    return Conclude();
+  }
+  static float Sum(const Floats& row) { return std::accumulate(row.begin(), row.end(), 1.0F); }
+};
+
+TEST_F(BatchProofOfPaddingTest, ModelThatIgnoresZerosIsPadded) {
+  const SignatureBatching batching = Prove(Sum);
+  EXPECT_TRUE(batching.is_on);
+  EXPECT_EQ(batching.refusal, "");
+}
+
+TEST_F(BatchProofOfPaddingTest, ModelThatAveragesIsBatchedWithoutPadding) {
+  const SignatureBatching batching =
+      Prove([](const Floats& row) { return Sum(row) / static_cast<float>(row.size()); });
+  EXPECT_TRUE(batching.is_on);
+  EXPECT_EQ(batching.refusal,
+            "its inputs are not padded: a row gives another result with padded inputs than alone");
 }
 
 TEST_F(BatchProofTest, OutputWithoutTheRowsIsRefused) {

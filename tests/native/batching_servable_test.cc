@@ -268,6 +268,22 @@ TEST_F(BatchingServableTest, OtherShapesRunInABatchOfTheirOwn) {
   ExpectOwnRows(b);
 }
 
+// Each request differs from the one before it. The first reply must not wait for all.
+TEST_F(BatchingServableTest, FirstReplyWaitsForFewRequestsThatDoNotFit) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 20; ++i) {
+    requests.push_back(i % 2 == 0 ? RequestOf({1}) : RequestOf({2, 3}, 2));
+  }
+  const BatchScope scope(&waiting_);
+  for (Request& request : requests) Queue(&request);
+  ASSERT_TRUE(waiting_.AnswerNext());
+  EXPECT_EQ(requests[0].answer_count, 1);
+  EXPECT_LE(inner_->run_rows().size(), BatchScope::kFetchingMax + 1);
+  while (waiting_.AnswerNext()) {
+  }
+  for (const Request& request : requests) ExpectOwnRows(request);
+}
+
 TEST_F(BatchingServableTest, OtherSignaturesAreNotFetched) {
   Request a = RequestOf({1});
   Request b = RequestOf({2});
@@ -356,6 +372,18 @@ TEST_F(BatchingServableTest, LargeRequestRunsInPiecesAndGetsAllItsRows) {
   EXPECT_EQ(inner_->run_rows(), (Values{4, 4, 2}));
   ExpectOwnRows(large);
   EXPECT_EQ(Batching().figures.split_request_count, 1);
+}
+
+TEST_F(BatchingServableTest, PiecesOfALargeRequestHaveAllowedSizes) {
+  BatchSettings settings;
+  settings.rows_max = 8;
+  settings.allowed_rows = {2, 8};
+  Make(settings);
+  Request large = RequestOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{8, 8}));
+  ExpectOwnRows(large);
+  EXPECT_EQ(Batching().figures.padding_row_count, 5);
 }
 
 TEST_F(BatchingServableTest, LargeRequestRunsWholeIfSettingsSaySo) {
@@ -676,6 +704,24 @@ TEST_F(BatchSlotsTest, NoMoreBatchesRunThanThereAreSlots) {
 TEST_F(BatchSlotsTest, PiecesOfLargeRequestsTakeSlotsToo) {
   AnswerOnThreads({1, 2, 3, 4, 5, 6});
   EXPECT_EQ(most_count_, 1);
+}
+
+TEST_F(BatchSlotsTest, WaitForASlotEndsAtTheLastDeadline) {
+  ASSERT_TRUE(settings_.slots->Take(tensor::RunContext::kNoDeadline));
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  a.context.deadline_ns = base::MonotonicNs();
+  b.context.deadline_ns = a.context.deadline_ns + 20'000'000;
+  AnswerAll({&a, &b});
+  for (const Request* request : {&a, &b}) {
+    EXPECT_EQ(request->status.code(), base::Code::kDeadlineExceeded);
+  }
+  EXPECT_GE(base::MonotonicNs(), b.context.deadline_ns);
+  EXPECT_TRUE(inner_->run_rows().empty());
+  settings_.slots->Give();
+  Request c = RequestOf({3});
+  AnswerAll({&c});
+  ExpectOwnRows(c);
 }
 
 // A thread that waited for its own slot would hang.

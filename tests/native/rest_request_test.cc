@@ -4,6 +4,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace millpond::rest {
 namespace {
@@ -39,6 +41,14 @@ TEST(BatchKeyOfRestRequest, ABodyThatEndsWithinTheNameMeansTheDefault) {
         "{\"signature_name\" 7", "{\"signature_name\": 7"}) {
     EXPECT_EQ(KeyOf(body), servable::BatchKeyOf("m", "")) << body;
   }
+}
+
+TEST(BatchKeyOfRestRequest, ACompressedBodyHasNoKey) {
+  RestRequest request;
+  request.model.name = "m";
+  std::vector<std::pair<std::string, std::string>> fields = {{"content-encoding", "gzip"}};
+  request.headers = RequestHeaders(std::move(fields));
+  EXPECT_EQ(BatchKeyOf(request), servable::kNoBatchKey);
 }
 
 TEST(BatchKeyOfRestRequest, AnInferRequestHasNoSignatureInItsBody) {
