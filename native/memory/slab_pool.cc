@@ -267,16 +267,19 @@ std::optional<SlabStep> SlabPool::ChoosePreFault() {
   return {};
 }
 
-// Makes a spare of the size of a version if so much is missing, because it can be used as it is.
+// Makes a spare of the size of a version if so much is missing, because it can be used as it is. If
+// only small versions are of that size, makes one spare of all that is missing: not many tiny ones.
 std::optional<SlabStep> SlabPool::ChooseReservation() {
   const size_t bytes = std::min(permitted_bytes_, MissingBytes());
   if (bytes == 0) return {};
   size_t goal_bytes = bytes;
   size_t reserved_bytes = bytes;
+  const size_t smallest_bytes = bytes / static_cast<size_t>(options_.spare_slab_count);
   for (const Expectation* expectation : LargestExpectations()) {
-    if (expectation->SpareBytes() > bytes) continue;
-    goal_bytes = expectation->SpareBytes();
-    reserved_bytes = std::max(goal_bytes, expectation->need.slab_bytes);
+    const size_t spare_bytes = expectation->SpareBytes();
+    if (spare_bytes == 0 || spare_bytes > bytes || spare_bytes < smallest_bytes) continue;
+    goal_bytes = spare_bytes;
+    reserved_bytes = std::max(spare_bytes, expectation->need.slab_bytes);
     break;
   }
   permitted_bytes_ -= goal_bytes;

@@ -53,8 +53,9 @@
 //
 // Owed memory. From Take until the outgoing version gives its slab back, its owner has more slabs
 // in use than the versions that it serves at rest. That slab is owed, and counts as spare memory:
-// the keeper makes none in its place. A version that waits as a canary, or is kept for a rollback,
-// makes its owner's slab owed until that is decided: the owner counts as one of the N that load.
+// the keeper makes no spare memory in its place. A version that waits as a canary, or is kept for a
+// rollback, makes its owner's slab owed until that is decided: the owner counts as one of the N
+// that load.
 //
 // Missing memory. The spares are short of the target after an owner's first load or a version that
 // has grown, and after a leak. The keeper fills them up only to the extent that Refill permits: the
@@ -146,8 +147,8 @@ class SlabPool {
                                              size_t wanted_bytes);
 
   // Takes back a slab without live blocks as a spare. Unseals it if it was sealed, and unmaps it if
-  // it cannot be unsealed. Costs a mincore of the slab. Memory that
-  // the version left untouched below its last page counts as resident.
+  // it cannot be unsealed. Costs a mincore of the slab. Memory that the version left untouched
+  // below its last page counts as resident.
   void GiveBack(std::unique_ptr<Slab> slab);
 
   // Takes over a slab in which blocks have leaked. It stays mapped until the process ends, and is

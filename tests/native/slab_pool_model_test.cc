@@ -24,8 +24,13 @@ constexpr size_t kMiB = size_t{1} << 20;
 // So much that one slab that is not unmapped shows in the addresses of the process.
 constexpr size_t kHeadroomBytes = 1024 * kMiB;
 constexpr int kOwnerCount = 5;
+constexpr int kUnevenOwnerCount = 3;
 constexpr int kActionCount = 120;
 constexpr int kSequenceCount = 16;
+// Many spares of a few bytes would each cost a slab. These sequences leave 8 at most.
+constexpr int kSpareCountMax = 2 * kOwnerCount;
+// The keeper is done after far fewer steps, even if it makes and returns the memory of all owners.
+constexpr int kStepCountMax = 10'000;
 
 size_t MappedBytes() {
   size_t page_count = 0;
@@ -47,14 +52,20 @@ struct Owner {
 
 class PoolModel {
  public:
-  PoolModel(int spare_count, uint32_t seed) : spare_count_(spare_count), rng_(seed) {
+  // If `is_uneven`, the first owner's versions are large and of any size, and those of the others
+  // are tiny or have no parameters.
+  PoolModel(int spare_count, bool is_uneven, uint32_t seed)
+      : spare_count_(spare_count),
+        is_uneven_(is_uneven),
+        rng_(seed),
+        owners_(is_uneven ? kUnevenOwnerCount : kOwnerCount) {
     SlabPoolOptions options;
     options.spare_slab_count = spare_count;
     pool_ = std::make_unique<SlabPool>(options);
   }
 
   void TakeAction() {
-    Owner& owner = owners_[Random(kOwnerCount)];
+    Owner& owner = owners_[Random(static_cast<int>(owners_.size()))];
     const std::string name = std::to_string(&owner - owners_.data());
     SCOPED_TRACE("owner " + name);
     switch (Random(9)) {
@@ -81,7 +92,7 @@ class PoolModel {
       EndSwap(std::to_string(i), &owners_[i]);
       Remove(std::to_string(i), &owners_[i]);
     }
-    RunKeeper(INT32_MAX);
+    RunKeeperUntilDone();
     const SlabPoolStatistics statistics = pool_->Statistics();
     EXPECT_EQ(statistics.in_use_count, 0);
     EXPECT_EQ(statistics.spare_count, 0);
@@ -95,6 +106,10 @@ class PoolModel {
     // Most versions have the size of one of a few classes, from 2 to 64 MiB.
     return (size_t{2} << Random(6)) * kMiB + (Random(4) == 0 ? 2 * kMiB : 0);
   }
+  size_t RandomSize(const Owner& owner) {
+    if (!is_uneven_) return RandomSize();
+    return &owner == &owners_[0] ? (32 + 2 * Random(48)) * kMiB : 2 * Random(2) * kMiB;
+  }
   int ComingCount() const {
     return static_cast<int>(std::count_if(owners_.begin(), owners_.end(), [](const Owner& owner) {
       return owner.coming.slab != nullptr;
@@ -105,13 +120,18 @@ class PoolModel {
     }
   }
 
+  void RunKeeperUntilDone() {
+    RunKeeper(kStepCountMax);
+    EXPECT_FALSE(pool_->KeepStep()) << "the keeper finds no end";
+  }
+
   // The promise: the version finds its memory, if the pool was at rest once since anything was
   // missing, and at most spare_count owners are in a swap.
   void BeginLoad(const std::string& name, Owner* owner) {
     if (owner->coming.slab != nullptr) return;
     const bool is_first = owner->serving.slab == nullptr;
     const size_t last_bytes = is_first ? 0 : owner->serving.bytes;
-    const size_t bytes = last_bytes > 0 && Random(8) > 0 ? last_bytes : RandomSize();
+    const size_t bytes = last_bytes > 0 && Random(8) > 0 ? last_bytes : RandomSize(*owner);
     Version version{std::move(pool_->Take(name, bytes + kHeadroomBytes, bytes).value()), bytes};
     EXPECT_GE(version.slab->reserved_bytes(), bytes + kHeadroomBytes);
     EXPECT_LE(version.slab->ResidentBytes(), bytes) << "more than the version needs";
@@ -167,7 +187,7 @@ class PoolModel {
   // Ends all swaps, and waits for the keeper. The pool then has its target, and little more.
   void Rest() {
     for (size_t i = 0; i < owners_.size(); ++i) EndSwap(std::to_string(i), &owners_[i]);
-    RunKeeper(INT32_MAX);
+    RunKeeperUntilDone();
     std::vector<size_t> needs;
     for (const Owner& owner : owners_) {
       needs.push_back(owner.expected_bytes);
@@ -181,13 +201,15 @@ class PoolModel {
     EXPECT_GE(statistics.spare_resident_bytes, target_bytes);
     EXPECT_LE(statistics.spare_resident_bytes, target_bytes + SpareSlackOf(target_bytes));
     EXPECT_EQ(statistics.surplus_resident_bytes, 0);
+    EXPECT_LE(statistics.spare_count, kSpareCountMax);
     is_complete_ = true;
   }
 
   const int spare_count_;
+  const bool is_uneven_;
   std::mt19937 rng_;
   std::unique_ptr<SlabPool> pool_;
-  std::vector<Owner> owners_{kOwnerCount};
+  std::vector<Owner> owners_;
   int64_t leaked_count_ = 0;
   bool is_complete_ = false;  // The spares have, or are owed, their target.
 };
@@ -197,7 +219,8 @@ TEST(SlabPoolModel, KeepsItsPromisesOverRandomSequences) {
   int64_t leaked_count = 0;
   for (int sequence = 0; sequence < kSequenceCount; ++sequence) {
     SCOPED_TRACE("sequence " + std::to_string(sequence));
-    PoolModel model(/*spare_count=*/sequence % 4, static_cast<uint32_t>(sequence));
+    PoolModel model(/*spare_count=*/sequence % 4, /*is_uneven=*/sequence / 4 % 2 == 1,
+                    static_cast<uint32_t>(sequence));
     for (int action = 0; action < kActionCount && !::testing::Test::HasFailure(); ++action) {
       SCOPED_TRACE("action " + std::to_string(action));
       model.TakeAction();

@@ -171,6 +171,37 @@ TEST_F(SlabPoolTest, VersionThatHasGrownTakesWhatThereIs) {
   EXPECT_EQ(Statistics().spare_resident_bytes, 14 * kMiB);
 }
 
+TEST(SlabPool, GrowthOfALargeVersionBesideASmallOneIsOneSpare) {
+  SlabPool pool(ShortPause(/*spare_slab_count=*/2));
+  pool.Expect("small", NeedOf(2 * kMiB));
+  pool.Expect("large", NeedOf(100 * kMiB));
+  pool.Refill(SIZE_MAX);
+  KeepUntilDone(&pool);
+  ASSERT_EQ(pool.Statistics().spare_count, 2);
+  pool.Expect("large", NeedOf(150 * kMiB));
+  pool.Refill(SIZE_MAX);
+  KeepUntilDone(&pool);
+  EXPECT_EQ(pool.Statistics().spare_count, 3);
+  EXPECT_EQ(pool.Statistics().spare_resident_bytes, 152 * kMiB);
+}
+
+TEST(SlabPool, VersionWithoutParametersIsNoWork) {
+  SlabPool pool(ShortPause(/*spare_slab_count=*/2));
+  pool.Expect("empty", NeedOf(0));
+  pool.Refill(SIZE_MAX);
+  EXPECT_FALSE(pool.KeepStep());
+  pool.Expect("large", NeedOf(8 * kMiB));
+  pool.Refill(SIZE_MAX);
+  KeepUntilDone(&pool);
+  pool.Expect("large", NeedOf(12 * kMiB));
+  pool.Refill(SIZE_MAX);
+  for (int step = 0; step < 3; ++step) {  // One reserves the slab, two pre-fault it.
+    EXPECT_TRUE(pool.KeepStep());
+  }
+  EXPECT_FALSE(pool.KeepStep());
+  EXPECT_EQ(pool.Statistics().spare_resident_bytes, 12 * kMiB);
+}
+
 TEST_F(SlabPoolTest, MemoryOfAShrunkVersionIsReturnedBeyondTheSlack) {
   auto first = Load("a", 64 * kMiB);
   auto second = Take("a", 60 * kMiB);
