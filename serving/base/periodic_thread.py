@@ -159,10 +159,13 @@ class Watch(Generic[Key, Item]):
             if is_idle:
                 self._changed.notify_all()
 
-    def remove(self, key: Key) -> None:
-        """Stops watching `key`, if it was watched. Any thread; allowed within `look`."""
+    def remove(self, key: Key) -> Item | None:
+        """Stops watching `key`. Returns its item, or None if it was not watched.
+
+        Any thread; allowed within `look`.
+        """
         with self._changed:
-            self._watched.pop(key, None)
+            return self._watched.pop(key, None)
 
     def look_now(self) -> None:
         """Looks once, on the calling thread."""

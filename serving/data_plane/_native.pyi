@@ -565,8 +565,10 @@ class Servable:
         """Batches the signatures whose rows give in a batch what they give alone, from now on.
 
         Compares some rows of the requests that `answer` and `predict` have answered until now, or
-        made-up rows, and runs batches of up to 256 rows. It also warms up such batches. Call it
-        once, after the warm-up and before the version is published. Does nothing without batching.
+        made-up rows. Runs batches of 2, 4, 8 … up to 1,024 rows, or of all allowed sizes, as long
+        as their runs take no more than half the settings' `run_seconds_max`. It also warms up such
+        batches. Call it once, after the warm-up and before the version is published. Does nothing
+        without batching.
         """
 
     def batching(self) -> list[SignatureBatching]:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from serving.base.clock import Clock, seconds_since
+from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.base.errors import Cancelled, FailedPrecondition, NotFound, from_status
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
@@ -22,6 +22,7 @@ from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
 from serving.loading.arenas import Arenas, report_remains
 from serving.loading.batch_records import BatchRecords
+from serving.loading.batch_refusals import BatchRefusals
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
@@ -109,6 +110,7 @@ class LoadSettings:
     # not share runs. Raises InvalidConfig if the version's own file is wrong.
     batching: Callable[[Path], object | None] = lambda directory: None
     batch_records: BatchRecords = field(default_factory=BatchRecords)
+    batch_refusals: BatchRefusals = field(default_factory=lambda: BatchRefusals(SystemClock()))
     # Registers ops that a graph lacks, with a function that loads a library. Returns True if a second
     # read of the graph may find them.
     add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
@@ -382,15 +384,7 @@ class SavedModelLoader:
     def _prove_batching(self, servable: Servable) -> None:
         servable.prove_batching()
         self._settings.batch_records.add(self._id, servable)
-        for state in servable.batching():
-            if state.refusal:
-                _log.warning(
-                    "batching_refused",
-                    model=self._id.name,
-                    version=self._id.version,
-                    signature=state.signature,
-                    reason=state.refusal,
-                )
+        self._settings.batch_refusals.add(self._id, servable)
 
     def _replay_records(
         self,

@@ -17,6 +17,7 @@ from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
+from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.loader import LoadSettings, statuses_as_errors
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
@@ -51,6 +52,7 @@ def load_settings(
     incumbent: Callable[[ServableId], Servable | None],
     request_statistics: RequestStatistics,
     batch_records: BatchRecords,
+    batch_refusals: BatchRefusals,
 ) -> LoadSettings:
     """Returns the settings that all models share."""
     replay = partial(
@@ -70,6 +72,7 @@ def load_settings(
         load_seconds_target=foundation.config.load_seconds_target,
         request_statistics=request_statistics,
         batch_records=batch_records,
+        batch_refusals=batch_refusals,
         add_ops=InstalledOps(installed_op_libraries).load,
     )
 

@@ -23,6 +23,7 @@ from serving.http.health_routes import health_routes
 from serving.http.server import HttpServer
 from serving.kserve.inference_service import InferenceService
 from serving.loading.batch_records import BatchRecords
+from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.request_cores import pin_always
 from serving.manager.model_notes import NotePublisher
 from serving.manager.router import Router
@@ -123,12 +124,15 @@ class Server:
         arenas = loading_parts.make_arenas(config, self._slab_pool)
         self._batch_records = BatchRecords()
         self._monitor.add_listener(self._batch_records.on_status)
+        self._batch_refusals = BatchRefusals(clock)
+        self._monitor.add_listener(self._batch_refusals.on_status)
         load_settings = loading_parts.load_settings(
             self._foundation,
             arenas=arenas,
             incumbent=self._incumbent,
             request_statistics=self._requests.statistics,
             batch_records=self._batch_records,
+            batch_refusals=self._batch_refusals,
         )
         self._loaders = ModelLoaders(
             load_settings,
@@ -378,6 +382,7 @@ class Server:
         self._rare_calls.start()
         self._admin.answer()
         self._load_threads.start()
+        self._batch_refusals.start()
         if self._capture is not None:
             self._capture.start()
         self._blocked_version_keeper.start()
@@ -472,6 +477,7 @@ class Server:
         if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
             _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
         self._requests.statistics.stop()
+        self._batch_refusals.stop()
         self._load_threads.stop()
         if self._slab_pool is not None:
             self._slab_pool.stop()

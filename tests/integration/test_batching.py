@@ -4,7 +4,8 @@ The model leaves a file for each number of rows that a run of it had.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,31 @@ ANSWERS_OF_CHECKS = 400
 VERSION_FILE = "batching_params.pbtxt"
 
 
+def take_run_seconds() -> Any:
+    """Returns the operations that make a run of a model take RUN_SECONDS."""
+    import tensorflow as tf
+
+    end = tf.timestamp() + RUN_SECONDS
+    return tf.while_loop(
+        lambda turn: tf.timestamp() < end,
+        lambda turn: (turn + 1,),
+        (tf.constant(0, tf.int64),),
+    )
+
+
+def export(path: Path, *functions: Callable[[Any], dict[str, Any]]) -> None:
+    """Exports a model with a signature for each function of a matrix `x`, with the function's name."""
+    import tensorflow as tf
+
+    spec = tf.TensorSpec([None, None], tf.float32, "x")
+    signatures = {
+        function.__name__: tf.function(function).get_concrete_function(x=spec)
+        for function in functions
+    }
+    tf.saved_model.save(tf.Module(), str(path), signatures=signatures)
+    let_settle(path)
+
+
 class BatchedModel:
     """`y` is the sum of each row of `x`. `whole` sums everything, so it cannot be batched."""
 
@@ -56,25 +82,13 @@ class BatchedModel:
         def serving_default(x: Any) -> dict[str, Any]:
             rows = tf.strings.as_string(tf.shape(x)[0])
             note = tf.io.write_file(tf.strings.join([f"{self._runs}/", rows]), "")
-            end = tf.timestamp() + RUN_SECONDS
-            turns = tf.while_loop(
-                lambda turn: tf.timestamp() < end,
-                lambda turn: (turn + 1,),
-                (tf.constant(0, tf.int64),),
-            )
-            with tf.control_dependencies([note, *turns]):
+            with tf.control_dependencies([note, *take_run_seconds()]):
                 return {"y": tf.reduce_sum(x, axis=1)}
 
         def whole(x: Any) -> dict[str, Any]:
             return {"y": tf.reduce_sum(x)}
 
-        spec = tf.TensorSpec([None, None], tf.float32, "x")
-        signatures = {
-            function.__name__: tf.function(function).get_concrete_function(x=spec)
-            for function in (serving_default, whole)
-        }
-        tf.saved_model.save(tf.Module(), str(self.path), signatures=signatures)
-        let_settle(self.path)
+        export(self.path, serving_default, whole)
 
     def take_runs(self) -> set[int]:
         """Returns the numbers of rows of the runs since the last call."""
@@ -89,10 +103,48 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> BatchedModel:
     return BatchedModel(tmp_path_factory.mktemp("batched"))
 
 
+def mixes_large_numbers(x: Any) -> dict[str, Any]:
+    """Exchanges the sums of rows if a number is 1 or more. The numbers that a load makes up are less."""
+    import tensorflow as tf
+
+    sums = tf.reduce_sum(x, axis=1)
+    with tf.control_dependencies(take_run_seconds()):
+        return {"y": tf.where(tf.reduce_any(x >= 1), tf.roll(sums, 1, 0), sums)}
+
+
+def drops_a_row(x: Any) -> dict[str, Any]:
+    """Drops the last row if their number is no power of two. The batches that a load runs have one."""
+    import tensorflow as tf
+
+    rows = tf.shape(x)[0]
+    is_odd = tf.cast(tf.bitwise.bitwise_and(rows, rows - 1) != 0, tf.int32)
+    with tf.control_dependencies(take_run_seconds()):
+        return {"y": tf.reduce_sum(x, axis=1)[: rows - is_odd]}
+
+
+@pytest.fixture(scope="module")
+def faulty_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a model of two signatures that pass the proof at the load and fail later."""
+    path = tmp_path_factory.mktemp("faulty") / "export"
+    export(path, mixes_large_numbers, drops_a_row)
+    return path
+
+
 @pytest.fixture
 def start(start_server: StartServer, model: BatchedModel, base_path: Path) -> StartServer:
-    """Starts a server of version 1 with one request thread, for which requests wait."""
-    drop(model.path, base_path, 1)
+    """Starts a server of version 1 of the batched model."""
+    return starter(start_server, model.path, base_path)
+
+
+@pytest.fixture
+def start_faulty(start_server: StartServer, faulty_model: Path, base_path: Path) -> StartServer:
+    """Starts a server of version 1 of the faulty model."""
+    return starter(start_server, faulty_model, base_path)
+
+
+def starter(start_server: StartServer, path: Path, base_path: Path) -> StartServer:
+    """Returns a starter of servers with one request thread, for which requests wait."""
+    drop(path, base_path, 1)
 
     def start(**flags: object) -> ModelServer:
         server = start_server(
@@ -118,10 +170,13 @@ def parameters(tmp_path: Path, text: str) -> str:
 class ClientsOfOneConnection(SteadyThreads):
     """Threads that send a row each over one connection, so that a server reads several at once."""
 
-    def __init__(self, target: str, *, are_lengths_equal: bool) -> None:
+    def __init__(
+        self, target: str, *, are_lengths_equal: bool = True, signature_name: str = ""
+    ) -> None:
         super().__init__(CLIENT_COUNT)
         self._target = target
         self._are_lengths_equal = are_lengths_equal
+        self._signature_name = signature_name
 
     @contextmanager
     def sending(self) -> Iterator["ClientsOfOneConnection"]:
@@ -133,7 +188,7 @@ class ClientsOfOneConnection(SteadyThreads):
     def run(self, number: int) -> None:
         column_count = 3 if self._are_lengths_equal else number + 1
         x = np.full((1, column_count), 1 + number / 4, np.float32)
-        request = predict_request("m", {"x": x})
+        request = predict_request("m", {"x": x}, signature_name=self._signature_name)
         while not self.is_stopping:
             try:
                 response = self._caller.predict(request)
@@ -176,6 +231,34 @@ def test_signature_that_mixes_rows_is_refused(start: StartServer):
     server = start(enable_batching=True)
     (refused,) = logged(server, "batching_refused")
     assert (refused["level"], refused["signature"]) == ("warning", "whole")
+
+
+@pytest.mark.parametrize(
+    ("signature", "reason"),
+    [
+        ("mixes_large_numbers", "a request's answer in a batch differed from its answer alone"),
+        ("drops_a_row", r"an output of a batch of \d+ rows has another number of rows"),
+    ],
+)
+def test_signature_that_fails_when_live_is_refused(
+    start_faulty: StartServer, signature: str, reason: str
+):
+    server = start_faulty(enable_batching=True, rest_api_port="auto")
+    labels = {"version": "1", "signature": signature}
+    assert Scrape(server).sum("serving_batching_on", **labels) == 1
+    clients = ClientsOfOneConnection(server.target, signature_name=signature)
+    with clients.sending():
+        refused = wait_for_log(server, "batching_refused", model="m", version=1)
+        clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
+        scrape = Scrape(server)
+        clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
+    assert (refused["level"], refused["signature"]) == ("warning", signature)
+    assert re.fullmatch(reason, refused["reason"])
+    assert logged(server, "batching_refused") == [refused]
+    assert scrape.sum("serving_batching_on", **labels) == 0
+    # Its requests run alone from then on.
+    runs = "serving_batch_run_seconds_count"
+    assert Scrape(server).sum(runs, **labels) == scrape.sum(runs, **labels) > 0
 
 
 def test_batches_are_padded_to_allowed_sizes(
@@ -283,7 +366,7 @@ def test_batches_of_an_unloaded_version_still_count(
     start: StartServer, model: BatchedModel, base_path: Path
 ):
     server = start(enable_batching=True, rest_api_port="auto")
-    clients = ClientsOfOneConnection(server.target, are_lengths_equal=True)
+    clients = ClientsOfOneConnection(server.target)
     with clients.sending():
         clients.wait_for_answers_of(1, 50)
         drop(model.path, base_path, 2)
@@ -331,7 +414,7 @@ def page_of_model(server: ModelServer) -> dict[str, Any]:
 def test_status_and_page_show_batched_signatures(start: StartServer, model: BatchedModel):
     server = start(enable_batching=True, rest_api_port="auto")
     phases = {"queue", "decode", "batch", "run", "encode"}
-    with ClientsOfOneConnection(server.target, are_lengths_equal=True).sending():
+    with ClientsOfOneConnection(server.target).sending():
         wait_until(lambda: set(page_of_model(server)["phases"]) == phases, "the phases on the page")
     page = page_of_model(server)
     with Client(server.admin_target) as admin:
@@ -360,7 +443,7 @@ def test_version_has_its_own_file(
         ),
     )
     assert sizes_under_load(server, model) == {5}
-    load = ClientsOfOneConnection(server.target, are_lengths_equal=True)
+    load = ClientsOfOneConnection(server.target)
     with load.sending() as clients, Client(server.admin_target) as admin:
         drop_with_file(model, base_path, 2, "max_batch_size { value: 7 } allowed_batch_sizes: 7")
         clients.wait_for_answers_of(2)

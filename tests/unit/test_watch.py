@@ -34,6 +34,12 @@ def test_an_item_is_let_go_when_the_body_raises() -> None:
     assert seen == [0]
 
 
+def test_removed_item_is_returned_once() -> None:
+    watch = Watch[str, int]("watch", lambda items: None, period_seconds=1, clock=FakeClock())
+    watch.add("a", 1)
+    assert [watch.remove("a"), watch.remove("a")] == [1, None]
+
+
 def test_the_thread_looks_by_itself_and_ends_at_stop() -> None:
     has_looked = threading.Event()
 
