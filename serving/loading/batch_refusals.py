@@ -72,7 +72,7 @@ class BatchRefusals:
 
 def _report(servable_id: ServableId, watched: _Watched) -> None:
     for state in watched.servable.batching():
-        if state.is_on or state.signature in watched.reported:
+        if not state.refusal or state.signature in watched.reported:
             continue
         watched.reported.add(state.signature)
         _log.warning(

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "native/base/clock.h"
 #include "native/rpc/server.h"
 #include "native/servable/batching_servable.h"
 #include "tests/native/predict_messages.h"
@@ -53,12 +51,11 @@ class BatchesOverTheWireTest : public ::testing::Test {
     int end_count = 0;
   };
 
-  explicit BatchesOverTheWireTest(int thread_count = 2) {
+  BatchesOverTheWireTest() {
     Publish(1);
     ServerOptions options;
     options.addresses = {"127.0.0.1:0"};
-    options.thread_count = thread_count;
-    options.max_thread_count = thread_count;
+    options.thread_count = 2;
     server_ = std::make_unique<Server>(&map_, options);
     server_->ShareBatchesWith(others_);
     const base::Status started = server_->Start();
@@ -68,9 +65,7 @@ class BatchesOverTheWireTest : public ::testing::Test {
 
   std::shared_ptr<servable::ServableEntry> Publish(int64_t version) {
     auto batching = std::make_unique<servable::BatchingServable>(
-        std::make_unique<RowServable>(
-            servable::ServableId{"m", version},
-            [this](const testing::RowRun&) { return watch_ ? watch_() : base::Status(); }),
+        std::make_unique<RowServable>(servable::ServableId{"m", version}),
         servable::BatchSettings());
     const tensor::Signature& signature = batching->signatures().find("serving_default")->second;
     batching->LearnCost(signature, 4'096, 1);
@@ -134,7 +129,6 @@ class BatchesOverTheWireTest : public ::testing::Test {
     return count;
   }
 
-  std::function<base::Status()> watch_;  // sees each run
   // The requests of another protocol.
   const std::shared_ptr<testing::QueuedRequests> others_ =
       std::make_shared<testing::QueuedRequests>();
@@ -187,50 +181,6 @@ TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesOneTurnEach) {
   }
   EXPECT_GT(other_count, 0);
   EXPECT_LE(other_count, kRequestCount);
-}
-
-class BatchesOfOneThreadTest : public BatchesOverTheWireTest {
- protected:
-  BatchesOfOneThreadTest() : BatchesOverTheWireTest(1) {}
-};
-
-// The probe comes while the batch of two requests forms, and is answered before the batch has run.
-TEST_F(BatchesOfOneThreadTest, ProbeDoesNotWaitForABatchThatForms) {
-  constexpr int64_t kPatienceNs = 5'000'000'000;
-  server_->SetHealth("", true);
-  RawHttp2 prober(server_->port());
-  prober.Begin();
-  std::atomic<bool> is_sent{false};
-  others_->OnLook([&] {
-    if (is_sent.exchange(true)) return;
-    prober.Send(testing::FrameBytes(kHeadersFrame, kEndHeaders, 1,
-                                    testing::GrpcHeaders("/grpc.health.v1.Health/Check")) +
-                testing::FrameBytes(kDataFrame, kEndStream, 1, testing::GrpcMessage("")));
-    // Makes the batch look once more.
-    others_->Add(servable::BatchKeyOf("m", ""), [] {});
-  });
-  std::atomic<bool> is_answered{false};
-  std::atomic<bool> was_in_time{false};
-  watch_ = [&] {
-    const int64_t end_ns = base::MonotonicNs() + kPatienceNs;
-    while (!is_answered && base::MonotonicNs() < end_ns) std::this_thread::yield();
-    was_in_time = is_answered.load();
-    return base::Status();
-  };
-  std::thread probe([&] {
-    while (const auto frame = prober.Next()) {
-      if (frame->type != kHeadersFrame || (frame->flags & kEndStream) == 0) continue;
-      is_answered = true;
-      return;
-    }
-  });
-  RawHttp2 connection(server_->port());
-  connection.Begin();
-  const auto answers = Ask(&connection, 1, {{1}, {2}});
-  probe.join();
-  EXPECT_TRUE(was_in_time);
-  EXPECT_EQ(VersionOf(answers.at(1), {1}), 1);
-  EXPECT_EQ(VersionOf(answers.at(3), {2}), 1);
 }
 
 // The workers of the other protocol are free: they answer their requests themselves.
