@@ -33,17 +33,26 @@ _STATE_FIELD, _GROUP_FIELD = 0, 2
 class ShellServer:
     """Runs a server's shell command in a process group of its own inside `with`.
 
-    At the end of `with` the group gets SIGTERM, and SIGKILL if it has not ended after 30 s.
+    At the end of `with` the group gets SIGTERM, and SIGKILL if it has not ended after `stop_seconds`.
     Not safe to use from several threads at once.
     """
 
-    def __init__(self, name: str, command: str, port: int, log_path: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: str,
+        port: int,
+        log_path: Path,
+        clock: Clock,
+        stop_seconds: float = _STOP_SECONDS,
+    ) -> None:
         """Prepares the command; starts nothing yet. `name` is for messages."""
         self._name = name
         self._command = command
         self._port = port
         self._log_path = log_path
         self._clock = clock
+        self._stop_seconds = stop_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "ShellServer":
@@ -61,7 +70,7 @@ class ShellServer:
         process = self._started()
         self._signal_group(signal.SIGTERM)
         stop_ns = self._clock.now_ns()
-        while self.process_ids() and seconds_since(self._clock, stop_ns) < _STOP_SECONDS:
+        while self.process_ids() and seconds_since(self._clock, stop_ns) < self._stop_seconds:
             pause(self._clock, _POLL_SECONDS)
         self._signal_group(signal.SIGKILL)
         process.wait()

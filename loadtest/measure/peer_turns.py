@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from loadtest.drive.demo_model import MODEL_NAME
@@ -30,6 +31,8 @@ REPOSITORY = Path(__file__).parents[2]
 _REQUEST_COUNT = 500_000
 _GRPC_CHANNELS = 4
 _WARM_UP_SECONDS = 1
+# A peer may not end at SIGTERM (LitServe), and there is nothing to lose.
+_STOP_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def _take_turn(
     command = command.replace("{grpc_port}", str(grpc_port))
     with (
         tempfile.TemporaryDirectory(prefix="millpond-peers-") as logs,
-        ShellServer(name, command, grpc_port, Path(logs, "log"), clock) as server,
+        ShellServer(name, command, grpc_port, Path(logs, "log"), clock, _STOP_SECONDS) as server,
     ):
         load: _HttpLoad | _GrpcLoad = _GrpcLoad(server, table_rows, clock)
         if contestant.path:
@@ -177,11 +180,11 @@ class _GrpcLoad:
         self._clock = clock
 
     def wait_until_ready(self) -> None:
-        self._server.wait_until_ready(self._load(1).payloads[0])
+        self._server.wait_until_ready(_ctr_load(1, self._table_rows).payloads[0])
 
     def warmed_up(self, loop: ClosedLoop) -> int:
         outcome = self._outcome(loop, _WARM_UP_SECONDS)
-        return self._load(loop.rows).wrong_count(outcome)
+        return _ctr_load(loop.rows, self._table_rows).wrong_count(outcome)
 
     def measured(self, loop: ClosedLoop, seconds: float) -> tuple[float, list[int]]:
         outcome = self._outcome(loop, seconds)
@@ -193,10 +196,13 @@ class _GrpcLoad:
     def _outcome(self, loop: ClosedLoop, seconds: float) -> Outcome:
         channels = min(_GRPC_CHANNELS, loop.in_flight)
         grpc_loop = ClosedLoop(loop.rows, channels, loop.in_flight)
-        plan = grpc_loop.plan(self._load(loop.rows), _REQUEST_COUNT, seed=1)
+        plan = grpc_loop.plan(_ctr_load(loop.rows, self._table_rows), _REQUEST_COUNT, seed=1)
         with Generator(plan, self._server.target) as generator:
             pause(self._clock, seconds)
             return generator.stop()
 
-    def _load(self, rows: int) -> CtrLoad:
-        return CtrLoad(MODEL_NAME, rows=rows, table_rows=self._table_rows, seed=1)
+
+@lru_cache
+def _ctr_load(rows: int, table_rows: int) -> CtrLoad:
+    """Returns the same load each time, because it keeps its references."""
+    return CtrLoad(MODEL_NAME, rows=rows, table_rows=table_rows, seed=1)
