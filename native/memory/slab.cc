@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 namespace millpond::memory {
@@ -29,16 +31,50 @@ void Unmap(std::byte* start, size_t bytes) {
   if (bytes > 0) munmap(start, bytes);
 }
 
-// Moves one unit of memory. If the system refuses, `to` is still mapped afterwards: the call may
-// have unmapped it before it failed. Then no other mapping can be in its place but one that another
-// thread made in this very moment, and that mapping stays.
-bool MoveUnit(std::byte* from, std::byte* to) {
+// Returns true if the whole unit is memory that a Slab has mapped: no other mapping is advised to
+// have huge pages. On a kernel without huge pages it is never true. Reads the whole list of
+// mappings, so it is only for a unit that may be lost.
+bool IsSlabMemory(const std::byte* unit) {
+  const auto begin = reinterpret_cast<uintptr_t>(unit);
+  std::ifstream mappings("/proc/self/smaps");
+  bool has_unit = false;
+  for (std::string line; std::getline(mappings, line);) {
+    std::istringstream fields(line);
+    uintptr_t first = 0;
+    uintptr_t end = 0;
+    char dash = 0;
+    if (fields >> std::hex >> first >> dash >> end && dash == '-') {
+      has_unit = first <= begin && begin + kSlabUnitBytes <= end;
+    } else if (has_unit && line.rfind("VmFlags:", 0) == 0) {
+      return line.find(" hg") != std::string::npos;
+    }
+  }
+  return false;
+}
+
+enum class UnitMove {
+  kMoved,
+  kRefused,  // `to` is mapped as before.
+  kLost,     // `to` is a hole, or has memory of another owner.
+};
+
+// Moves one unit of memory. If the system refuses, the call may have unmapped `to` before it
+// failed. Then `to` is mapped again, unless another thread has mapped memory there in this very
+// moment, or the system refuses that too.
+UnitMove MoveUnit(std::byte* from, std::byte* to) {
   const void* const moved =
       mremap(from, kSlabUnitBytes, kSlabUnitBytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
-  if (moved != MAP_FAILED) return true;
-  mmap(to, kSlabUnitBytes, PROT_READ | PROT_WRITE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  return false;
+  if (moved != MAP_FAILED) return UnitMove::kMoved;
+  void* const repaired =
+      mmap(to, kSlabUnitBytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (repaired == to) {
+    madvise(to, kSlabUnitBytes, MADV_HUGEPAGE);
+    return UnitMove::kRefused;
+  }
+  // A kernel that does not have MAP_FIXED_NOREPLACE maps another address.
+  if (repaired != MAP_FAILED) munmap(repaired, kSlabUnitBytes);
+  return IsSlabMemory(to) ? UnitMove::kRefused : UnitMove::kLost;
 }
 
 }  // namespace
@@ -119,10 +155,12 @@ size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
   const size_t begin = end - bytes;
   Cut(end);
   size_t moved_bytes = 0;
-  while (moved_bytes < bytes &&
-         MoveUnit(start_ + begin + moved_bytes, to->start_ + to_offset + moved_bytes)) {
-    moved_bytes += kSlabUnitBytes;
+  UnitMove move = UnitMove::kMoved;
+  while (moved_bytes < bytes && move == UnitMove::kMoved) {
+    move = MoveUnit(start_ + begin + moved_bytes, to->start_ + to_offset + moved_bytes);
+    if (move == UnitMove::kMoved) moved_bytes += kSlabUnitBytes;
   }
+  if (move == UnitMove::kLost) to->LoseUnit(to_offset + moved_bytes);
   if (moved_bytes == 0) return 0;
   // A moved unit leaves a hole, in which the system may map other memory at any moment.
   Unmap(start_ + begin + moved_bytes, bytes - moved_bytes);
@@ -133,6 +171,12 @@ size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
 void Slab::Cut(size_t end) {
   Unmap(start_ + end, reserved_bytes_ - end);
   reserved_bytes_ = end;
+}
+
+// Ends the slab before a unit that it does not own any more. Leaves that unit as it is.
+void Slab::LoseUnit(size_t offset) {
+  Cut(offset + kSlabUnitBytes);
+  reserved_bytes_ = offset;
 }
 
 base::Status Slab::Seal() { return Protect(PROT_READ, true); }

@@ -59,8 +59,10 @@ class Slab {
   // Moves memory without copying it: the `bytes` before `end` become the memory of `to` from
   // `to_offset` on. What `to` had there is lost. This slab is cut: it ends at `end - bytes`
   // afterwards. All numbers are multiples of kSlabUnitBytes. Returns the bytes that were moved,
-  // fewer than `bytes` if the system refuses. Moves unit by unit, because each call holds the
-  // process's lock of mappings: 3 ms for 500 MB, where fresh pages would take 0.2 s and more.
+  // fewer than `bytes` if the system refuses. If the place of a refused unit is lost too, to
+  // a hole or to other memory, `to` ends before it afterwards, and never unmaps it. Moves unit by
+  // unit, because each call holds the process's lock of mappings: 3 ms for 500 MB, where fresh
+  // pages would take 0.2 s and more.
   size_t MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset);
 
   // Makes the whole slab read-only, or writable again. A write to a sealed slab ends the process.
@@ -78,6 +80,7 @@ class Slab {
 
   base::Status Protect(int protection, bool is_sealed);
   void Cut(size_t end);
+  void LoseUnit(size_t offset);
   template <typename Visit>
   void VisitPages(const Visit& visit) const;
 

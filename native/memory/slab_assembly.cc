@@ -25,6 +25,12 @@ std::vector<SpareSlab>::iterator BestDonor(size_t bytes, std::vector<SpareSlab>*
       [&](const SpareSlab& a, const SpareSlab& b) { return unfitness(a) < unfitness(b); });
 }
 
+base::Status LostAddresses() {
+  return {base::Code::kResourceExhausted,
+          "cannot move memory to a version's slab: the system refused, and other memory was mapped "
+          "at its addresses meanwhile; raise the limit of mappings (vm.max_map_count)"};
+}
+
 }  // namespace
 
 SlabAssembly::SlabAssembly(size_t slab_bytes, size_t wanted_bytes, std::vector<SpareSlab>* spares)
@@ -69,7 +75,9 @@ base::StatusOr<std::unique_ptr<Slab>> SlabAssembly::Perform() {
   for (SpareSlab& donor : donors_) {
     if (!Draw(&donor, slab.get())) break;
   }
-  return slab;
+  if (slab->reserved_bytes() >= slab_bytes_) return slab;
+  donors_.push_back({std::move(slab), resident_bytes_, resident_bytes_});
+  return LostAddresses();
 }
 
 // Moves memory from `donor` to the end of the slab's memory. Returns false if the system refuses.

@@ -23,7 +23,9 @@ class SlabAssembly {
   SlabAssembly(size_t slab_bytes, size_t wanted_bytes, std::vector<SpareSlab>* spares);
 
   // Returns the slab. Returns RESOURCE_EXHAUSTED if the system refuses a fresh slab; no memory has
-  // been moved then. If the system refuses a move, the slab has less memory.
+  // been moved then. If the system refuses a move, the slab has less memory. If the place
+  // of a refused move is lost too, to a hole or to other memory, returns RESOURCE_EXHAUSTED. The
+  // memory that has been moved is part of the rest then.
   base::StatusOr<std::unique_ptr<Slab>> Perform();
 
   // The bytes of the slab that have memory after Perform.

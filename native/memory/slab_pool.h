@@ -142,7 +142,8 @@ class SlabPool {
   // Takes a slab of at least `slab_bytes`. If a need of the owner is known, about the first
   // `wanted_bytes` of the slab have memory, or all that the spares have: if the owner's last
   // version used less than it wanted, or more, the same difference is assumed again. Returns
-  // RESOURCE_EXHAUSTED if the system refuses a reservation.
+  // RESOURCE_EXHAUSTED if the system refuses a reservation, or if the slab has lost addresses to
+  // other memory (SlabAssembly::Perform). The spares keep their memory then.
   base::StatusOr<std::unique_ptr<Slab>> Take(const std::string& owner, size_t slab_bytes,
                                              size_t wanted_bytes);
 

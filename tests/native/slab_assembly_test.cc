@@ -1,6 +1,7 @@
 #include "native/memory/slab_assembly.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <memory>
@@ -79,6 +80,35 @@ TEST(SlabAssembly, AllSparesTogetherMayBeTooLittle) {
   EXPECT_EQ(std::move(assembly.Perform().value())->ResidentBytes(), 12 * kMiB);
   EXPECT_EQ(assembly.resident_bytes(), 12 * kMiB);
   EXPECT_TRUE(assembly.TakeRest().empty());
+}
+
+TEST(SlabAssembly, RefusedMoveMakesASlabWithLessMemory) {
+  auto spares = ListOf(SpareOf(16 * kMiB, 4 * kMiB), SpareOf(4 * kMiB, 4 * kMiB));
+  --spares[1].resident_bytes;  // The system refuses to move from the middle of a page.
+  SlabAssembly assembly(16 * kMiB, 6 * kMiB, &spares);
+  EXPECT_EQ(std::move(assembly.Perform().value())->ResidentBytes(), 4 * kMiB);
+  EXPECT_EQ(assembly.resident_bytes(), 4 * kMiB);
+}
+
+TEST(SlabAssembly, SlabWhoseAddressesAreLostIsNotHandedOut) {
+  auto spares = ListOf(SpareOf(16 * kMiB, 4 * kMiB), SpareOf(4 * kMiB, 4 * kMiB));
+  --spares[1].resident_bytes;
+  std::byte* const place = spares[0].slab->start() + 4 * kMiB;
+  void* const stranger =
+      mmap(place, 2 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  ASSERT_EQ(stranger, place);
+  *place = std::byte{5};
+  {
+    SlabAssembly assembly(16 * kMiB, 6 * kMiB, &spares);
+    EXPECT_EQ(assembly.Perform().status().code(), base::Code::kResourceExhausted);
+    const auto rest = assembly.TakeRest();
+    ASSERT_EQ(rest.size(), 2);
+    EXPECT_EQ(rest[1].slab->reserved_bytes(), 4 * kMiB);
+    EXPECT_EQ(rest[1].resident_bytes, 4 * kMiB);
+    EXPECT_EQ(rest[1].goal_bytes, 4 * kMiB);
+  }
+  EXPECT_EQ(*place, std::byte{5});
+  munmap(stranger, 2 * kMiB);
 }
 
 TEST(SlabAssembly, RefusedReservationLosesNoMemory) {

@@ -1,6 +1,7 @@
 #include "native/memory/slab.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -88,6 +89,63 @@ TEST(Slab, WholeMemoryMovedLeavesAnEmptySlab) {
   EXPECT_EQ(from->MoveTail(4 * kMiB, 4 * kMiB, to.get(), 0), 4 * kMiB);
   EXPECT_EQ(from->reserved_bytes(), 0);
   EXPECT_EQ(from->ResidentBytes(), 0);
+}
+
+// The system refuses an address that is not the start of a page before it touches anything.
+size_t MoveInVain(Slab* to, size_t to_offset) {
+  const auto from = ReserveSlab(4 * kMiB);
+  return from->MoveTail(from->reserved_bytes() - 1, 2 * kMiB, to, to_offset);
+}
+
+// Maps memory that does not belong to the slab over a part of it.
+std::byte* MapOver(std::byte* place, size_t bytes) {
+  void* const mapped = mmap(place, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  EXPECT_EQ(mapped, place);
+  std::memset(mapped, 5, bytes);
+  return place;
+}
+
+bool IsMapped(std::byte* page) {
+  unsigned char residency = 0;
+  return mincore(page, kPageBytes, &residency) == 0;
+}
+
+TEST(Slab, RefusedMoveLeavesThePlaceAsItWas) {
+  const auto to = ReserveSlab(8 * kMiB);
+  std::memset(to->start(), 7, 8 * kMiB);
+  EXPECT_EQ(MoveInVain(to.get(), 2 * kMiB), 0);
+  EXPECT_EQ(to->reserved_bytes(), 8 * kMiB);
+  EXPECT_EQ(to->start()[2 * kMiB], std::byte{7});
+}
+
+TEST(Slab, RefusedMoveFillsTheHoleThatTheSystemHasMade) {
+  const auto to = ReserveSlab(8 * kMiB);
+  ASSERT_EQ(munmap(to->start() + 2 * kMiB, 2 * kMiB), 0);
+  EXPECT_EQ(MoveInVain(to.get(), 2 * kMiB), 0);
+  ASSERT_EQ(to->reserved_bytes(), 8 * kMiB);
+  std::memset(to->start(), 7, 8 * kMiB);
+  // It counts as memory of the slab from then on.
+  EXPECT_EQ(MoveInVain(to.get(), 2 * kMiB), 0);
+  EXPECT_EQ(to->reserved_bytes(), 8 * kMiB);
+}
+
+TEST(Slab, EndsBeforeAUnitThatIsLostToOtherMemory) {
+  for (const size_t stranger_kib : {2048, 4}) {
+    SCOPED_TRACE(stranger_kib);
+    auto to = ReserveSlab(8 * kMiB);
+    std::byte* const start = to->start();
+    const size_t stranger_bytes = stranger_kib << 10;
+    std::byte* const stranger = MapOver(start + 4 * kMiB - stranger_bytes, stranger_bytes);
+    EXPECT_EQ(MoveInVain(to.get(), 2 * kMiB), 0);
+    EXPECT_EQ(to->reserved_bytes(), 2 * kMiB);
+    EXPECT_FALSE(IsMapped(start + 4 * kMiB));
+    EXPECT_TRUE(IsMapped(start));
+    to.reset();
+    EXPECT_FALSE(IsMapped(start));
+    EXPECT_EQ(*stranger, std::byte{5});
+    munmap(start + 2 * kMiB, 2 * kMiB);
+  }
 }
 
 TEST(Slab, MovedMemoryCanBeSealedAndUnsealed) {
