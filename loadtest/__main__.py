@@ -15,6 +15,7 @@
     stops      servers that are stopped under load: no request is lost
     overload   the answers of a server that gets more than it can do
     turns      servers of any command, compared in short turns
+    budget     the processor time of a request, part by part, from a profile
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
@@ -33,6 +34,7 @@ from types import FrameType
 
 from loadtest.commands.ablation import ABLATION
 from loadtest.commands.bench import BENCH
+from loadtest.commands.budget import BUDGET
 from loadtest.commands.demo import DEMO
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
@@ -70,6 +72,7 @@ COMMANDS: Mapping[str, Command] = {
     "stops": STOPS,
     "overload": OVERLOAD,
     "turns": TURNS,
+    "budget": BUDGET,
     "p999": P999,
     "transports": TRANSPORT,
     "queues": QUEUES,

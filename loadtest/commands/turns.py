@@ -160,7 +160,7 @@ def _run(parsed: argparse.Namespace) -> int:
     }
     with demo_directory(parsed.models) as directory:
         base_path = prepare_model(directory, parsed.table_rows, console.print).base_path
-        with _running(commands, base_path, clock) as servers:
+        with running(commands, base_path, clock) as servers:
             results = _measured(parsed, servers, loops, loads, clock, console)
     report = turns_report(commands, results)
     print_turns(report, console)
@@ -182,7 +182,7 @@ def server_commands(given: Sequence[tuple[str, str]] | None) -> Mapping[str, str
 
 
 @contextmanager
-def _running(
+def running(
     commands: Mapping[str, str], base_path: Path, clock: Clock
 ) -> Iterator[Mapping[str, ShellServer]]:
     """Yields the servers by name while all of them run."""
