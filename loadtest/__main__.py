@@ -17,6 +17,7 @@
     turns      servers of any command, compared in short turns
     saturation highest rates of servers of any command, and their latencies at shares of that
     peers      LitServe, BentoML, Ray Serve and FastAPI, each in its own virtual environment
+    budget     the processor time of a request, part by part, from a profile
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
@@ -35,6 +36,7 @@ from types import FrameType
 
 from loadtest.commands.ablation import ABLATION
 from loadtest.commands.bench import BENCH
+from loadtest.commands.budget import BUDGET
 from loadtest.commands.demo import DEMO
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
@@ -76,6 +78,7 @@ COMMANDS: Mapping[str, Command] = {
     "turns": TURNS,
     "saturation": SATURATION,
     "peers": PEERS_COMMAND,
+    "budget": BUDGET,
     "p999": P999,
     "transports": TRANSPORT,
     "queues": QUEUES,
