@@ -25,8 +25,14 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kHeadroomBytes = 1024 * kMiB;
 constexpr int kOwnerCount = 5;
 constexpr int kUnevenOwnerCount = 3;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+// A sanitizer watches each byte that is touched.
+constexpr int kActionCount = 15;
+constexpr int kSequenceCount = 8;
+#else
 constexpr int kActionCount = 120;
 constexpr int kSequenceCount = 16;
+#endif
 // Many spares of a few bytes would each cost a slab. These sequences leave 8 at most.
 constexpr int kSpareCountMax = 2 * kOwnerCount;
 // The keeper is done after far fewer steps, even if it makes and returns the memory of all owners.
