@@ -57,7 +57,7 @@ def test_samples_have_frames_with_the_innermost_first() -> None:
         ("__tls_get_addr", "/usr/lib/ld-linux-x86-64.so.2", "other"),
     ],
 )  # fmt: skip
-def test_part_of_a_function_is_that_of_its_library_and_name(
+def test_part_of_a_function_is_by_library_and_name(
     symbol: str, dso: str, part: str
 ) -> None:
     assert part_of([Frame(symbol, dso)]) == part
@@ -75,7 +75,7 @@ def test_part_of_a_function_is_that_of_its_library_and_name(
         ("asm_sysvec_apic_timer_interrupt", "kernel: rest"),
     ],
 )
-def test_part_of_kernel_code_is_that_of_its_system_call(caller: str, part: str) -> None:
+def test_part_of_kernel_code_is_by_system_call(caller: str, part: str) -> None:
     frames = [Frame("finish_task_switch", KERNEL), Frame(caller, KERNEL), Frame("f", MODULE)]
     assert part_of(frames) == part
 
@@ -98,7 +98,7 @@ def test_summed_adds_the_parts_of_a_group() -> None:
     assert summed(parts) == {"kernel": 5.0, "other": 2.0, "ours": 1.5}
 
 
-def test_table_leaves_out_what_is_small_in_each_load_but_not_in_its_sum() -> None:
+def test_table_hides_small_parts_and_keeps_their_sum() -> None:
     loads = {
         "this 1:1x1": {"request_us": 100.0, "parts": {"ours: record": 0.2, "kernel: send": 99.8}},
         "this 1:4x16": {"request_us": 50.0, "parts": {"kernel: send": 50.0}},
