@@ -63,7 +63,8 @@ class WaitingRequests {
 // Thread: one scope for each thread that answers requests; on its stack.
 class BatchScope {
  public:
-  // The most requests of a batch, because each takes some KB of the thread's stack.
+  // The most requests that a batch's first one takes along, because each takes some KB of the
+  // thread's stack.
   static constexpr size_t kDepthMax = 64;
   // The batches within one another that fetch requests.
   static constexpr size_t kFetchingMax = 2;
@@ -88,8 +89,7 @@ class BatchScope {
   OpenBatch* batch_ = nullptr;    // that requests join now
 };
 
-// The number of BatchingServables with a signature that is batched. If it is 0, no key need be
-// made.
+// The number of signatures that are batched, of all versions. If it is 0, no key need be made.
 std::atomic<int64_t>& BatchingCount();
 
 // Limits how many requests of a key may wait, in all queues of the process: a key is not more
