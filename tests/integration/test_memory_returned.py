@@ -70,6 +70,11 @@ def spare_mib(server: ModelServer) -> float:
     return float(value) / 2**20
 
 
+def wait_for_spare_of_a_version(server: ModelServer) -> None:
+    """Waits for all of its pages: the memory of the process is known to 5 % only."""
+    wait_until(lambda: spare_mib(server) >= VERSION_MIB, "spare memory for one version")
+
+
 def assert_answers_as(server: ModelServer, version: int, parameters_of: int) -> None:
     with Client(server.target) as client:
         prediction = client.predict("scale", {"x": np.ones(1, np.float32)})
@@ -113,6 +118,7 @@ def test_spare_memory_takes_next_version(
     drop_big(base_path, 3)
     wait_for_swap(server, 2, 3)
     wait_for_memory(server, before_mib + 2 * VERSION_MIB, "with one version and spare memory")
+    wait_for_spare_of_a_version(server)
     seen_mib = []
 
     def is_swapped() -> bool:
@@ -148,8 +154,7 @@ def test_models_share_spare_memory(
         wait_for_swap(server, 1, 2, model=name)
     at_rest_mib = before_mib + (len(base_paths) + 1) * VERSION_MIB
     wait_for_memory(server, at_rest_mib, "with three versions and spare memory for one")
-    # The memory as a whole is known to 5 %, and the first swap needs all of its pages.
-    wait_until(lambda: spare_mib(server) >= VERSION_MIB, "spare memory for one version")
+    wait_for_spare_of_a_version(server)
     for name, base_path in base_paths.items():
         drop_big(base_path, 3)
         wait_for_swap(server, 2, 3, model=name)
