@@ -57,9 +57,7 @@ def test_samples_have_frames_with_the_innermost_first() -> None:
         ("__tls_get_addr", "/usr/lib/ld-linux-x86-64.so.2", "other"),
     ],
 )  # fmt: skip
-def test_part_of_a_function_is_by_library_and_name(
-    symbol: str, dso: str, part: str
-) -> None:
+def test_part_of_a_function_is_by_library_and_name(symbol: str, dso: str, part: str) -> None:
     assert part_of([Frame(symbol, dso)]) == part
 
 
