@@ -35,9 +35,9 @@ int TakeShare(bool is_counted) {
 
 }  // namespace
 
-CoreShareScope::CoreShareScope()
+CoreShareScope::CoreShareScope(int cores_max)
     : is_counted_(!base::IsBackgroundThread() && LoadScope::Current() == nullptr),
-      cores_(TakeShare(is_counted_)),
+      cores_(std::min(TakeShare(is_counted_), cores_max)),
       outer_(tensorflow::GetPerThreadMaxParallelism()) {
   tensorflow::SetPerThreadMaxParallelism(cores_);
 }

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <climits>
+
 namespace millpond::tf {
 
 // While the scope lives, the kernels of this thread use no more than a run's fair share of the
 // cores: the cores divided by the runs of requests that are under way, at least 1. So a request
 // that is alone may use all cores, and on a busy server each request runs on its own thread and
-// wakes no other thread (docs/figures.md, "Shares of the cores").
+// wakes no other thread (docs/figures.md, "Shares of the cores"). The share is `cores_max` at most:
+// to wake other threads takes longer than a small run (RunCost).
 //
 // A load (LoadScope), and any thread of lowered priority, has a share of 1 and is not counted: on
 // the pool its kernels would have the priority of requests.
@@ -14,12 +17,14 @@ namespace millpond::tf {
 // the rest: it gives Eigen, oneDNN and kernels that schedule tasks themselves as many threads.
 class CoreShareScope {
  public:
-  CoreShareScope();
+  explicit CoreShareScope(int cores_max = INT_MAX);
   ~CoreShareScope();
   CoreShareScope(const CoreShareScope&) = delete;
   CoreShareScope& operator=(const CoreShareScope&) = delete;
 
   int cores() const { return cores_; }
+  // True for the run of a request.
+  bool is_counted() const { return is_counted_; }
 
  private:
   const bool is_counted_;

@@ -10,6 +10,7 @@
 #include "native/memory/memory_resource.h"
 #include "native/tf/memory_allocator.h"
 #include "native/tf/restore_kernel.h"
+#include "native/tf/run_executor.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/status.h"
 #include "tensorflow/c/c_api.h"
@@ -80,6 +81,7 @@ void TakeTheStockRuntimesPlace(memory::MemoryResource* request_memory) {
   tensorflow::DeviceFactory::Register("CPU", std::make_unique<ServableDeviceFactory>(allocator),
                                       kDevicePriority, /*is_pluggable_device=*/false);
   RegisterRestoreKernel();
+  RegisterRunExecutor();
 }
 
 // Starts TensorFlow's pools at the caller's priority. TensorFlow makes its pools with the first

@@ -1,12 +1,14 @@
 #include "native/tf/saved_model.h"
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <numeric>
 #include <set>
 #include <unordered_set>
 #include <utility>
 
+#include "native/base/clock.h"
 #include "native/base/wire_writer.h"
 #include "native/tf/callable_set.h"
 #include "native/tf/checkpoint_index.h"
@@ -14,6 +16,7 @@
 #include "native/tf/joint_runners.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
+#include "native/tf/run_executor.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/session_callables.h"
@@ -77,6 +80,7 @@ tensorflow::SessionOptions MakeSessionOptions() {
   options.config.set_inter_op_parallelism_threads(runtime.inter_op_thread_count);
   // Serves a graph with a GPU's name in it on the CPU, as tf.saved_model.load does.
   options.config.set_allow_soft_placement(true);
+  if (!runtime.is_stock) options.config.mutable_experimental()->set_executor_type(kRunExecutor);
   if (runtime.has_load_pool) {
     // The second pool is kLoadPool.
     options.config.add_session_inter_op_thread_pool();
@@ -184,6 +188,25 @@ bool HasShapesOf(const tensor::Signature& signature, const tensor::TensorList& i
       return false;
   }
   return true;
+}
+
+int64_t ElementCount(const tensor::TensorList& inputs) {
+  int64_t count = 0;
+  for (const tensorflow::Tensor& tensor : inputs.storage().tensors) count += tensor.NumElements();
+  return count;
+}
+
+// Runs with the cores that the run is worth, and records its time for the runs after it.
+Status RunOnItsShare(const SignatureRunner& runner, const tensor::OutputSet& outputs,
+                     const tensor::TensorList& inputs, tensor::TensorList* result) {
+  const int64_t element_count = ElementCount(inputs);
+  const CoreShareScope core_share(runner.cost().IsWorthSharing(element_count) ? INT_MAX : 1);
+  const int64_t begin_ns = base::MonotonicNs();
+  const Status ran = runner.Run(outputs, inputs, result);
+  if (ran.ok() && core_share.is_counted()) {
+    runner.cost().Record(element_count, core_share.cores(), base::MonotonicNs() - begin_ns);
+  }
+  return ran;
 }
 
 // Makes the runner of a signature. A stock runtime runs requests as TensorFlow Serving does.
@@ -413,8 +436,7 @@ Status SavedModel::Run(const tensor::Signature& signature, const tensor::OutputS
   if (!runner.ok()) return runner.status();
   const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
                        CurrentRunMemoryBytesMax());
-  const CoreShareScope core_share;
-  return scope.Explain(runner.value()->Run(outputs, inputs, result));
+  return scope.Explain(RunOnItsShare(*runner.value(), outputs, inputs, result));
 }
 
 const JointRunner* SavedModel::FindOrMakeJoint(

@@ -13,6 +13,7 @@
 #include "native/memory/thread_usage.h"
 #include "native/tf/core_share.h"
 #include "native/tf/kernel_shapes.h"
+#include "native/tf/run_executor.h"
 #include "native/tf/runtime.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -116,11 +117,18 @@ struct RunWorkers {
       : run_pool(stock.workers->AsEigenThreadPool()), pool(&run_pool), one(&calling_thread) {
     for (int count = 1; count <= stock.num_threads; ++count) {
       workers.push_back({count, count == 1 ? &one : &pool});
-      devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(&run_pool, count, allocator));
+      devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(PoolOf(count), count, allocator));
     }
   }
   size_t IndexOfShare() const {
     return static_cast<size_t>(std::min(CurrentCoreShare(), static_cast<int>(workers.size())) - 1);
+  }
+
+  // Some kernels schedule a task and wait for it even if their device has one thread, as the
+  // product of matrices does. So such a device needs the calling thread for a pool.
+  Eigen::ThreadPoolInterface* PoolOf(int count) {
+    if (count == 1) return &calling_thread;
+    return &run_pool;
   }
 
   RunPool run_pool;
@@ -189,6 +197,7 @@ absl::Status ServableDevice::MakeTensorFromProto(const tensorflow::TensorProto& 
 }
 
 void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) {
+  const KernelInOrder in_order(*kernel, context);
   const absl::Status may_go_on = CheckMayGoOn(*kernel, id_, context);
   if (!may_go_on.ok()) return context->SetStatus(may_go_on);
   ThreadPoolDevice::Compute(kernel, context);

@@ -3,6 +3,7 @@
 #include "native/base/status.h"
 #include "native/tensor/output_set.h"
 #include "native/tensor/tensor_list.h"
+#include "native/tf/run_cost.h"
 
 namespace millpond::tf {
 
@@ -25,6 +26,12 @@ class SignatureRunner {
   // Runs the signature. `result` gets only the tensors of `outputs`, in the signature's order.
   virtual base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                            tensor::TensorList* result) const = 0;
+
+  // The times of the signature's runs; each caller of Run records its own.
+  RunCost& cost() const { return cost_; }
+
+ private:
+  mutable RunCost cost_;
 };
 
 }  // namespace millpond::tf

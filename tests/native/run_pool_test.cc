@@ -1,5 +1,7 @@
 // The request that the tasks on a pool's threads count for. Runs over jemalloc, which counts for
 // each thread.
+#define EIGEN_USE_THREADS  // before Eigen, for its devices with several threads
+
 #include "native/tf/run_pool.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +27,10 @@
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/public/session_options.h"
 #include "tests/native/threads.h"
+#include "unsupported/Eigen/CXX11/Tensor"
+#include "xla/tsl/framework/allocator.h"
 #include "xla/tsl/platform/threadpool.h"
 
 namespace millpond::tf {
@@ -150,6 +155,27 @@ TEST_F(RunPoolTest, RunsShareTheCores) {
   while (!runs.empty()) runs.pop_back();
   EXPECT_EQ(CoreShareScope().cores(), core_count);
   EXPECT_GE(CurrentCoreShare(), core_count);
+}
+
+TEST_F(RunPoolTest, AShareHasALimitBesidesTheOtherRuns) {
+  EXPECT_EQ(CoreShareScope(/*cores_max=*/1).cores(), 1);
+  EXPECT_EQ(CoreShareScope().cores(), static_cast<int>(base::AllowedCores().size()));
+}
+
+// The product of matrices schedules a task and waits for it, whatever its device's threads.
+TEST_F(RunPoolTest, TasksOfAShareOfOneCoreRunOnItsThread) {
+  ServableDevice device(tensorflow::SessionOptions(), "/job:localhost/device:CPU:0",
+                        tsl::cpu_allocator(), nullptr);
+  const CoreShareScope run(/*cores_max=*/1);
+  const Eigen::ThreadPoolDevice* const shared = device.eigen_cpu_device();
+  std::thread::id of_eigen;
+  std::thread::id of_workers;
+  shared->getPool()->Schedule([&] { of_eigen = std::this_thread::get_id(); });
+  device.tensorflow_cpu_worker_threads()->workers->Schedule(
+      [&] { of_workers = std::this_thread::get_id(); });
+  EXPECT_EQ(shared->numThreads(), 1);
+  EXPECT_EQ(of_eigen, std::this_thread::get_id());
+  EXPECT_EQ(of_workers, std::this_thread::get_id());
 }
 
 TEST_F(RunPoolTest, ALoadUsesOneCoreAndTakesNoneFromRequests) {

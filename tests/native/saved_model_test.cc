@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -16,6 +17,8 @@
 #include "native/tf/servable_device.h"
 #include "native/tf/signature_def.h"
 #include "native/tf/tensor_storage.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
@@ -90,6 +93,51 @@ TEST_F(SavedModelTest, WithoutVariablesLoadsAndAnswers) {
   ASSERT_TRUE(ran.ok()) << ran.message();
   ASSERT_EQ(outputs.size(), 1);
   EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{2, 5}));
+}
+
+TEST_F(SavedModelTest, ErrorOfAKernelNamesItsNodeOnce) {
+  SavedModelFiles files;
+  files.AddPlaceholder("x", tensorflow::DT_FLOAT, {-1});
+  files.AddNode("check", "CheckNumerics", {"x"}, [](tensorflow::NodeDef* node) {
+    (*node->mutable_attr())["T"].set_type(tensorflow::DT_FLOAT);
+    (*node->mutable_attr())["message"].set_s("x is checked");
+  });
+  files.AddSignature("s", {{"x", "x:0", tensorflow::DT_FLOAT}},
+                     {{"y", "check:0", tensorflow::DT_FLOAT}});
+  Load(files);
+  tensor::TensorList outputs;
+  const Status ran = Run("s", {Vector<float>({std::nanf("")})}, &outputs);
+  EXPECT_EQ(ran.code(), Code::kInvalidArgument);
+  EXPECT_EQ(ran.message(), "x is checked : Tensor had NaN values [node check]");
+}
+
+TEST_F(SavedModelTest, AnInputOfAnotherTypeIsInvalid) {
+  Load(testing::DoublingModel());
+  tensor::TensorList outputs;
+  const Status ran = Run("serving_default", {Vector<int32_t>({1})}, &outputs);
+  EXPECT_EQ(ran.code(), Code::kInvalidArgument);
+  EXPECT_EQ(ran.message(), "the graph's argument 0 has the dtype float, but was fed with int32");
+}
+
+// An op of which nothing is computed, as a faulty custom op leaves its outputs.
+REGISTER_OP("SetsNoOutput").Output("y: float").Output("z: float");
+class SetsNoOutput final : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+  void Compute(tensorflow::OpKernelContext*) override {}
+};
+REGISTER_KERNEL_BUILDER(Name("SetsNoOutput").Device(tensorflow::DEVICE_CPU), SetsNoOutput);
+
+TEST_F(SavedModelTest, AKernelThatSetsNoOutputIsInternal) {
+  SavedModelFiles files = testing::DoublingModel();
+  files.AddNode("nothing", "SetsNoOutput", {});
+  files.AddSignature("s", {{"x", "x:0", tensorflow::DT_FLOAT}},
+                     {{"y", "nothing:1", tensorflow::DT_FLOAT}});
+  Load(files);
+  tensor::TensorList outputs;
+  const Status ran = Run("s", {Vector<float>({1})}, &outputs);
+  EXPECT_EQ(ran.code(), Code::kInternal);
+  EXPECT_NE(ran.message().find("output 1"), std::string::npos) << ran.message();
 }
 
 TEST_F(SavedModelTest, VariablesAreRestoredFromTheCheckpoint) {

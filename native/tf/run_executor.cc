@@ -1,0 +1,217 @@
+#include "native/tf/run_executor.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "tensorflow/core/common_runtime/executor.h"
+#include "tensorflow/core/common_runtime/executor_factory.h"
+#include "tensorflow/core/common_runtime/single_threaded_executor.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace millpond::tf {
+namespace {
+
+using tensorflow::Executor;
+using tensorflow::LocalExecutorParams;
+using tensorflow::Node;
+
+constexpr char kUsualExecutor[] = "";
+
+bool CallsFunction(const Node& node) {
+  if (node.IsFunctionCall() || node.IsPartitionedCall()) return true;
+  for (const auto& [name, value] : node.attrs()) {
+    if (value.has_func() || value.list().func_size() > 0) return true;
+  }
+  return false;
+}
+
+// Returns true if the kernel uses TensorFlow's cache of checkpoints of the first format, which only
+// its usual executor has.
+bool UsesSliceReaderCache(const Node& node) {
+  return node.type_string() == "Restore" || node.type_string() == "RestoreSlice";
+}
+
+bool MayRunInOrder(const tensorflow::Graph& graph) {
+  for (const Node* const node : graph.op_nodes()) {
+    if (CallsFunction(*node) || UsesSliceReaderCache(*node)) return false;
+    if (!tensorflow::ValidateOpIsSafeForSyncExecution(*node, /*allow_control_flow=*/false).ok()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The fed tensors that a graph expects, by their index.
+std::vector<tensorflow::DataType> ArgumentTypes(const tensorflow::Graph& graph) {
+  std::vector<tensorflow::DataType> types;
+  for (const Node* const node : graph.op_nodes()) {
+    int index = 0;
+    if (!node->IsArg() || !tensorflow::GetNodeAttr(node->attrs(), "index", &index).ok()) continue;
+    types.resize(std::max<size_t>(types.size(), index + 1), tensorflow::DT_INVALID);
+    types[index] = node->output_type(0);
+  }
+  return types;
+}
+
+// The nodes with outputs that nobody takes, and whether each of their outputs is taken.
+using TakenOutputs = absl::flat_hash_map<std::string, std::vector<bool>>;
+
+TakenOutputs NodesWithOutputsThatNobodyTakes(const tensorflow::Graph& graph) {
+  TakenOutputs nodes;
+  for (const Node* const node : graph.op_nodes()) {
+    std::vector<bool> is_taken(node->num_outputs());
+    for (const tensorflow::Edge* const edge : node->out_edges()) {
+      if (!edge->IsControlEdge()) is_taken[edge->src_output()] = true;
+    }
+    if (absl::c_linear_search(is_taken, false)) nodes[node->name()] = std::move(is_taken);
+  }
+  return nodes;
+}
+
+absl::Status FedWithAnotherType(int index, tensorflow::DataType fed,
+                                tensorflow::DataType expected) {
+  return absl::InvalidArgumentError("the graph's argument " + std::to_string(index) +
+                                    " has the dtype " + tensorflow::DataTypeString(expected) +
+                                    ", but was fed with " + tensorflow::DataTypeString(fed));
+}
+
+}  // namespace
+
+// A run in a fixed order.
+struct InOrderRun {
+  const TakenOutputs* taken_outputs = nullptr;
+  const tensorflow::OpKernel* failed = nullptr;  // the kernel that ended the run
+};
+
+namespace {
+
+thread_local InOrderRun* current_run = nullptr;
+
+// TensorFlow's single-threaded executor, with the checks that its usual executor does.
+class InOrderExecutor final : public Executor {
+ public:
+  InOrderExecutor(std::unique_ptr<Executor> executor, const tensorflow::Graph& graph)
+      : executor_(std::move(executor)),
+        argument_types_(ArgumentTypes(graph)),
+        taken_outputs_(NodesWithOutputsThatNobodyTakes(graph)) {}
+
+  absl::Status Run(const Args& args) override {
+    const absl::Status fed = CheckFed(args.call_frame);
+    if (!fed.ok()) return fed;
+    InOrderRun run{&taken_outputs_};
+    InOrderRun* const outer = std::exchange(current_run, &run);
+    const absl::Status ran = executor_->Run(args);
+    current_run = outer;
+    if (ran.ok() || run.failed == nullptr) return ran;
+    return tensorflow::AttachDef(ran, run.failed->def());
+  }
+
+ private:
+  void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
+
+  // A kernel takes the dtypes of its inputs for granted: with another one it ends the process.
+  absl::Status CheckFed(tensorflow::CallFrameInterface* frame) const {
+    const size_t fed_count = frame == nullptr ? 0 : frame->num_args();
+    for (size_t i = 0; i < std::min(argument_types_.size(), fed_count); ++i) {
+      const tensorflow::Tensor* fed = nullptr;
+      const absl::Status found = frame->GetArg(static_cast<int>(i), &fed);
+      if (!found.ok()) return found;
+      if (argument_types_[i] != tensorflow::DT_INVALID && fed->dtype() != argument_types_[i]) {
+        return FedWithAnotherType(static_cast<int>(i), fed->dtype(), argument_types_[i]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<Executor> executor_;
+  const std::vector<tensorflow::DataType> argument_types_;
+  const TakenOutputs taken_outputs_;
+};
+
+bool IsTaken(const TakenOutputs& taken_outputs, const std::string& node, int output) {
+  const auto found = taken_outputs.find(node);
+  return found == taken_outputs.end() || found->second[output];
+}
+
+// Fails if the kernel left out an output that another kernel takes.
+void CheckOutputs(const TakenOutputs& taken_outputs, const tensorflow::OpKernel& kernel,
+                  tensorflow::OpKernelContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    if (context->mutable_output(i) != nullptr) continue;
+    if (!IsTaken(taken_outputs, kernel.name(), i)) continue;
+    context->SetStatus(absl::InternalError("the kernel did not set its output " +
+                                           std::to_string(i) + "; mend the op's Compute"));
+    return;
+  }
+}
+
+// What is seen while the kernels of an executor are made.
+struct MadeKernels {
+  absl::Status failure;
+  bool has_asynchronous = false;
+};
+
+class RunExecutorFactory final : public tensorflow::ExecutorFactory {
+ public:
+  absl::Status NewExecutor(const LocalExecutorParams& params, const tensorflow::Graph& graph,
+                           std::unique_ptr<Executor>* made) override {
+    if (MayRunInOrder(graph)) {
+      const absl::Status status = MakeInOrder(params, graph, made);
+      if (!status.ok() || *made != nullptr) return status;
+    }
+    return tensorflow::NewExecutor(kUsualExecutor, params, graph, made);
+  }
+
+ private:
+  // Makes an executor in a fixed order, or none if the graph has no fixed order: an asynchronous
+  // kernel may wait for a later kernel, as a queue's does. Returns the error of a kernel that
+  // cannot be made: the usual executor would try once more, and hide it.
+  static absl::Status MakeInOrder(LocalExecutorParams params, const tensorflow::Graph& graph,
+                                  std::unique_ptr<Executor>* made) {
+    const auto kernels = std::make_shared<MadeKernels>();
+    params.create_kernel = [create = params.create_kernel, kernels](const auto& properties,
+                                                                    tensorflow::OpKernel** kernel) {
+      const absl::Status created = create(properties, kernel);
+      kernels->failure.Update(created);
+      if (created.ok() && (*kernel)->AsAsync() != nullptr) kernels->has_asynchronous = true;
+      return created;
+    };
+    Executor* executor = nullptr;
+    const absl::Status status = tensorflow::NewSingleThreadedExecutor(params, graph, &executor);
+    if (!status.ok()) return kernels->failure;
+    auto in_order = std::make_unique<InOrderExecutor>(std::unique_ptr<Executor>(executor), graph);
+    if (!kernels->has_asynchronous) *made = std::move(in_order);
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+KernelInOrder::KernelInOrder(const tensorflow::OpKernel& kernel,
+                             tensorflow::OpKernelContext* context)
+    : run_(current_run), kernel_(kernel), context_(context) {
+  if (run_ == nullptr || !tsl::profiler::TraceMe::Active()) return;
+  span_.emplace([&] { return kernel.TraceString(*context, /*verbose=*/false); });
+}
+
+KernelInOrder::~KernelInOrder() {
+  if (run_ == nullptr) return;
+  if (context_->status().ok()) CheckOutputs(*run_->taken_outputs, kernel_, context_);
+  if (!context_->status().ok()) run_->failed = &kernel_;
+}
+
+void RegisterRunExecutor() {
+  // Never freed: TensorFlow's registry keeps it.
+  tensorflow::ExecutorFactory::Register(kRunExecutor, new RunExecutorFactory);
+}
+
+}  // namespace millpond::tf
