@@ -1,8 +1,9 @@
 """`budget`: the processor time of a request, part by part, from a profile of the server.
 
 Each load is put on the server twice: once undisturbed, for the server's processor time per request,
-and once under `perf`, for the shares of its parts. The names of our functions need a module that was
-built with -DMILLPOND_KEEP_SYMBOLS=ON.
+and once under `perf`, for the shares of its parts. The names of our functions need a module that
+keeps them: add `-C cmake.define.MILLPOND_KEEP_SYMBOLS=ON -C install.strip=false` to the `pip install`
+of the Makefile's `.installed`.
 """
 
 import argparse

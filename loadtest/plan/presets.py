@@ -64,6 +64,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "not-paced": Preset(
             {"load_seconds_target": 0}, "Millpond, whose restores read as fast as they can"
         ),
+        "batching": Preset({"enable_batching": True}, "Millpond, whose requests share runs"),
         "millpond": Preset({}, "this server with its defaults"),
     }
 )
