@@ -9,6 +9,7 @@
 #include "native/base/clock.h"
 #include "native/base/throttle.h"
 #include "native/inference/answer.h"
+#include "native/inference/signature_request.h"
 #include "native/tensor/dtype.h"
 #include "native/tensor/tensor_access.h"
 #include "native/tensor/tensor_compare.h"
@@ -173,15 +174,39 @@ base::StatusOr<std::string> BatchProof::Answer(std::string_view method, base::Wi
 
 namespace {
 
+Status Cancelled() {
+  return {base::Code::kCancelled,
+          "the proof of batching stopped; the version is no longer aspired"};
+}
+
+// Calls `run` with the context of a run within `limits`, beside live requests. Returns its status,
+// or CANCELLED without the call.
+template <typename Run>
+Status RunWithin(const ProofLimits& limits, const Run& run) {
+  if (limits.AreCancelled()) return Cancelled();
+  const base::Throttle throttle;
+  tensor::RunContext context;
+  context.is_cancelled = limits.is_cancelled;
+  if (limits.run_ns_max != tensor::RunContext::kNoDeadline) {
+    context.deadline_ns = base::MonotonicNs() + limits.run_ns_max;
+  }
+  const Status ran = run(context);
+  throttle.Rest();
+  return ran;
+}
+
 // The runs of one signature's proof.
 class Trial {
  public:
   Trial(const servable::BatchingServable& servable, const tensor::Signature& signature,
-        int64_t ns_max)
+        const ProofLimits& limits)
       : servable_(servable),
         signature_(signature),
         all_(tensor::OutputSet::All(signature.outputs.size())),
-        ns_max_(ns_max) {}
+        limits_(limits) {}
+
+  // The first rows that were added.
+  const TensorList& first_rows() const { return samples_.front().inputs; }
 
   // Adds rows to compare, with their results alone. Rows of another layout than the first ones are
   // left out: they would join another batch.
@@ -260,12 +285,9 @@ class Trial {
   }
 
   Status Run(const TensorList& inputs, TensorList* result) const {
-    const base::Throttle throttle;  // beside live requests
-    tensor::RunContext run;
-    if (ns_max_ != tensor::RunContext::kNoDeadline) run.deadline_ns = base::MonotonicNs() + ns_max_;
-    const Status ran = servable_.inner().Run(signature_, all_, run, inputs, result);
-    throttle.Rest();
-    return ran;
+    return RunWithin(limits_, [&](const tensor::RunContext& run) {
+      return servable_.inner().Run(signature_, all_, run, inputs, result);
+    });
   }
 
   // Runs single rows of the samples in turn as a batch of `rows`, and returns the time of the run.
@@ -310,14 +332,14 @@ class Trial {
   const servable::BatchingServable& servable_;
   const tensor::Signature& signature_;
   const tensor::OutputSet all_;
-  const int64_t ns_max_;
+  const ProofLimits& limits_;
   std::vector<Sample> samples_;
 };
 
 }  // namespace
 
 std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<TensorList> samples,
-                              int64_t ns_max) const {
+                              const ProofLimits& limits) {
   std::string refusal = RefuseSpecs(signature.inputs, "input");
   if (refusal.empty()) refusal = RefuseSpecs(signature.outputs, "output");
   if (!refusal.empty()) return refusal;
@@ -327,7 +349,7 @@ std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<Te
     if (!made.ok()) return made.status().message();
     samples.push_back(std::move(made.value()));
   }
-  Trial trial(servable_, signature, ns_max);
+  Trial trial(servable_, signature, limits);
   for (const TensorList& sample : samples) {
     for (int variant = 0; variant < kVariantCount; ++variant) {
       auto rows = MakeVariant(sample, variant);
@@ -340,14 +362,16 @@ std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<Te
     }
   }
   refusal = trial.Compare();
-  if (refusal.empty() && servable_.settings().pads_inputs) {
+  if (!refusal.empty()) return refusal;
+  proven_rows_[signature.name] = tensor::ShareTensors(trial.first_rows());
+  if (servable_.settings().pads_inputs) {
     const std::string padding_refusal = trial.ComparePadded();
     if (!padding_refusal.empty()) servable_.RefusePadding(signature, padding_refusal);
   }
-  return refusal;
+  return "";
 }
 
-void BatchProof::Conclude(bool may_write_variables, int64_t ns_max) {
+Status BatchProof::Conclude(bool may_write_variables, const ProofLimits& limits) {
   std::map<std::string, std::vector<TensorList>, std::less<>> samples;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -360,13 +384,59 @@ void BatchProof::Conclude(bool may_write_variables, int64_t ns_max) {
     }
     std::vector<TensorList>& own = samples[name];
     const bool is_made_up = own.empty();
-    std::string refusal = Prove(signature, std::move(own), ns_max);
+    std::string refusal = Prove(signature, std::move(own), limits);
+    // The reason is that runs were cancelled, and not the model.
+    if (limits.AreCancelled()) return Cancelled();
     if (refusal.empty()) {
       servable_.TurnOn(signature, is_made_up ? kCheckedAfterMadeUpRows : kCheckedAfterRequests);
     } else {
       servable_.Refuse(signature, std::move(refusal));
     }
   }
+  return {};
+}
+
+base::StatusOr<int64_t> BatchProof::WarmUp(const std::vector<servable::HotBatch>& batches,
+                                           const ProofLimits& limits) const {
+  const int64_t begin_ns = base::MonotonicNs();
+  int64_t run_count = 0;
+  for (const servable::HotBatch& batch : batches) {
+    if (base::MonotonicNs() - begin_ns >= limits.warm_up_ns_max) break;
+    const Status ran = WarmUpFor(batch, limits);
+    if (limits.AreCancelled()) return Cancelled();
+    run_count += ran.ok() ? 1 : 0;
+  }
+  return run_count;
+}
+
+Status BatchProof::WarmUpFor(const servable::HotBatch& batch, const ProofLimits& limits) const {
+  std::vector<const tensor::Signature*> signatures;
+  for (const std::string& name : batch.signatures) {
+    if (proven_rows_.count(name) == 0) return base::NotFound("'" + name + "' is not batched");
+    signatures.push_back(&servable_.signatures().find(name)->second);
+  }
+  const auto outputs = SelectOutputs(batch.outputs, *signatures.front());
+  if (!outputs.ok()) return outputs.status();
+  const servable::Servable& inner = servable_.inner();
+  const bool is_joint = signatures.size() > 1;
+  // If there are too many callables, the callable for all outputs answers.
+  if (!is_joint) (void)inner.Prepare(*signatures.front(), outputs.value());
+  const TensorList& rows = proven_rows_.find(batch.signatures.front())->second;
+  const int64_t row_count = servable_.BatchRows(batch.rows);
+  const RowRange part{&rows, 0, std::min(*tensor::CountRows(rows), row_count)};
+  TensorList inputs;
+  MILLPOND_RETURN_IF_ERROR(tensor::JoinRows({part}, tensor::LayoutOf(rows), row_count, &inputs));
+  for (int i = 0; i < kWarmUpRunCount; ++i) {
+    MILLPOND_RETURN_IF_ERROR(RunWithin(limits, [&](const tensor::RunContext& run) {
+      std::vector<TensorList> results(1);
+      if (!is_joint) {
+        return inner.Run(*signatures.front(), outputs.value(), run, inputs, &results.front());
+      }
+      // Without a joint run, the signatures run one after the other, as batches of their own.
+      return inner.RunTogether(signatures, run, inputs, &results).value_or(Status());
+    }));
+  }
+  return {};
 }
 
 }  // namespace millpond::inference

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -15,6 +16,21 @@
 
 namespace millpond::inference {
 
+// What ends the runs of a proof.
+struct ProofLimits {
+  // The longest time of a run.
+  int64_t run_ns_max = tensor::RunContext::kNoDeadline;
+  // Once it is true, each run ends at its next kernel. Null: nothing cancels the proof.
+  const std::atomic<bool>* is_cancelled = nullptr;
+  // No hot batch is begun later than this after WarmUp has begun. Live requests are only probable
+  // to come in such batches: more time would delay the swap.
+  int64_t warm_up_ns_max = 10'000'000'000;
+
+  bool AreCancelled() const {
+    return is_cancelled != nullptr && is_cancelled->load(std::memory_order_relaxed);
+  }
+};
+
 // Finds out which signatures of a version may be batched, before the version is published: those
 // whose rows give in a batch what they give alone (tensor::AreTensorsClose). Also learns how long
 // runs of different numbers of rows take, and so warms up such runs.
@@ -23,13 +39,18 @@ namespace millpond::inference {
 // such a request is proven with made-up rows. A model that takes only certain values refuses them,
 // and is then not batched: give it a warm-up request.
 //
-// Thread: any number may call Answer; Conclude is called once, after them.
+// Then it runs the batches that the version's predecessor runs most often, so that the version is
+// warm for them too.
+//
+// Thread: any number may call Answer; Conclude is called once, after them, and then WarmUp.
 class BatchProof {
  public:
   // The batches of live requests that are checked against single runs after a proof with rows of
   // requests, and after a proof with rows that were made up.
   static constexpr int64_t kCheckedAfterRequests = 2;
   static constexpr int64_t kCheckedAfterMadeUpRows = 8;
+  // A callable's second run is as fast as any later one (docs/design.md, "Run inline").
+  static constexpr int kWarmUpRunCount = 2;
 
   // Borrows the servable. It is not published yet.
   explicit BatchProof(const servable::BatchingServable& servable) : servable_(servable) {}
@@ -38,21 +59,33 @@ class BatchProof {
   base::StatusOr<std::string> Answer(std::string_view method, base::WireReader request,
                                      int64_t ns_max);
 
-  // Turns batching on or off for each signature (BatchingServable::TurnOn, Refuse). `ns_max` is the
-  // longest time of a run.
-  void Conclude(bool may_write_variables, int64_t ns_max);
+  // Turns batching on or off for each signature (BatchingServable::TurnOn, Refuse). Returns
+  // CANCELLED if the proof is cancelled; it then leaves further signatures off.
+  base::Status Conclude(bool may_write_variables, const ProofLimits& limits);
+
+  // Runs each of `batches`, the hottest of the predecessor first, kWarmUpRunCount times on rows of
+  // the proof. Leaves out the batches that this version does not have: of a signature that is not
+  // batched here, or of an output that does not exist here. Returns the number of batches that were
+  // run, or CANCELLED. A batch that fails is left out: live requests of a failed batch run one by
+  // one.
+  base::StatusOr<int64_t> WarmUp(const std::vector<servable::HotBatch>& batches,
+                                 const ProofLimits& limits) const;
 
  private:
   class Recorder;
 
-  // Proves one signature and returns "", or the reason why it is not batched.
+  // Proves one signature and returns "", or the reason why it is not batched. Keeps rows of it if
+  // it is.
   std::string Prove(const tensor::Signature& signature, std::vector<tensor::TensorList> samples,
-                    int64_t ns_max) const;
+                    const ProofLimits& limits);
+  base::Status WarmUpFor(const servable::HotBatch& batch, const ProofLimits& limits) const;
 
   const servable::BatchingServable& servable_;
   std::mutex mutex_;
   // The inputs of some runs of each signature; guarded by mutex_.
   std::map<std::string, std::vector<tensor::TensorList>, std::less<>> samples_;
+  // Some rows of each signature that is batched. Set by Conclude.
+  std::map<std::string, tensor::TensorList, std::less<>> proven_rows_;
 };
 
 }  // namespace millpond::inference

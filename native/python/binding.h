@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -138,6 +139,12 @@ class PyServable {
     const std::lock_guard<std::mutex> lock(batching_mutex_);
     return batching_ != nullptr ? batching_->Batching() : ended_batching_;
   }
+  // Returns the batches that were run most often; none after the version is gone.
+  std::vector<servable::HotBatch> ListHotBatches() const {
+    const std::lock_guard<std::mutex> lock(batching_mutex_);
+    if (batching_ == nullptr) return {};
+    return batching_->ListHotBatches();
+  }
   // Keeps the state as it is now. Call it before the entry is destroyed.
   void EndBatching() {
     const std::lock_guard<std::mutex> lock(batching_mutex_);
@@ -147,6 +154,9 @@ class PyServable {
   inference::BatchProof* proof() const { return proof_.get(); }
   // Returns the proof, which ends with it. For the thread that loads the version.
   std::unique_ptr<inference::BatchProof> TakeProof() { return std::move(proof_); }
+  // Ends the proof at its next kernel, also if it begins later. Any thread.
+  void CancelProof() { is_proof_cancelled_.store(true); }
+  const std::atomic<bool>& is_proof_cancelled() const { return is_proof_cancelled_; }
 
  private:
   std::shared_ptr<tf::LoadedVersion> loaded_;
@@ -156,6 +166,7 @@ class PyServable {
   const servable::BatchingServable* batching_;
   std::vector<servable::SignatureBatching> ended_batching_;  // guarded by batching_mutex_
   std::unique_ptr<inference::BatchProof> proof_;
+  std::atomic<bool> is_proof_cancelled_{false};
 };
 
 }  // namespace millpond::python

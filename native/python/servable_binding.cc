@@ -179,15 +179,18 @@ void Prepare(const PyServable& self, nb::bytes request) {
   }));
 }
 
-void ProveBatching(PyServable& self) {
+int64_t ProveBatching(PyServable& self, const PyServable* predecessor) {
   const servable::ServableHandle handle = PinAlive(self);
   const std::unique_ptr<inference::BatchProof> proof = self.TakeProof();
-  if (proof == nullptr) return;
-  WithoutGil([&] {
-    proof->Conclude(self.loaded().model().MayWriteVariables(),
-                    replay_ns_max.load(std::memory_order_relaxed));
-    return true;
-  });
+  if (proof == nullptr) return 0;
+  return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<int64_t> {
+    inference::ProofLimits limits;
+    limits.run_ns_max = replay_ns_max.load(std::memory_order_relaxed);
+    limits.is_cancelled = &self.is_proof_cancelled();
+    MILLPOND_RETURN_IF_ERROR(proof->Conclude(self.loaded().model().MayWriteVariables(), limits));
+    if (predecessor == nullptr) return int64_t{0};
+    return proof->WarmUp(predecessor->ListHotBatches(), limits);
+  }));
 }
 
 nb::bytes SignatureDefMap(const PyServable& self) {
@@ -290,7 +293,8 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("predict", &Predict, nb::arg("request"))
       .def("prepare", &Prepare, nb::arg("request"))
       .def("signature_def_map", &SignatureDefMap)
-      .def("prove_batching", &ProveBatching)
+      .def("prove_batching", &ProveBatching, nb::arg("predecessor").none() = nb::none())
+      .def("cancel_proof", &PyServable::CancelProof)
       .def("batching",
            [](const PyServable& self) { return WithoutGil([&] { return self.Batching(); }); })
       .def("statistics",

@@ -118,6 +118,7 @@ struct BatchingServable::State {
   const WaitingLimit waiting_limit;
   BatchCost cost;
   BatchStatistics statistics;
+  servable::HotBatches hot_batches;
   std::atomic<bool> is_on{false};
   std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
@@ -189,6 +190,10 @@ class OpenBatch {
   void RefuseRowsOf(int64_t rows) const {
     state_.Switch(false, "an output of a batch of " + std::to_string(rows) +
                              " rows has another number of rows");
+  }
+  // Notes that a run of a batch, or of a piece of a large request, had so many rows.
+  void RecordHot(int64_t padded_rows) const {
+    state_.hot_batches.Record(signatures_, outputs_, padded_rows);
   }
   // Runs the work on `inputs`, without a batch.
   Status RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
@@ -312,6 +317,7 @@ Status OpenBatch::RunJoined() {
     RefuseRowsOf(padded_rows);
     return base::Internal("the outputs of a batch do not have its rows");
   }
+  RecordHot(padded_rows);
   Divide(results);
   if (state_.unchecked_count.load(std::memory_order_relaxed) > 0 && !AgreesWithSingleRuns()) {
     state_.Switch(false, "a request's answer in a batch differed from its answer alone");
@@ -486,6 +492,7 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
       work.RefuseRowsOf(padded_rows);
       return work.RunAlone(member);
     }
+    work.RecordHot(padded_rows);
     const int64_t end_ns = base::MonotonicNs();
     BatchRun run;
     if (first == 0) run.Add(member->rows, begin_ns - member->joined_ns);
@@ -530,6 +537,19 @@ void BatchingServable::Refuse(const tensor::Signature& signature, std::string re
 void BatchingServable::RefusePadding(const tensor::Signature& signature,
                                      const std::string& reason) const {
   if (State* const state = Find(signature)) state->RefusePadding(reason);
+}
+
+int64_t BatchingServable::BatchRows(int64_t rows) const {
+  return PaddedRows(std::min(rows, settings_.rows_max));
+}
+
+std::vector<HotBatch> BatchingServable::ListHotBatches() const {
+  std::vector<HotBatch> all = joint_state_->hot_batches.Batches();
+  for (const auto& state : states_) {
+    for (HotBatch& batch : state->hot_batches.Batches()) all.push_back(std::move(batch));
+  }
+  SortByCount(&all);
+  return all;
 }
 
 std::vector<SignatureBatching> BatchingServable::Batching() const {

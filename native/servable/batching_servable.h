@@ -12,6 +12,7 @@
 #include "native/servable/batch_cost.h"
 #include "native/servable/batch_scope.h"
 #include "native/servable/batch_statistics.h"
+#include "native/servable/hot_batches.h"
 #include "native/servable/servable.h"
 
 namespace millpond::servable {
@@ -108,6 +109,11 @@ class BatchingServable final : public Servable {
   // Does not pad the inputs of a signature: inputs of other sizes run in other batches.
   void RefusePadding(const tensor::Signature& signature, const std::string& reason) const;
   std::vector<SignatureBatching> Batching() const;
+  // Returns the batches that were run most often since the load, the most frequent one first: at
+  // most HotBatches::kKeptMax of each signature, and of runs of several signatures.
+  std::vector<HotBatch> ListHotBatches() const;
+  // Returns the rows with which a batch of `rows` rows runs here.
+  int64_t BatchRows(int64_t rows) const;
 
  private:
   friend class OpenBatch;

@@ -561,15 +561,21 @@ class Servable:
     def signature_def_map(self) -> bytes:
         """Returns a serialized tensorflow.serving.SignatureDefMap of this version."""
 
-    def prove_batching(self) -> None:
+    def prove_batching(self, predecessor: Servable | None = None) -> int:
         """Batches the signatures whose rows give in a batch what they give alone, from now on.
 
         Compares some rows of the requests that `answer` and `predict` have answered until now, or
         made-up rows. Runs batches of 2, 4, 8 … up to 1,024 rows, or of all allowed sizes, as long
         as their runs take no more than half the settings' `run_seconds_max`. It also warms up such
-        batches. Call it once, after the warm-up and before the version is published. Does nothing
-        without batching.
+        batches. Then runs the batches that `predecessor` has run most often, as this version would
+        run them, for at most 10 s, and returns their number. Call it once, after the warm-up and
+        before the version is published. Does nothing without batching.
+
+        Raises StatusError(CANCELLED) after `cancel_proof`.
         """
+
+    def cancel_proof(self) -> None:
+        """Makes a `prove_batching` that is running or begins later end at its next kernel."""
 
     def batching(self) -> list[SignatureBatching]:
         """Returns the state of each signature, also after `destroy`; [] without batching. An entry

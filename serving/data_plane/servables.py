@@ -190,11 +190,18 @@ class Servable(Protocol):
         """Makes the callable that this request needs, if the version does not have it yet."""
         ...
 
-    def prove_batching(self) -> None:
+    # Any, because a version takes only a predecessor of its own data plane.
+    def prove_batching(self, predecessor: Any = None) -> int:
         """Batches the signatures whose rows give in a batch what they give alone.
 
-        Call it once, after the warm-up, whose requests it repeats. Does nothing without batching.
+        Then runs the batches that `predecessor` runs most often, and returns their number. Call it
+        once, after the warm-up, whose requests it repeats. Does nothing without batching. Raises the
+        status CANCELLED after `cancel_proof`.
         """
+        ...
+
+    def cancel_proof(self) -> None:
+        """Makes `prove_batching` end at its next kernel. Any thread."""
         ...
 
     def batching(self) -> Sequence[SignatureBatching]:

@@ -378,11 +378,20 @@ class SavedModelLoader:
             replay = partial(self._replay_requests, servable, reservoir, replayed, progress)
             run(LoadStage.SELF_WARM_UP, replay)
         if servable.batching():
-            run(LoadStage.PROVE_BATCHING, partial(self._prove_batching, servable))
+            run(LoadStage.PROVE_BATCHING, partial(self._prove_batching, servable, progress))
         return verdicts, replayed
 
-    def _prove_batching(self, servable: Servable) -> None:
-        servable.prove_batching()
+    def _prove_batching(self, servable: Servable, progress: LoadProgress) -> None:
+        predecessor = self._settings.incumbent(self._id)
+        with progress.cancellation.stops_by(servable.cancel_proof):
+            warmed_count = servable.prove_batching(predecessor)
+        if warmed_count:
+            _log.info(
+                "batches_warmed_up",
+                model=self._id.name,
+                version=self._id.version,
+                count=warmed_count,
+            )
         self._settings.batch_records.add(self._id, servable)
         self._settings.batch_refusals.add(self._id, servable)
 

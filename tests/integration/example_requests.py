@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import grpc
+
 from serving.base.protos import (
     classification_pb2,
     inference_pb2,
     regression_pb2,
+    session_service_pb2,
 )
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from tests.integration.example_exports import example, example_input
 
 PAIRS = [(0.25, 0.75), (0.0, 1.0), (-2.5, 8.0)]
@@ -48,3 +52,24 @@ def classes(result: Any) -> list[list[tuple[str, float]]]:
         [(entry.label, entry.score) for entry in classified.classes]
         for classified in result.classifications
     ]
+
+
+def session_run(channel: grpc.Channel, timeout: float = 30, **fields: Any) -> Any:
+    request = session_service_pb2.SessionRunRequest()
+    request.model_spec.name = fields.get("model", "m")
+    for name, array in fields.get("feeds", {}).items():
+        request.feed.add(name=name).tensor.CopyFrom(to_tensor_proto(array))
+    request.fetch.extend(fields.get("fetches", ()))
+    request.target.extend(fields.get("targets", ()))
+    request.tensor_name_is_alias = fields.get("is_alias", False)
+    request.options.timeout_in_ms = fields.get("timeout_ms", 0)
+    call = channel.unary_unary(
+        "/tensorflow.serving.SessionService/SessionRun",
+        request_serializer=session_service_pb2.SessionRunRequest.SerializeToString,
+        response_deserializer=session_service_pb2.SessionRunResponse.FromString,
+    )
+    return call(request, timeout=timeout)
+
+
+def fetched_arrays(response: Any) -> dict[str, Any]:
+    return {entry.name: from_tensor_proto(entry.tensor) for entry in response.tensor}

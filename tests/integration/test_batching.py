@@ -14,44 +14,31 @@ from urllib.request import urlopen
 import grpc
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from serving import ModelServer
 from serving.base.errors import StatusCode, Unavailable
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
+from tests.integration.batches import CLIENT_COUNT, Scrape, starter, take_run_seconds
 from tests.integration.clients import (
     array,
     caller_to,
+    channel_to,
     is_right,
     predict_request,
     wait_for_states,
     wait_until,
 )
 from tests.integration.conftest import StartServer
+from tests.integration.example_requests import fetched_arrays, session_run
 from tests.integration.exports import drop, let_settle
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.rest_clients import RestClient
 from tests.integration.steady_clients import SteadyThreads
 
-CLIENT_COUNT = 16
-# Much longer than the handling of a request, so that requests wait while others run.
-RUN_SECONDS = 0.0005
 # The first batches after a load are checked against single runs. So many answers end that.
 ANSWERS_OF_CHECKS = 400
 VERSION_FILE = "batching_params.pbtxt"
-
-
-def take_run_seconds() -> Any:
-    """Returns the operations that make a run of a model take RUN_SECONDS."""
-    import tensorflow as tf
-
-    end = tf.timestamp() + RUN_SECONDS
-    return tf.while_loop(
-        lambda turn: tf.timestamp() < end,
-        lambda turn: (turn + 1,),
-        (tf.constant(0, tf.int64),),
-    )
 
 
 def export(path: Path, *functions: Callable[[Any], dict[str, Any]]) -> None:
@@ -142,25 +129,6 @@ def start_faulty(start_server: StartServer, faulty_model: Path, base_path: Path)
     return starter(start_server, faulty_model, base_path)
 
 
-def starter(start_server: StartServer, path: Path, base_path: Path) -> StartServer:
-    """Returns a starter of servers with one request thread, for which requests wait."""
-    drop(path, base_path, 1)
-
-    def start(**flags: object) -> ModelServer:
-        server = start_server(
-            model_name="m",
-            base_path=base_path,
-            grpc_completion_queue_count=1,
-            grpc_max_threads=1,
-            self_warmup_requests=0,
-            **flags,
-        )
-        server.wait_until_available("m", 1)
-        return server
-
-    return start
-
-
 def parameters(tmp_path: Path, text: str) -> str:
     path = tmp_path / "batching.txt"
     path.write_text(text)
@@ -225,6 +193,61 @@ def test_requests_are_not_batched_by_default(start: StartServer, model: BatchedM
 
 def test_enable_batching_batches_while_busy(start: StartServer, model: BatchedModel):
     assert has_batches(sizes_under_load(start(enable_batching=True), model))
+
+
+def test_batches_of_a_version_are_run_on_the_next(
+    start: StartServer, model: BatchedModel, base_path: Path
+):
+    server = start(enable_batching=True)
+    model.take_runs()
+    clients = ClientsOfOneConnection(server.target)
+    with clients.sending():
+        clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
+    # The proof of any version runs powers of two.
+    hot = {rows for rows in model.take_runs() if rows & (rows - 1)}
+    assert hot
+    drop(model.path, base_path, 2)
+    server.wait_until_available("m", 2)
+    assert hot <= model.take_runs()
+    (warmed,) = logged(server, "batches_warmed_up")
+    assert (warmed["version"], warmed["count"] >= len(hot)) == (2, True)
+
+
+class SessionRunClients(SteadyThreads):
+    """Threads that send SessionRun with a row each over one connection."""
+
+    def __init__(self, channel: grpc.Channel, feed: str, fetch: str) -> None:
+        super().__init__(CLIENT_COUNT)
+        self._channel = channel
+        self._feed = feed
+        self._fetch = fetch
+
+    def run(self, number: int) -> None:
+        x = np.full((1, 3), number, np.float32)
+        while not self.is_stopping:
+            response = session_run(self._channel, feeds={self._feed: x}, fetches=[self._fetch])
+            answer = fetched_arrays(response)[self._fetch]
+            if is_right(answer, x.sum(axis=1)):
+                self.answer_counts[1] += 1
+            else:
+                self.failures.append(f"wrong answer to {x}: {answer}")
+
+
+def test_session_runs_are_never_batched(start: StartServer, model: BatchedModel):
+    server = start(enable_batching=True, enable_session_run=True, rest_api_port="auto")
+    with urlopen(f"{server.url}/v1/models/m/metadata", timeout=30) as response:
+        signatures = json.loads(response.read())["metadata"]["signature_def"]["signature_def"]
+    signature = signatures["serving_default"]
+    model.take_runs()
+    with channel_to(server.target) as channel:
+        clients = SessionRunClients(
+            channel, signature["inputs"]["x"]["name"], signature["outputs"]["y"]["name"]
+        )
+        with clients.running():
+            clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
+        assert clients.failures == []
+    assert model.take_runs() == {1}
+    assert Scrape(server).sum("serving_batch_requests_count") == 0
 
 
 def test_signature_that_mixes_rows_is_refused(start: StartServer):
@@ -308,28 +331,6 @@ def test_large_request_is_answered(
     assert is_right(answer.outputs["y"], x.sum(axis=1))
     sizes = model.take_runs()
     assert max(sizes) <= 6 if is_split else sizes == {20}
-
-
-class Scrape:
-    """The metrics of a server, at one moment."""
-
-    def __init__(self, server: ModelServer) -> None:
-        with urlopen(f"{server.url}/metrics", timeout=30) as response:
-            families = text_string_to_metric_families(response.read().decode())
-        self._samples = [sample for family in families for sample in family.samples]
-
-    def sum(self, name: str, **labels: str) -> float:
-        """Returns the sum over the series with these labels."""
-        return sum(
-            sample.value
-            for sample in self._samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def answered(self, version: int | None = None) -> float:
-        """Returns the requests that were answered with OK."""
-        labels = {} if version is None else {"version": str(version)}
-        return self.sum("serving_requests_total", method="Predict", code="OK", **labels)
 
 
 def test_metrics_of_batches_add_up_to_the_answers(

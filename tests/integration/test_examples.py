@@ -12,9 +12,7 @@ from serving import ModelServer
 from serving.base.protos import (
     classification_pb2,
     prediction_log_pb2,
-    session_service_pb2,
 )
-from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import channel_to, refusal
 from tests.integration.conftest import StartServer
@@ -31,8 +29,10 @@ from tests.integration.example_requests import (
     PAIRS,
     classes,
     classification,
+    fetched_arrays,
     multi_inference,
     regression,
+    session_run,
     values,
 )
 from tests.integration.exports import drop
@@ -271,28 +271,6 @@ def test_failing_warm_up_record_stops_version(
 
 
 # --- SessionRun -------------------------------------------------------------------------------------
-
-
-def session_run(channel: grpc.Channel, timeout: float = 30, **fields: Any) -> Any:
-    request = session_service_pb2.SessionRunRequest()
-    request.model_spec.name = fields.get("model", "m")
-    for name, array in fields.get("feeds", {}).items():
-        request.feed.add(name=name).tensor.CopyFrom(to_tensor_proto(array))
-    request.fetch.extend(fields.get("fetches", ()))
-    request.target.extend(fields.get("targets", ()))
-    request.tensor_name_is_alias = fields.get("is_alias", False)
-    request.options.timeout_in_ms = fields.get("timeout_ms", 0)
-    call = channel.unary_unary(
-        "/tensorflow.serving.SessionService/SessionRun",
-        request_serializer=session_service_pb2.SessionRunRequest.SerializeToString,
-        response_deserializer=session_service_pb2.SessionRunResponse.FromString,
-    )
-    return call(request, timeout=timeout)
-
-
-def fetched_arrays(response: Any) -> dict[str, Any]:
-    return {entry.name: from_tensor_proto(entry.tensor) for entry in response.tensor}
-
 
 SERIALIZED = np.array([entry.SerializeToString() for entry in EXAMPLES], object)
 

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,7 +61,8 @@ class BatchProofTest : public ::testing::Test {
     proof_ = std::make_unique<BatchProof>(*servable_);
   }
   SignatureBatching Conclude(bool may_write_variables = false) {
-    proof_->Conclude(may_write_variables, tensor::RunContext::kNoDeadline);
+    const Status concluded = proof_->Conclude(may_write_variables, {});
+    EXPECT_TRUE(concluded.ok()) << concluded.message();
     return servable_->Batching()[0];
   }
   void ExpectRefusal(const std::string& reason) {
@@ -322,6 +325,162 @@ TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
     EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 1), 2 * checked_count);
     EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 2), 10);
   }
+}
+
+// --- Cancellation ---
+
+TEST_F(BatchProofTest, CancelledProofRunsNothingMore) {
+  std::atomic<bool> is_cancelled{false};
+  Make([&](const Floats& x) -> base::StatusOr<Floats> {
+    if (x.size() == 4) is_cancelled = true;
+    return x;
+  });
+  const ProofLimits limits{tensor::RunContext::kNoDeadline, &is_cancelled};
+  EXPECT_EQ(proof_->Conclude(false, limits).code(), base::Code::kCancelled);
+  EXPECT_EQ(run_rows_.back(), 4);
+  const SignatureBatching batching = servable_->Batching()[0];
+  EXPECT_FALSE(batching.is_on);
+  // The model is not blamed.
+  EXPECT_EQ(batching.refusal, "its rows have not been compared yet");
+}
+
+// A kernel looks at the flag: a run that lasts ends too.
+TEST_F(BatchProofTest, RunsOfAProofSeeItsCancellation) {
+  const std::atomic<bool> is_cancelled{false};
+  std::vector<const std::atomic<bool>*> seen;
+  const auto x = testing::Spec("x", dtype::kFloat, {-1});
+  Make({x}, {x}, [&](const FakeRun& run) -> Status {
+    seen.push_back(run.context.is_cancelled);
+    run.result->Reset(1);
+    run.result->storage().tensors[0] = run.inputs.storage().tensors[0];
+    return {};
+  });
+  ASSERT_TRUE(proof_->Conclude(false, {tensor::RunContext::kNoDeadline, &is_cancelled}).ok());
+  ASSERT_FALSE(seen.empty());
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), &is_cancelled),
+            static_cast<std::ptrdiff_t>(seen.size()));
+}
+
+// --- Batches of the predecessor ---
+
+// Versions of a model of signatures "a" and "b", x: float32[?] -> y, z.
+class WarmUpOfBatchesTest : public ::testing::Test {
+ protected:
+  struct MadeRun {
+    std::vector<std::string> signatures;
+    std::vector<size_t> outputs;
+    int64_t rows;
+
+    friend bool operator==(const MadeRun& a, const MadeRun& b) {
+      return a.signatures == b.signatures && a.outputs == b.outputs && a.rows == b.rows;
+    }
+  };
+  class Version final : public testing::FakeServable {
+   public:
+    Version(std::vector<tensor::Signature> signatures, std::vector<MadeRun>* runs, RunFunction run)
+        : FakeServable({"m", 7}, std::move(signatures), std::move(run)), runs_(*runs) {}
+    std::optional<Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                      const tensor::RunContext&, const tensor::TensorList& inputs,
+                                      std::vector<tensor::TensorList>* results) const override {
+      MadeRun run{{}, {}, inputs.storage().tensors[0].dims[0]};
+      for (const tensor::Signature* signature : signatures) {
+        run.signatures.push_back(signature->name);
+        results->emplace_back();
+      }
+      runs_.push_back(std::move(run));
+      return Status();
+    }
+
+   private:
+    std::vector<MadeRun>& runs_;
+  };
+
+  explicit WarmUpOfBatchesTest() { Make({}); }
+  void Make(servable::BatchSettings settings,
+            const std::function<Status(const MadeRun&)>& fail = {}) {
+    const auto x = testing::Spec("x", dtype::kFloat, {-1});
+    const auto y = testing::Spec("y", dtype::kFloat, {-1});
+    const auto z = testing::Spec("z", dtype::kFloat, {-1});
+    const auto run = [this, fail](const FakeRun& of) -> Status {
+      const testing::OpaqueTensor& rows = of.inputs.storage().tensors[0];
+      MadeRun own{{of.signature.name}, {}, rows.dims[0]};
+      for (size_t i = 0; i < 2; ++i) {
+        if (of.outputs.Contains(i)) own.outputs.push_back(i);
+      }
+      of.result->Reset(own.outputs.size());
+      for (auto& tensor : of.result->storage().tensors) tensor = rows;
+      runs_.push_back(own);
+      return fail ? fail(own) : Status();
+    };
+    proof_ = nullptr;
+    servable_ = std::make_unique<servable::BatchingServable>(
+        std::make_unique<Version>(
+            std::vector<tensor::Signature>{{"a", "", {x}, {y, z}}, {"b", "", {x}, {y, z}}}, &runs_,
+            run),
+        std::move(settings));
+    proof_ = std::make_unique<BatchProof>(*servable_);
+    ASSERT_TRUE(proof_->Conclude(false, {}).ok());
+    runs_.clear();
+  }
+  int64_t WarmUp(const std::vector<servable::HotBatch>& batches, const ProofLimits& limits = {}) {
+    const auto count = proof_->WarmUp(batches, limits);
+    EXPECT_TRUE(count.ok()) << count.status().message();
+    return count.ok() ? count.value() : -1;
+  }
+
+  std::vector<MadeRun> runs_;
+  std::unique_ptr<servable::BatchingServable> servable_;
+  std::unique_ptr<BatchProof> proof_;
+};
+
+TEST_F(WarmUpOfBatchesTest, BatchOfSomeOutputsRunsWithItsRows) {
+  EXPECT_EQ(WarmUp({{{"b"}, {"z"}, 13, 5}}), 1);
+  const MadeRun run{{"b"}, {1}, 13};
+  EXPECT_EQ(runs_, (std::vector<MadeRun>{run, run}));
+}
+
+TEST_F(WarmUpOfBatchesTest, BatchOfSeveralSignaturesRunsTogether) {
+  EXPECT_EQ(WarmUp({{{"b", "a"}, {}, 5, 1}}), 1);
+  const MadeRun run{{"b", "a"}, {}, 5};
+  EXPECT_EQ(runs_, (std::vector<MadeRun>{run, run}));
+}
+
+TEST_F(WarmUpOfBatchesTest, RowsAreThoseOfTheOwnSettings) {
+  servable::BatchSettings settings;
+  settings.rows_max = 20;
+  settings.allowed_rows = {8, 20};
+  Make(settings);
+  EXPECT_EQ(WarmUp({{{"a"}, {}, 3, 1}, {{"a"}, {}, 100, 1}}), 2);
+  const MadeRun small{{"a"}, {0, 1}, 8};
+  const MadeRun large{{"a"}, {0, 1}, 20};
+  EXPECT_EQ(runs_, (std::vector<MadeRun>{small, small, large, large}));
+}
+
+TEST_F(WarmUpOfBatchesTest, BatchThatThisVersionLacksIsLeftOut) {
+  EXPECT_EQ(WarmUp({{{"c"}, {}, 3, 1}, {{"b"}, {"w"}, 3, 1}, {{"b"}, {"y"}, 3, 1}}), 1);
+  EXPECT_EQ(runs_.size(), 2U);
+}
+
+TEST_F(WarmUpOfBatchesTest, BatchThatFailsDoesNotEndTheOthers) {
+  Make({}, [](const MadeRun& run) { return run.rows == 3 ? base::Internal("three") : Status(); });
+  EXPECT_EQ(WarmUp({{{"a"}, {}, 3, 2}, {{"a"}, {}, 5, 1}}), 1);
+  EXPECT_EQ(runs_.back().rows, 5);
+}
+
+TEST_F(WarmUpOfBatchesTest, NoBatchBeginsAfterTheTimeForThem) {
+  ProofLimits limits;
+  limits.warm_up_ns_max = 0;
+  EXPECT_EQ(WarmUp({{{"a"}, {}, 3, 1}}, limits), 0);
+  EXPECT_TRUE(runs_.empty());
+}
+
+TEST_F(WarmUpOfBatchesTest, CancellationEndsIt) {
+  const std::atomic<bool> is_cancelled{true};
+  ProofLimits limits;
+  limits.is_cancelled = &is_cancelled;
+  const auto count = proof_->WarmUp({{{"a"}, {}, 3, 1}}, limits);
+  EXPECT_EQ(count.status().code(), base::Code::kCancelled);
+  EXPECT_TRUE(runs_.empty());
 }
 
 }  // namespace

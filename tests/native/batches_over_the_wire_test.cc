@@ -2,21 +2,28 @@
 // rows, by one version. No gRPC library, so ThreadSanitizer sees all code.
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "native/base/clock.h"
+#include "native/rest/rest_workers.h"
 #include "native/rpc/server.h"
 #include "native/servable/batching_servable.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/row_servable.h"
+#include "tests/native/scripted_servable.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 #include "tests/native/waiting_requests.h"
@@ -30,6 +37,7 @@ using testing::kEndStream;
 using testing::kHeadersFrame;
 using testing::kRowsMark;
 using testing::RawHttp2;
+using testing::RowRun;
 using testing::RowServable;
 using Values = std::vector<int64_t>;
 
@@ -43,7 +51,8 @@ std::string PredictFrames(uint32_t stream, const Values& x) {
          testing::FrameBytes(kDataFrame, kEndStream, stream, testing::GrpcMessage(message));
 }
 
-class BatchesOverTheWireTest : public ::testing::Test {
+// A server of a RowServable, whose clients each send over a connection of their own.
+class BatchedServerTest : public ::testing::Test {
  protected:
   struct Answer {
     std::string data;
@@ -51,22 +60,23 @@ class BatchesOverTheWireTest : public ::testing::Test {
     int end_count = 0;
   };
 
-  BatchesOverTheWireTest() {
+  ~BatchedServerTest() override { server_->Shutdown(0); }
+
+  // Batches also take requests from `others`.
+  void Start(std::shared_ptr<servable::WaitingRequests> others) {
     Publish(1);
     ServerOptions options;
     options.addresses = {"127.0.0.1:0"};
     options.thread_count = 2;
     server_ = std::make_unique<Server>(&map_, options);
-    server_->ShareBatchesWith(others_);
+    server_->ShareBatchesWith(std::move(others));
     const base::Status started = server_->Start();
     EXPECT_TRUE(started.ok()) << started.message();
   }
-  ~BatchesOverTheWireTest() override { server_->Shutdown(0); }
 
   std::shared_ptr<servable::ServableEntry> Publish(int64_t version) {
     auto batching = std::make_unique<servable::BatchingServable>(
-        std::make_unique<RowServable>(servable::ServableId{"m", version}),
-        servable::BatchSettings());
+        std::make_unique<RowServable>(servable::ServableId{"m", version}, watch_), settings_);
     const tensor::Signature& signature = batching->signatures().find("serving_default")->second;
     batching->LearnCost(signature, 4'096, 1);
     batching->TurnOn(signature, 2);
@@ -75,7 +85,8 @@ class BatchesOverTheWireTest : public ::testing::Test {
     return entries_.back();
   }
 
-  // Sends all requests at once, on streams 1, 3, 5 and so on, and reads until each has ended.
+  // Sends all requests at once, on every second stream from `first_stream` on, and reads until each
+  // has ended.
   static std::map<uint32_t, Answer> Ask(RawHttp2* connection, uint32_t first_stream,
                                         const std::vector<Values>& requests) {
     std::string frames;
@@ -83,9 +94,14 @@ class BatchesOverTheWireTest : public ::testing::Test {
       frames += PredictFrames(first_stream + 2 * static_cast<uint32_t>(i), requests[i]);
     }
     connection->Send(frames);
+    return Read(connection, requests.size());
+  }
+  // Reads until `count` requests have ended. Notes their streams in `ended`, if it is not null.
+  static std::map<uint32_t, Answer> Read(RawHttp2* connection, size_t count,
+                                         std::vector<uint32_t>* ended = nullptr) {
     std::map<uint32_t, Answer> answers;
     size_t ended_count = 0;
-    while (ended_count < requests.size()) {
+    while (ended_count < count) {
       const auto frame = connection->Next();
       if (frame == nullptr) break;
       Answer& answer = answers[frame->stream];
@@ -95,6 +111,7 @@ class BatchesOverTheWireTest : public ::testing::Test {
       if ((frame->flags & kEndStream) == 0) continue;
       answer.end_count += 1;
       ended_count += 1;
+      if (ended != nullptr) ended->push_back(frame->stream);
     }
     return answers;
   }
@@ -117,24 +134,31 @@ class BatchesOverTheWireTest : public ::testing::Test {
                         response.outputs["z"] == bytes_of(z);
     return is_own ? response.version : 0;
   }
-  int64_t JoinedRequestCount() const {
+  // Returns the requests that were answered by the runs of others.
+  static int64_t JoinedRequestCountOf(const servable::ServableEntry& entry) {
     int64_t count = 0;
-    for (const auto& entry : entries_) {
-      if (entry->is_destroyed()) continue;
-      const auto& batching = static_cast<const servable::BatchingServable&>(entry->servable());
-      for (const auto& each : batching.Batching()) {
-        count += each.figures.request_count - each.figures.run_count;
-      }
+    const auto& batching = static_cast<const servable::BatchingServable&>(entry.servable());
+    for (const auto& each : batching.Batching()) {
+      count += each.figures.request_count - each.figures.run_count;
     }
     return count;
   }
+  int64_t JoinedRequestCount() const { return JoinedRequestCountOf(*entries_.back()); }
+
+  RowServable::Watch watch_;
+  servable::BatchSettings settings_;
+  servable::ServingMap map_;
+  std::vector<std::shared_ptr<servable::ServableEntry>> entries_;
+  std::unique_ptr<Server> server_;
+};
+
+class BatchesOverTheWireTest : public BatchedServerTest {
+ protected:
+  BatchesOverTheWireTest() { Start(others_); }
 
   // The requests of another protocol.
   const std::shared_ptr<testing::QueuedRequests> others_ =
       std::make_shared<testing::QueuedRequests>();
-  servable::ServingMap map_;
-  std::vector<std::shared_ptr<servable::ServableEntry>> entries_;
-  std::unique_ptr<Server> server_;
 };
 
 TEST_F(BatchesOverTheWireTest, RequestsOfOneReadShareRuns) {
@@ -198,6 +222,9 @@ TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
   constexpr int kClients = 4;
   constexpr int kRounds = 25;
   std::atomic<int> active_count{kClients};
+  // Written by `swaps`.
+  int64_t swap_count = 0;
+  int64_t joined_count = 0;
   std::thread swaps([&] {
     for (int64_t version = 2; active_count > 0 && version < 50; ++version) {
       const auto before = entries_.back();
@@ -205,10 +232,14 @@ TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
       EXPECT_TRUE(servable::RetireVersion(map_, "m", version - 1).ok());
       const auto is_quiet = before->Quiesce(20'000'000'000);
       ASSERT_TRUE(is_quiet.ok() && is_quiet.value());
+      joined_count += JoinedRequestCountOf(*before);
       EXPECT_TRUE(before->Destroy().ok());
+      swap_count += 1;
       std::this_thread::yield();
     }
   });
+  std::mutex versions_mutex;
+  std::set<int64_t> versions;  // that answered; guarded by versions_mutex
   testing::RunTogether(kClients, [&](int client) {
     RawHttp2 connection(server_->port());
     connection.Begin();
@@ -223,13 +254,109 @@ TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
       for (const Values& request : requests) {
         const auto answer = answers.find(stream);
         ASSERT_NE(answer, answers.end());
-        EXPECT_GT(VersionOf(answer->second, request), 0) << answer->second.trailers;
+        const int64_t version = VersionOf(answer->second, request);
+        EXPECT_GT(version, 0) << answer->second.trailers;
+        const std::lock_guard<std::mutex> lock(versions_mutex);
+        versions.insert(version);
         stream += 2;
       }
     }
     active_count -= 1;
   });
   swaps.join();
+  joined_count += JoinedRequestCount();
+  // Else nothing was tried.
+  EXPECT_GT(swap_count, 1);
+  EXPECT_GT(versions.size(), 1U);
+  EXPECT_GT(joined_count, 0);
+}
+
+// --- Requests over HTTP, with the workers that answer them ---
+
+class BatchesOfBothProtocolsTest : public BatchedServerTest {
+ protected:
+  BatchesOfBothProtocolsTest() {
+    watch_ = [this](const RowRun& run) {
+      const std::lock_guard<std::mutex> lock(runs_mutex_);
+      runs_.push_back(run.values);
+      return base::Status();
+    };
+    rest::RestWorkersOptions options;
+    options.thread_count = 1;
+    options.answer = [this](const rest::RestRequest& request, std::string_view body,
+                            const servable::Servable& servable, const tensor::RunContext& run,
+                            rest::RestReply* reply, metrics::PhaseWatch* watch) {
+      if (body == kHeldBody) MILLPOND_RETURN_IF_ERROR(gate_.Pass(run));
+      return rest::AnswerRest(request, body, servable, run, reply, watch);
+    };
+    workers_ = std::make_unique<rest::RestWorkers>(&map_, options);
+    EXPECT_TRUE(workers_->Start().ok());
+    Start(workers_->waiting_requests());
+  }
+  ~BatchesOfBothProtocolsTest() override {
+    gate_.Open();
+    workers_->Shutdown(0);
+  }
+
+  uint64_t Submit(std::string_view body) {
+    rest::RestRequest request;
+    request.model.name = "m";
+    request.body = body;
+    request.received_ns = base::MonotonicNs();
+    const auto id = workers_->Submit(std::move(request));
+    EXPECT_TRUE(id.ok());
+    return id.ok() ? id.value() : 0;
+  }
+  rest::EndedRequest TakeEnded() {
+    constexpr int kPatienceMs = 60'000;
+    pollfd waited{workers_->ended_descriptor(), POLLIN, 0};
+    EXPECT_EQ(poll(&waited, 1, kPatienceMs), 1);
+    auto ended = workers_->TakeEnded();
+    EXPECT_EQ(ended.size(), 1U);
+    return std::move(ended.at(0));
+  }
+  static std::string BodyOf(int64_t row, int64_t version) {
+    return "{\"predictions\": [{\"y\": " + std::to_string(RowServable::Y(row, version)) +
+           ", \"z\": " + std::to_string(-row) + "}]}";
+  }
+  // Without the blanks, which are a matter of taste.
+  static std::string Packed(std::string_view text) {
+    std::string packed;
+    for (const char c : text) {
+      if (c != ' ' && c != '\n') packed += c;
+    }
+    return packed;
+  }
+
+  // A request with this body is held until the gate opens.
+  static constexpr std::string_view kHeldBody = "{\"instances\": [999]}";
+  testing::Gate gate_;
+  std::mutex runs_mutex_;
+  std::vector<Values> runs_;  // guarded by runs_mutex_
+  std::unique_ptr<rest::RestWorkers> workers_;
+};
+
+TEST_F(BatchesOfBothProtocolsTest, RequestOverHttpJoinsABatchOfGrpc) {
+  // The only worker is busy, so the next request waits.
+  const uint64_t held = Submit(kHeldBody);
+  gate_.WaitForArrivals(1);
+  const uint64_t waiting = Submit("{\"instances\": [5]}");
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  EXPECT_EQ(VersionOf(Ask(&connection, 1, {{3}}).at(1), {3}), 1);
+  const rest::EndedRequest joined = TakeEnded();
+  EXPECT_EQ(joined.id, waiting);
+  EXPECT_TRUE(joined.status.ok()) << joined.status.message();
+  EXPECT_EQ(Packed(joined.reply.body.view()), Packed(BodyOf(5, 1)));
+  EXPECT_EQ(JoinedRequestCount(), 1);
+  {
+    const std::lock_guard<std::mutex> lock(runs_mutex_);
+    EXPECT_EQ(runs_.front(), (Values{3, 5}));
+  }
+  gate_.Open();
+  const rest::EndedRequest ended = TakeEnded();
+  EXPECT_EQ(ended.id, held);
+  EXPECT_EQ(Packed(ended.reply.body.view()), Packed(BodyOf(999, 1)));
 }
 
 }  // namespace

@@ -618,6 +618,38 @@ TEST_F(BatchingServableTest, RunsOfSeveralSignaturesShareRunsToo) {
   EXPECT_EQ(Batching("").figures.request_count, 2);
 }
 
+// The next version of the model runs them before it serves.
+TEST_F(BatchingServableTest, BatchesThatWereRunAreListedTheHottestFirst) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  settings.allowed_rows = {3, 4};
+  Make(settings);
+  tensor::OutputSet only_z(2);
+  only_z.Add(1);
+  for (int i = 0; i < 2; ++i) {
+    Request a = RequestOf({1});
+    Request b = RequestOf({2});
+    a.outputs = b.outputs = only_z;
+    AnswerAll({&a, &b});
+  }
+  Request large = RequestOf({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  AnswerAll({&large});
+  const auto batches = servable_->ListHotBatches();
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_EQ(batches[0].rows, 4);  // of the pieces
+  EXPECT_EQ(batches[0].run_count, 3);
+  EXPECT_EQ(batches[0].outputs, std::vector<std::string>{});
+  EXPECT_EQ(batches[1].rows, 3);  // with its padding
+  EXPECT_EQ(batches[1].run_count, 2);
+  EXPECT_EQ(batches[1].outputs, std::vector<std::string>{"z"});
+}
+
+TEST_F(BatchingServableTest, RequestThatRunsAloneIsNoHotBatch) {
+  Request request = RequestOf({1, 2, 3});
+  AnswerAll({&request});
+  EXPECT_TRUE(servable_->ListHotBatches().empty());
+}
+
 TEST_F(BatchingServableTest, SignaturesThatCannotRunTogetherAreLeftToTheCaller) {
   const std::vector<const tensor::Signature*> both = {&SignatureOf("other"),
                                                       &SignatureOf("serving_default")};

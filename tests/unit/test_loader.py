@@ -267,6 +267,29 @@ def test_loader_proves_batching_after_warm_up(version: Path) -> None:
     assert [state.is_on for state in servable.batching()] == [True]
 
 
+def test_loader_warms_up_batches_of_the_predecessor(version: Path) -> None:
+    predecessor = FakeServable(ServableId("m", 6))
+    predecessor.hot_batch_count = 3
+    loader = make_loader(
+        version,
+        FakePlane(),
+        batching=lambda directory: "settings",
+        incumbent=lambda servable_id: predecessor,
+    )
+    with structlog.testing.capture_logs() as logs:
+        loader.load(FakeProgress())
+    (warmed,) = [log for log in logs if log["event"] == "batches_warmed_up"]
+    assert (warmed["model"], warmed["version"], warmed["count"]) == ("m", 7, 3)
+
+
+def test_loader_cancelled_ends_the_proof_of_batching(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    plane.on_proof = progress.cancellation.cancel
+    with pytest.raises(Cancelled, match="the proof of batching stopped"):
+        make_loader(version, plane, batching=lambda directory: "settings").load(progress)
+    assert plane.servables[0].is_destroyed
+
+
 def test_loader_refuses_wrong_batching_at_its_check(version: Path) -> None:
     def batching(directory: Path) -> object:
         raise InvalidConfig(f"{directory}/batching_params.pbtxt: no")

@@ -49,6 +49,8 @@ class FakePlane:
         self.may_write_variables = False
         # Set by tests: the signatures that loads with batching refuse, with the reason.
         self.unproven: dict[str, str] = {}
+        # Set by tests: called by the proof of a load with batching.
+        self.on_proof: Callable[[], None] = lambda: None
         self.parameter_bytes = 1_000
         self.missing_ops: list[str] = []
         self.variables_without_value: list[str] = []
@@ -320,6 +322,7 @@ class FakeSavedModelLoad:
         if batching is not None:
             servable.batched = [FakeSignatureBatching()]
             servable.unproven = self._plane.unproven
+            servable.on_proof = self._plane.on_proof
         self.batching = batching
         self._plane.servables.append(servable)
         return servable

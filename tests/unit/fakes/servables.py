@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from serving.base.errors import StatusCode
 from serving.core.servable import Routing, ServableId
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.memory import FakeArenaStatistics, FakeRemains
@@ -107,16 +108,27 @@ class FakeServable:
         # Set by a load with batching, and by tests: the signatures that batching refuses.
         self.batched: list[FakeSignatureBatching] = []
         self.unproven: dict[str, str] = {}
+        # Set by tests: called by a proof. `hot_batch_count` of a predecessor is what a proof warms up.
+        self.on_proof: Callable[[], None] = lambda: None
+        self.is_proof_cancelled = False
+        self.hot_batch_count = 0
 
     def prepare(self, request: bytes) -> None:
         assert not self.is_destroyed
         self.prepared.append(request)
 
-    def prove_batching(self) -> None:
+    def prove_batching(self, predecessor: "FakeServable | None" = None) -> int:
         assert not self.is_published, f"{self.id} is published before its batches are proven"
+        self.on_proof()
+        if self.is_proof_cancelled:
+            raise StatusError(StatusCode.CANCELLED, "the proof of batching stopped")
         for state in self.batched:
             state.refusal = self.unproven.get(state.signature, "")
             state.is_on = not state.refusal
+        return 0 if predecessor is None else predecessor.hot_batch_count
+
+    def cancel_proof(self) -> None:
+        self.is_proof_cancelled = True
 
     def batching(self) -> list[FakeSignatureBatching]:
         return self.batched
