@@ -18,6 +18,7 @@
 
 #include "native/base/clock.h"
 #include "native/rest/rest_workers.h"
+#include "native/rpc/request_threads.h"
 #include "native/rpc/server.h"
 #include "native/servable/batching_servable.h"
 #include "tests/native/predict_messages.h"
@@ -63,11 +64,12 @@ class BatchedServerTest : public ::testing::Test {
   ~BatchedServerTest() override { server_->Shutdown(0); }
 
   // Batches also take requests from `others`.
-  void Start(std::shared_ptr<servable::WaitingRequests> others) {
+  void Start(std::shared_ptr<servable::WaitingRequests> others, int thread_count = 2) {
     Publish(1);
     ServerOptions options;
     options.addresses = {"127.0.0.1:0"};
-    options.thread_count = 2;
+    options.thread_count = thread_count;
+    options.max_thread_count = max_thread_count_;
     server_ = std::make_unique<Server>(&map_, options);
     server_->ShareBatchesWith(std::move(others));
     const base::Status started = server_->Start();
@@ -147,6 +149,7 @@ class BatchedServerTest : public ::testing::Test {
 
   RowServable::Watch watch_;
   servable::BatchSettings settings_;
+  int max_thread_count_ = 0;
   servable::ServingMap map_;
   std::vector<std::shared_ptr<servable::ServableEntry>> entries_;
   std::unique_ptr<Server> server_;
@@ -357,6 +360,56 @@ TEST_F(BatchesOfBothProtocolsTest, RequestOverHttpJoinsABatchOfGrpc) {
   const rest::EndedRequest ended = TakeEnded();
   EXPECT_EQ(ended.id, held);
   EXPECT_EQ(Packed(ended.reply.body.view()), Packed(BodyOf(999, 1)));
+}
+
+// --- Large requests ---
+
+class PiecesOverTheWireTest : public BatchedServerTest {
+ protected:
+  // A run lasts until this has passed and the gate is open: two looks at the network are due in it.
+  static constexpr int64_t kPieceNs = 2 * RequestThreads::kLookNs;
+  static constexpr int64_t kPieceCount = 20;
+
+  PiecesOverTheWireTest() {
+    watch_ = [this](const RowRun& run) {
+      const int64_t end_ns = base::MonotonicNs() + kPieceNs;
+      MILLPOND_RETURN_IF_ERROR(gate_.Pass(run.context));
+      while (base::MonotonicNs() < end_ns) std::this_thread::yield();
+      const std::lock_guard<std::mutex> lock(runs_mutex_);
+      runs_.push_back(run.values);
+      return base::Status();
+    };
+    settings_.rows_max = 2;
+    settings_.run_ns_max = 0;
+    // No run of theirs is held back: a model may have as many long runs.
+    max_thread_count_ = 4;
+    Start(nullptr, /*thread_count=*/1);
+  }
+  ~PiecesOverTheWireTest() override { gate_.Open(); }
+
+  testing::Gate gate_;
+  std::mutex runs_mutex_;
+  std::vector<Values> runs_;  // guarded by runs_mutex_
+};
+
+TEST_F(PiecesOverTheWireTest, AnotherRequestIsAnsweredBetweenTwoPieces) {
+  Values large;
+  for (int64_t i = 1; i <= 2 * kPieceCount; ++i) large.push_back(i);
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  connection.Send(PredictFrames(1, large));
+  gate_.WaitForArrivals(1);
+  // The thread is in the first piece.
+  connection.Send(PredictFrames(3, {100}));
+  gate_.Open();
+  std::vector<uint32_t> ended;
+  const auto answers = Read(&connection, 2, &ended);
+  EXPECT_EQ(VersionOf(answers.at(1), large), 1);
+  EXPECT_EQ(VersionOf(answers.at(3), {100}), 1);
+  EXPECT_EQ(ended, (std::vector<uint32_t>{3, 1}));
+  const std::lock_guard<std::mutex> lock(runs_mutex_);
+  EXPECT_EQ(runs_.size(), kPieceCount + 1U);
+  EXPECT_EQ(runs_.back(), (Values{2 * kPieceCount - 1, 2 * kPieceCount}));
 }
 
 }  // namespace
