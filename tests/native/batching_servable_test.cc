@@ -428,7 +428,10 @@ TEST_F(BatchingServableTest, LargeRequestWithinATurnGivesNoTurns) {
   Request b = RequestOf({7, 8, 9, 10, 11, 12});
   Request c = RequestOf({13});
   AnswerAll({&a, &b, &c});
-  EXPECT_EQ(inner_->run_rows(), (Values{4, 4, 2, 2, 1}));
+  // The small request runs in the same turn if the first piece took longer than the other request.
+  const Values rows = inner_->run_rows();
+  EXPECT_TRUE((rows == Values{4, 4, 2, 2, 1}) || (rows == Values{4, 4, 2, 1, 2}))
+      << ::testing::PrintToString(rows);
   for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
 }
 
