@@ -158,8 +158,6 @@ void OfferSpan(metrics::SpanBuffer* spans, const Job& job, const EndedRequest& e
   spans->Put(std::move(span));
 }
 
-// The requests among which a batch looks for its own, under the lock.
-constexpr size_t kLookedAtMax = 64;
 // The bytes that JSON takes for a byte of a tensor, more or less.
 constexpr size_t kJsonBytesPerByte = 4;
 // The time between two looks at the requests under way, at a stop.
@@ -287,12 +285,16 @@ std::shared_ptr<Job> RestWorkers::State::TakeFor(servable::BatchKey key, size_t 
   if (waiting_count == 0) return nullptr;
   const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
   if (!lock) return nullptr;
-  const auto end =
-      waiting.begin() + static_cast<std::ptrdiff_t>(std::min(waiting.size(), kLookedAtMax));
-  const auto found = std::find_if(waiting.begin(), end, [key](const auto& job) {
-    return key == servable::kNoBatchKey ? !job->request.is_compressed() : job->batch_key == key;
-  });
-  if (found == end || (*found)->request.body.size() / kJsonBytesPerByte > bytes_max) return nullptr;
+  using JobPointer = std::shared_ptr<Job>;
+  struct View {
+    static servable::BatchKey Key(const JobPointer& job) { return job->batch_key; }
+    static bool IsCompressed(const JobPointer& job) { return job->request.is_compressed(); }
+    static size_t MessageBytes(const JobPointer& job) {
+      return job->request.body.size() / kJsonBytesPerByte;
+    }
+  };
+  const auto found = servable::FindWaiting<View>(&waiting, key, bytes_max);
+  if (found == waiting.end()) return nullptr;
   std::shared_ptr<Job> job = std::move(*found);
   waiting.erase(found);
   SetWaitingCount();

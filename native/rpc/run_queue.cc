@@ -85,13 +85,13 @@ std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!models_.empty()) return nullptr;
-  const auto end =
-      queue_.begin() + static_cast<std::ptrdiff_t>(std::min(queue_.size(), kLookedAtMax));
-  const auto found = std::find_if(queue_.begin(), end, [key](const Waiting& waiting) {
-    const Call& call = *waiting.call;
-    return key == servable::kNoBatchKey ? !call.is_compressed() : call.batch_key() == key;
-  });
-  if (found == end || found->call->message_bytes() > bytes_max) return nullptr;
+  struct View {
+    static servable::BatchKey Key(const Waiting& waiting) { return waiting.call->batch_key(); }
+    static bool IsCompressed(const Waiting& waiting) { return waiting.call->is_compressed(); }
+    static size_t MessageBytes(const Waiting& waiting) { return waiting.call->message_bytes(); }
+  };
+  const auto found = servable::FindWaiting<View>(&queue_, key, bytes_max);
+  if (found == queue_.end()) return nullptr;
   std::shared_ptr<Call> taken = std::move(found->call);
   queue_.erase(found);
   taken_count_ += 1;

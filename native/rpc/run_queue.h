@@ -37,9 +37,6 @@ class RunQueue {
   // The requests over which the pace is smoothed.
   static constexpr int64_t kPaceCount = 32;
 
-  // The requests among which TakeFor looks, under the lock.
-  static constexpr size_t kLookedAtMax = 64;
-
   // A queue of fewer than `short_count` requests is short.
   explicit RunQueue(size_t short_count) : short_count_(short_count) {}
 
@@ -59,7 +56,7 @@ class RunQueue {
   std::shared_ptr<Call> Take(int64_t now_ns);
   // Returns the oldest request of `key`, or of any key if it is servable::kNoBatchKey, for a thread
   // that runs another request. Returns null if its message is longer than `bytes_max`, if none is
-  // among the oldest kLookedAtMax, or while a model may not run.
+  // among the oldest servable::kLookedAtMax, or while a model may not run.
   std::shared_ptr<Call> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests are held back, and pass no other request of their model that is still waited for. Call

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,23 @@ class WaitingRequests {
   // The same for the oldest request of any key.
   virtual bool AnswerAny(size_t bytes_max) = 0;
 };
+
+// The oldest requests of a queue among which FindWaiting looks, because it holds the queue's lock.
+inline constexpr size_t kLookedAtMax = 64;
+
+// Returns the place in `queue`, the oldest request first, of the oldest request of `key`, or of any
+// that is not compressed if `key` is kNoBatchKey. Returns the end if none is among the oldest
+// kLookedAtMax, or if its message is longer than `bytes_max`. `View` reads an item of the queue, by
+// its static functions Key, IsCompressed and MessageBytes.
+template <typename View, typename Queue>
+typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_max) {
+  const size_t looked_at_count = std::min(queue->size(), kLookedAtMax);
+  const auto end = queue->begin() + static_cast<std::ptrdiff_t>(looked_at_count);
+  const auto found = std::find_if(queue->begin(), end, [&](const auto& item) {
+    return key == kNoBatchKey ? !View::IsCompressed(item) : View::Key(item) == key;
+  });
+  return found == end || View::MessageBytes(*found) > bytes_max ? queue->end() : found;
+}
 
 // While the scope lives, requests that run on this thread may form batches with requests that wait
 // in `waiting`.

@@ -237,7 +237,7 @@ TEST_F(RunQueueForBatchesTest, LongMessageStaysAndIsNotPassed) {
 }
 
 TEST_F(RunQueueForBatchesTest, OnlyTheOldestRequestsAreLookedAt) {
-  for (size_t i = 0; i < RunQueue::kLookedAtMax; ++i) AddPeeked("a");
+  for (size_t i = 0; i < servable::kLookedAtMax; ++i) AddPeeked("a");
   AddPeeked("b");
   EXPECT_EQ(TakeModelFor(KeyOf("b")), "");
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
