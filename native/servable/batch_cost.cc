@@ -8,7 +8,8 @@ namespace {
 
 constexpr double kForget = 1.0 / 16;
 
-size_t ClassOf(int64_t rows, size_t class_count) {
+// Returns the class of a run: the last i with 2^i <= `rows`, and at most the last class.
+size_t ClassFrom(int64_t rows, size_t class_count) {
   size_t index = 0;
   while (rows > 1) {
     rows /= 2;
@@ -34,7 +35,7 @@ BatchCost::BatchCost(int64_t rows_max, int64_t run_ns_max)
 void BatchCost::Record(int64_t rows, int64_t run_ns) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock || rows < 1) return;
-  Class& of_rows = classes_[ClassOf(rows, classes_.size())];
+  Class& of_rows = classes_[ClassFrom(rows, classes_.size())];
   const double weight = of_rows.run_ns == 0 ? 1 : kForget;
   of_rows.rows += (static_cast<double>(rows) - of_rows.rows) * weight;
   of_rows.run_ns += (static_cast<double>(std::max<int64_t>(run_ns, 1)) - of_rows.run_ns) * weight;

@@ -8,15 +8,15 @@ namespace {
 constexpr int64_t kNsPerMicrosecond = 1'000;
 
 // Returns the class of a count: the first i with `count` <= 2^i, and at most the last class.
-size_t ClassOf(int64_t count, size_t class_count) {
+size_t ClassUpTo(int64_t count, size_t class_count) {
   size_t index = 0;
   while (index + 1 < class_count && (int64_t{1} << index) < count) ++index;
   return index;
 }
 
 // Returns the class of a time, rounded up to whole µs.
-size_t TimeClassOf(int64_t ns, size_t class_count) {
-  return ClassOf((ns + kNsPerMicrosecond - 1) / kNsPerMicrosecond, class_count);
+size_t TimeClassUpTo(int64_t ns, size_t class_count) {
+  return ClassUpTo((ns + kNsPerMicrosecond - 1) / kNsPerMicrosecond, class_count);
 }
 
 void Add(std::atomic<int64_t>* counter, int64_t count) {
@@ -42,8 +42,8 @@ void LoadAll(const Counters& counters, Counts* counts) {
 void BatchRun::Add(int64_t request_rows, int64_t wait_ns) {
   request_count_ += 1;
   wait_ns_ += wait_ns;
-  by_request_rows_[ClassOf(request_rows, by_request_rows_.size())] += 1;
-  by_wait_[TimeClassOf(wait_ns, by_wait_.size())] += 1;
+  by_request_rows_[ClassUpTo(request_rows, by_request_rows_.size())] += 1;
+  by_wait_[TimeClassUpTo(wait_ns, by_wait_.size())] += 1;
 }
 
 BatchStatistics::BatchStatistics(const std::vector<int64_t>& allowed_rows)
@@ -59,10 +59,10 @@ void BatchStatistics::RecordRun(const BatchRun& run, int64_t rows, int64_t paddi
   Add(&padding_row_count_, padding_rows);
   Add(&wait_ns_, run.wait_ns_);
   Add(&run_ns_, run_ns);
-  Add(&by_rows_[ClassOf(rows, by_rows_.size())], 1);
-  Add(&by_requests_[ClassOf(run.request_count_, by_requests_.size())], 1);
-  Add(&by_padded_rows_[ClassOf(rows + padding_rows, by_padded_rows_.size())], 1);
-  Add(&by_run_[TimeClassOf(run_ns, by_run_.size())], 1);
+  Add(&by_rows_[ClassUpTo(rows, by_rows_.size())], 1);
+  Add(&by_requests_[ClassUpTo(run.request_count_, by_requests_.size())], 1);
+  Add(&by_padded_rows_[ClassUpTo(rows + padding_rows, by_padded_rows_.size())], 1);
+  Add(&by_run_[TimeClassUpTo(run_ns, by_run_.size())], 1);
   AddAll(&by_request_rows_, run.by_request_rows_);
   AddAll(&by_wait_, run.by_wait_);
   RecordPadding(rows + padding_rows, padding_rows);
@@ -75,7 +75,7 @@ void BatchStatistics::RecordPadding(int64_t padded_rows, int64_t padding_rows) {
   // A request of more rows than the largest size runs alone and without padding.
   if (found == paddings_.end() || found->allowed_rows != padded_rows) return;
   Add(&found->row_count, padding_rows);
-  Add(&found->by_rows[ClassOf(padding_rows, found->by_rows.size())], 1);
+  Add(&found->by_rows[ClassUpTo(padding_rows, found->by_rows.size())], 1);
 }
 
 BatchFigures BatchStatistics::Figures() const {
