@@ -17,6 +17,7 @@
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
+#include "native/servable/batch_scope.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/version_load.h"
 
@@ -279,6 +280,8 @@ void RegisterBatching(nb::module_& module) {
       .def_ro("is_on", &SignatureBatching::is_on)
       .def_ro("refusal", &SignatureBatching::refusal)
       .def_ro("joined_rows_max", &SignatureBatching::joined_rows_max)
+      .def_prop_ro("joined_requests_max",
+                   [](const SignatureBatching&) { return servable::BatchScope::kDepthMax; })
       .def_ro("figures", &SignatureBatching::figures);
 }
 

@@ -521,6 +521,10 @@ class SignatureBatching:
         """The rows up to which a batch is extended now."""
 
     @property
+    def joined_requests_max(self) -> int:
+        """The most requests that a batch's first one takes along."""
+
+    @property
     def figures(self) -> BatchFigures: ...
 
 @final

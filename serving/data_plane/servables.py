@@ -155,6 +155,11 @@ class SignatureBatching(Protocol):
         ...
 
     @property
+    def joined_requests_max(self) -> int:
+        """The most requests that a batch's first one takes along."""
+        ...
+
+    @property
     def figures(self) -> BatchFigures: ...
 
 

@@ -19,12 +19,8 @@ SIZE_EDGES = tuple(2**power for power in range(15))
 TIME_EDGES_MICROSECONDS = tuple(2**power for power in range(21))
 """The edges of the data plane's counts by time, from 1 µs to 1 s. Its last class is unbounded."""
 
-REQUESTS_MAX = 64
-"""The most requests of a batch (native/servable/batch_scope.h)."""
-
 _MICROSECONDS_PER_SECOND = 1_000_000
 _SIZE_LABELS = edge_labels(SIZE_EDGES)
-_REQUEST_LABELS = edge_labels([edge for edge in SIZE_EDGES if edge <= REQUESTS_MAX])
 _TIME_LABELS = edge_labels(
     [microseconds / _MICROSECONDS_PER_SECOND for microseconds in TIME_EDGES_MICROSECONDS]
 )
@@ -88,9 +84,8 @@ def _sizes(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
     for labels, state in batched.items():
         figures = state.figures
         add_classes(rows, labels, _SIZE_LABELS, figures.by_rows, total=figures.row_count)
-        add_classes(
-            requests, labels, _REQUEST_LABELS, figures.by_requests, total=figures.request_count
-        )
+        edges = edge_labels([edge for edge in SIZE_EDGES if edge <= state.joined_requests_max])
+        add_classes(requests, labels, edges, figures.by_requests, total=figures.request_count)
     yield rows.metric
     yield requests.metric
 

@@ -47,6 +47,7 @@ class FakeSignatureBatching:
     is_on: bool = False
     refusal: str = "its rows have not been compared yet"
     joined_rows_max: int = 2
+    joined_requests_max: int = 64
     figures: FakeBatchFigures = field(default_factory=FakeBatchFigures)
 
 
