@@ -15,10 +15,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.given_servers import running_servers, server_command, server_commands
-from loadtest.commands.options import Command, add_json_option, add_models_option, positive_integer
+from loadtest.commands.given_servers import (
+    add_servers_options,
+    ctr_load,
+    running_servers,
+    server_commands,
+)
+from loadtest.commands.options import Command
 from loadtest.commands.turns import closed_loops
-from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
+from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.drive.profile import recorded, script_of
 from loadtest.drive.shell_server import ShellServer
 from loadtest.measure.budget import SCRIPT_FIELDS, budget_us, summed
@@ -36,14 +41,7 @@ _SHOWN_SHARE = 0.005
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--command",
-        dest="servers",
-        type=server_command,
-        action="append",
-        metavar="NAME=CMD",
-        help="a server, as for `turns`; may be repeated; default: `this`, this checkout's own server",
-    )
+    add_servers_options(parser)
     parser.add_argument(
         "--shapes",
         type=closed_loops,
@@ -51,9 +49,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ROWS:CHANNELSxIN_FLIGHT,...",
         help=f"closed loops; default {_SHAPES}",
     )
-    add_models_option(parser)
-    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -65,7 +60,7 @@ def _run(parsed: argparse.Namespace) -> int:
         for name, command in commands.items():
             with running_servers({name: command}, base_path, clock) as servers:
                 for loop in parsed.shapes:
-                    load = CtrLoad(MODEL_NAME, rows=loop.rows, table_rows=parsed.table_rows, seed=1)
+                    load = ctr_load(parsed, loop.rows)
                     budgets[f"{name} {loop}"] = _budget(
                         servers[name], loop, load, Path(profiles) / "perf.data", clock
                     )

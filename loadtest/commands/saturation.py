@@ -11,20 +11,11 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from loadtest.commands.given_servers import (
-    add_servers_options,
-    running_servers,
+    add_turns_options,
+    prepared_servers,
     server_commands,
 )
-from loadtest.commands.options import (
-    Command,
-    add_json_option,
-    add_models_option,
-    positive,
-    positive_integer,
-    share,
-    turn_seconds,
-)
-from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
+from loadtest.commands.options import Command, positive, positive_integer, share
 from loadtest.measure.shares import (
     LOWEST,
     SHARE_OF,
@@ -33,8 +24,7 @@ from loadtest.measure.shares import (
     saturations,
     share_rates,
 )
-from loadtest.measure.turns import Results, measure_loops, prepare
-from loadtest.plan.ctr_load import CtrLoad
+from loadtest.measure.turns import Results, measure_loops
 from loadtest.plan.loops import ClosedLoop
 from loadtest.report.tables import exit_status, write_json
 from loadtest.report.turns_report import (
@@ -67,7 +57,7 @@ shares = _list_of(share)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_servers_options(parser)
+    add_turns_options(parser, rounds=5, seconds=0.5)
     for option, parse, default, what in (
         ("--rows", numbers, _ROWS, "rows of a request"),
         ("--in-flight", numbers, _IN_FLIGHT, "requests under way in a closed loop"),
@@ -89,21 +79,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=4,
         help="connections of a closed loop, at most its requests in flight; default 4",
     )
-    _add_time_options(parser)
-    add_models_option(parser)
-    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    add_json_option(parser)
-
-
-def _add_time_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=positive_integer, default=5, help="default 5")
-    parser.add_argument(
-        "--seconds",
-        type=turn_seconds,
-        default=0.5,
-        metavar="S",
-        help="seconds of a closed loop's turn; default 0.5; longer if a p99 needs it",
-    )
     parser.add_argument(
         "--share-seconds",
         type=positive,
@@ -116,23 +91,17 @@ def _add_time_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
-    commands = server_commands(parsed.servers)
-    loads = {
-        rows: CtrLoad(MODEL_NAME, rows=rows, table_rows=parsed.table_rows, seed=1)
-        for rows in parsed.rows
-    }
     loops = closed_loops(parsed.rows, parsed.in_flight, parsed.channels)
-    with demo_directory(parsed.models) as directory:
-        base_path = prepare_model(directory, parsed.table_rows, console.print).base_path
-        with running_servers(commands, base_path, clock) as servers:
-            prepare(servers, loads, clock, console.print)
-            measuring = (parsed.rounds, parsed.seconds, clock, console.print)
-            closed = measure_loops(servers, loops, loads, *measuring)
-            found = saturations(closed)
-            rates = share_rates(found, parsed.shares, parsed.share_of)
-            measuring = (parsed.rounds, parsed.share_seconds, clock, console.print)
-            at_shares = measure_shares(servers, rates, loads, *measuring) if rates else {}
-    report = saturation_report(commands, closed, found, at_shares, parsed.share_of)
+    with prepared_servers(parsed, parsed.rows, clock, console.print) as (servers, loads):
+        measuring = (parsed.rounds, parsed.seconds, clock, console.print)
+        closed = measure_loops(servers, loops, loads, *measuring)
+        found = saturations(closed)
+        rates = share_rates(found, parsed.shares, parsed.share_of)
+        measuring = (parsed.rounds, parsed.share_seconds, clock, console.print)
+        at_shares = measure_shares(servers, rates, loads, *measuring) if rates else {}
+    report = saturation_report(
+        server_commands(parsed.servers), closed, found, at_shares, parsed.share_of
+    )
     print_saturation(report, console)
     write_json(parsed.json, report)
     return exit_status(report)

@@ -10,21 +10,12 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from loadtest.commands.given_servers import (
-    add_servers_options,
-    running_servers,
+    add_turns_options,
+    prepared_servers,
     server_commands,
 )
-from loadtest.commands.options import (
-    Command,
-    add_json_option,
-    add_models_option,
-    positive,
-    positive_integer,
-    turn_seconds,
-)
-from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
-from loadtest.measure.turns import measure_loops, prepare
-from loadtest.plan.ctr_load import CtrLoad
+from loadtest.commands.options import Command, positive, positive_integer
+from loadtest.measure.turns import measure_loops
 from loadtest.plan.loops import ClosedLoop, OpenLoop, PlannedLoop
 from loadtest.report.tables import exit_status, write_json
 from loadtest.report.turns_report import print_turns, turns_report
@@ -65,7 +56,7 @@ def _open_loop(text: str) -> OpenLoop:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_servers_options(parser)
+    add_turns_options(parser, rounds=9, seconds=0.7)
     parser.add_argument(
         "--shapes",
         type=closed_loops,
@@ -80,37 +71,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ROWS:RATE,...",
         help="open loops; default none",
     )
-    parser.add_argument("--rounds", type=positive_integer, default=9, help="default 9")
-    parser.add_argument(
-        "--seconds",
-        type=turn_seconds,
-        default=0.7,
-        metavar="S",
-        help="seconds of each turn; default 0.7; longer if a p99 needs it, which needs 500 requests",
-    )
-    add_models_option(parser)
-    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
-    commands = server_commands(parsed.servers)
     loops: list[PlannedLoop] = [*parsed.shapes, *parsed.rates]
     if not loops:
         raise InvalidConfig("--shapes and --rates are both empty")
-    loads = {
-        loop.rows: CtrLoad(MODEL_NAME, rows=loop.rows, table_rows=parsed.table_rows, seed=1)
-        for loop in loops
-    }
-    with demo_directory(parsed.models) as directory:
-        base_path = prepare_model(directory, parsed.table_rows, console.print).base_path
-        with running_servers(commands, base_path, clock) as servers:
-            prepare(servers, loads, clock, console.print)
-            results = measure_loops(
-                servers, loops, loads, parsed.rounds, parsed.seconds, clock, console.print
-            )
-    report = turns_report(commands, results)
+    rows = [loop.rows for loop in loops]
+    with prepared_servers(parsed, rows, clock, console.print) as (servers, loads):
+        results = measure_loops(
+            servers, loops, loads, parsed.rounds, parsed.seconds, clock, console.print
+        )
+    report = turns_report(server_commands(parsed.servers), results)
     print_turns(report, console)
     write_json(parsed.json, report)
     return exit_status(report)

@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from loadtest.commands.given_servers import (
+    add_turns_options,
     server_command,
     server_commands,
     server_flags,
@@ -73,3 +74,11 @@ def test_default_server_is_that_of_this_checkout():
 def test_name_given_twice_is_refused():
     with pytest.raises(InvalidConfig, match="duplicate name 'a'"):
         server_commands([("a", "x {port}"), ("b", "y {port}"), ("a", "z {port}")])
+
+
+def test_turns_have_the_defaults_of_their_command():
+    parser = argparse.ArgumentParser()
+    add_turns_options(parser, rounds=5, seconds=0.5)
+    parsed = parser.parse_args(["--command", "a=serve {port}", "--flags", "b=--x"])
+    assert (parsed.rounds, parsed.seconds, parsed.table_rows) == (5, 0.5, 300_000)
+    assert [name for name, _ in parsed.servers] == ["a", "b"]
