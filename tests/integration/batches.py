@@ -2,10 +2,8 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from loadtest.measure.server_pages import Metrics, ServerPages
 from serving import ModelServer
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop
@@ -46,23 +44,11 @@ def starter(start_server: StartServer, path: Path, base_path: Path) -> StartServ
     return start
 
 
-class Scrape:
-    """The metrics of a server, at one moment."""
+def scrape(server: ModelServer) -> Metrics:
+    return ServerPages(server.url).metrics()
 
-    def __init__(self, server: ModelServer) -> None:
-        with urlopen(f"{server.url}/metrics", timeout=30) as response:
-            families = text_string_to_metric_families(response.read().decode())
-        self._samples = [sample for family in families for sample in family.samples]
 
-    def sum(self, name: str, **labels: str) -> float:
-        """Returns the sum over the series with these labels."""
-        return sum(
-            sample.value
-            for sample in self._samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def answered(self, version: int | None = None) -> float:
-        """Returns the requests that were answered with OK."""
-        labels = {} if version is None else {"version": str(version)}
-        return self.sum("serving_requests_total", method="Predict", code="OK", **labels)
+def answered_count(metrics: Metrics, version: int | None = None) -> float:
+    """Returns the requests that were answered with OK."""
+    labels = {} if version is None else {"version": str(version)}
+    return metrics.total("serving_requests_total", method="Predict", code="OK", **labels)

@@ -19,7 +19,13 @@ from serving import ModelServer
 from serving.base.errors import StatusCode, Unavailable
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
-from tests.integration.batches import CLIENT_COUNT, Scrape, starter, take_run_seconds
+from tests.integration.batches import (
+    CLIENT_COUNT,
+    answered_count,
+    scrape,
+    starter,
+    take_run_seconds,
+)
 from tests.integration.clients import (
     array,
     caller_to,
@@ -247,7 +253,7 @@ def test_session_runs_are_never_batched(start: StartServer, model: BatchedModel)
             clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
         assert clients.failures == []
     assert model.take_runs() == {1}
-    assert Scrape(server).sum("serving_batch_requests_count") == 0
+    assert scrape(server).total("serving_batch_requests_count") == 0
 
 
 def test_signature_that_mixes_rows_is_refused(start: StartServer):
@@ -268,20 +274,20 @@ def test_signature_that_fails_when_live_is_refused(
 ):
     server = start_faulty(enable_batching=True, rest_api_port="auto")
     labels = {"version": "1", "signature": signature}
-    assert Scrape(server).sum("serving_batching_on", **labels) == 1
+    assert scrape(server).total("serving_batching_on", **labels) == 1
     clients = ClientsOfOneConnection(server.target, signature_name=signature)
     with clients.sending():
         refused = wait_for_log(server, "batching_refused", model="m", version=1)
         clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
-        scrape = Scrape(server)
+        metrics = scrape(server)
         clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
     assert (refused["level"], refused["signature"]) == ("warning", signature)
     assert re.fullmatch(reason, refused["reason"])
     assert logged(server, "batching_refused") == [refused]
-    assert scrape.sum("serving_batching_on", **labels) == 0
+    assert metrics.total("serving_batching_on", **labels) == 0
     # Its requests run alone from then on.
     runs = "serving_batch_run_seconds_count"
-    assert Scrape(server).sum(runs, **labels) == scrape.sum(runs, **labels) > 0
+    assert scrape(server).total(runs, **labels) == metrics.total(runs, **labels) > 0
 
 
 def test_batches_are_padded_to_allowed_sizes(
@@ -346,21 +352,21 @@ def test_metrics_of_batches_add_up_to_the_answers(
     x = np.ones((5, 3), np.float32)
     with Client(server.target) as client:
         client.predict("m", {"x": x})
-    scrape = Scrape(server)
-    answered = scrape.answered(1)
+    metrics = scrape(server)
+    answered = answered_count(metrics, 1)
     batches = {"version": "1", "signature": "serving_default"}
-    assert scrape.sum("serving_batch_requests_sum", **batches) == answered
-    assert scrape.sum("serving_batch_rows_sum", **batches) == answered + 4
-    assert scrape.sum("serving_batch_wait_seconds_count", **batches) == answered
-    runs = scrape.sum("serving_batch_run_seconds_count", **batches)
-    assert scrape.sum("serving_batch_rows_count", **batches) == runs < answered
-    assert scrape.sum("serving_batch_requests_count", **batches) == runs
+    assert metrics.total("serving_batch_requests_sum", **batches) == answered
+    assert metrics.total("serving_batch_rows_sum", **batches) == answered + 4
+    assert metrics.total("serving_batch_wait_seconds_count", **batches) == answered
+    runs = metrics.total("serving_batch_run_seconds_count", **batches)
+    assert metrics.total("serving_batch_rows_count", **batches) == runs < answered
+    assert metrics.total("serving_batch_requests_count", **batches) == runs
     for phase in ("queue", "decode", "batch", "run", "encode"):
         name = "serving_request_phase_seconds_count"
-        assert scrape.sum(name, phase=phase, version="1", method="Predict") == answered
-    assert scrape.sum("serving_batch_padding_rows_total", **batches) > 0
-    assert scrape.sum("serving_batching_on", **batches) == 1
-    assert scrape.sum("serving_batching_on", version="1", signature="whole") == 0
+        assert metrics.total(name, phase=phase, version="1", method="Predict") == answered
+    assert metrics.total("serving_batch_padding_rows_total", **batches) > 0
+    assert metrics.total("serving_batching_on", **batches) == 1
+    assert metrics.total("serving_batching_on", version="1", signature="whole") == 0
 
 
 def test_batches_of_an_unloaded_version_still_count(
@@ -374,33 +380,33 @@ def test_batches_of_an_unloaded_version_still_count(
         clients.wait_for_answers_of(2, 50)
     with Client(server.admin_target) as admin:
         wait_for_states(admin, "m", {1: END, 2: AVAILABLE})
-    scrape = Scrape(server)
+    metrics = scrape(server)
     for version in (1, 2):
-        requests = scrape.sum("serving_batch_requests_sum", version=str(version))
-        assert requests == scrape.answered(version) > 0
+        requests = metrics.total("serving_batch_requests_sum", version=str(version))
+        assert requests == answered_count(metrics, version) > 0
     session = ":tensorflow:serving:batching_session"
-    answered = scrape.answered()
-    assert scrape.sum(f"{session}:queuing_latency_count") == answered
-    assert scrape.sum(f"{session}:input_batch_size_count") == answered
-    assert scrape.sum(f"{session}:input_batch_size_sum") == answered
-    assert scrape.sum(f"{session}:processed_batch_size_sum") == answered
-    runs = scrape.sum("serving_batch_run_seconds_count")
-    assert scrape.sum(f"{session}:wrapped_run_count") == runs
+    answered = answered_count(metrics)
+    assert metrics.total(f"{session}:queuing_latency_count") == answered
+    assert metrics.total(f"{session}:input_batch_size_count") == answered
+    assert metrics.total(f"{session}:input_batch_size_sum") == answered
+    assert metrics.total(f"{session}:processed_batch_size_sum") == answered
+    runs = metrics.total("serving_batch_run_seconds_count")
+    assert metrics.total(f"{session}:wrapped_run_count") == runs
 
 
 def test_run_of_a_batch_has_no_wait_for_others(start: StartServer, model: BatchedModel):
     server = start(enable_batching=True, rest_api_port="auto")
     assert has_batches(sizes_under_load(server, model))
-    scrape = Scrape(server)
+    metrics = scrape(server)
     name = "serving_request_phase_seconds_sum"
     spent = {
-        phase: scrape.sum(name, method="Predict", phase=phase)
+        phase: metrics.total(name, method="Predict", phase=phase)
         for phase in ("queue", "decode", "batch", "run", "encode")
     }
-    total = scrape.sum("serving_request_latency_seconds_sum", method="Predict", code="OK")
+    total = metrics.total("serving_request_latency_seconds_sum", method="Predict", code="OK")
     assert sum(spent.values()) == pytest.approx(total, rel=1e-6)
     # Each request of a batch waits before its run, as the figures of batches say, and after it.
-    assert spent["batch"] >= scrape.sum("serving_batch_wait_seconds_sum") > 0
+    assert spent["batch"] >= metrics.total("serving_batch_wait_seconds_sum") > 0
     assert min(spent.values()) > 0
 
 
@@ -424,7 +430,7 @@ def test_status_and_page_show_batched_signatures(start: StartServer, model: Batc
         {state["signature"]: state for state in version["batching"]}[name]
         for name in ("serving_default", "whole")
     )
-    assert on["request_count"] == on["row_count"] == Scrape(server).answered()
+    assert on["request_count"] == on["row_count"] == answered_count(scrape(server))
     assert on["requests_per_run"] == on["request_count"] / on["run_count"]
     assert (refused["is_on"], refused["requests_per_run"]) == (False, None)
     assert refused["refusal"] == logged(server, "batching_refused")[0]["reason"]

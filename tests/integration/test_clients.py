@@ -1,14 +1,13 @@
 """`serving.client` with one real server, and with several."""
 
 import asyncio
-import re
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.base.errors import MillpondError
 from serving.client import AsyncClient, Client
@@ -70,11 +69,8 @@ def test_client_survives_end_of_one_server(end: str, start_scale: Callable[..., 
 
 def _answered_count(server: ModelServer) -> int:
     """Returns the number of successful requests, by the server's own count."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as page:
-        text = page.read().decode()
-    lines = re.findall(r"^serving_requests_total\{(.*)\} (\S+)$", text, re.MULTILINE)
-    wanted = {'method="Predict"', 'code="OK"'}
-    return round(sum(float(count) for labels, count in lines if wanted <= {*labels.split(",")}))
+    metrics = ServerPages(server.url).metrics()
+    return round(metrics.total("serving_requests_total", method="Predict", code="OK"))
 
 
 def test_asyncio_client_survives_end_of_one_server(

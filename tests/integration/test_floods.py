@@ -4,7 +4,6 @@ Each flood has several connections, and opens a new one if the server closes one
 """
 
 import socket
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.base.clock import SystemClock, seconds_since
 from tests.integration.clients import caller_to, predict_request, wait_until
@@ -199,7 +199,6 @@ def test_flood_takes_no_memory_and_loses_no_request(
 
 
 def connection_count(server: ModelServer) -> int:
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    (line,) = (line for line in lines if line.startswith("serving_grpc_connections "))
-    return int(float(line.split()[1]))
+    count = ServerPages(server.url).metrics().value("serving_grpc_connections")
+    assert count is not None
+    return int(count)

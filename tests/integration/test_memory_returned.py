@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
@@ -61,13 +62,9 @@ def prefaulted_mib(server: ModelServer, name: str, version: int) -> float:
 
 def spare_mib(server: ModelServer) -> float:
     """Returns the spare memory whose pages are in place."""
-    address = f"{server.url}/monitoring/prometheus/metrics"
-    with urllib.request.urlopen(address, timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    (value,) = (
-        line.split()[1] for line in lines if line.startswith("serving_slab_spare_resident_bytes")
-    )
-    return float(value) / 2**20
+    value = ServerPages(server.url).metrics().value("serving_slab_spare_resident_bytes")
+    assert value is not None
+    return value / 2**20
 
 
 def wait_for_spare_of_a_version(server: ModelServer) -> None:

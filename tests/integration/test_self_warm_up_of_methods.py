@@ -2,7 +2,6 @@
 protocol, examples.
 """
 
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.base.protos import example_pb2, predict_pb2
 from serving.client.stubs import PredictionServiceStub
@@ -33,13 +33,12 @@ MANY = 20
 
 def wait_until_kept(server: ModelServer, model: str, count: int) -> None:
     """Waits until the model's reservoir holds so many: a request is kept after its answer is sent."""
-    series = f'serving_reservoir_requests{{model="{model}"}} {count}.0'
 
     def is_kept() -> bool:
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as response:
-            return series in response.read().decode().splitlines()
+        metrics = ServerPages(server.url).metrics()
+        return metrics.value("serving_reservoir_requests", model=model) == count
 
-    wait_until(is_kept, series)
+    wait_until(is_kept, f"{count} requests in the reservoir of {model}")
 
 
 def captured(server: ModelServer, model: str, version: Path) -> list[predict_pb2.PredictRequest]:
