@@ -8,6 +8,7 @@ TensorFlow's defaults, as its documentation has it. The servers take turns, one 
 import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from loadtest.measure.peer_turns import (
     peer_contestants,
     run_peer_rounds,
 )
+from loadtest.measure.processor_time import mean_cores
 from loadtest.plan.loops import ClosedLoop
 from loadtest.report.report import machine
-from loadtest.report.tables import number, write_json
+from loadtest.report.tables import cores_line, number, write_json
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
 
@@ -118,6 +120,7 @@ def peers_report(
         "not_installed": dict(missing),
         "failures": results.failures,
         "wrong_answers": results.wrong_counts,
+        "cores": asdict(mean_cores(results.cores)) if results.cores else None,
         "machine": machine(),
     }
 
@@ -138,6 +141,8 @@ def print_peers(report: Mapping[str, Any], console: Console) -> None:
             console.print(f"{title.replace('_', ' ')}: {name}: {reason}", markup=False)
     wrong = {name: count for name, count in report["wrong_answers"].items() if count}
     console.print(f"wrong answers: {wrong or 0}", highlight=False)
+    if report["cores"]:
+        console.print(f"mean of all turns: {cores_line(report['cores'])}", highlight=False)
 
 
 def peers_table(servers: Mapping[str, Mapping[str, Mapping[str, Any]]], rows: int) -> Table:

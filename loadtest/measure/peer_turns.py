@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from loadtest.drive.demo_model import MODEL_NAME
@@ -19,6 +19,7 @@ from loadtest.drive.peer_environments import Peer
 from loadtest.drive.rest_load import rows_body, timed_closed_loop
 from loadtest.drive.shell_server import ShellServer, free_port
 from loadtest.measure.outcome_figures import error_messages
+from loadtest.measure.processor_time import CoreShares, with_cores_of_children
 from loadtest.measure.saturation import answered_rate
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.loops import ClosedLoop
@@ -56,12 +57,14 @@ class PeerMeasured:
 @dataclass
 class PeerResults:
     """The results by contestant and load; `failures` has the message of each that failed, and
-    `wrong_counts` the wrong replies of the check before each turn.
+    `wrong_counts` the wrong replies of the check before each turn. `cores` is the use of the cores
+    in each turn.
     """
 
     measured: dict[tuple[str, ClosedLoop], PeerMeasured] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     wrong_counts: dict[str, int] = field(default_factory=dict)
+    cores: list[CoreShares] = field(default_factory=list)
 
 
 def peer_contestants(name: str, peer: Peer, python: Path, export: Path) -> Mapping[str, Contestant]:
@@ -138,7 +141,13 @@ def _take_turn(
         for loop in loops:
             wrong_count = load.warmed_up(loop)
             results.wrong_counts[name] = results.wrong_counts.get(name, 0) + wrong_count
-            rate, latencies = load.measured(loop, seconds)
+            try:
+                (rate, latencies), cores = with_cores_of_children(
+                    server.process_ids(), clock, partial(load.measured, loop, seconds)
+                )
+            except (FileNotFoundError, ProcessLookupError):
+                raise server.failure(f"one of its processes ended in its turn of {loop}") from None
+            results.cores.append(cores)
             measured = results.measured.setdefault((name, loop), PeerMeasured())
             measured.rates_per_second.append(rate)
             measured.latencies_ns += latencies

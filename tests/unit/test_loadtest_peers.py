@@ -21,6 +21,7 @@ from loadtest.measure.peer_turns import (
     peer_contestants,
     run_peer_rounds,
 )
+from loadtest.measure.processor_time import CoreShares
 from loadtest.plan.loops import ClosedLoop
 from serving.base.errors import Unavailable
 from tests.unit.fakes.clocks import FakeClock
@@ -130,7 +131,8 @@ def test_failing_server_is_left_out_of_further_rounds(monkeypatch: pytest.Monkey
 
 def results() -> PeerResults:
     measured = PeerMeasured([100, 300, 200], [1_000_000] * 600)
-    return PeerResults({("ray", ONE): measured}, {"bentoml": "it ended"}, {"ray": 2})
+    cores = [CoreShares(0.9, 0.2, 0.5, 0.0), CoreShares(0.7, 0.2, 0.3, 0.0)]
+    return PeerResults({("ray", ONE): measured}, {"bentoml": "it ended"}, {"ray": 2}, cores)
 
 
 def test_report_has_medians_and_pooled_percentiles():
@@ -151,6 +153,11 @@ def test_tables_name_what_was_not_measured():
     assert "failures: bentoml: it ended" in text
     assert "versions: ray 2.60" in text
     assert "wrong answers: {'ray': 2}" in text
+    assert "server 0.80, generator 0.20, others 0.40, stolen 0.00; DISTURBED" in text
+
+
+def test_report_without_a_turn_has_no_cores():
+    assert peers_report(PeerResults(), {}, {})["cores"] is None
 
 
 def test_loads_are_one_and_hundred_rows():
