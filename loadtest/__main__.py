@@ -53,6 +53,7 @@ from loadtest.commands.saturation import SATURATION
 from loadtest.commands.soak import SOAK
 from loadtest.commands.start import START
 from loadtest.commands.stops import STOPS
+from loadtest.commands.store import STORE
 from loadtest.commands.swap_command import SWAP
 from loadtest.commands.transports import TRANSPORT
 from loadtest.commands.turns import TURNS
@@ -83,6 +84,7 @@ COMMANDS: Mapping[str, Command] = {
     "transports": TRANSPORT,
     "queues": QUEUES,
     "rest": REST,
+    "store": STORE,
     "null": NULL,
 }
 

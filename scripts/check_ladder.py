@@ -45,6 +45,7 @@ SERVING_ROOMS = (
     "gates",
     "loading",
     "source",
+    "storage",
     "manager",
     "config",
     "reload",

@@ -74,6 +74,16 @@ def seconds_not_negative(maximum: int) -> Reader:
     return read
 
 
+def seconds_from_one(maximum: int) -> Reader:
+    def read(text: str) -> float:
+        value: float = seconds(maximum)(text)
+        if value < 1:
+            raise ValueError("must be at least 1 second")
+        return value
+
+    return read
+
+
 def share(text: str) -> float:
     """Reads a share from 0 to 1."""
     try:
@@ -107,6 +117,14 @@ def local_path(text: str) -> str:
     if "://" in text:
         raise ValueError("must be a local path; mount remote storage and name the mount point")
     return os.path.abspath(text)
+
+
+def base_path(text: str) -> str:
+    """Reads a path like `local_path`, or the URL of a directory in object storage as it is.
+
+    The URL is checked later, because an error here shows the text, which may hold a password.
+    """
+    return text if "://" in text else local_path(text)
 
 
 def optional_path(text: str) -> str:

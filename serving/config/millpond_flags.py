@@ -13,6 +13,7 @@ from serving.config.flag_rows import (
     not_empty,
     optional_names,
     seconds,
+    seconds_from_one,
     seconds_not_negative,
 )
 from serving.config.server_config import ServerConfig
@@ -245,6 +246,27 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "that was rolled back stays blocked after a restart; without this flag a restart serves "
         "it again",
         "DIR",
+    ),
+    Flag(
+        "model_cache_directory",
+        local_path,
+        ServerConfig.model_cache_directory,
+        "directory for the copies of models whose base path is a URL; no other server may use it; "
+        "without this flag: millpond/models in the user's cache directory",
+        "DIR",
+    ),
+    Flag(
+        "model_cache_bytes",
+        integer(0),
+        ServerConfig.model_cache_bytes,
+        "bytes that the copies of one model may take before old ones are deleted; versions that "
+        "serve or are selected stay even if they take more",
+    ),
+    Flag(
+        "model_store_poll_wait_seconds",
+        seconds_from_one(WAIT_SECONDS_MAX),
+        ServerConfig.model_store_poll_wait_seconds,
+        "seconds between two looks at a base path that is a URL; each look is at least one request",
     ),
     Flag(
         "tensorflow_runtime",

@@ -18,6 +18,7 @@ from serving.core.model_settings import (
     ModelSettings,
 )
 from serving.core.version_selection import Latest, Specific, VersionSelection
+from serving.storage.store_urls import check_store_url, is_store_url
 
 PLATFORM = "tensorflow"
 """The only platform, by which the loader is chosen."""
@@ -126,6 +127,11 @@ class ServerConfig:
     file_system_poll_wait_seconds: float = 1.0  # 0: poll once, negative: never
     # The time after its last change until a version that lacks an asset is loaded without it.
     missing_asset_wait_seconds: float = 30.0
+    # The copies of models whose base path is in object storage; "": below the user's cache directory.
+    model_cache_directory: str = ""
+    model_cache_bytes: int = 10 * 2**30
+    # Each look is a request that is paid for: six a minute, and a new version waits 5 s on average.
+    model_store_poll_wait_seconds: float = 10.0
     # If True, the versions of a model stay loaded when its base path is emptied.
     servable_versions_always_present: bool = True
     # Two, so that a slow load of one model does not delay another's; more would compete for the disk.
@@ -226,9 +232,12 @@ def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
 
 def _check_model(model: ModelConfig, where: str) -> None:
     selection = model.version_selection
-    if not os.path.isabs(model.base_path):
+    if is_store_url(model.base_path):
+        check_store_url(model.base_path, where)
+    elif not os.path.isabs(model.base_path):
         raise InvalidConfig(
-            f"{where}base_path {model.base_path!r} must be an absolute path of the server's machine"
+            f"{where}base_path {model.base_path!r} must be an absolute path of the server's machine, "
+            "or a URL like s3://bucket/path"
         )
     for label, version in model.labels.items():
         if version < 0:
@@ -376,6 +385,8 @@ def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
         from serving.config.model_config_file import read_model_config_file
 
         return read_model_config_file(Path(config_file))
+    if is_store_url(base_path):
+        check_store_url(base_path, "--model_base_path: ")
     return (ModelConfig(name=flags["model_name"] or "default", base_path=base_path),)
 
 

@@ -11,11 +11,11 @@ from serving.config.flag_rows import (
     Flag,
     RefusedFlag,
     always_on,
+    base_path,
     boolean,
     channel_arguments,
     http_port,
     integer,
-    local_path,
     names,
     not_empty,
     optional_path,
@@ -125,10 +125,11 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
     ),
     Flag(
         "model_base_path",
-        local_path,
+        base_path,
         "",
-        "directory whose numeric subdirectories are the versions of the model",
-        "DIR",
+        "directory whose numeric subdirectories are the versions of the model, or its URL in object "
+        "storage: s3://, gs://, az:// or hf://",
+        "DIR|URL",
     ),
     Flag(
         "num_load_threads",

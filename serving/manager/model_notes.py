@@ -75,12 +75,20 @@ def _model_reason(
     return "; ".join(sorted(filter(None, map(_base_path_reason, notes))))
 
 
+# The reasons of notes on a base path as a whole, with the note's own reason.
+_BASE_PATH_REASONS = {
+    "no_version_in_base_path": "base path holds no version directory",
+    "base_path_unreadable": "base path cannot be read: {reason}",
+    "store_not_read": "its object storage has not been read yet",
+    "store_unreadable": "object storage cannot be read: {reason}",
+    "no_version_in_store": "its base path in object storage holds no version directory",
+    "model_cache_unwritable": "the cache of models cannot be written: {reason}",
+}
+
+
 def _base_path_reason(note: Note) -> str:
-    if note.event == "no_version_in_base_path":
-        return "base path holds no version directory"
-    if note.event == "base_path_unreadable":
-        return f"base path cannot be read: {dict(note.values).get('reason')}"
-    return ""
+    reason = _BASE_PATH_REASONS.get(note.event, "")
+    return reason.replace("{reason}", str(dict(note.values).get("reason")))
 
 
 def _status_reasons(statuses: Sequence[ServableStatus]) -> dict[int, str]:
@@ -119,6 +127,8 @@ def _note_reasons(notes: Collection[Note]) -> dict[int, str]:
             )
         elif note.event == "version_incomplete":
             reasons[_version_of(note)] = f"version {_version_of(note)} is being copied: {reason}"
+        elif note.event == "version_fetching":
+            reasons[_version_of(note)] = f"version {_version_of(note)} is being fetched: {reason}"
         elif note.event == "version_unreadable":
             reasons[_version_of(note)] = f"version {_version_of(note)} cannot be read: {reason}"
     return reasons

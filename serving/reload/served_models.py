@@ -1,6 +1,7 @@
 """ServedModels: the models that the server serves now, and the parts that a change must reach."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from serving.config.plan import ConfigPlan, ModelChange, applied
@@ -26,6 +27,37 @@ class Source(Protocol):
     def notes(self) -> list[Note]: ...
     def found_versions(self) -> frozenset[int]: ...
     def selectable_versions(self) -> frozenset[int]: ...
+    def selected_among(self, versions: Collection[int]) -> frozenset[int]: ...
+    def aspired_versions(self) -> frozenset[int]: ...
+    def poll_soon(self) -> None: ...
+    def set_store_notes(self, notes: frozenset[Note]) -> None: ...
+
+
+class BasePaths(Protocol):
+    """The local directories of base paths, which a mirror fills if a base path is a URL."""
+
+    def local(self, name: str, base_path: str) -> str:
+        """Returns the local directory that the source of model `name` watches."""
+        ...
+
+    def open(self, name: str, base_path: str, source: Source) -> None:
+        """Ends the model's former mirror, and starts one if the base path is a URL.
+
+        Raises InvalidConfig.
+        """
+        ...
+
+    def close(self, name: str) -> None:
+        """Ends the model's mirror if it has one. Returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Ends all mirrors. Returns at once."""
+        ...
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits, after `stop`; returns False at the timeout."""
+        ...
 
 
 class Manager(Protocol):
@@ -50,6 +82,7 @@ class ServedModels:
         manager: Manager,
         set_labels: Callable[[str, Mapping[str, int]], None],
         names_changed: Callable[[Sequence[str]], None],
+        base_paths: BasePaths,
     ) -> None:
         """Takes the parts to notify.
 
@@ -60,6 +93,7 @@ class ServedModels:
         self._manager = manager
         self._set_labels = set_labels
         self._names_changed = names_changed
+        self._base_paths = base_paths
         # Both are replaced as a whole, so that they can be read without a lock.
         self._models: tuple[ModelConfig, ...] = ()
         self._sources: Mapping[str, Source] = {}
@@ -139,6 +173,7 @@ class ServedModels:
 
     def stop(self) -> None:
         """Ends all polling and returns at once. The result of a poll under way is dropped."""
+        self._base_paths.stop()
         for source in self._sources.values():
             source.stop()
 
@@ -148,7 +183,7 @@ class ServedModels:
         Returns False if the disk still holds a thread.
         """
         has_ended = [source.join(timeout_seconds) for source in self._sources.values()]
-        return all(has_ended)
+        return all([*has_ended, self._base_paths.join(timeout_seconds)])
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._models = tuple(models)
@@ -171,9 +206,11 @@ class ServedModels:
     def _add_one(self, model: ModelConfig) -> None:
         self._manager.set_settings(model.name, model.settings)
         self._set_labels(model.name, model.labels)
-        source = self._make_source(model)
+        local = self._base_paths.local(model.name, model.base_path)
+        source = self._make_source(replace(model, base_path=local))
         # Registered before it starts: its first finding may cause calls of its other methods.
         self._sources = {**self._sources, model.name: source}
+        self._base_paths.open(model.name, model.base_path, source)
         source.start()
 
     def _change(self, change: ModelChange) -> None:
@@ -184,7 +221,9 @@ class ServedModels:
         if change.is_of_labels:
             self._set_labels(name, after.labels)
         if change.is_of_base_path:
-            self._sources[name].set_base_path(after.base_path)
+            source = self._sources[name]
+            source.set_base_path(self._base_paths.local(name, after.base_path))
+            self._base_paths.open(name, after.base_path, source)
         if change.is_of_selection or change.is_of_labels:
             self._select(after)
 
@@ -206,6 +245,7 @@ class ServedModels:
 
     def _forget(self, name: str) -> None:
         """Removes the model's labels, versions and settings, once its source has stopped."""
+        self._base_paths.close(name)
         self._set_labels(name, {})
         self._manager.set_aspired(name, [])
         # Settings come last: if they changed earlier, a canary would end as the default version.

@@ -1,15 +1,18 @@
 """Makes the parts that decide which versions are loaded and which of them answer."""
 
+import os
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serving.base.errors import InvalidConfig
 from serving.base.executor import ThreadExecutor
 from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
 from serving.core.blocked_versions import BlockedVersions
-from serving.core.servable import AspiredVersion
+from serving.core.servable import END, AspiredVersion
 from serving.loading.arenas import Arenas
 from serving.loading.loader import MakeLoader, statuses_as_errors
 from serving.manager.blocked_version_file import (
@@ -27,12 +30,16 @@ from serving.manager.stream import SwapJitter
 from serving.monitoring.swap_timeline import SwapTimeline
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
-from serving.reload.served_models import ServedModels
+from serving.reload.served_models import ServedModels, Source
 from serving.server.foundation import Foundation
 from serving.server.loading_parts import FIRST_RETRY_NS
 from serving.source.file_system_source import FileSystemSource, SourceListener, SourceSettings
 from serving.source.notes import Note
 from serving.source.poller_pool import PollerPool
+from serving.storage.store_urls import is_store_url
+
+if TYPE_CHECKING:
+    from serving.storage.mirrors import Mirrors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +148,6 @@ def make_source(
 ) -> FileSystemSource:
     """Returns the source that finds the versions of one model. It does not look at the disk yet."""
 
-    def check(directory: str) -> Sequence[str]:
-        with statuses_as_errors(foundation.data_plane.StatusError):
-            return foundation.data_plane.check_saved_model(directory)
-
     source = FileSystemSource(
         model.name,
         SourceSettings(
@@ -157,7 +160,7 @@ def make_source(
         ),
         listener=_SourceFindings(manager, monitor, notes),
         model_status=_SourceModelStatus(monitor, router),
-        check=check,
+        check=partial(_check_saved_model, foundation),
         pollers=pollers,
         clock=foundation.clock,
     )
@@ -165,6 +168,11 @@ def make_source(
     # unblocked.
     source.set_blocked(manager.blocked(model.name))
     return source
+
+
+def _check_saved_model(foundation: Foundation, directory: str) -> Sequence[str]:
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        return foundation.data_plane.check_saved_model(directory)
 
 
 class _SourceFindings(SourceListener):
@@ -205,6 +213,107 @@ class _SourceModelStatus:
 
     def labels_in_effect(self, name: str) -> Mapping[str, int]:
         return self._router.labels(name)
+
+
+class StoreBasePaths:
+    """`BasePaths`, with mirrors that are made by the first base path that is a URL.
+
+    A server without such a base path imports nothing of `serving.storage` but the check of URLs.
+    """
+
+    def __init__(
+        self,
+        foundation: Foundation,
+        monitor: StateMonitor,
+        *,
+        enter_background: Callable[[], None],
+    ) -> None:
+        self._foundation = foundation
+        self._monitor = monitor
+        self._enter_background = enter_background
+        self._mirrors: Mirrors | None = None
+
+    def local(self, name: str, base_path: str) -> str:
+        if not is_store_url(base_path):
+            return base_path
+        return str(self._made_mirrors().directory(name, base_path))
+
+    def open(self, name: str, base_path: str, source: Source) -> None:
+        if is_store_url(base_path):
+            versions = _MirroredVersions(name, source, self._monitor)
+            self._made_mirrors().open(name, base_path, versions)
+        else:
+            self.close(name)
+            source.set_store_notes(frozenset())
+
+    def close(self, name: str) -> None:
+        if self._mirrors is not None:
+            self._mirrors.close(name)
+
+    def stop(self) -> None:
+        if self._mirrors is not None:
+            self._mirrors.stop()
+
+    def join(self, timeout_seconds: float) -> bool:
+        return self._mirrors is None or self._mirrors.join(timeout_seconds)
+
+    def _made_mirrors(self) -> Mirrors:
+        if self._mirrors is None:
+            from serving.storage.mirror import MirrorSettings
+            from serving.storage.mirrors import Mirrors
+
+            config = self._foundation.config
+            self._mirrors = Mirrors(
+                _cache_directory(config),
+                MirrorSettings(
+                    period_seconds=config.model_store_poll_wait_seconds,
+                    budget_bytes=config.model_cache_bytes,
+                    keeps_last=config.servable_versions_always_present,
+                    missing_asset_wait_seconds=config.missing_asset_wait_seconds,
+                ),
+                check=partial(_check_saved_model, self._foundation),
+                at_start=self._enter_background,
+                clock=self._foundation.clock,
+            )
+        return self._mirrors
+
+
+class _MirroredVersions:
+    """Answers a mirror's questions from the source and the state monitor."""
+
+    def __init__(self, name: str, source: Source, monitor: StateMonitor) -> None:
+        self._name = name
+        self._source = source
+        self._monitor = monitor
+
+    def select(self, versions: Collection[int]) -> Collection[int]:
+        return self._source.selected_among(versions)
+
+    def in_use(self) -> Collection[int]:
+        statuses = self._monitor.versions(self._name)
+        alive = {status.id.version for status in statuses if status.state is not END}
+        return alive | self._source.aspired_versions()
+
+    def failed(self) -> Collection[int]:
+        return self._monitor.failed_versions(self._name)
+
+    def files_changed(self) -> None:
+        self._source.poll_soon()
+
+    def set_store_notes(self, notes: frozenset[Note]) -> None:
+        self._source.set_store_notes(notes)
+
+
+def _cache_directory(config: ServerConfig) -> Path:
+    if config.model_cache_directory:
+        return Path(config.model_cache_directory)
+    cache = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(cache):
+        raise InvalidConfig(
+            "the user has no home directory for the copies of models in object storage; give "
+            "--model_cache_directory"
+        )
+    return Path(cache, "millpond", "models")
 
 
 def make_config_watcher(

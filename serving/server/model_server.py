@@ -18,6 +18,7 @@ from serving.base.errors import FailedPrecondition, MillpondError, NotFound, Una
 from serving.client import Client, Tls, VersionStatus
 from serving.core.servable import ServableState
 from serving.server.server_log import LogEvent, LogReader
+from serving.storage.store_urls import is_store_url
 
 # The pause between two polls of a model's status: too short for a person to notice, and long enough
 # not to load the server.
@@ -261,9 +262,14 @@ def _arguments(
     values: dict[str, object] = {"host": "127.0.0.1", "port": 0, "rest_api_port": "auto"}
     values |= {"log_format": "json", "listen_before_ready": True}
     if base_path is not None:
-        values |= {"model_name": model_name, "model_base_path": os.path.abspath(base_path)}
+        values |= {"model_name": model_name, "model_base_path": _absolute(base_path)}
     values |= {"stop_at_stdin_eof": True, **flags}
     return [f"--{name}={text}" for name, value in values.items() for text in _flag_texts(value)]
+
+
+def _absolute(base_path: str | os.PathLike[str]) -> str:
+    text = os.fspath(base_path)
+    return text if is_store_url(text) else os.path.abspath(text)
 
 
 def _flag_texts(value: object) -> list[str]:

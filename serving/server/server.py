@@ -185,6 +185,11 @@ class Server:
             manager=self._manager,
             set_labels=self._router.set_labels,
             names_changed=self._on_names_changed,
+            base_paths=model_parts.StoreBasePaths(
+                self._foundation,
+                self._monitor,
+                enter_background=self._load_threads.enter_background,
+            ),
         )
         self._reloader = ConfigReloader(self._models, self._monitor, config.model_settings, clock)
         self._control = model_parts.ModelControl(

@@ -17,7 +17,7 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
 from serving.core.label_targets import NO_LABELS
 from serving.core.servable import AspiredVersion
-from serving.core.version_selection import VersionSelection
+from serving.core.version_selection import VersionSelection, select_unblocked
 from serving.source.found_versions import (
     SelectionInputs,
     SourceState,
@@ -93,6 +93,9 @@ def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
 def _group_of(base_path: str) -> str:
     """Returns the parent directory: base paths that share it are likely to share a disk."""
     return os.path.dirname(os.path.normpath(base_path))
+
+
+_EXPLAINED_BY_STORE = ("base_path_unreadable", "no_version_in_base_path")
 
 
 def _stuck_note(seconds: float) -> Note:
@@ -214,6 +217,9 @@ class FileSystemSource:
         # The number of the latest poll whose result was used.
         self._poll_number = 0
         self._stuck_note: Note | None = None
+        # The notes of a mirror in front of the base path, and the notes that were shown last.
+        self._store_notes: frozenset[Note] = frozenset()
+        self._shown_notes: frozenset[Note] = frozenset()
         self._is_stopping = False
 
     # --- Any thread -------------------------------------------------------------------------------
@@ -265,7 +271,29 @@ class FileSystemSource:
         """Returns the notes of the last poll, in a fixed order."""
         with self._lock:
             stuck = {self._stuck_note} if self._stuck_note else set()
-            return sorted(self._state.notes | stuck, key=repr)
+            return sorted(self._shown_notes | stuck, key=repr)
+
+    def set_store_notes(self, notes: frozenset[Note]) -> None:
+        """Replaces the notes of the mirror that fills the base path; empty if there is none."""
+        with self._lock:
+            self._store_notes = notes
+            self._set_state(self._state)
+
+    def poll_soon(self) -> None:
+        """Makes a poll due now, because the base path has changed."""
+        with self._lock:
+            self._poll_soon()
+
+    def selected_among(self, versions: Collection[int]) -> frozenset[int]:
+        """Returns the versions that would be aspired if these were found."""
+        with self._lock:
+            inputs = self._inputs
+        return frozenset(select_unblocked(inputs.selection, versions, inputs.blocked).versions)
+
+    def aspired_versions(self) -> frozenset[int]:
+        """Returns the versions that are aspired now."""
+        with self._lock:
+            return frozenset(item.version for item in self._state.aspired or ())
 
     def found_versions(self) -> frozenset[int]:
         """Returns the versions that the last poll found on disk, including blocked versions."""
@@ -317,16 +345,28 @@ class FileSystemSource:
         if self._is_stopping:
             return
         before, self._state = self._state, state
-        self._log_changes(before.notes, state.notes)
+        shown_before, self._shown_notes = self._shown_notes, self._notes_to_show()
+        self._log_changes(shown_before, self._shown_notes)
         aspired = state.aspired
-        if (before.notes, before.aspired) != (state.notes, aspired) or before.on_disk is None:
+        were_shown = (shown_before, before.aspired)
+        if were_shown != (self._shown_notes, aspired) or before.on_disk is None:
             # Notes come before the aspired versions, so that a request in between waits for them.
             versions = frozenset(item.version for item in aspired or ())
-            self._listener.set_notes(self._name, state.notes, versions)
+            self._listener.set_notes(self._name, self._shown_notes, versions)
         self._log_versions(before, state)
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
             self._listener.set_aspired(self._name, aspired)
+
+    def _notes_to_show(self) -> frozenset[Note]:
+        """Returns the notes of the last poll and of the store.
+
+        A mirror explains better than its directory why that is missing or empty.
+        """
+        if not self._store_notes:
+            return self._state.notes
+        own = {note for note in self._state.notes if note.event not in _EXPLAINED_BY_STORE}
+        return self._store_notes | own
 
     def _log_versions(self, before: SourceState, after: SourceState) -> None:
         for version, found in after.found.items():

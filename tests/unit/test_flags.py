@@ -144,7 +144,7 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
         (["--grpc_channel_arguments==1"], "'=1' is not name=value"),
         (["--saved_model_tags=serve,"], "without empty"),
         (["--saved_model_tags="], "without empty"),
-        (["--model_base_path=gs://bucket/m"], "must be a local path"),
+        (["--model_cache_directory=gs://bucket/m"], "must be a local path"),
         (["--model_base_path="], "must not be empty"),
         (["--drain_seconds=-1"], "must not be negative"),
         (["--drain_seconds=inf"], "finite"),

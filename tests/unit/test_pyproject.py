@@ -7,6 +7,7 @@ from pathlib import Path
 import tomli
 
 from loadtest.drive.peer_environments import PEERS
+from serving.storage.store_urls import BACKENDS
 
 PYPROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
@@ -28,6 +29,14 @@ def test_test_group_contains_otel_extra() -> None:
     assert set(PYPROJECT["project"]["optional-dependencies"]["otel"]) <= set(
         PYPROJECT["dependency-groups"]["test"]
     )
+
+
+def test_each_store_has_an_extra() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    for backend in BACKENDS.values():
+        packages = {requirement.partition(">")[0] for requirement in extras[backend.extra]}
+        assert backend.module in packages
+    assert set(extras["s3"]) <= set(PYPROJECT["dependency-groups"]["test"])
 
 
 def test_peers_group_has_packages_of_all_peers() -> None:

@@ -139,3 +139,21 @@ def test_readded_model_is_no_longer_unloaded() -> None:
     world.configure(A)
     assert world.models.unloaded == frozenset()
     assert world.running["a"].selection == A.version_selection
+
+
+def test_url_is_mirrored_before_its_source_starts() -> None:
+    world = World()
+    log = world.configure(replace(B, base_path="s3://b/m"))
+    assert log == ["b settings", "b labels {'stable': 1}", "b mirror s3://b/m", "b start"]
+    assert world.running["b"].base_path == "/cache/b"
+    assert world.models.base_path("b") == "s3://b/m"
+
+
+def test_mirror_follows_changes_of_the_base_path() -> None:
+    world = World()
+    world.configure(B)
+    url = replace(B, base_path="s3://b/m")
+    assert world.configure(url) == ["b base_path /cache/b", "b mirror s3://b/m"]
+    assert world.configure(B) == ["b base_path /b", "b no mirror"]
+    world.configure(url)
+    assert "b no mirror" in world.configure()

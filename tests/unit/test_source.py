@@ -892,3 +892,24 @@ def test_source_reports_disk_contents_and_watches(site: Site) -> None:
     assert site.aspirations.seen[-1] == (set(), set())
     source.poll()
     assert site.aspirations.seen[-1] == (set(), set())
+
+
+def test_source_selects_among_other_versions(site: Site) -> None:
+    source = site.source(Latest(2))
+    assert source.selected_among([1, 2, 3]) == {2, 3}
+    source.set_blocked(frozenset({3}))
+    assert source.selected_among([1, 2, 3]) == {1, 2}
+    site.drop("7")
+    source.poll()
+    assert source.aspired_versions() == {7}
+
+
+def test_source_shows_notes_of_its_mirror(site: Site) -> None:
+    source = site.source(base_path=site.path / "missing")
+    source.poll()
+    assert [note.event for note in source.notes()] == ["base_path_unreadable"]
+    note = Note.of("store_unreadable", reason="403")
+    source.set_store_notes(frozenset({note}))
+    assert source.notes() == [note]
+    source.set_store_notes(frozenset())
+    assert [note.event for note in source.notes()] == ["base_path_unreadable"]

@@ -1,6 +1,6 @@
 """Served models and the reload of their configuration, with fakes around them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from serving.core.servable import (
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.config_reload import ConfigReloader
-from serving.reload.served_models import ServedModels
+from serving.reload.served_models import ServedModels, Source
 from serving.source.notes import Note
 from tests.unit.fakes.clocks import EventClock
 
@@ -93,6 +93,18 @@ class FakeSource:
     def found_versions(self) -> frozenset[int]:
         return frozenset({1, 2})
 
+    def selected_among(self, versions: Collection[int]) -> frozenset[int]:
+        return frozenset(versions)
+
+    def aspired_versions(self) -> frozenset[int]:
+        return frozenset()
+
+    def poll_soon(self) -> None:
+        self._say("poll")
+
+    def set_store_notes(self, notes: frozenset[Note]) -> None:
+        self._say(f"store notes {len(notes)}")
+
     def notes(self) -> list[Note]:
         return [Note.of("no_version_in_base_path")]
 
@@ -110,13 +122,36 @@ class World:
         self.settings: dict[str, ModelSettings] = {}
         self.on_set_settings: Callable[[], object] = lambda: None
         self.names: Sequence[str] = ()
+        self.mirrored: set[str] = set()
         self.models = ServedModels(
             make_source=lambda model: FakeSource(self, model),
             set_loaders=self.set_loaders,
             manager=self,
             set_labels=self.set_labels,
             names_changed=self.set_names,
+            base_paths=self,
         )
+
+    def local(self, name: str, base_path: str) -> str:
+        return f"/cache/{name}" if "://" in base_path else base_path
+
+    def open(self, name: str, base_path: str, source: Source) -> None:
+        if "://" in base_path:
+            self.log.append(f"{name} mirror {base_path}")
+            self.mirrored.add(name)
+        else:
+            self.close(name)
+
+    def close(self, name: str) -> None:
+        if name in self.mirrored:
+            self.log.append(f"{name} no mirror")
+            self.mirrored.discard(name)
+
+    def stop(self) -> None:
+        self.mirrored.clear()
+
+    def join(self, timeout_seconds: float) -> bool:
+        return timeout_seconds > 0
 
     def set_loaders(self, models: Sequence[ModelConfig]) -> None:
         self.loaders = [model.name for model in models]

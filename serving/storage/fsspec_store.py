@@ -1,0 +1,153 @@
+"""A base path read through fsspec: s3fs, gcsfs, adlfs or huggingface_hub.
+
+Only a server with a base path in object storage imports this module. Its imports of fsspec and of the
+backends are within functions, because a backend takes seconds to import.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from serving.base.clock import NS_PER_SECOND
+from serving.source.listing import Child
+from serving.storage.safe_text import safe_text
+from serving.storage.stored_objects import JOURNAL_NAME, Objects, StoredObject, StoreError
+
+_TAG_KEYS = ("ETag", "etag", "generation", "blob_id", "oid")
+_TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+class FsspecStore:
+    """The base path `url`. One thread. The connection is made by the first call."""
+
+    def __init__(self, url: str, file_system: Any = None) -> None:
+        """`file_system` replaces the file system of the URL's scheme, for tests."""
+        self._url = url.rstrip("/")
+        self._file_system = file_system
+        self._root = ""
+
+    def children(self) -> Sequence[Child]:
+        """See `ObjectStore`."""
+        with _store_errors(self._url):
+            fs = self._fs()
+            try:
+                entries = fs.ls(self._root, detail=True)
+            except FileNotFoundError as error:
+                if self._is_missing_bucket(error):
+                    raise
+                return ()
+        found = {_base_name(item["name"]): item["type"] == "directory" for item in entries}
+        # Some stores list an empty object for the directory itself.
+        own = _base_name(self._root)
+        return [
+            Child(name, is_directory)
+            for name, is_directory in sorted(found.items())
+            if name and (is_directory or name != own)
+        ]
+
+    def objects(self, name: str) -> Objects:
+        """See `ObjectStore`."""
+        with _store_errors(f"{self._url}/{name}"):
+            fs = self._fs()
+            folder = f"{self._root}/{name}"
+            found: Mapping[str, Mapping[str, Any]] = fs.find(folder, detail=True)
+        objects = (_object(path, info, folder) for path, info in found.items())
+        return tuple(sorted(item for item in objects if item is not None))
+
+    def read(self, name: str, path: str, offset: int, size: int) -> bytes:
+        """See `ObjectStore`."""
+        with _store_errors(f"{self._url}/{name}/{path}"):
+            fs = self._fs(is_fresh=False)
+            full = f"{self._root}/{name}/{path}"
+            data: bytes = fs.cat_file(full, start=offset, end=offset + size)
+        return data
+
+    def _fs(self, *, is_fresh: bool = True) -> Any:
+        if self._file_system is None:
+            import fsspec
+
+            scheme = self._url.partition("://")[0]
+            self._file_system = fsspec.filesystem(
+                scheme, use_listings_cache=False, skip_instance_cache=True
+            )
+        self._root = self._root or str(self._file_system._strip_protocol(self._url)).rstrip("/")  # noqa: SLF001 (fsspec has no public name for it)
+        if is_fresh:
+            self._file_system.invalidate_cache()
+        return self._file_system
+
+    def _is_missing_bucket(self, error: FileNotFoundError) -> bool:
+        """True if not even the bucket is there: then nothing is known about the versions in it."""
+        return error.errno is not None and "/" in self._root and not self._has_bucket()
+
+    def _has_bucket(self) -> bool:
+        bucket = self._root.partition("/")[0]
+        try:
+            self._fs().ls(bucket)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | None:
+    relative = path.removeprefix(folder).lstrip("/")
+    is_directory = info.get("type") == "directory" or str(info.get("name", path)).endswith("/")
+    if not relative or is_directory or relative == JOURNAL_NAME:
+        return None
+    modified_ns = _modified_ns(info)
+    tag = next((str(info[key]).strip('"') for key in _TAG_KEYS if info.get(key)), "")
+    digest, is_sure = _digest(info, tag)
+    return StoredObject(
+        path=relative,
+        size=int(info["size"]),
+        # A store without tags shows a new content by its time.
+        tag=tag or str(modified_ns),
+        modified_ns=modified_ns,
+        digest=digest,
+        is_digest_sure=is_sure,
+    )
+
+
+def _digest(info: Mapping[str, Any], tag: str) -> tuple[str, bool]:
+    """Returns the digest that the store gives, and False if it may be none."""
+    lfs = info.get("lfs")
+    if lfs and lfs.get("sha256"):
+        return f"sha256:{lfs['sha256']}", True
+    settings = info.get("content_settings")
+    md5 = info.get("md5Hash") or (settings and settings.get("content_md5"))
+    if md5:
+        raw = base64.b64decode(md5) if isinstance(md5, str) else bytes(md5)
+        return f"md5:{raw.hex()}", True
+    # S3: the ETag of an object that was uploaded in one part, unless it is encrypted by KMS.
+    if "ETag" in info and _MD5.fullmatch(tag):
+        return f"md5:{tag}", False
+    return "", True
+
+
+def _modified_ns(info: Mapping[str, Any]) -> int:
+    for key in _TIME_KEYS:
+        value = info.get(key)
+        if isinstance(value, datetime):
+            return round(value.timestamp()) * NS_PER_SECOND
+    return 0
+
+
+def _base_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+@contextmanager
+def _store_errors(what: str) -> Iterator[None]:
+    """Turns any error of a backend into a StoreError without credentials.
+
+    Backends raise errors of their own libraries, so there is no narrower class.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        text = safe_text(str(error)) or "no reason given"
+        # Without the cause: a traceback of a backend may show its arguments.
+        raise StoreError(f"{what}: {type(error).__name__}: {text}") from None

@@ -1,0 +1,352 @@
+"""Mirror: copies the versions of one base path in object storage to a local directory.
+
+Theory of operation. A look lists the store, decides (`mirror_plan.py`), deletes what is gone, and then
+copies for one period at most. The next look begins with a listing again, so a version that is removed
+or replaced while it is copied is noticed, and a newer one is copied first. All state of a copy is on
+disk (`version_copy.py`), so a look that fails, and a process that ends, lose at most one read.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import from_exception
+from serving.base.periodic_thread import PeriodicThread
+from serving.source.listing import Listing, version_directories
+from serving.source.notes import Note
+from serving.storage.mirror_plan import (
+    MirrorView,
+    RemoteVersion,
+    listed,
+    mirror_notes,
+    next_copy,
+    next_look_seconds,
+    partials_to_drop,
+    to_evict,
+    to_list,
+    to_remove,
+    wanted_versions,
+)
+from serving.storage.stored_objects import Objects, ObjectStore, StoreError, contents, total_bytes
+from serving.storage.version_copy import (
+    Experience,
+    VersionCopy,
+    partial_name,
+    raise_if_incomplete,
+    remove_tree,
+    remove_version,
+    whole_objects,
+)
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 1.0
+"""The wait after the first failure of the store; it doubles up to the period."""
+
+_LOCK_NAME = ".lock"
+
+
+class Versions(Protocol):
+    """The model, as its mirror sees it. Safe to call from any thread."""
+
+    def select(self, versions: Collection[int]) -> Collection[int]:
+        """Returns the versions that the model's selection takes among these."""
+        ...
+
+    def in_use(self) -> Collection[int]:
+        """Returns the versions that are aspired, load, serve or unload."""
+        ...
+
+    def failed(self) -> Collection[int]:
+        """Returns the versions whose last load has ended with an error."""
+        ...
+
+    def files_changed(self) -> None:
+        """Makes the source look at the local directory at once."""
+        ...
+
+    def set_store_notes(self, notes: frozenset[Note]) -> None:
+        """Receives the notes of each look."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorSettings:
+    """`missing_asset_wait_seconds` is how long a version that lacks assets stays beside unchanged."""
+
+    period_seconds: float
+    budget_bytes: int
+    keeps_last: bool = True
+    missing_asset_wait_seconds: float = 30.0
+
+
+class Mirror:
+    """The mirror of one model's base path into `directory`. `look` runs on one thread.
+
+    `url` is for logs. `check` returns the missing assets of a version's directory, and raises if the
+    version is incomplete.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        url: str,
+        directory: Path,
+        *,
+        store: ObjectStore,
+        settings: MirrorSettings,
+        versions: Versions,
+        check: Callable[[str], Sequence[str]],
+        clock: Clock,
+    ) -> None:
+        self._model = model
+        self._url = url
+        self._directory = directory
+        self._store = store
+        self._settings = settings
+        self._versions = versions
+        self._check = check
+        self._clock = clock
+        self._listed: dict[int, RemoteVersion] = {}
+        self._gone: frozenset[int] = frozenset()
+        self._experience = Experience()
+        self._failure_count = 0
+        self._notes: frozenset[Note] = frozenset()
+        self._lock_descriptor: int | None = None
+        self._is_disk_full = False
+        self._is_stopping = False
+
+    def look(self) -> float:
+        """Looks once, and returns the seconds until the next look."""
+        try:
+            if not self._has_lock():
+                self._set_notes(frozenset({_locked_note(self._directory)}))
+                return self._settings.period_seconds
+            seconds, notes = self._look()
+            self._failure_count, self._is_disk_full = 0, False
+        except StoreError as error:
+            return self._failed(
+                Note.of("store_unreadable", reason=error.message, remedy=_STORE_REMEDY)
+            )
+        except OSError as error:
+            # Until a look succeeds, only the versions that are wanted or in use are kept.
+            self._is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            reason = f"{os.strerror(error.errno or 0)}: {error.filename or self._directory}"
+            return self._failed(
+                Note.of("model_cache_unwritable", reason=reason, remedy=_DISK_REMEDY)
+            )
+        self._set_notes(notes)
+        return seconds
+
+    def stop(self) -> None:
+        """Ends the look under way after its read. Any thread."""
+        self._is_stopping = True
+
+    def close(self) -> None:
+        """Lets another mirror use the directory. After the last look."""
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = None
+
+    def _look(self) -> tuple[float, frozenset[Note]]:
+        listing = Listing(tuple(self._store.children()))
+        names, name_notes = version_directories(listing, base_path=self._url)
+        self._listed = {v: item for v, item in self._listed.items() if v in names}
+        view = self._view(frozenset(names))
+        for version in to_remove(view):
+            self._remove(version, "it is gone from the store")
+        self._gone = frozenset(view.local) - view.remote
+        view = self._view(view.remote)
+        wanted = self._wanted(view)
+        for version in partials_to_drop(view, wanted):
+            remove_tree(self._directory / partial_name(version))
+        for version in to_list(view, wanted):
+            self._listed[version] = listed(
+                self._listed.get(version), self._store.objects(names[version]), view.now_ns
+            )
+        view = self._view(view.remote)
+        if (version := next_copy(view, wanted)) is not None and not self._is_stopping:
+            self._make_room(view, wanted, version)
+            self._copy(version, names[version])
+        view = self._view(view.remote)
+        wanted = self._wanted(view)
+        self._make_room(view, wanted, None)
+        if not view.remote or view.local:
+            # From now on the directory shows what there is. Until then a source keeps what it has.
+            self._directory.mkdir(parents=True, exist_ok=True)
+        seconds = next_look_seconds(view, wanted, self._settings.period_seconds)
+        return seconds, mirror_notes(view, wanted) | name_notes
+
+    def _wanted(self, view: MirrorView) -> frozenset[int]:
+        return wanted_versions(view, self._versions.select)
+
+    def _view(self, remote: frozenset[int]) -> MirrorView:
+        local, partial = local_versions(self._directory)
+        return MirrorView(
+            remote=remote,
+            listed=dict(self._listed),
+            local=local,
+            partial=partial,
+            gone_before=self._gone,
+            in_use=frozenset(self._versions.in_use()),
+            failed=frozenset(self._versions.failed()),
+            keeps_last=self._settings.keeps_last,
+            budget_bytes=0 if self._is_disk_full else self._settings.budget_bytes,
+            now_ns=self._clock.now_ns(),
+        )
+
+    def _make_room(self, view: MirrorView, wanted: frozenset[int], incoming: int | None) -> None:
+        for version in to_evict(view, wanted, incoming):
+            self._remove(version, "the cache is above --model_cache_bytes")
+
+    def _remove(self, version: int, reason: str) -> None:
+        remove_version(self._directory, version)
+        self._log("store_copy_removed", version=version, reason=reason)
+        self._versions.files_changed()
+
+    def _copy(self, version: int, name: str) -> None:
+        """Copies for one period. A copy that is complete is checked, listed again and renamed in."""
+        item = self._listed[version]
+        copy = VersionCopy(
+            self._directory,
+            version,
+            item.objects,
+            store=self._store,
+            name=name,
+            experience=self._experience,
+        )
+        until_ns = self._clock.now_ns() + round(self._settings.period_seconds * NS_PER_SECOND)
+        try:
+            if not copy.advance(lambda: self._is_stopping or self._clock.now_ns() >= until_ns):
+                return
+            again = listed(item, self._store.objects(name), self._clock.now_ns())
+            self._listed[version] = again
+            if contents(again.objects) != contents(item.objects):
+                return
+            copy.publish(lambda directory: self._checked(directory, again))
+        except (StoreError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 (any error of the check is why it is refused)
+            reason = from_exception(error).message or type(error).__name__
+            now_ns = self._clock.now_ns()
+            self._listed[version] = replace(
+                self._listed[version], refusal=reason, refused_at_ns=now_ns
+            )
+            return
+        self._log("store_copy_complete", version=version, bytes=total_bytes(item.objects))
+        self._versions.files_changed()
+
+    def _checked(self, directory: str, item: RemoteVersion) -> Sequence[str]:
+        missing_assets = self._check(directory)
+        unchanged_ns = self._clock.now_ns() - item.unchanged_since_ns
+        if unchanged_ns < self._settings.missing_asset_wait_seconds * NS_PER_SECOND:
+            raise_if_incomplete(missing_assets)
+        return missing_assets
+
+    def _has_lock(self) -> bool:
+        """Takes the directory for this process, which is the only one that may write there."""
+        if self._lock_descriptor is not None:
+            return True
+        parent = self._directory.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        # Beside the directory, which must not exist before the first look has succeeded.
+        path = parent / f".{self._directory.name}{_LOCK_NAME}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._lock_descriptor = descriptor
+        return True
+
+    def _failed(self, note: Note) -> float:
+        self._set_notes(frozenset({note}))
+        self._failure_count += 1
+        retry_seconds = _RETRY_SECONDS * 2 ** min(self._failure_count - 1, 10)
+        return min(retry_seconds, self._settings.period_seconds)
+
+    def _set_notes(self, notes: frozenset[Note]) -> None:
+        if notes != self._notes:
+            self._notes = notes
+            self._versions.set_store_notes(notes)
+
+    def _log(self, event: str, **values: object) -> None:
+        _log.info(event, model=self._model, base_path=self._url, **values)
+
+
+_STORE_REMEDY = (
+    "check the URL, the network and the credentials of the storage; the server tries again by itself, "
+    "and the versions that it has keep serving"
+)
+_DISK_REMEDY = "make room on the disk, or give another --model_cache_directory; the server tries again by itself"
+
+
+def _locked_note(directory: Path) -> Note:
+    return Note.of(
+        "model_cache_in_use",
+        directory=str(directory),
+        consequence="the copies of the other server are served, and this server fetches nothing",
+        remedy="give each server its own --model_cache_directory",
+    )
+
+
+def local_versions(directory: Path) -> tuple[Mapping[int, Objects], frozenset[int]]:
+    """Returns the objects of each whole copy below `directory`, and the versions of interrupted copies.
+
+    A copy that is not whole has no objects, so it differs from every listing.
+    """
+    local, partial = {}, set()
+    names = os.listdir(directory) if directory.exists() else []
+    for name in names:
+        if name.isascii() and name.isdecimal() and str(int(name)) == name:
+            local[int(name)] = whole_objects(directory / name)
+        elif name.endswith(".partial") and name[1:].partition(".")[0].isdecimal():
+            partial.add(int(name[1:].partition(".")[0]))
+    return local, frozenset(partial)
+
+
+class MirrorThread:
+    """Runs the looks of one mirror on a thread of its own, so that a slow store delays no other model.
+
+    The thread is a daemon, because a dead network can hold it.
+    """
+
+    def __init__(
+        self, mirror: Mirror, name: str, *, at_start: Callable[[], object], clock: Clock
+    ) -> None:
+        self._mirror = mirror
+        self._seconds = 0.0
+        self._thread = PeriodicThread(
+            f"mirror-{name}",
+            self._turn,
+            wait_seconds=lambda: self._seconds,
+            failure_event="mirror_failed",
+            at_start=at_start,
+            at_end=mirror.close,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after its read under way. Returns at once."""
+        self._mirror.stop()
+        self._thread.stop()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits, after `stop`; returns False at the timeout."""
+        return self._thread.join(timeout_seconds)
+
+    def _turn(self) -> None:
+        # A bug in a look must not become a loop without a pause.
+        self._seconds = _RETRY_SECONDS
+        self._seconds = self._mirror.look()

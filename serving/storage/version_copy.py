@@ -1,0 +1,284 @@
+"""Copies one version beside its place, resumes an interrupted copy, and renames a whole copy in.
+
+A copy lies in `.VERSION.partial`, which a source ignores. Its journal lists the objects that its
+files are from. So after a crash each file is known to be a part of one content, or is deleted.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from serving.base.errors import DataLoss, FailedPrecondition
+from serving.storage.stored_objects import (
+    JOURNAL_NAME,
+    Objects,
+    ObjectStore,
+    StoredObject,
+    StoreError,
+)
+
+CHUNK_BYTES_MAX = 16 * 2**20
+"""The most bytes of one read: enough for a fast link, and held in memory."""
+
+CHUNK_BYTES_MIN = 64 * 2**10
+"""The fewest. A link that breaks often still makes progress, because each chunk is kept."""
+
+_HASH_BYTES = 2**20
+
+
+class Experience:
+    """The lessons that the copies of one mirror have learned about its store."""
+
+    def __init__(self) -> None:
+        self.chunk_bytes = CHUNK_BYTES_MAX // 4
+        self.trusts_tags = True
+        self._suspects: dict[str, str] = {}
+
+    def read_succeeded(self) -> None:
+        """Doubles the bytes of the next read."""
+        self.chunk_bytes = min(self.chunk_bytes * 2, CHUNK_BYTES_MAX)
+
+    def read_failed(self) -> None:
+        """Halves the bytes of the next read."""
+        self.chunk_bytes = max(self.chunk_bytes // 2, CHUNK_BYTES_MIN)
+
+    def accepts_digest(self, item: StoredObject, digest: str) -> bool:
+        """Returns True if a tag that is not the digest of the copy was no digest at all.
+
+        A tag of an encrypted object is none. Then a second read has the digest of the first.
+        """
+        if item.is_digest_sure:
+            return False
+        if self._suspects.get(item.path) == digest:
+            self.trusts_tags = False
+        self._suspects[item.path] = digest
+        return not self.trusts_tags
+
+
+class VersionCopy:
+    """The copy of one content of a version into `base`. One thread; all its state is on disk.
+
+    `check` returns the missing assets of a directory and raises if a version in it is incomplete.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        version: int,
+        objects: Objects,
+        *,
+        store: ObjectStore,
+        name: str,
+        experience: Experience,
+    ) -> None:
+        """`name` is the version's directory in the store, which may be spelled like "007"."""
+        self._base = base
+        self._version = version
+        self._objects = objects
+        self._store = store
+        self._name = name
+        self._experience = experience
+        self._partial = base / partial_name(version)
+
+    def advance(self, is_over: Callable[[], bool]) -> bool:
+        """Copies until `is_over`. Returns True once all files are there, with their sizes and digests.
+
+        Raises StoreError, OSError, and DataLoss if a file has another digest than its object.
+        """
+        self._begin()
+        return all(self._copy_file(item, is_over) for item in self._objects)
+
+    def publish(self, check: Callable[[str], Sequence[str]]) -> Sequence[str]:
+        """Checks the files and renames the copy in. Returns the assets that it lacks.
+
+        Raises what `check` raises, and OSError; then the copy stays beside.
+        """
+        missing_assets = check(str(self._partial))
+        self._set_times()
+        _sync_tree(self._partial)
+        place = self._base / str(self._version)
+        with suppress(FileNotFoundError):
+            # The former content, of a version that does not serve.
+            place.rename(self._base / removed_name(self._version))
+        self._partial.rename(place)
+        _sync(self._base)
+        remove_tree(self._base / removed_name(self._version))
+        return missing_assets
+
+    def _begin(self) -> None:
+        """Deletes the files of other contents, and writes the journal of this one."""
+        known = {item.path: item.content for item in read_journal(self._partial)}
+        wanted = {item.path: item.content for item in self._objects}
+        if known == wanted:
+            return
+        for path in _files_below(self._partial):
+            if path != JOURNAL_NAME and (
+                known.get(path) is None or known[path] != wanted.get(path)
+            ):
+                (self._partial / path).unlink()
+        for folder, _, _ in os.walk(self._partial, topdown=False):
+            # A directory of the former content may be a file now.
+            with suppress(OSError):
+                os.rmdir(folder)
+        self._partial.mkdir(parents=True, exist_ok=True)
+        _write_journal(self._partial, self._objects)
+
+    def _copy_file(self, item: StoredObject, is_over: Callable[[], bool]) -> bool:
+        path = self._partial / item.path
+        if _is_marked(path):
+            return True
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            if file.tell() > item.size:
+                file.truncate(0)
+            while file.tell() < item.size:
+                if is_over():
+                    return False
+                file.write(self._read(item, file.tell()))
+                # A crash leaves no byte in the file that is not on the disk.
+                file.flush()
+                os.fdatasync(file.fileno())
+        if not self._has_right_digest(item, path):
+            path.unlink()
+            return False
+        # A file that was checked is read-only, and is not hashed again.
+        path.chmod(0o444)
+        return True
+
+    def _read(self, item: StoredObject, offset: int) -> bytes:
+        size = min(self._experience.chunk_bytes, item.size - offset)
+        try:
+            data = self._store.read(self._name, item.path, offset, size)
+        except StoreError:
+            self._experience.read_failed()
+            raise
+        if not data or len(data) > size:
+            self._experience.read_failed()
+            raise StoreError(f"{item.path}: got {len(data)} of {size} bytes at {offset}")
+        self._experience.read_succeeded()
+        return data
+
+    def _has_right_digest(self, item: StoredObject, path: Path) -> bool:
+        """Returns False if the file must be read again. Raises DataLoss."""
+        algorithm, _, expected = item.digest.partition(":")
+        if not algorithm or not (item.is_digest_sure or self._experience.trusts_tags):
+            return True
+        digest = _digest_of(path, algorithm)
+        if digest == expected or self._experience.accepts_digest(item, digest):
+            return True
+        if item.is_digest_sure:
+            path.unlink()
+            raise DataLoss(f"{item.path}: the {algorithm} of its copy is not that of the store")
+        return False
+
+    def _set_times(self) -> None:
+        """Gives the files the times of the store, so that a source sees at once that they are still."""
+        known = [item.modified_ns for item in self._objects if item.modified_ns]
+        if not known:
+            return
+        for item in self._objects:
+            time_ns = item.modified_ns or max(known)
+            os.utime(self._partial / item.path, ns=(time_ns, time_ns))
+        journal = self._partial / JOURNAL_NAME
+        os.utime(journal, ns=(max(known), max(known)))
+        for directory, _, _ in os.walk(self._partial):
+            os.utime(directory, ns=(max(known), max(known)))
+
+
+def partial_name(version: int) -> str:
+    return f".{version}.partial"
+
+
+def removed_name(version: int) -> str:
+    return f".{version}.removed"
+
+
+def whole_objects(directory: Path) -> Objects:
+    """Returns the objects that the copy in `directory` is from; () if it is not whole."""
+    objects = read_journal(directory)
+    for item in objects:
+        try:
+            if (directory / item.path).stat().st_size != item.size:
+                return ()
+        except OSError:
+            return ()
+    return objects
+
+
+def read_journal(directory: Path) -> Objects:
+    """Returns the objects of the journal; () if there is no journal that can be read."""
+    try:
+        rows = json.loads((directory / JOURNAL_NAME).read_bytes())
+        return tuple(StoredObject(str(path), int(size), str(tag)) for path, size, tag in rows)
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+def _write_journal(directory: Path, objects: Objects) -> None:
+    beside = directory / f"{JOURNAL_NAME}.new"
+    with beside.open("wb") as file:
+        file.write(json.dumps([item.content for item in objects]).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(directory / JOURNAL_NAME)
+    _sync(directory)
+
+
+def remove_version(base: Path, version: int) -> None:
+    """Deletes a copy. It is renamed first, so that a source never sees half of it."""
+    with suppress(FileNotFoundError):
+        remove_tree(base / removed_name(version))
+        (base / str(version)).rename(base / removed_name(version))
+    remove_tree(base / removed_name(version))
+
+
+def remove_tree(directory: Path) -> None:
+    """Deletes a directory if there is one. Raises OSError."""
+    if directory.is_symlink() or directory.exists():
+        shutil.rmtree(directory)
+
+
+def raise_if_incomplete(missing_assets: Sequence[str]) -> None:
+    """Raises FailedPrecondition if an asset is missing."""
+    if missing_assets:
+        raise FailedPrecondition(
+            f"{missing_assets[0]} is missing, which the graph names as an asset"
+        )
+
+
+def _is_marked(path: Path) -> bool:
+    try:
+        return path.stat().st_mode & 0o777 == 0o444
+    except FileNotFoundError:
+        return False
+
+
+def _files_below(directory: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            yield os.path.relpath(os.path.join(folder, name), directory)
+
+
+def _digest_of(path: Path, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb") as file:
+        while data := file.read(_HASH_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _sync_tree(directory: Path) -> None:
+    for folder, _, _ in os.walk(directory):
+        _sync(Path(folder))
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

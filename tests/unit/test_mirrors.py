@@ -1,0 +1,64 @@
+"""The mirrors of several models: their directories, and their ends."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from serving.base.clock import SystemClock
+from serving.source.notes import Note
+from serving.storage.mirror import MirrorSettings
+from serving.storage.mirrors import Mirrors, mirror_name
+from tests.unit.fakes.object_stores import FakeStore, FakeVersions
+
+JOIN_SECONDS = 20
+
+
+def check(directory: str) -> Sequence[str]:
+    del directory
+    return ()
+
+
+def mirrors_of(directory: Path, store: FakeStore, at_start: Callable[[], object]) -> Mirrors:
+    return Mirrors(
+        directory,
+        MirrorSettings(period_seconds=1, budget_bytes=10**9),
+        check=check,
+        at_start=at_start,
+        clock=SystemClock(),
+        make_store=lambda url: store,
+    )
+
+
+def test_directory_is_of_model_and_url():
+    names = {
+        mirror_name(model, url)
+        for model in ("a", "b")
+        for url in ("s3://b/m", "s3://b/n", "gs://b/m")
+    }
+    assert len(names) == 6
+    assert mirror_name("a", "s3://b/m/") == mirror_name("a", "s3://b/m")
+    assert "/" not in mirror_name("../x" * 100, "s3://b/m")
+    assert len(mirror_name("x" * 1_000, "s3://b/m")) < 130
+
+
+def test_mirror_looks_until_it_is_closed(tmp_path: Path):
+    store, started = FakeStore(), []
+    versions = FakeVersions(lambda found: found[-1:])
+    mirrors = mirrors_of(tmp_path, store, lambda: started.append(True))
+    mirrors.open("m", "s3://b/m", versions)  # type: ignore[arg-type]
+    mirrors.close("m")
+    mirrors.stop()
+    assert mirrors.join(JOIN_SECONDS)
+    assert started == [True]
+    directory = mirrors.directory("m", "s3://b/m")
+    assert directory == tmp_path / mirror_name("m", "s3://b/m")
+
+
+def test_opened_model_says_that_nothing_was_read(tmp_path: Path):
+    notes: list[frozenset[object]] = []
+    versions = FakeVersions(lambda found: found)
+    versions.set_store_notes = notes.append  # type: ignore[method-assign]
+    mirrors = mirrors_of(tmp_path, FakeStore(), lambda: None)
+    mirrors.open("m", "s3://b/m", versions)  # type: ignore[arg-type]
+    mirrors.stop()
+    assert mirrors.join(JOIN_SECONDS)
+    assert notes[0] == {Note.of("store_not_read", "info")}
