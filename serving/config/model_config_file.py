@@ -18,6 +18,7 @@ from serving.base.errors import InvalidConfig
 from serving.base.protos import model_server_config_pb2
 from serving.config.server_config import PLATFORM, ModelConfig, check_models
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
+from serving.storage.store_urls import is_store_url
 
 
 def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
@@ -109,7 +110,9 @@ def _model(model: Any, source: str) -> ModelConfig:
     """Converts a ModelConfig message whose version_labels are a list."""
     where = f"{source}: model {model.name!r}"
     if not model.name:
-        raise InvalidConfig(f"{source}: a model with base_path {model.base_path!r} has no name")
+        raise InvalidConfig(
+            f"{source}: the model of base_path {_shown(model.base_path)} has no name"
+        )
     if model.HasField("logging_config"):
         raise InvalidConfig(f"{where}: logging_config is refused: Millpond does not support it yet")
     _check_platform(model, where)
@@ -119,6 +122,11 @@ def _model(model: Any, source: str) -> ModelConfig:
         version_selection=_version_selection(model.model_version_policy),
         labels=_labels(model.version_labels, where),
     )
+
+
+def _shown(base_path: str) -> str:
+    """Returns the base path for an error. A URL that was not checked may hold a password."""
+    return "a URL" if is_store_url(base_path) else repr(base_path)
 
 
 def _check_platform(model: Any, where: str) -> None:

@@ -36,8 +36,9 @@ class FsspecStore:
             fs = self._fs()
             try:
                 entries = fs.ls(self._root, detail=True)
-            except FileNotFoundError as error:
-                if self._is_missing_bucket(error):
+            except FileNotFoundError:
+                # Without its bucket nothing is known about the versions in it.
+                if not self._has_bucket():
                     raise
                 return ()
         found = {_base_name(item["name"]): item["type"] == "directory" for item in entries}
@@ -79,16 +80,14 @@ class FsspecStore:
             self._file_system.invalidate_cache()
         return self._file_system
 
-    def _is_missing_bucket(self, error: FileNotFoundError) -> bool:
-        """True if not even the bucket is there: then nothing is known about the versions in it."""
-        return error.errno is not None and "/" in self._root and not self._has_bucket()
-
     def _has_bucket(self) -> bool:
-        bucket = self._root.partition("/")[0]
+        """Returns False only if the bucket is known to be missing: to list it may be forbidden."""
         try:
-            self._fs().ls(bucket)
+            self._fs().ls(self._root.partition("/")[0])
         except FileNotFoundError:
             return False
+        except Exception:  # noqa: BLE001 (backends raise errors of their own)
+            return True
         return True
 
 
@@ -114,8 +113,9 @@ def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | N
 def _digest(info: Mapping[str, Any], tag: str) -> tuple[str, bool]:
     """Returns the digest that the store gives, and False if it may be none."""
     lfs = info.get("lfs")
-    if lfs and lfs.get("sha256"):
-        return f"sha256:{lfs['sha256']}", True
+    sha256 = lfs.get("sha256") if isinstance(lfs, Mapping) else getattr(lfs, "sha256", None)
+    if sha256:
+        return f"sha256:{sha256}", True
     settings = info.get("content_settings")
     md5 = info.get("md5Hash") or (settings and settings.get("content_md5"))
     if md5:

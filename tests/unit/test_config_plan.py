@@ -56,6 +56,7 @@ def test_plan_lines_list_changes() -> None:
     [
         ([X, Y, X], "duplicate model 'x'; give each model its own name"),
         ([replace(X, base_path="models/x")], "base_path 'models/x' must be an absolute path"),
+        ([replace(X, base_path="s3://key:secret@b/x")], "give credentials by the environment"),
         ([replace(X, platform="jax")], "model 'x': model_platform 'jax': it is served as"),
         (
             [replace(X, labels={"a": 1}, version_selection=Specific(frozenset({2})))],

@@ -23,6 +23,7 @@ class FakeFileSystem:
         self.found = found
         self.error: Exception | None = None
         self.buckets = {"b"}
+        self.bucket_error: Exception | None = None
         self.forgotten_count = 0
 
     def _strip_protocol(self, url: str) -> str:
@@ -33,6 +34,8 @@ class FakeFileSystem:
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
         del detail
+        if path == "b" and self.bucket_error is not None:
+            raise self.bucket_error
         if path in self.buckets:
             return []
         if self.error is not None:
@@ -120,7 +123,7 @@ def test_missing_prefix_is_an_empty_store():
     store, file_system = store_of()
     file_system.error = FileNotFoundError("b/m")
     assert store.children() == ()
-    file_system.error = FileNotFoundError(errno.ENOENT, "no such key")
+    file_system.bucket_error = PermissionError("ListBucket of the whole bucket")
     assert store.children() == ()
 
 

@@ -1,5 +1,7 @@
 """The mirrors of several models: their directories, and their ends."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -62,3 +64,15 @@ def test_opened_model_says_that_nothing_was_read(tmp_path: Path):
     mirrors.stop()
     assert mirrors.join(JOIN_SECONDS)
     assert notes[0] == {Note.of("store_not_read", "info")}
+
+
+def test_server_without_urls_imports_no_mirror():
+    code = (
+        "import sys, serving.server.server; "
+        "print([name for name in sys.modules if 'fsspec' in name or name in "
+        "('serving.storage.mirrors', 'serving.storage.mirror', 's3fs', 'botocore')])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

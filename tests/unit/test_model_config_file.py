@@ -73,7 +73,8 @@ def test_config_file_accepts_deprecated_model_type(path: Path):
         (one_model('base_path: "/m"'), "base_path '/m' has no name"),
         (one_model('name: "m"'), "base_path '' must be an absolute path"),
         (one_model('name: "m" base_path: "m"'), "base_path 'm' must be an absolute path"),
-        (one_model('name: "m" base_path: "gs://m"'), "'gs://m' must be an absolute path"),
+        (one_model('name: "m" base_path: "ftp://m"'), "the scheme 'ftp' is unknown"),
+        (one_model('base_path: "s3://key:secret@b"'), "the model of base_path a URL has no name"),
         (one_model('name: "m" base_path: "/m" model_platform: "jax"'), "'jax' is refused"),
         (one_model('name: "m" base_path: "/m" model_type: OTHER'), "model_type OTHER is refused"),
         (
