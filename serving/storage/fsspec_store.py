@@ -18,6 +18,7 @@ from serving.storage.stored_objects import JOURNAL_NAME, Objects, StoredObject, 
 
 _TAG_KEYS = ("ETag", "etag", "generation", "blob_id", "oid")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated")
+_TRIES = 2
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -75,6 +76,8 @@ class FsspecStore:
             self._file_system = fsspec.filesystem(
                 scheme, use_listings_cache=False, skip_instance_cache=True
             )
+            # s3fs: a mirror tries again by itself, with a smaller read.
+            self._file_system.retries = _TRIES
         self._root = self._root or str(self._file_system._strip_protocol(self._url)).rstrip("/")  # noqa: SLF001 (fsspec has no public name for it)
         if is_fresh:
             self._file_system.invalidate_cache()

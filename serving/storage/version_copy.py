@@ -29,6 +29,9 @@ CHUNK_BYTES_MIN = 64 * 2**10
 
 _HASH_BYTES = 2**20
 
+# Fewer would make every second read fail on a link that breaks after so many bytes.
+_SUCCESS_COUNT = 4
+
 
 class Experience:
     """The lessons that the copies of one mirror have learned about its store."""
@@ -36,14 +39,18 @@ class Experience:
     def __init__(self) -> None:
         self.chunk_bytes = CHUNK_BYTES_MAX // 4
         self.trusts_tags = True
+        self._success_count = 0
         self._suspects: dict[str, str] = {}
 
     def read_succeeded(self) -> None:
-        """Doubles the bytes of the next read."""
-        self.chunk_bytes = min(self.chunk_bytes * 2, CHUNK_BYTES_MAX)
+        """Doubles the bytes of the next read after some successes in a row."""
+        self._success_count += 1
+        if self._success_count % _SUCCESS_COUNT == 0:
+            self.chunk_bytes = min(self.chunk_bytes * 2, CHUNK_BYTES_MAX)
 
     def read_failed(self) -> None:
         """Halves the bytes of the next read."""
+        self._success_count = 0
         self.chunk_bytes = max(self.chunk_bytes // 2, CHUNK_BYTES_MIN)
 
     def accepts_digest(self, item: StoredObject, digest: str) -> bool:

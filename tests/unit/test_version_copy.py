@@ -142,7 +142,9 @@ def test_reads_shrink_with_failures_and_grow_again():
     for _ in range(20):
         experience.read_failed()
     assert experience.chunk_bytes == CHUNK_BYTES_MIN
-    for _ in range(20):
+    experience.read_succeeded()
+    assert experience.chunk_bytes == CHUNK_BYTES_MIN
+    for _ in range(40):
         experience.read_succeeded()
     assert experience.chunk_bytes == CHUNK_BYTES_MAX
 
