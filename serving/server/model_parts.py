@@ -257,7 +257,7 @@ class StoreBasePaths:
     def join(self, timeout_seconds: float) -> bool:
         return self._mirrors is None or self._mirrors.join(timeout_seconds)
 
-    def _made_mirrors(self) -> Mirrors:
+    def _made_mirrors(self) -> "Mirrors":
         if self._mirrors is None:
             from serving.storage.mirror import MirrorSettings
             from serving.storage.mirrors import Mirrors
