@@ -222,8 +222,10 @@ class ServedModels:
             self._set_labels(name, after.labels)
         if change.is_of_base_path:
             source = self._sources[name]
-            source.set_base_path(self._base_paths.local(name, after.base_path))
+            local = self._base_paths.local(name, after.base_path)
+            # First, so that the source does not report the missing directory of a new mirror.
             self._base_paths.open(name, after.base_path, source)
+            source.set_base_path(local)
         if change.is_of_selection or change.is_of_labels:
             self._select(after)
 

@@ -9,6 +9,7 @@ disk (`version_copy.py`), so a look that fails, and a process that ends, lose at
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,11 +39,12 @@ from serving.storage.stored_objects import Objects, ObjectStore, StoreError, con
 from serving.storage.version_copy import (
     Experience,
     VersionCopy,
-    partial_name,
+    partial_directory,
     raise_if_incomplete,
     remove_tree,
     remove_version,
     whole_objects,
+    work_directory,
 )
 
 _log = structlog.get_logger(__name__)
@@ -138,7 +140,8 @@ class Mirror:
         except OSError as error:
             # Until a look succeeds, only the versions that are wanted or in use are kept.
             self._is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = f"{os.strerror(error.errno or 0)}: {error.filename or self._directory}"
+            what = error.strerror or type(error).__name__
+            reason = f"{what}: {error.filename or self._directory}"
             return self._failed(
                 Note.of("model_cache_unwritable", reason=reason, remedy=_DISK_REMEDY)
             )
@@ -166,15 +169,16 @@ class Mirror:
         view = self._view(view.remote)
         wanted = self._wanted(view)
         for version in partials_to_drop(view, wanted):
-            remove_tree(self._directory / partial_name(version))
+            remove_tree(partial_directory(self._directory, version))
         for version in to_list(view, wanted):
             self._listed[version] = listed(
                 self._listed.get(version), self._store.objects(names[version]), view.now_ns
             )
         view = self._view(view.remote)
-        if (version := next_copy(view, wanted)) is not None and not self._is_stopping:
-            self._make_room(view, wanted, version)
-            self._copy(version, names[version])
+        copied = next_copy(view, wanted)
+        if copied is not None and not self._is_stopping:
+            self._make_room(view, wanted, copied)
+            self._copy(copied, names[copied])
         view = self._view(view.remote)
         wanted = self._wanted(view)
         self._make_room(view, wanted, None)
@@ -270,7 +274,7 @@ class Mirror:
     def _failed(self, note: Note) -> float:
         self._set_notes(frozenset({note}))
         self._failure_count += 1
-        retry_seconds = _RETRY_SECONDS * 2 ** min(self._failure_count - 1, 10)
+        retry_seconds: float = _RETRY_SECONDS * 2 ** min(self._failure_count - 1, 10)
         return min(retry_seconds, self._settings.period_seconds)
 
     def _set_notes(self, notes: frozenset[Note]) -> None:
@@ -303,14 +307,15 @@ def local_versions(directory: Path) -> tuple[Mapping[int, Objects], frozenset[in
 
     A copy that is not whole has no objects, so it differs from every listing.
     """
-    local, partial = {}, set()
+    local = {int(name): whole_objects(directory / name) for name in _version_names(directory, "")}
+    partial = _version_names(work_directory(directory), ".partial")
+    return local, frozenset(int(name.partition(".")[0]) for name in partial)
+
+
+def _version_names(directory: Path, suffix: str) -> Sequence[str]:
+    pattern = re.compile(rf"(0|[1-9][0-9]*){re.escape(suffix)}", re.ASCII)
     names = os.listdir(directory) if directory.exists() else []
-    for name in names:
-        if name.isascii() and name.isdecimal() and str(int(name)) == name:
-            local[int(name)] = whole_objects(directory / name)
-        elif name.endswith(".partial") and name[1:].partition(".")[0].isdecimal():
-            partial.add(int(name[1:].partition(".")[0]))
-    return local, frozenset(partial)
+    return [name for name in names if pattern.fullmatch(name)]
 
 
 class MirrorThread:

@@ -1,6 +1,7 @@
 """Copies one version beside its place, resumes an interrupted copy, and renames a whole copy in.
 
-A copy lies in `.VERSION.partial`, which a source ignores. Its journal lists the objects that its
+A copy lies in a hidden directory beside the base path, so that the base path appears with its first
+version: a source may unload all versions if it is there and empty. The copy's journal lists the objects that its
 files are from. So after a crash each file is known to be a part of one content, or is deleted.
 """
 
@@ -89,7 +90,7 @@ class VersionCopy:
         self._store = store
         self._name = name
         self._experience = experience
-        self._partial = base / partial_name(version)
+        self._partial = partial_directory(base, version)
 
     def advance(self, is_over: Callable[[], bool]) -> bool:
         """Copies until `is_over`. Returns True once all files are there, with their sizes and digests.
@@ -107,6 +108,7 @@ class VersionCopy:
         missing_assets = check(str(self._partial))
         self._set_times()
         _sync_tree(self._partial)
+        self._base.mkdir(parents=True, exist_ok=True)
         place = self._base / str(self._version)
         with suppress(FileNotFoundError):
             # The former content, of a version that does not serve.
@@ -196,8 +198,14 @@ class VersionCopy:
             os.utime(directory, ns=(max(known), max(known)))
 
 
-def partial_name(version: int) -> str:
-    return f".{version}.partial"
+def partial_directory(base: Path, version: int) -> Path:
+    """Returns the directory of an interrupted copy."""
+    return work_directory(base) / f"{version}.partial"
+
+
+def work_directory(base: Path) -> Path:
+    """Returns the directory of all interrupted copies of a base path."""
+    return base.with_name(f".{base.name}.work")
 
 
 def removed_name(version: int) -> str:

@@ -11,6 +11,7 @@ from serving import ModelServer
 from serving.base.clock import SystemClock
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
+from serving.storage.version_copy import partial_directory
 from tests.integration.clients import is_right, wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
@@ -83,10 +84,14 @@ def assert_serves(server: ModelServer, version: int) -> None:
     assert is_right(prediction.outputs["y"], ScaleModel.answer(version, X))
 
 
+def mirror_directory(tmp_path: Path) -> Path:
+    (mirror,) = (path for path in (tmp_path / "cache").iterdir() if path.name[0] != ".")
+    return mirror
+
+
 def cached(tmp_path: Path) -> set[str]:
     """Returns the entries of the model's directory in the cache."""
-    (mirror,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
-    return {path.name for path in mirror.iterdir()}
+    return {path.name for path in mirror_directory(tmp_path).iterdir()}
 
 
 def test_uploaded_versions_are_swapped(
@@ -131,7 +136,7 @@ def test_half_written_upload_is_not_served(
     for path in sorted((second / "variables").iterdir())[:-1]:
         s3.upload_file(path, f"scale/2/variables/{path.name}")
     wait_for_log(server, "version_incomplete", version=2)
-    assert cached(tmp_path) <= {"1", ".2.partial"}
+    assert cached(tmp_path) == {"1"}
     assert_serves(server, 1)
     s3.upload(second, "scale/2")
     server.wait_until_available("scale", 2)
@@ -172,10 +177,12 @@ def test_version_removed_while_it_is_copied_goes(
     server.wait_until_available("scale", 1)
     link.bytes_per_second = 50_000
     s3.upload(write(2), "scale/2")
-    wait_until(lambda: ".2.partial" in cached(tmp_path), "the copy of version 2")
+    partial = partial_directory(mirror_directory(tmp_path), 2)
+    wait_until(partial.exists, "the copy of version 2")
     s3.remove("scale/2")
     link.bytes_per_second = 0
-    wait_until(lambda: cached(tmp_path) == {"1"}, "the end of the copy")
+    wait_until(lambda: not partial.exists(), "the end of the copy")
+    assert cached(tmp_path) == {"1"}
     assert_serves(server, 1)
 
 

@@ -46,7 +46,7 @@ def test_mirror_looks_until_it_is_closed(tmp_path: Path):
     store, started = FakeStore(), []
     versions = FakeVersions(lambda found: found[-1:])
     mirrors = mirrors_of(tmp_path, store, lambda: started.append(True))
-    mirrors.open("m", "s3://b/m", versions)  # type: ignore[arg-type]
+    mirrors.open("m", "s3://b/m", versions)
     mirrors.close("m")
     mirrors.stop()
     assert mirrors.join(JOIN_SECONDS)
@@ -56,14 +56,12 @@ def test_mirror_looks_until_it_is_closed(tmp_path: Path):
 
 
 def test_opened_model_says_that_nothing_was_read(tmp_path: Path):
-    notes: list[frozenset[object]] = []
     versions = FakeVersions(lambda found: found)
-    versions.set_store_notes = notes.append  # type: ignore[method-assign]
     mirrors = mirrors_of(tmp_path, FakeStore(), lambda: None)
-    mirrors.open("m", "s3://b/m", versions)  # type: ignore[arg-type]
+    mirrors.open("m", "s3://b/m", versions)
     mirrors.stop()
     assert mirrors.join(JOIN_SECONDS)
-    assert notes[0] == {Note.of("store_not_read", "info")}
+    assert versions.all_notes[0] == {Note.of("store_not_read", "info")}
 
 
 def test_server_without_urls_imports_no_mirror():

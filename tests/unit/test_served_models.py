@@ -153,7 +153,7 @@ def test_mirror_follows_changes_of_the_base_path() -> None:
     world = World()
     world.configure(B)
     url = replace(B, base_path="s3://b/m")
-    assert world.configure(url) == ["b base_path /cache/b", "b mirror s3://b/m"]
-    assert world.configure(B) == ["b base_path /b", "b no mirror"]
+    assert world.configure(url) == ["b mirror s3://b/m", "b base_path /cache/b"]
+    assert world.configure(B) == ["b no mirror", "b base_path /b"]
     world.configure(url)
     assert "b no mirror" in world.configure()

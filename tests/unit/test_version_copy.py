@@ -12,12 +12,17 @@ from serving.storage.version_copy import (
     CHUNK_BYTES_MIN,
     Experience,
     VersionCopy,
-    partial_name,
+    partial_directory,
     raise_if_incomplete,
     remove_version,
     whole_objects,
 )
 from tests.unit.fakes.object_stores import FakeStore
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "m"
 
 
 @pytest.fixture
@@ -44,19 +49,19 @@ def never() -> bool:
     return False
 
 
-def test_copy_appears_whole_and_with_its_journal(store: FakeStore, tmp_path: Path):
-    copy = copy_of(store, tmp_path)
+def test_copy_appears_whole_and_with_its_journal(store: FakeStore, base: Path):
+    copy = copy_of(store, base)
     assert copy.advance(never)
-    assert [entry.name for entry in tmp_path.iterdir()] == [partial_name(7)]
+    assert not base.exists()
     assert copy.publish(lambda directory: ["vocab"]) == ["vocab"]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["7"]
-    assert (tmp_path / "7/variables/variables.data").read_bytes() == b"0123456789"
-    assert [item.content for item in whole_objects(tmp_path / "7")] == [
+    assert [entry.name for entry in base.iterdir()] == ["7"]
+    assert (base / "7/variables/variables.data").read_bytes() == b"0123456789"
+    assert [item.content for item in whole_objects(base / "7")] == [
         item.content for item in store.objects("7")
     ]
 
 
-def test_copy_goes_on_where_it_stopped(store: FakeStore, tmp_path: Path):
+def test_copy_goes_on_where_it_stopped(store: FakeStore, base: Path):
     reads: list[str] = []
 
     def before_read(name: str, path: str) -> None:
@@ -66,44 +71,44 @@ def test_copy_goes_on_where_it_stopped(store: FakeStore, tmp_path: Path):
 
     store.before_read = before_read
     with pytest.raises(StoreError):
-        copy_of(store, tmp_path).advance(never)
-    assert copy_of(store, tmp_path).advance(never)
+        copy_of(store, base).advance(never)
+    assert copy_of(store, base).advance(never)
     # Five bytes need two reads and ten need three; only the one that failed is repeated.
     assert reads == ["saved_model.pb"] * 2 + ["variables/variables.data"] * 4
 
 
-def test_copy_of_another_content_keeps_equal_files(store: FakeStore, tmp_path: Path):
-    assert copy_of(store, tmp_path).advance(never)
+def test_copy_of_another_content_keeps_equal_files(store: FakeStore, base: Path):
+    assert copy_of(store, base).advance(never)
     store.upload("7", "saved_model.pb", b"other")
     reads: list[str] = []
     store.before_read = lambda name, path: reads.append(path)
-    copy = copy_of(store, tmp_path)
+    copy = copy_of(store, base)
     assert copy.advance(never)
     copy.publish(lambda directory: [])
     assert {*reads} == {"saved_model.pb"}
-    assert (tmp_path / "7/saved_model.pb").read_bytes() == b"other"
+    assert (base / "7/saved_model.pb").read_bytes() == b"other"
 
 
-def test_file_that_became_a_directory_is_replaced(store: FakeStore, tmp_path: Path):
+def test_file_that_became_a_directory_is_replaced(store: FakeStore, base: Path):
     store.upload("7", "a", b"file")
-    assert copy_of(store, tmp_path).advance(never)
+    assert copy_of(store, base).advance(never)
     del store.contents["7"]["a"]
     store.upload("7", "a/b/c", b"deep")
-    assert copy_of(store, tmp_path).advance(never)
+    assert copy_of(store, base).advance(never)
     del store.contents["7"]["a/b/c"]
     store.upload("7", "a", b"file")
-    assert copy_of(store, tmp_path).advance(never)
-    assert (tmp_path / partial_name(7) / "a").read_bytes() == b"file"
+    assert copy_of(store, base).advance(never)
+    assert (partial_directory(base, 7) / "a").read_bytes() == b"file"
 
 
-def test_copy_stops_between_reads(store: FakeStore, tmp_path: Path):
+def test_copy_stops_between_reads(store: FakeStore, base: Path):
     answers = iter([False, False, True])
-    assert not copy_of(store, tmp_path).advance(lambda: next(answers))
-    assert copy_of(store, tmp_path).advance(never)
+    assert not copy_of(store, base).advance(lambda: next(answers))
+    assert copy_of(store, base).advance(never)
 
 
-def test_refused_copy_stays_beside(store: FakeStore, tmp_path: Path):
-    copy = copy_of(store, tmp_path)
+def test_refused_copy_stays_beside(store: FakeStore, base: Path):
+    copy = copy_of(store, base)
     assert copy.advance(never)
 
     def check(directory: str) -> list[str]:
@@ -112,26 +117,27 @@ def test_refused_copy_stays_beside(store: FakeStore, tmp_path: Path):
 
     with pytest.raises(Exception, match="vocab is missing"):
         copy.publish(check)
-    assert [entry.name for entry in tmp_path.iterdir()] == [partial_name(7)]
+    assert not base.exists()
+    assert partial_directory(base, 7).exists()
 
 
 def md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def test_wrong_digest_is_read_again(store: FakeStore, tmp_path: Path):
+def test_wrong_digest_is_read_again(store: FakeStore, base: Path):
     store.digest_of = lambda data: (f"md5:{md5(data + b'x')}", True)
     with pytest.raises(DataLoss, match=r"saved_model\.pb: the md5"):
-        copy_of(store, tmp_path).advance(never)
-    assert not (tmp_path / partial_name(7) / "saved_model.pb").exists()
+        copy_of(store, base).advance(never)
+    assert not (partial_directory(base, 7) / "saved_model.pb").exists()
     store.digest_of = lambda data: (f"md5:{md5(data)}", True)
-    assert copy_of(store, tmp_path).advance(never)
+    assert copy_of(store, base).advance(never)
 
 
-def test_tag_that_is_no_digest_is_learned(store: FakeStore, tmp_path: Path):
+def test_tag_that_is_no_digest_is_learned(store: FakeStore, base: Path):
     store.digest_of = lambda data: ("md5:" + "0" * 32, False)
     experience = Experience()
-    copy = copy_of(store, tmp_path, experience)
+    copy = copy_of(store, base, experience)
     assert not copy.advance(never)
     assert copy.advance(never)
     assert not experience.trusts_tags
@@ -149,26 +155,26 @@ def test_reads_shrink_with_failures_and_grow_again():
     assert experience.chunk_bytes == CHUNK_BYTES_MAX
 
 
-def test_store_that_sends_too_little_is_an_error(store: FakeStore, tmp_path: Path):
+def test_store_that_sends_too_little_is_an_error(store: FakeStore, base: Path):
     store.read_bytes_max = 0
     with pytest.raises(StoreError, match="got 0 of 5 bytes at 0"):
-        copy_of(store, tmp_path).advance(never)
+        copy_of(store, base).advance(never)
 
 
-def test_version_that_lost_a_byte_is_not_whole(store: FakeStore, tmp_path: Path):
-    copy = copy_of(store, tmp_path)
+def test_version_that_lost_a_byte_is_not_whole(store: FakeStore, base: Path):
+    copy = copy_of(store, base)
     assert copy.advance(never)
     copy.publish(lambda directory: [])
-    file = tmp_path / "7/variables/variables.data"
+    file = base / "7/variables/variables.data"
     file.chmod(0o644)
     file.write_bytes(b"012345678")
-    assert whole_objects(tmp_path / "7") == ()
+    assert whole_objects(base / "7") == ()
 
 
-def test_removed_version_leaves_nothing(store: FakeStore, tmp_path: Path):
-    copy = copy_of(store, tmp_path)
+def test_removed_version_leaves_nothing(store: FakeStore, base: Path):
+    copy = copy_of(store, base)
     assert copy.advance(never)
     copy.publish(lambda directory: [])
-    remove_version(tmp_path, 7)
-    remove_version(tmp_path, 7)
-    assert list(tmp_path.iterdir()) == []
+    remove_version(base, 7)
+    remove_version(base, 7)
+    assert list(base.iterdir()) == []

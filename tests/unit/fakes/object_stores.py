@@ -69,6 +69,7 @@ class FakeVersions:
         self.failed_ones: set[int] = set()
         self.change_count = 0
         self.notes: frozenset[object] = frozenset()
+        self.all_notes: list[frozenset[object]] = []
 
     def select(self, versions: object) -> Sequence[int]:
         assert isinstance(versions, (set, frozenset))
@@ -85,3 +86,4 @@ class FakeVersions:
 
     def set_store_notes(self, notes: frozenset[object]) -> None:
         self.notes = notes
+        self.all_notes.append(notes)

@@ -42,7 +42,7 @@ class MirrorWorld:
             self.base,
             store=self.store,
             settings=self.settings,
-            versions=self.versions,  # type: ignore[arg-type]
+            versions=self.versions,
             check=self._check,
             clock=self.clock,
         )
