@@ -87,11 +87,16 @@ def wanted_versions(view: MirrorView, select: Select) -> frozenset[int]:
 
     The selection is made with and without the versions that cannot be served as they are, and without
     those that settle. So a version whose upload is under way does not take the place of a whole one.
-    A faulty version takes none of one that settles either: that one would never be listed again.
+    A faulty version takes none of one that settles either: that one would never be listed again. For
+    the same reason a fault counts for a time only: the upload may have gone on since.
     """
     remote = view.remote
     coming = {version: item for version, item in view.listed.items() if version not in view.local}
-    faulty = {version for version, item in coming.items() if item.fault}
+    faulty = {
+        version
+        for version, item in coming.items()
+        if item.fault and view.now_ns - item.listed_at_ns < 2 * RELIST_NS
+    }
     settling = {version for version, item in coming.items() if item.settles_in_ns() > 0}
     return frozenset(
         {*select(remote), *select(remote - faulty), *select(remote - faulty - settling)}

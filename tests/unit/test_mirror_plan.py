@@ -93,6 +93,13 @@ def test_settling_version_below_a_faulty_one_stays():
     assert wanted_versions(seen, latest) == {5, 6, 7}
 
 
+def test_fault_that_was_seen_long_ago_does_not_count():
+    old = replace(remote(refusal="half"), listed_at_ns=NOW_NS - 2 * RELIST_NS)
+    seen = view(6, 7, listed={7: remote(refusal="half"), 6: old})
+    assert wanted_versions(seen, latest) == {6, 7}
+    assert to_list(seen, frozenset({6, 7})) == (6,)
+
+
 def test_highest_version_that_can_be_is_copied_first():
     both = view(6, 7, listed={6: remote(), 7: remote()})
     assert next_copy(both, frozenset({6, 7})) == 7

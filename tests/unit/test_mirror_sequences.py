@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -114,5 +114,11 @@ class MirrorSequences(RuleBasedStateMachine):
             assert {str(version) for version in local} <= set(world.store.contents)
 
 
-MirrorSequences.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+# Without shrinking, which takes minutes: each step writes files.
+MirrorSequences.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 TestMirrorSequences = MirrorSequences.TestCase
