@@ -19,7 +19,8 @@ An upload that pauses for longer is detected by the check of the copy, before th
 """
 
 RELIST_NS = 60 * NS_PER_SECOND
-"""The time between two listings of a version whose copy is complete or was refused.
+"""The time between two listings of a version whose copy is complete, and between two checks of a copy
+that was refused.
 
 Each listing is a request that is paid for.
 """
@@ -128,8 +129,8 @@ def _is_listing_due(view: MirrorView, version: int) -> bool:
     item = view.listed.get(version)
     if item is None:
         return True
-    rests = bool(item.refusal) or _is_copied(view, version)
-    return not rests or view.now_ns - item.listed_at_ns >= RELIST_NS
+    # A refused version is listed in each look: most likely its upload goes on.
+    return not _is_copied(view, version) or view.now_ns - item.listed_at_ns >= RELIST_NS
 
 
 def _is_copied(view: MirrorView, version: int) -> bool:

@@ -116,7 +116,7 @@ class MirrorSequences(RuleBasedStateMachine):
 
 # Without shrinking, which takes minutes: each step writes files.
 MirrorSequences.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=25,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
