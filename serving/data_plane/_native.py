@@ -1,9 +1,9 @@
 """Loads the data plane. `_native.pyi` beside this file is its contract."""
 
-import importlib.util
+from serving.base.tensorflow_package import installed_version, mismatch
 
-if importlib.util.find_spec("tensorflow") is None:
-    raise ImportError("tensorflow is not installed: pip install 'tensorflow>=2.21,<2.22'")
+if _mismatch := mismatch(installed_version()):
+    raise ImportError(_mismatch)
 
 from serving.data_plane._data_plane import (
     Admission,

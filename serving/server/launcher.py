@@ -6,6 +6,7 @@ launcher puts it into LD_PRELOAD and executes the same command once more. The ex
 removes these changes from its environment, so that its child processes do not inherit them.
 """
 
+import importlib.util
 import os
 import re
 import resource
@@ -66,7 +67,7 @@ def ensure_allocator(
     if preloaded is not None:
         raise InvalidConfig(
             f"{preloaded} did not load (see the loader's message above); "
-            "reinstall it with `apt-get install libjemalloc2`, or use --allocator=glibc"
+            "reinstall millpond, or use --allocator=glibc"
         )
     path = (find or find_jemalloc)()
     # argv[0] by its full path: Python finds its virtual environment by it.
@@ -83,19 +84,22 @@ def is_second_life(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
-    """Returns the path of libjemalloc.so.2, from the usual directories or ldconfig's cache.
+    """Returns the path of libjemalloc.so.2: the copy that was installed with the native module, or
+    else one in the usual directories or in ldconfig's cache.
 
     Raises InvalidConfig, with the command that installs it.
     """
-    for directory in _usual_directories() if known_directories is None else known_directories:
+    if known_directories is None:
+        known_directories = [*_module_directories(), *_usual_directories()]
+    for directory in known_directories:
         path = Path(directory, JEMALLOC_FILE_NAME)
         if path.exists():
             return str(path)
     path_in_cache = _in_loader_cache()
     if path_in_cache is None:
         raise InvalidConfig(
-            f"{JEMALLOC_FILE_NAME} is not installed; run `apt-get install libjemalloc2`, "
-            "or use --allocator=glibc"
+            f"{JEMALLOC_FILE_NAME} is missing: reinstall millpond, run `apt-get install "
+            "libjemalloc2`, or use --allocator=glibc"
         )
     return path_in_cache
 
@@ -161,6 +165,12 @@ def _forget_preload(environment: MutableMapping[str, str], path: str) -> None:
 def _entries(preload: str) -> list[str]:
     # ld.so accepts both spaces and colons as separators.
     return [entry for entry in re.split(r"[ :]+", preload) if entry]
+
+
+def _module_directories() -> list[str]:
+    """Returns the directory of the native module; nothing if it is not built."""
+    spec = importlib.util.find_spec("serving.data_plane._data_plane")
+    return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parent)]
 
 
 def _usual_directories() -> list[str]:

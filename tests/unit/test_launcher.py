@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import NoReturn
 
@@ -113,6 +114,20 @@ def test_find_jemalloc_takes_first_match(tmp_path: Path):
     (tmp_path / "b" / JEMALLOC_FILE_NAME).touch()
     found = find_jemalloc([str(tmp_path / "a"), str(tmp_path / "b")])
     assert found == str(tmp_path / "b" / JEMALLOC_FILE_NAME)
+
+
+def test_find_jemalloc_prefers_copy_beside_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("module", "usual"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / JEMALLOC_FILE_NAME).touch()
+    spec = ModuleSpec("_data_plane", None, origin=str(tmp_path / "module" / "_data_plane.so"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    monkeypatch.setattr(
+        "serving.server.launcher._usual_directories", lambda: [str(tmp_path / "usual")]
+    )
+    assert find_jemalloc() == str(tmp_path / "module" / JEMALLOC_FILE_NAME)
 
 
 def test_find_jemalloc_not_installed_names_the_package(monkeypatch: pytest.MonkeyPatch):
