@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,10 @@ DEFAULT_MALLOC_CONF = "background_thread:true,tcache_max:2097152"
 
 # Marks the executed process, and holds the path that was preloaded. It prevents a loop of execs.
 _MARKER = "MILLPOND_PRELOADED"
+
+# Arguments of `serve`, one a line, with which no server runs, or a server without jemalloc. An
+# unusual spelling costs only the time that an early preload would have saved.
+_NO_PRELOAD = re.compile(r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?)$", re.MULTILINE)
 
 # (path, arguments, environment). Any: os.execve accepts more types than are used here.
 Execute = Callable[[Any, Any, Any], NoReturn]
@@ -70,17 +75,29 @@ def ensure_allocator(
             "reinstall millpond, or use --allocator=glibc"
         )
     path = (find or find_jemalloc)()
-    # argv[0] by its full path: Python finds its virtual environment by it.
-    arguments = [sys.executable, *(sys.orig_argv if command is None else command)[1:]]
-    execute(sys.executable, arguments, _preloading(environment, path))
+    _execute_again(path, sys.orig_argv if command is None else command, environment, execute)
 
 
-def is_second_life(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns True if `ensure_allocator` has re-executed this process.
+def preload_early(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    is_loaded: Callable[[], bool] | None = None,
+    find: Callable[[], str] | None = None,
+    execute: Execute = os.execve,
+) -> None:
+    """Re-executes this process if `arguments` are those of a server that will run on jemalloc.
 
-    To be called before `ensure_allocator`, which removes the mark.
+    `ensure_allocator` would do the same, but after the imports that parse the flags, which the
+    executed process then repeats. Does nothing in any other case, and if jemalloc is missing:
+    `ensure_allocator` reports that.
     """
-    return _MARKER in environment
+    if list(arguments[:1]) != ["serve"] or _NO_PRELOAD.search("\n".join(arguments)):
+        return
+    if _MARKER in environment or (is_loaded or is_jemalloc_loaded)():
+        return
+    with suppress(InvalidConfig):
+        _execute_again((find or find_jemalloc)(), sys.orig_argv, environment, execute)
 
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
@@ -136,6 +153,14 @@ def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> thre
     thread = threading.Thread(target=wait_for_eof, name="stdin-eof", daemon=True)
     thread.start()
     return thread
+
+
+def _execute_again(
+    jemalloc: str, command: Sequence[str], environment: Mapping[str, str], execute: Execute
+) -> None:
+    # argv[0] by its full path: Python finds its virtual environment by it.
+    arguments = [sys.executable, *command[1:]]
+    execute(sys.executable, arguments, _preloading(environment, jemalloc))
 
 
 def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:

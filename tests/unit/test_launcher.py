@@ -16,6 +16,7 @@ from serving.server.launcher import (
     JEMALLOC_FILE_NAME,
     ensure_allocator,
     find_jemalloc,
+    preload_early,
     raise_descriptor_limit,
     stop_at_eof,
 )
@@ -107,6 +108,62 @@ def test_launcher_glibc_executes_nothing():
 def test_launcher_refuses_glibc_under_jemalloc():
     with pytest.raises(InvalidConfig, match="take it out of LD_PRELOAD"):
         launch("glibc", {"LD_PRELOAD": JEMALLOC}, is_loaded=True)
+
+
+def launch_early(
+    arguments: list[str], environment: dict[str, str] | None = None, *, is_loaded: bool = False
+) -> Executed | None:
+    """Runs the early preload; returns the exec, if any."""
+    try:
+        preload_early(
+            arguments,
+            environment=environment or {},
+            is_loaded=lambda: is_loaded,
+            find=lambda: JEMALLOC,
+            execute=fake_execute,
+        )
+    except Executed as executed:
+        return executed
+    return None
+
+
+@pytest.mark.parametrize("flag", ["--port=1", "--allocator=jemalloc", "--model_name=--help"])
+def test_early_preload_executes_a_server(flag: str):
+    executed = launch_early(["serve", flag])
+    assert executed is not None
+    assert executed.arguments == [sys.executable, *sys.orig_argv[1:]]
+    assert executed.environment["LD_PRELOAD"] == JEMALLOC
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["status"],
+        ["status", "serve"],
+        ["serve", "--help"],
+        ["serve", "-h"],
+        ["serve", "--version"],
+        ["serve", "--allocator=glibc"],
+        ["serve", "--allocator", "glibc"],
+    ],
+)
+def test_early_preload_leaves_other_commands(arguments: list[str]):
+    assert launch_early(arguments) is None
+
+
+def test_early_preload_executes_once():
+    executed = launch_early(["serve"])
+    assert executed is not None
+    assert launch_early(["serve"], dict(executed.environment)) is None
+    assert launch_early(["serve"], is_loaded=True) is None
+
+
+def test_early_preload_leaves_missing_jemalloc_to_later():
+    def find() -> str:
+        raise InvalidConfig("missing")
+
+    preload_early(["serve"], environment={}, is_loaded=lambda: False, find=find)
 
 
 def test_find_jemalloc_takes_first_match(tmp_path: Path):
