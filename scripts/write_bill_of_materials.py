@@ -35,8 +35,11 @@ class Part(NamedTuple):
     how: str
 
 
-UPLOT_SCRIPT = Path(__file__).resolve().parents[1].joinpath(
-    "serving", "monitoring", "page", "uplot", "uPlot.iife.min.js"
+UPLOT_SCRIPT = (
+    Path(__file__)
+    .resolve()
+    .parents[1]
+    .joinpath("serving", "monitoring", "page", "uplot", "uPlot.iife.min.js")
 )
 
 LINKED = "linked statically, its symbols are hidden"

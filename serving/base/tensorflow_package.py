@@ -33,4 +33,6 @@ def mismatch(installed: str | None) -> str:
         return f"tensorflow is not installed: {MENDED_BY}"
     if installed.split(".")[:2] == MINOR_VERSION.split("."):
         return ""
-    return f"tensorflow {installed} is installed, but this package needs {MINOR_VERSION}: {MENDED_BY}"
+    return (
+        f"tensorflow {installed} is installed, but this package needs {MINOR_VERSION}: {MENDED_BY}"
+    )

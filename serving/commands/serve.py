@@ -41,7 +41,9 @@ def run(arguments: Sequence[str]) -> int:
     # Before the exec, so that a bad command line is reported once and at once.
     config = server_config(flags)
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
-    line = starting_line(_distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human)
+    line = starting_line(
+        _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
+    )
     write_starting_line(_STDERR, line, os.environ)
     if is_human:
         return _serve(flags, config, is_human=True)

@@ -33,10 +33,7 @@ STEP_TIMEOUT_SECONDS = 1200
 METADATA_FILES = (
     "sboms/millpond.cdx.json",
     "licenses/LICENSE",
-    *(
-        f"licenses/licenses/{path.name}"
-        for path in sorted((PROJECT / "licenses").glob("*.txt"))
-    ),
+    *(f"licenses/licenses/{path.name}" for path in sorted((PROJECT / "licenses").glob("*.txt"))),
 )
 
 
@@ -136,8 +133,12 @@ def try_suite(suite: str, wheel: Path, work: Path) -> None:
     machine.check_metadata()
     machine.step("millpond --version", [f"{HOME}/venv/bin/millpond", "--version"])
     machine.step("export two versions", [python, script, "export", f"{HOME}/models"])
-    seconds += machine.step("serve to the first answer", [python, script, "start", f"{HOME}/models"])
-    machine.step("serve, ask, swap, refuse another TensorFlow", [python, script, "use", f"{HOME}/models"])
+    seconds += machine.step(
+        "serve to the first answer", [python, script, "start", f"{HOME}/models"]
+    )
+    machine.step(
+        "serve, ask, swap, refuse another TensorFlow", [python, script, "use", f"{HOME}/models"]
+    )
     print(f"=== {suite}: {seconds:.1f} s from an empty machine to the first answer", flush=True)
 
 

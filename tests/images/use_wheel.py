@@ -44,7 +44,12 @@ def export(models: Path) -> None:
 
 
 def serve(models: Path) -> subprocess.Popen[bytes]:
-    command = [str(BIN / "millpond"), "serve", "--model_name=m", f"--model_base_path={models / 'm'}"]
+    command = [
+        str(BIN / "millpond"),
+        "serve",
+        "--model_name=m",
+        f"--model_base_path={models / 'm'}",
+    ]
     command += [f"--port={PORT}", f"--rest_api_port={HTTP_PORT}", "--host=127.0.0.1"]
     return subprocess.Popen([*command, "--file_system_poll_wait_seconds=1"])
 
@@ -107,7 +112,9 @@ def use(models: Path) -> None:
     if (before.version, after.version) != (1, 2) or list(after.outputs["y"]) != [6, 8]:
         sys.exit(f"use_wheel.py: wrong answers: {before} {after}")
     subprocess.run([str(BIN / "millpond"), "status"], check=True)
-    subprocess.run([str(BIN / "millpond"), "predict", "m", f"--target=127.0.0.1:{PORT}"], check=True)
+    subprocess.run(
+        [str(BIN / "millpond"), "predict", "m", f"--target=127.0.0.1:{PORT}"], check=True
+    )
     stop(server)
     refuse_other_tensorflow(models)
 

@@ -173,9 +173,7 @@ def test_find_jemalloc_takes_first_match(tmp_path: Path):
     assert found == str(tmp_path / "b" / JEMALLOC_FILE_NAME)
 
 
-def test_find_jemalloc_prefers_copy_beside_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_find_jemalloc_prefers_copy_beside_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("module", "usual"):
         (tmp_path / name).mkdir()
         (tmp_path / name / JEMALLOC_FILE_NAME).touch()

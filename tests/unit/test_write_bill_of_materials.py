@@ -104,9 +104,7 @@ def test_other_contents_have_another_serial_number():
     assert one != other
 
 
-def test_missing_header_fails_the_build(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_missing_header_fails_the_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["--version", "1", "--tensorflow", "2", "--jemalloc", str(tmp_path)]
     assert main([*arguments, "--include", str(tmp_path), "--", str(tmp_path / "bill")]) == 1
     assert "jemalloc" in capsys.readouterr().err
