@@ -159,7 +159,7 @@ def test_early_preload_executes_once():
     assert launch_early(["serve"], is_loaded=True) is None
 
 
-def test_early_preload_leaves_missing_jemalloc_to_later():
+def test_early_preload_leaves_missing_jemalloc():
     def find() -> str:
         raise InvalidConfig("missing")
 
