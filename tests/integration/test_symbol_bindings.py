@@ -49,7 +49,7 @@ PYTHON_SSL = "_ssl."
 # Libraries of tensorflow-text, with their own copies of re2, zlib and abseil.
 OP_LIBRARY = "_sentencepiece_tokenizer"
 # Instances of std templates: the same code on either side.
-HARMLESS = re.compile(rb"_Z(NK?|T[ISV])?St")
+HARMLESS = re.compile(rb"_Z(NK?|ZN|T[ISV])?St")
 
 
 def library(path: bytes) -> str:
