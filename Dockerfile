@@ -4,10 +4,11 @@ ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 WORKDIR /src
-COPY scripts/install_packages.sh scripts/
+COPY scripts/install_packages.sh scripts/write_bill_of_materials.py scripts/
 COPY scripts/docker/build.sh scripts/docker/
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
 COPY cmake cmake/
+COPY licenses licenses/
 COPY native native/
 COPY protos protos/
 COPY millpond millpond/

@@ -7,6 +7,8 @@ BUILD  ?= build
 JOBS   ?= 2
 # Integration tests at a time.
 SERVERS ?= 2
+# The oldest glibc on which a wheel runs; `auto` takes what the build links.
+WHEEL_PLATFORM ?= manylinux_2_34_x86_64
 # The time of each target of `make fuzz`.
 FUZZ_SECONDS ?= 60
 
@@ -179,6 +181,28 @@ format: $(VENV)/.dependencies packages-lint ## Rewrite all sources in the projec
 	$(BIN)/ruff check --fix-only --quiet $(PYTHON_SOURCES)
 	$(BIN)/ruff format $(PYTHON_SOURCES)
 	clang-format-14 -i $(CXX_SOURCES)
+
+# --- The wheel ------------------------------------------------------------------------------------------------
+
+$(VENV)/.wheel-tools: pyproject.toml | $(VENV)/.build-dependencies
+	$(BIN)/pip install --quiet --group wheel
+	@touch $@
+
+.PHONY: wheel
+# TensorFlow's libraries come with its own package. A symbol of a newer glibc or libstdc++ than the platform's is an
+# error. `make wheel VENV=.venv-3.13 PYTHON=python3.13` builds for another Python.
+wheel: $(VENV)/.wheel-tools ## Build a wheel that needs no Debian package, and an sdist, into dist/
+	rm -rf $(BUILD)/dist && mkdir -p dist
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation -C 'build-dir=$(BUILD)/wheel-{cache_tag}' \
+	  --wheel-dir $(BUILD)/dist .
+	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --plat $(WHEEL_PLATFORM) --exclude 'libtensorflow_*' \
+	  --wheel-dir dist $(BUILD)/dist/*.whl
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist . >$(BUILD)/dist/sdist.log
+	@ls -l dist
+
+.PHONY: wheel-test
+wheel-test: ## Install the wheels of dist/ by pip alone on fresh Debians below build/, serve and swap a model (root only)
+	$(PYTHON) -m tests.images.try_wheel --work $(BUILD)/wheel-test $(ARGS)
 
 # --- The image, and clean machines ----------------------------------------------------------------------------
 

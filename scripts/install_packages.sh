@@ -12,7 +12,7 @@ packages_of() {
                  libssl-dev zlib1g-dev protobuf-compiler" ;;
     # The load generator and the clients of the native tests link gRPC; the server does not.
     grpc) echo "libgrpc++-dev" ;;
-    # The server preloads jemalloc.
+    # jemalloc, which the server preloads; the build copies it beside the module.
     run) echo "libjemalloc2" ;;
     # prometheus scrapes the server under test and brings promtool.
     # chromium opens the live page, openssl makes certificates, curl and h2load (nghttp2-client) call the REST API.
@@ -21,8 +21,8 @@ packages_of() {
     # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
     fuzz) echo "clang-14 libclang-rt-14-dev" ;;
     bench) echo "nghttp2-client" ;;
-    # The libraries that the built module links dynamically. It contains OpenSSL and zlib.
-    runtime) echo "python3 libjemalloc2 libnghttp2-14 libstdc++6" ;;
+    # The built module contains jemalloc, nghttp2, OpenSSL and zlib.
+    runtime) echo "python3 libstdc++6" ;;
     *) echo "install_packages.sh: unknown group '$1'; one of: build grpc run test lint fuzz bench runtime" >&2; return 1 ;;
   esac
 }

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from serving.base.tensorflow_package import mismatch
+
 
 def _is_tensorflow(module_name: str) -> bool:
     return module_name == "tensorflow" or module_name.startswith("tensorflow.")
@@ -33,7 +35,7 @@ def _tensorflow_shell() -> Iterator[None]:
         return
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.submodule_search_locations is None:
-        raise ImportError("tensorflow is not installed; pip install 'tensorflow>=2.21,<2.22'")
+        raise ImportError(mismatch(None))
     shell = ModuleType("tensorflow")
     shell.__path__ = list(spec.submodule_search_locations)
     sys.modules["tensorflow"] = shell

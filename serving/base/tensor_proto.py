@@ -1,15 +1,21 @@
 """Converts numpy arrays to TensorProto and back without TensorFlow, for clients and warm-up records."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from serving.base.deferred_module import DeferredModule
 from serving.base.errors import InvalidArgument
 from serving.base.protos import tensor_pb2, tensor_shape_pb2, types_pb2
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = DeferredModule("numpy")
 
 
 @dataclass(frozen=True)

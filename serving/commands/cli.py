@@ -10,6 +10,7 @@ from typing import NamedTuple
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
+from serving.server.launcher import preload_early
 
 
 class Command(NamedTuple):
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A command that Ctrl-C or a closed pipe ends has the status of a process that the signal ended.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        preload_early(given)
     return until_closed_pipe(lambda: _main(given))
 
 

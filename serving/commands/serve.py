@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from serving.base.bill_of_materials import bundled_libraries
 from serving.base.clock import SystemClock
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
-from serving.base.errors import InvalidConfig, MillpondError
+from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
 from serving.base.log_line import is_for_people, log_line
+from serving.base.tensorflow_package import MINOR_VERSION, installed_version, mismatch
 from serving.config.flags import help_text, parse_flags
 from serving.config.listen_addresses import listen_addresses
 from serving.config.server_config import ServerConfig, server_config
@@ -39,11 +41,10 @@ def run(arguments: Sequence[str]) -> int:
     # Before the exec, so that a bad command line is reported once and at once.
     config = server_config(flags)
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
-    if not launcher.is_second_life():
-        line = starting_line(
-            _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
-        )
-        write_starting_line(_STDERR, line, os.environ)
+    line = starting_line(
+        _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
+    )
+    write_starting_line(_STDERR, line, os.environ)
     if is_human:
         return _serve(flags, config, is_human=True)
     try:
@@ -65,6 +66,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
     """Serves until SIGTERM. Executes the process again first, if the allocator is not loaded yet."""
+    if reason := mismatch(installed_version()):
+        raise FailedPrecondition(reason)
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
@@ -91,12 +94,15 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
 
 def _versions() -> str:
     lines = [f"millpond {_distribution_version('millpond')}"]
+    inside = ", ".join(f"{name} {value}" for name, value in bundled_libraries().items())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from serving.data_plane import _native
     except ImportError as error:
         return "\n".join([*lines, f"data plane: not installed ({error})"])
-    lines += [f"{name} {value}" for name, value in _native.build_info().items() if value]
-    return "\n".join(lines)
+    build = _native.build_info()
+    lines += [f"tensorflow {build['tensorflow']} (needs {MINOR_VERSION})", f"wire {build['wire']}"]
+    return "\n".join([*lines, f"inside {inside or 'unknown: not installed by pip'}"])
 
 
 def _distribution_version(name: str) -> str:

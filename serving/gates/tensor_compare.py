@@ -1,12 +1,12 @@
 """Compares answers: two PredictResponses to one request, output by output and value by value. Pure."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from serving.base.deferred_module import DeferredModule
 from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2, tensor_pb2, types_pb2
 from serving.base.tensor_proto import (
@@ -15,6 +15,12 @@ from serving.base.tensor_proto import (
     from_tensor_proto,
     to_tensor_proto,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = DeferredModule("numpy")
 
 Outputs: TypeAlias = Mapping[str, tensor_pb2.TensorProto]
 

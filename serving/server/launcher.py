@@ -6,6 +6,7 @@ launcher puts it into LD_PRELOAD and executes the same command once more. The ex
 removes these changes from its environment, so that its child processes do not inherit them.
 """
 
+import importlib.util
 import os
 import re
 import resource
@@ -15,6 +16,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +33,10 @@ DEFAULT_MALLOC_CONF = "background_thread:true,tcache_max:2097152"
 
 # Marks the executed process, and holds the path that was preloaded. It prevents a loop of execs.
 _MARKER = "MILLPOND_PRELOADED"
+
+# Arguments of `serve`, one a line, with which no server runs, or a server without jemalloc. An
+# unusual spelling costs only the time that an early preload would have saved.
+_NO_PRELOAD = re.compile(r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?)$", re.MULTILINE)
 
 # (path, arguments, environment). Any: os.execve accepts more types than are used here.
 Execute = Callable[[Any, Any, Any], NoReturn]
@@ -66,36 +72,51 @@ def ensure_allocator(
     if preloaded is not None:
         raise InvalidConfig(
             f"{preloaded} did not load (see the loader's message above); "
-            "reinstall it with `apt-get install libjemalloc2`, or use --allocator=glibc"
+            "reinstall millpond, or use --allocator=glibc"
         )
     path = (find or find_jemalloc)()
-    # argv[0] by its full path: Python finds its virtual environment by it.
-    arguments = [sys.executable, *(sys.orig_argv if command is None else command)[1:]]
-    execute(sys.executable, arguments, _preloading(environment, path))
+    _execute_again(path, sys.orig_argv if command is None else command, environment, execute)
 
 
-def is_second_life(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns True if `ensure_allocator` has re-executed this process.
+def preload_early(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    is_loaded: Callable[[], bool] | None = None,
+    find: Callable[[], str] | None = None,
+    execute: Execute = os.execve,
+) -> None:
+    """Re-executes this process if `arguments` are those of a server that will run on jemalloc.
 
-    To be called before `ensure_allocator`, which removes the mark.
+    `ensure_allocator` would do the same, but after the imports that parse the flags, which the
+    executed process then repeats. Does nothing in any other case, and if jemalloc is missing:
+    `ensure_allocator` reports that.
     """
-    return _MARKER in environment
+    if list(arguments[:1]) != ["serve"] or _NO_PRELOAD.search("\n".join(arguments)):
+        return
+    if _MARKER in environment or (is_loaded or is_jemalloc_loaded)():
+        return
+    with suppress(InvalidConfig):
+        _execute_again((find or find_jemalloc)(), sys.orig_argv, environment, execute)
 
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
-    """Returns the path of libjemalloc.so.2, from the usual directories or ldconfig's cache.
+    """Returns the path of libjemalloc.so.2: the copy that was installed with the native module, or
+    else one in the usual directories or in ldconfig's cache.
 
     Raises InvalidConfig, with the command that installs it.
     """
-    for directory in _usual_directories() if known_directories is None else known_directories:
+    if known_directories is None:
+        known_directories = [*_module_directories(), *_usual_directories()]
+    for directory in known_directories:
         path = Path(directory, JEMALLOC_FILE_NAME)
         if path.exists():
             return str(path)
     path_in_cache = _in_loader_cache()
     if path_in_cache is None:
         raise InvalidConfig(
-            f"{JEMALLOC_FILE_NAME} is not installed; run `apt-get install libjemalloc2`, "
-            "or use --allocator=glibc"
+            f"{JEMALLOC_FILE_NAME} is missing: reinstall millpond, run `apt-get install "
+            "libjemalloc2`, or use --allocator=glibc"
         )
     return path_in_cache
 
@@ -134,6 +155,14 @@ def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> thre
     return thread
 
 
+def _execute_again(
+    jemalloc: str, command: Sequence[str], environment: Mapping[str, str], execute: Execute
+) -> None:
+    # argv[0] by its full path: Python finds its virtual environment by it.
+    arguments = [sys.executable, *command[1:]]
+    execute(sys.executable, arguments, _preloading(environment, jemalloc))
+
+
 def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
     """Returns the environment of the executed process: `path` comes before the user's preloads."""
     entries = [path, *_entries(environment.get("LD_PRELOAD", ""))]
@@ -161,6 +190,12 @@ def _forget_preload(environment: MutableMapping[str, str], path: str) -> None:
 def _entries(preload: str) -> list[str]:
     # ld.so accepts both spaces and colons as separators.
     return [entry for entry in re.split(r"[ :]+", preload) if entry]
+
+
+def _module_directories() -> list[str]:
+    """Returns the directory of the native module; nothing if it is not built."""
+    spec = importlib.util.find_spec("serving.data_plane._data_plane")
+    return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parent)]
 
 
 def _usual_directories() -> list[str]:

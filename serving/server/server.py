@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 
 from serving.base.clock import Clock, SystemClock
+from serving.base.deferred_module import load_deferred_modules
 from serving.base.errors import OperatorError
 from serving.config.listen_addresses import listen_addresses
 from serving.config.plan import plan_change
@@ -427,6 +428,7 @@ class Server:
         if not self._readiness.is_listening and self._readiness.wait():
             self._listen()
             self._readiness.report()
+        load_deferred_modules()
         return self._stop_requests.get()
 
     def stop(self) -> bool:

@@ -5,8 +5,9 @@ from collections.abc import MutableMapping
 from serving.base.log_line import log_line
 from serving.server.log_writer import write_at_once
 
-# Passes a line that standard error did not accept to the process that the launcher executes.
-_UNWRITTEN = "MILLPOND_UNWRITTEN_LINE"
+# Set once the line is written, also for the process that the launcher executes. Its value is the line
+# if standard error did not accept it.
+_WRITTEN = "MILLPOND_STARTING_LINE"
 
 
 def starting_line(version: str, wall_ns: int, *, is_human: bool) -> str:
@@ -16,14 +17,14 @@ def starting_line(version: str, wall_ns: int, *, is_human: bool) -> str:
 
 
 def write_starting_line(descriptor: int, line: str, environment: MutableMapping[str, str]) -> None:
-    """Writes `line` without waiting for a reader.
+    """Writes `line` without waiting for a reader, unless `environment` says that it is written.
 
     A line that does not fit is kept in `environment` for `take_unwritten_line`.
     """
-    if not write_at_once(descriptor, line.encode()):
-        environment[_UNWRITTEN] = line
+    if _WRITTEN not in environment:
+        environment[_WRITTEN] = "" if write_at_once(descriptor, line.encode()) else line
 
 
 def take_unwritten_line(environment: MutableMapping[str, str]) -> str:
-    """Removes the line that `write_starting_line` kept and returns it; "" if it was written."""
-    return environment.pop(_UNWRITTEN, "")
+    """Removes the note of `write_starting_line`. Returns the line if it was kept, else ""."""
+    return environment.pop(_WRITTEN, "")

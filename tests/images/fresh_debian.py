@@ -31,7 +31,7 @@ def require_root() -> None:
         subprocess.run(["apt-get", "install", "-qq", "-y", "debootstrap"], check=True)
 
 
-def bootstrap(root: Path, packages: Sequence[str] = ()) -> None:
+def bootstrap(root: Path, packages: Sequence[str] = (), suite: str = SUITE) -> None:
     """Makes `root` a minimal Debian with `packages`, unless it exists."""
     if root.is_dir():
         return
@@ -41,8 +41,8 @@ def bootstrap(root: Path, packages: Sequence[str] = ()) -> None:
     command = ["debootstrap", "--variant=minbase"]
     if packages:
         command.append(f"--include={','.join(packages)}")
-    print(f"making a fresh Debian ({SUITE}) in {root}", flush=True)
-    subprocess.run([*command, SUITE, str(unfinished)], check=True, stdout=subprocess.DEVNULL)
+    print(f"making a fresh Debian ({suite}) in {root}", flush=True)
+    subprocess.run([*command, suite, str(unfinished)], check=True, stdout=subprocess.DEVNULL)
     for name in MACHINE_FILES:
         if Path(name).is_file():
             shutil.copy(name, inside(unfinished, name))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from serving.commands import status
+from serving.commands import serve, status
 from serving.commands.argument_types import target
 from serving.commands.cli import COMMANDS, main
 
@@ -134,6 +134,25 @@ def test_cli_serve_wrong_usage_exits_two_with_message(
 def test_cli_version_prints_versions(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("millpond ")
+
+
+def test_cli_version_lists_bundled_libraries(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    inside = {"jemalloc": "5.3.0", "nghttp2": "1.52.0"}
+    monkeypatch.setattr(serve, "bundled_libraries", lambda: inside)
+    pytest.importorskip("serving.data_plane._native")
+    assert main(["--version"]) == 0
+    assert "inside jemalloc 5.3.0, nghttp2 1.52.0\n" in capsys.readouterr().out
+
+
+def test_cli_serve_refuses_other_tensorflow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(serve, "installed_version", lambda: "2.20.1")
+    arguments = ["--model_base_path=/m", "--log_format=human", "--port=0"]
+    assert main(["serve", *arguments]) == 1
+    assert "pip install 'tensorflow>=2.21,<2.22'" in capsys.readouterr().err
 
 
 def test_cli_serve_help_imports_nothing_heavy():

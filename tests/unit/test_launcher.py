@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from serving.server.launcher import (
     JEMALLOC_FILE_NAME,
     ensure_allocator,
     find_jemalloc,
+    preload_early,
     raise_descriptor_limit,
     stop_at_eof,
 )
@@ -108,11 +110,79 @@ def test_launcher_refuses_glibc_under_jemalloc():
         launch("glibc", {"LD_PRELOAD": JEMALLOC}, is_loaded=True)
 
 
+def launch_early(
+    arguments: list[str], environment: dict[str, str] | None = None, *, is_loaded: bool = False
+) -> Executed | None:
+    """Runs the early preload; returns the exec, if any."""
+    try:
+        preload_early(
+            arguments,
+            environment=environment or {},
+            is_loaded=lambda: is_loaded,
+            find=lambda: JEMALLOC,
+            execute=fake_execute,
+        )
+    except Executed as executed:
+        return executed
+    return None
+
+
+@pytest.mark.parametrize("flag", ["--port=1", "--allocator=jemalloc", "--model_name=--help"])
+def test_early_preload_executes_a_server(flag: str):
+    executed = launch_early(["serve", flag])
+    assert executed is not None
+    assert executed.arguments == [sys.executable, *sys.orig_argv[1:]]
+    assert executed.environment["LD_PRELOAD"] == JEMALLOC
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["status"],
+        ["status", "serve"],
+        ["serve", "--help"],
+        ["serve", "-h"],
+        ["serve", "--version"],
+        ["serve", "--allocator=glibc"],
+        ["serve", "--allocator", "glibc"],
+    ],
+)
+def test_early_preload_leaves_other_commands(arguments: list[str]):
+    assert launch_early(arguments) is None
+
+
+def test_early_preload_executes_once():
+    executed = launch_early(["serve"])
+    assert executed is not None
+    assert launch_early(["serve"], dict(executed.environment)) is None
+    assert launch_early(["serve"], is_loaded=True) is None
+
+
+def test_early_preload_leaves_missing_jemalloc():
+    def find() -> str:
+        raise InvalidConfig("missing")
+
+    preload_early(["serve"], environment={}, is_loaded=lambda: False, find=find)
+
+
 def test_find_jemalloc_takes_first_match(tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / JEMALLOC_FILE_NAME).touch()
     found = find_jemalloc([str(tmp_path / "a"), str(tmp_path / "b")])
     assert found == str(tmp_path / "b" / JEMALLOC_FILE_NAME)
+
+
+def test_find_jemalloc_prefers_copy_beside_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("module", "usual"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / JEMALLOC_FILE_NAME).touch()
+    spec = ModuleSpec("_data_plane", None, origin=str(tmp_path / "module" / "_data_plane.so"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    monkeypatch.setattr(
+        "serving.server.launcher._usual_directories", lambda: [str(tmp_path / "usual")]
+    )
+    assert find_jemalloc() == str(tmp_path / "module" / JEMALLOC_FILE_NAME)
 
 
 def test_find_jemalloc_not_installed_names_the_package(monkeypatch: pytest.MonkeyPatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 import tomli
 
 from loadtest.drive.peer_environments import PEERS
+from serving.base.tensorflow_package import MINOR_VERSION, REQUIREMENT
 from serving.storage.store_urls import BACKENDS
 
 PYPROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
@@ -23,6 +24,9 @@ def test_module_builds_with_tensorflow_of_runtime() -> None:
     built_with = tensorflow(PYPROJECT["build-system"]["requires"])
     assert len(built_with) == 1
     assert tensorflow(PYPROJECT["project"]["dependencies"]) == built_with
+    # The version that the server refuses to run without.
+    assert built_with == [REQUIREMENT]
+    assert REQUIREMENT.startswith(f"tensorflow>={MINOR_VERSION},")
 
 
 def test_test_group_contains_otel_extra() -> None:

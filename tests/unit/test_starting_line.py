@@ -50,8 +50,17 @@ def test_starting_line_without_a_reader_is_lost() -> None:
     os.close(read_end)
     environment: dict[str, str] = {}
     write_starting_line(write_end, "starting\n", environment)
-    assert environment == {}
+    assert (take_unwritten_line(environment), environment) == ("", {})
     os.close(write_end)
+
+
+def test_starting_line_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    environment: dict[str, str] = {}
+    with path.open("wb", buffering=0) as file:
+        for _ in range(2):
+            write_starting_line(file.fileno(), "starting\n", environment)
+    assert path.read_text() == "starting\n"
 
 
 def test_starting_line_follows_file_contents(tmp_path: Path) -> None:
