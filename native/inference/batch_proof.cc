@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "native/base/clock.h"
-#include "native/base/throttle.h"
 #include "native/inference/answer.h"
 #include "native/inference/signature_request.h"
 #include "native/tensor/dtype.h"
@@ -184,15 +183,12 @@ Status Cancelled() {
 template <typename Run>
 Status RunWithin(const ProofLimits& limits, const Run& run) {
   if (limits.AreCancelled()) return Cancelled();
-  const base::Throttle throttle;
   tensor::RunContext context;
   context.is_cancelled = limits.is_cancelled;
   if (limits.run_ns_max != tensor::RunContext::kNoDeadline) {
     context.deadline_ns = base::MonotonicNs() + limits.run_ns_max;
   }
-  const Status ran = run(context);
-  throttle.Rest();
-  return ran;
+  return run(context);
 }
 
 // The runs of one signature's proof.

@@ -16,7 +16,7 @@
 
 namespace millpond::inference {
 
-// What ends the runs of a proof.
+// The limits and the end of a proof's runs.
 struct ProofLimits {
   // The longest time of a run.
   int64_t run_ns_max = tensor::RunContext::kNoDeadline;

@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "native/base/clock.h"
-#include "native/base/throttle.h"
 #include "native/inference/answer.h"
 #include "native/inference/batch_proof.h"
 #include "native/inference/predict.h"
@@ -158,13 +157,9 @@ nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes re
   const servable::ServableHandle handle = PinAlive(self);
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
-    const base::Throttle throttle;  // a warm-up runs beside live requests
     const int64_t ns_max = replay_ns_max.load(std::memory_order_relaxed);
-    auto answer = self.proof() != nullptr
-                      ? self.proof()->Answer(method, {&bytes, 1}, ns_max)
-                      : inference::AnswerRequest(*handle, method, {&bytes, 1}, ns_max);
-    throttle.Rest();
-    return answer;
+    return self.proof() != nullptr ? self.proof()->Answer(method, {&bytes, 1}, ns_max)
+                                   : inference::AnswerRequest(*handle, method, {&bytes, 1}, ns_max);
   }));
   return nb::bytes(reply.data(), reply.size());
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "native/base/clock.h"
-#include "native/base/throttle.h"
 #include "native/tf/checkpoint_index.h"
 #include "native/tf/core_share.h"
 #include "native/tf/load_control.h"
@@ -209,9 +208,7 @@ class Restore {
       TF_RETURN_IF_ERROR(pace_.WaitForBudget());
       const int64_t piece_bytes =
           std::min<int64_t>(ShardReader::kPieceBytes, entry.size_bytes - done);
-      const base::Throttle throttle;
       TF_RETURN_IF_ERROR(shards_.ReadPiece(entry, done, piece_bytes, to + done, &crc32c));
-      throttle.Rest();
       pace_.Report(piece_bytes);
       done += piece_bytes;
     }

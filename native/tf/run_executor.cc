@@ -154,7 +154,7 @@ void CheckOutputs(const TakenOutputs& taken_outputs, const tensorflow::OpKernel&
   }
 }
 
-// What is seen while the kernels of an executor are made.
+// Notes of the kernels of an executor, while they are made.
 struct MadeKernels {
   absl::Status failure;
   bool has_asynchronous = false;
