@@ -181,6 +181,9 @@ struct RestWorkers::State final : servable::WaitingRequests {
   // servable::WaitingRequests: for the batches of workers, and of threads that answer gRPC. Their
   // calls wait for no lock, except for a request whose version has just gone.
   bool HasFreeThread() const override { return idle_count > 0; }
+  int64_t WaitingPerThread() const override {
+    return static_cast<int64_t>(waiting_count / std::max<size_t>(threads.size(), 1));
+  }
   bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
   bool AnswerAny(size_t bytes_max) override {
     return AnswerWaiting(servable::kNoBatchKey, bytes_max);

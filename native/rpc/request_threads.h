@@ -120,6 +120,9 @@ class RequestThreads {
    public:
     Company(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
     bool HasFreeThread() const override { return threads_.free_count_ > 0; }
+    int64_t WaitingPerThread() const override {
+      return static_cast<int64_t>(threads_.queue_.size() / threads_.regular_count_);
+    }
     bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
     bool AnswerAny(size_t bytes_max) override;
 

@@ -30,7 +30,8 @@ BatchCost::BatchCost(int64_t rows_max, int64_t run_ns_max)
       run_ns_max_(run_ns_max),
       joined_rows_max_(std::min<int64_t>(rows_max_, 2)),
       joined_rows_beside_free_(1),
-      run_rows_max_(rows_max_) {}
+      run_rows_max_(rows_max_),
+      fixed_rows_(INFINITY) {}
 
 void BatchCost::Record(int64_t rows, int64_t run_ns) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
@@ -68,6 +69,9 @@ void BatchCost::Fit() {
   const bool is_bounded = run_ns_max_ > 0 && row_ns > 0;
   const double in_time = is_bounded ? (run_ns_max - fixed_ns) / row_ns : INFINITY;
   const int64_t known_rows = 2 * largest_rows_;
+  fixed_rows_.store(rows_of_fixed_cost, std::memory_order_relaxed);
+  const double quick_rows = row_ns > 0 ? (kQuickNs - fixed_ns) / row_ns : INFINITY;
+  quick_rows_.store(Bounded(quick_rows, INT64_MAX), std::memory_order_relaxed);
   run_rows_max_.store(Bounded(in_time, rows_max_), std::memory_order_relaxed);
   const auto worth = [&](int64_t share) {
     const double rows = rows_of_fixed_cost * static_cast<double>(share - 1);

@@ -27,6 +27,9 @@ class BatchCost {
   // side by side by the time of these rows, and saves no more than the fixed cost.
   static constexpr int64_t kWorthShareBesideFree = 2;
 
+  // A batch of this length keeps nobody waiting that notices it.
+  static constexpr int64_t kQuickNs = 1'000'000;
+
   // `rows_max` is the most rows of a run. `run_ns_max` is the time that a run should take at most;
   // 0: any. If it is less than twice the fixed cost, twice the fixed cost is the bound: the
   // requests of a slow model wait longest, and wait even longer if each has a run of its own.
@@ -39,6 +42,17 @@ class BatchCost {
   int64_t joined_rows_max(bool is_thread_free) const {
     return (is_thread_free ? joined_rows_beside_free_ : joined_rows_max_)
         .load(std::memory_order_relaxed);
+  }
+  // Returns true if `count` requests of `rows` each should share a run while `waiting_per_thread`
+  // requests wait. Each that joins spares those behind it the fixed cost, and makes those of the
+  // batch wait for its rows. The mean time of all falls if waiting * fixed is more than
+  // count * (rows' time - fixed) / 2; but the tail is the batch's own requests, so four times that
+  // is asked for. A batch that takes kQuickNs at most may always form: nobody notices its wait.
+  bool IsWorthTheWait(int64_t count, int64_t rows, int64_t waiting_per_thread) const {
+    if (count * rows <= quick_rows_.load(std::memory_order_relaxed)) return true;
+    const double fixed_rows = fixed_rows_.load(std::memory_order_relaxed);
+    return static_cast<double>(waiting_per_thread) * fixed_rows >=
+           2 * static_cast<double>(count) * (static_cast<double>(rows) - fixed_rows);
   }
   // The rows that a run may have within rows_max and run_ns_max, as far as that is known. At least
   // 1.
@@ -60,6 +74,8 @@ class BatchCost {
   std::atomic<int64_t> joined_rows_max_;
   std::atomic<int64_t> joined_rows_beside_free_;
   std::atomic<int64_t> run_rows_max_;
+  std::atomic<int64_t> quick_rows_{INT64_MAX};  // the rows of a run of kQuickNs
+  std::atomic<double> fixed_rows_;              // the rows that take as long as the fixed part
 };
 
 }  // namespace millpond::servable

@@ -32,6 +32,8 @@ class WaitingRequests {
   virtual ~WaitingRequests() = default;
   // True if another thread is free to answer what waits. A guess: it may be stale.
   virtual bool HasFreeThread() const = 0;
+  // The requests that wait for each thread, on average. A guess too.
+  virtual int64_t WaitingPerThread() const = 0;
   // Answers the oldest waiting request of `key`, from start to end, on the calling thread. Returns
   // false if none waits, or if its message is longer than `bytes_max`.
   virtual bool AnswerWaiting(BatchKey key, size_t bytes_max) = 0;
@@ -76,7 +78,10 @@ typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_ma
 // While a thread runs a batch, further requests are read by others and queue. The thread that is
 // free next takes them all as one batch. So batches grow with the load by themselves. As long as
 // another thread is free, a batch stays short (BatchCost::joined_rows_max): two threads with half
-// the rows each are done earlier than one with all.
+// the rows each are done earlier than one with all. And a batch that takes long is joined only if
+// many requests wait behind it, so that they gain more than its own requests lose
+// (BatchCost::IsWorthTheWait): two requests of 0.7 ms with a fixed cost of 0.1 ms, one after the
+// other, are answered after 1.05 ms on average, and together after 1.3 ms.
 //
 // Thread: one scope for each thread that answers requests; on its stack.
 class BatchScope {

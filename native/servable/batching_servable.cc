@@ -32,6 +32,9 @@ constexpr size_t kSmallBytes = 64 * 1024;
 
 // The requests of a batch that are compared with single runs, if it is checked.
 constexpr size_t kComparedMax = 4;
+// One batch of so many may have two requests whatever the costs seem to be, so that a wrong
+// measurement of a larger run is corrected.
+constexpr uint64_t kTrials = 32;
 
 thread_local bool holds_slot = false;
 
@@ -123,6 +126,7 @@ struct BatchingServable::State {
   std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
   std::atomic<int64_t> unchecked_count{0};  // batches that are to be checked
+  std::atomic<uint64_t> begun_count{0};     // batches
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex
   std::string padding_refusal;                                  // guarded by mutex
@@ -162,11 +166,13 @@ class OpenBatch {
     member->joined_ns = now_ns;
     members_.push_back(member);
     rows_ = member->rows;
+    may_try_two_ = state_.begun_count.fetch_add(1, std::memory_order_relaxed) % kTrials == 0;
   }
   // Adds a run if it does the same and its rows fit. `own` is the batch that it would begin.
   bool TryAdd(const OpenBatch& own, Member* member, int64_t now_ns) {
     if (has_run_ || !own.DoesTheSame(*this)) return false;
     if (member->rows > rows_left(/*is_thread_free=*/false)) return false;
+    may_try_two_ = false;
     if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
     const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
     if (!(layout == layout_)) {
@@ -178,7 +184,13 @@ class OpenBatch {
     rows_ += member->rows;
     return true;
   }
-  int64_t rows_left(bool is_thread_free) const { return RowsMax(is_thread_free) - rows_; }
+  // Returns how many rows the next request may have; 0 or less: it had better not join.
+  int64_t RowsLeft(const WaitingRequests& waiting) const {
+    const auto count = static_cast<int64_t>(members_.size());
+    const bool is_worth =
+        state_.cost.IsWorthTheWait(count + 1, rows_ / count, waiting.WaitingPerThread());
+    return is_worth || may_try_two_ ? rows_left(waiting.HasFreeThread()) : 0;
+  }
 
   // Runs all members, and sets the status and the results of each.
   void Run();
@@ -200,6 +212,7 @@ class OpenBatch {
                std::vector<TensorList>* results) const;
 
  private:
+  int64_t rows_left(bool is_thread_free) const { return RowsMax(is_thread_free) - rows_; }
   bool DoesTheSame(const OpenBatch& other) const {
     if (&other.servable_ != &servable_ || other.signatures_ != signatures_) return false;
     if (outputs_ == nullptr || other.outputs_ == nullptr) return outputs_ == other.outputs_;
@@ -227,6 +240,7 @@ class OpenBatch {
   tensor::RowLayout layout_;
   int64_t rows_ = 0;
   bool has_run_ = false;
+  bool may_try_two_ = false;  // whatever the wait
 };
 
 Status OpenBatch::RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
@@ -464,7 +478,7 @@ void BatchingServable::Fetch(BatchScope* scope, OpenBatch* batch, const Member& 
   // Twice the bytes of the tensors: a message may spell its numbers out.
   const auto row_bytes = static_cast<size_t>(2 * tensor::CountBytes(member.inputs) / member.rows);
   while (!batch->has_run()) {
-    const int64_t rows_left = batch->rows_left(scope->waiting_->HasFreeThread());
+    const int64_t rows_left = batch->RowsLeft(*scope->waiting_);
     if (rows_left <= 0) break;
     const size_t bytes_max = kEnvelopeBytes + row_bytes * static_cast<size_t>(rows_left);
     if (!scope->waiting_->AnswerWaiting(batch->state().key, bytes_max)) break;

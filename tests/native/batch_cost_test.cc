@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -83,6 +84,33 @@ TEST(BatchCost, BesideAFreeThreadRowsCostNoMoreThanTheFixedPart) {
   EXPECT_EQ(cost.joined_rows_max(kFree), 1);
   RecordRuns({95 * kUs, 4'400}, 1'024, &cost);
   EXPECT_NEAR(static_cast<double>(cost.joined_rows_max(kFree)), 95'000.0 / 4'400, 1);
+}
+
+TEST(BatchCost, AShortBatchIsAlwaysWorthItsWait) {
+  BatchCost cost(100'000, 0);
+  EXPECT_TRUE(cost.IsWorthTheWait(64, 1'000'000, 0));
+  RecordRuns({95 * kUs, 4'400}, 1'024, &cost);
+  EXPECT_TRUE(cost.IsWorthTheWait(64, 1, 0));
+  EXPECT_TRUE(cost.IsWorthTheWait(2, 100, 0));
+}
+
+// Two requests of 300 rows take 1.4 ms each alone, of which 95 µs are fixed.
+TEST(BatchCost, ALongBatchIsWorthTheWaitIfManyWaitBehindIt) {
+  BatchCost cost(100'000, 0);
+  RecordRuns({95 * kUs, 4'400}, 1'024, &cost);
+  const double fixed_rows = 95'000.0 / 4'400;
+  const auto waiting_min = static_cast<int64_t>(std::ceil(4 * (300 - fixed_rows) / fixed_rows));
+  EXPECT_FALSE(cost.IsWorthTheWait(2, 300, 0));
+  EXPECT_FALSE(cost.IsWorthTheWait(2, 300, waiting_min - 1));
+  EXPECT_TRUE(cost.IsWorthTheWait(2, 300, waiting_min));
+  EXPECT_FALSE(cost.IsWorthTheWait(3, 300, waiting_min));
+}
+
+TEST(BatchCost, RequestsShorterThanTheFixedCostAreWorthAnyWait) {
+  BatchCost cost(100'000, 10 * kMs);
+  RecordRuns({15 * kMs, 100 * kUs}, 1'024, &cost);
+  EXPECT_TRUE(cost.IsWorthTheWait(2, 100, 0));
+  EXPECT_FALSE(cost.IsWorthTheWait(2, 200, 0));
 }
 
 TEST(BatchCost, RunsWithoutAFixedCostAreNotWorthJoining) {

@@ -187,6 +187,29 @@ TEST_F(BatchingServableTest, TwoRequestsJoinEvenIfThatLooksUseless) {
   EXPECT_EQ(inner_->run_rows(), (Values{2}));
 }
 
+// A row takes 1 ms, and so does the fixed part of a run.
+TEST_F(BatchingServableTest, LongRequestsJoinOnlyIfManyOthersWait) {
+  for (const size_t count : {2U, 64U}) {
+    auto inner = std::make_unique<RowServable>();
+    inner_ = inner.get();
+    servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
+    const tensor::Signature& signature = SignatureOf("serving_default");
+    for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
+      servable_->LearnCost(signature, rows, (1 + rows) * 1'000'000);
+    }
+    servable_->TurnOn(signature, 0);
+    // The first batch of 32 tries it whatever the costs seem to be.
+    Request trial = RequestOf({0});
+    AnswerAll({&trial});
+    std::vector<Request> requests(count, RequestOf({1, 2, 3}));
+    std::vector<Request*> asked;
+    for (Request& request : requests) asked.push_back(&request);
+    AnswerAll(asked);
+    const int64_t first_rows = inner_->run_rows()[1];
+    EXPECT_EQ(first_rows > 3, count == 64) << first_rows;
+  }
+}
+
 // The fixed cost of a run is that of 4 rows.
 TEST_F(BatchingServableTest, BatchStaysShortWhileAThreadIsFree) {
   for (const bool is_thread_free : {true, false}) {

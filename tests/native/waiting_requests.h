@@ -35,6 +35,8 @@ class QueuedRequests final : public servable::WaitingRequests {
   void SetFreeThread(bool has_free_thread) { has_free_thread_ = has_free_thread; }
 
   bool HasFreeThread() const override { return has_free_thread_; }
+  // As if one thread answered them.
+  int64_t WaitingPerThread() const override { return static_cast<int64_t>(size()); }
   bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override {
     return AnswerOldest(key, bytes_max);
   }
