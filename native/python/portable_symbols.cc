@@ -1,6 +1,7 @@
 #include <pthread.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 
 // The linker's --wrap sends the module's references to two symbols to these definitions, so that a
@@ -10,8 +11,9 @@
 extern "C" {
 
 // libnghttp2.a is compiled for executables: its read of `stderr` cannot be linked into a shared
-// library. Only debugging functions that nothing calls read it.
-__attribute__((visibility("hidden"))) void* __wrap_stderr = nullptr;
+// library. All of the module reads this copy instead, nanobind's warnings too.
+extern std::FILE* __real_stderr;
+__attribute__((visibility("hidden"))) std::FILE* __wrap_stderr = __real_stderr;
 
 // libstdc++ of GCC 12 exports this function under a new version (GLIBCXX_3.4.30), which GCC 11's,
 // for example that of RHEL 9, does not have. Waits as libstdc++ does.

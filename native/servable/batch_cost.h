@@ -27,7 +27,7 @@ class BatchCost {
   // side by side by the time of these rows, and saves no more than the fixed cost.
   static constexpr int64_t kWorthShareBesideFree = 2;
 
-  // A batch of this length keeps nobody waiting that notices it.
+  // A batch that takes up to this time may always form.
   static constexpr int64_t kQuickNs = 1'000'000;
 
   // `rows_max` is the most rows of a run. `run_ns_max` is the time that a run should take at most;
@@ -46,8 +46,8 @@ class BatchCost {
   // Returns true if `count` requests of `rows` each should share a run while `waiting_per_thread`
   // requests wait. Each that joins spares those behind it the fixed cost, and makes those of the
   // batch wait for its rows. The mean time of all falls if waiting * fixed is more than
-  // count * (rows' time - fixed) / 2; but the tail is the batch's own requests, so four times that
-  // is asked for. A batch that takes kQuickNs at most may always form: nobody notices its wait.
+  // count * (rows' time - fixed) / 2; but the tail consists of the batch's own requests, so the
+  // threshold is four times higher. A batch that takes up to kQuickNs may always form.
   bool IsWorthTheWait(int64_t count, int64_t rows, int64_t waiting_per_thread) const {
     if (count * rows <= quick_rows_.load(std::memory_order_relaxed)) return true;
     const double fixed_rows = fixed_rows_.load(std::memory_order_relaxed);

@@ -32,8 +32,8 @@ constexpr size_t kSmallBytes = 64 * 1024;
 
 // The requests of a batch that are compared with single runs, if it is checked.
 constexpr size_t kComparedMax = 4;
-// One batch of so many may have two requests whatever the costs seem to be, so that a wrong
-// measurement of a larger run is corrected.
+// Every 32nd batch may have two requests whatever the costs seem to be, so that a wrong measurement
+// of a larger run is corrected.
 constexpr uint64_t kTrials = 32;
 
 thread_local bool holds_slot = false;

@@ -27,11 +27,12 @@ bool RunCost::IsWorthSharing(int64_t element_count) const {
 }
 
 // Takes a run on several cores as if it had kept all of them busy. So a size whose runs were once
-// worth sharing is shared until its runs are clearly shorter.
+// worth sharing is shared until its runs are clearly shorter. The first run shows only that one
+// core needs its time or more: if that is short, the next runs measure it on one core.
 void RunCost::Record(int64_t element_count, int core_count, int64_t run_ns) {
   std::atomic<int64_t>& known_ns = thread_ns_[ClassOf(element_count)];
   const int64_t before_ns = known_ns.load(std::memory_order_relaxed);
-  const int64_t thread_ns = std::max<int64_t>(run_ns, 1) * core_count;
+  const int64_t thread_ns = std::max<int64_t>(run_ns, 1) * (before_ns == 0 ? 1 : core_count);
   known_ns.store(Averaged(before_ns, thread_ns), std::memory_order_relaxed);
 }
 

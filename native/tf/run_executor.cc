@@ -65,7 +65,7 @@ std::vector<tensorflow::DataType> ArgumentTypes(const tensorflow::Graph& graph) 
 // The nodes with outputs that nobody takes, and whether each of their outputs is taken.
 using TakenOutputs = absl::flat_hash_map<std::string, std::vector<bool>>;
 
-TakenOutputs NodesWithOutputsThatNobodyTakes(const tensorflow::Graph& graph) {
+TakenOutputs NodesWithUnusedOutputs(const tensorflow::Graph& graph) {
   TakenOutputs nodes;
   for (const Node* const node : graph.op_nodes()) {
     std::vector<bool> is_taken(node->num_outputs());
@@ -102,7 +102,7 @@ class InOrderExecutor final : public Executor {
   InOrderExecutor(std::unique_ptr<Executor> executor, const tensorflow::Graph& graph)
       : executor_(std::move(executor)),
         argument_types_(ArgumentTypes(graph)),
-        taken_outputs_(NodesWithOutputsThatNobodyTakes(graph)) {}
+        taken_outputs_(NodesWithUnusedOutputs(graph)) {}
 
   absl::Status Run(const Args& args) override {
     const absl::Status fed = CheckFed(args.call_frame);

@@ -102,7 +102,8 @@ def preload_early(
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
     """Returns the path of libjemalloc.so.2: the copy that was installed with the native module, or
-    else one in the usual directories or in ldconfig's cache.
+    else one in the usual directories or in ldconfig's cache. A path with a space or a colon is left
+    out: LD_PRELOAD cannot hold it.
 
     Raises InvalidConfig, with the command that installs it.
     """
@@ -110,7 +111,7 @@ def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
         known_directories = [*_module_directories(), *_usual_directories()]
     for directory in known_directories:
         path = Path(directory, JEMALLOC_FILE_NAME)
-        if path.exists():
+        if path.exists() and _entries(str(path)) == [str(path)]:
             return str(path)
     path_in_cache = _in_loader_cache()
     if path_in_cache is None:

@@ -25,7 +25,20 @@ TEST(RunCost, RunsAreKnownByTheirSize) {
 
 TEST(RunCost, ASharedRunCountsAllItsCores) {
   RunCost cost;
-  cost.Record(100, 2, kLongNs / 2);
+  cost.Record(100, 1, kLongNs);
+  for (int i = 0; i < 50; ++i) cost.Record(100, 2, kLongNs / 2);
+  EXPECT_TRUE(cost.IsWorthSharing(100));
+}
+
+TEST(RunCost, AShortFirstRunOnManyCoresIsMeasuredOnOne) {
+  RunCost cost;
+  cost.Record(100, 16, kShortNs);
+  EXPECT_FALSE(cost.IsWorthSharing(100));
+}
+
+TEST(RunCost, ALongFirstRunOnManyCoresIsWorthSharing) {
+  RunCost cost;
+  cost.Record(100, 16, kLongNs);
   EXPECT_TRUE(cost.IsWorthSharing(100));
 }
 

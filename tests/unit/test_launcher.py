@@ -173,6 +173,14 @@ def test_find_jemalloc_takes_first_match(tmp_path: Path):
     assert found == str(tmp_path / "b" / JEMALLOC_FILE_NAME)
 
 
+def test_find_jemalloc_skips_path_with_a_space(tmp_path: Path):
+    for name in ("my models", "models"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / JEMALLOC_FILE_NAME).touch()
+    found = find_jemalloc([str(tmp_path / "my models"), str(tmp_path / "models")])
+    assert found == str(tmp_path / "models" / JEMALLOC_FILE_NAME)
+
+
 def test_find_jemalloc_prefers_copy_beside_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("module", "usual"):
         (tmp_path / name).mkdir()
