@@ -125,6 +125,10 @@ class Mirror:
         self._is_disk_full = False
         self._is_stopping = False
 
+    def begin(self) -> None:
+        """Says that nothing was read yet. Before the first look."""
+        self._set_notes(frozenset({Note.of("store_not_read", "info")}))
+
     def look(self) -> float:
         """Looks once, and returns the seconds until the next look."""
         try:
@@ -340,6 +344,7 @@ class MirrorThread:
         )
 
     def start(self) -> None:
+        self._mirror.begin()
         self._thread.start()
 
     def stop(self) -> None:

@@ -169,6 +169,15 @@ def test_versions_of_a_former_process_stay(world: MirrorWorld):
     assert (set(world.local()), reads) == ({7}, [])
 
 
+def test_restart_with_all_copies_ends_without_notes(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    world.restart()
+    assert world.events() == {"store_not_read"}
+    world.look_until_idle()
+    assert world.events() == set()
+
+
 def test_damaged_copy_is_copied_again(world: MirrorWorld):
     world.store.upload_version(7)
     world.look_until_idle()
