@@ -41,6 +41,7 @@ from serving.storage.version_copy import (
     VersionCopy,
     partial_directory,
     raise_if_incomplete,
+    remove_leftovers,
     remove_tree,
     remove_version,
     whole_objects,
@@ -272,6 +273,11 @@ class Mirror:
         except OSError:
             os.close(descriptor)
             return False
+        try:
+            remove_leftovers(self._directory)
+        except OSError:
+            os.close(descriptor)
+            raise
         self._lock_descriptor = descriptor
         return True
 

@@ -110,6 +110,8 @@ class VersionCopy:
         _sync_tree(self._partial)
         self._base.mkdir(parents=True, exist_ok=True)
         place = self._base / str(self._version)
+        # A process that ended while it deleted left a part, which no directory can be renamed to.
+        remove_tree(self._base / removed_name(self._version))
         with suppress(FileNotFoundError):
             # The former content, of a version that does not serve.
             place.rename(self._base / removed_name(self._version))
@@ -208,7 +210,7 @@ def work_directory(base: Path) -> Path:
     return base.with_name(f".{base.name}.work")
 
 
-def removed_name(version: int) -> str:
+def removed_name(version: int | str) -> str:
     return f".{version}.removed"
 
 
@@ -249,6 +251,12 @@ def remove_version(base: Path, version: int) -> None:
         remove_tree(base / removed_name(version))
         (base / str(version)).rename(base / removed_name(version))
     remove_tree(base / removed_name(version))
+
+
+def remove_leftovers(base: Path) -> None:
+    """Deletes the copies whose deletion was interrupted. They count in no budget. Raises OSError."""
+    for directory in base.glob(removed_name("*")):
+        remove_tree(directory)
 
 
 def remove_tree(directory: Path) -> None:

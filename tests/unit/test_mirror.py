@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.storage.stored_objects import StoreError
-from serving.storage.version_copy import partial_directory
+from serving.storage.version_copy import partial_directory, removed_name
 from tests.unit.worlds.mirror import PERIOD_SECONDS, MirrorWorld
 
 MakeWorld = Callable[..., MirrorWorld]
@@ -185,6 +185,15 @@ def test_damaged_copy_is_copied_again(world: MirrorWorld):
     world.restart()
     world.look_until_idle()
     assert world.local() == {7: world.stored(7)}
+
+
+def test_restart_ends_an_interrupted_deletion(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    (world.base / removed_name(6) / "variables").mkdir(parents=True)
+    world.restart()
+    world.look()
+    assert [entry.name for entry in world.base.iterdir()] == ["7"]
 
 
 def test_old_versions_go_by_the_budget(tmp_path: Path):

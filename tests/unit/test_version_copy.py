@@ -14,7 +14,9 @@ from serving.storage.version_copy import (
     VersionCopy,
     partial_directory,
     raise_if_incomplete,
+    remove_leftovers,
     remove_version,
+    removed_name,
     whole_objects,
 )
 from tests.unit.fakes.object_stores import FakeStore
@@ -178,3 +180,26 @@ def test_removed_version_leaves_nothing(store: FakeStore, base: Path):
     remove_version(base, 7)
     remove_version(base, 7)
     assert list(base.iterdir()) == []
+
+
+def leave_half_deleted(base: Path) -> None:
+    (base / removed_name(7) / "variables").mkdir(parents=True)
+
+
+def test_version_replaces_one_that_is_half_deleted(store: FakeStore, base: Path):
+    for graph in (b"graph", b"other"):
+        store.upload("7", "saved_model.pb", graph)
+        leave_half_deleted(base)
+        copy = copy_of(store, base)
+        assert copy.advance(never)
+        copy.publish(lambda directory: [])
+        assert (base / "7/saved_model.pb").read_bytes() == graph
+        assert [entry.name for entry in base.iterdir()] == ["7"]
+
+
+def test_half_deleted_version_is_deleted(base: Path):
+    remove_leftovers(base)
+    (base / "7").mkdir(parents=True)
+    leave_half_deleted(base)
+    remove_leftovers(base)
+    assert [entry.name for entry in base.iterdir()] == ["7"]
