@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,6 +124,8 @@ class Mirror:
         self._failure_count = 0
         self._notes: frozenset[Note] = frozenset()
         self._lock_descriptor: int | None = None
+        # Orders `stop` and notes: after `stop` has returned, no note is set.
+        self._lock = threading.Lock()
         self._is_disk_full = False
         self._is_stopping = False
 
@@ -154,8 +157,9 @@ class Mirror:
         return seconds
 
     def stop(self) -> None:
-        """Ends the look under way after its read. Any thread."""
-        self._is_stopping = True
+        """Ends the look under way after its read, and lets it say no more. Any thread."""
+        with self._lock:
+            self._is_stopping = True
 
     def close(self) -> None:
         """Lets another mirror use the directory. After the last look."""
@@ -288,9 +292,11 @@ class Mirror:
         return min(retry_seconds, self._settings.period_seconds)
 
     def _set_notes(self, notes: frozenset[Note]) -> None:
-        if notes != self._notes:
-            self._notes = notes
-            self._versions.set_store_notes(notes)
+        with self._lock:
+            # A look that outlives `stop` must not speak for the mirror that comes after.
+            if notes != self._notes and not self._is_stopping:
+                self._notes = notes
+                self._versions.set_store_notes(notes)
 
     def _log(self, event: str, **values: object) -> None:
         _log.info(event, model=self._model, base_path=self._url, **values)

@@ -178,6 +178,17 @@ def test_restart_with_all_copies_ends_without_notes(world: MirrorWorld):
     assert world.events() == set()
 
 
+def test_stopped_mirror_says_no_more(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look()
+    others = world.versions.notes
+    world.store.before_read = lambda name, path: world.mirror.stop()
+    world.look()
+    world.store.is_down = True
+    world.look()
+    assert world.versions.notes == others
+
+
 def test_damaged_copy_is_copied_again(world: MirrorWorld):
     world.store.upload_version(7)
     world.look_until_idle()
