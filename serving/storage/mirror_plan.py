@@ -144,11 +144,15 @@ def next_copy(view: MirrorView, wanted: frozenset[int]) -> int | None:
         item = view.listed[version]
         if item.settles_in_ns() > 0 or _is_copied(view, version) or _rests(view, version):
             continue
-        # A version that is loaded is never replaced: its memory may be mapped from its files.
-        if version in view.local and version in view.in_use - view.failed:
+        if _is_held(view, version):
             continue
         return version
     return None
+
+
+def _is_held(view: MirrorView, version: int) -> bool:
+    """True if the copy is loaded. It is never replaced: its memory may be mapped from its files."""
+    return version in view.local and version in view.in_use - view.failed
 
 
 def _rests(view: MirrorView, version: int) -> bool:
@@ -184,7 +188,7 @@ def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
         item = view.listed[version]
         if _is_copied(view, version):
             continue
-        if version in view.local and version in view.in_use - view.failed:
+        if _is_held(view, version):
             notes.add(
                 Note.of(
                     "store_version_overwritten",

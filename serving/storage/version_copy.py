@@ -57,7 +57,7 @@ class Experience:
     def accepts_digest(self, item: StoredObject, digest: str) -> bool:
         """Returns True if a tag that is not the digest of the copy was no digest at all.
 
-        A tag of an encrypted object is none. Then a second read has the digest of the first.
+        The tag of an encrypted object is not its digest. Then a second read has the digest of the first.
         """
         if item.is_digest_sure:
             return False
