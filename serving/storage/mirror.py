@@ -208,12 +208,18 @@ class Mirror:
             local=local,
             partial=partial,
             gone_before=self._gone,
-            in_use=frozenset(self._versions.in_use()),
-            failed=frozenset(self._versions.failed()),
+            in_use=self._in_use(),
+            failed=self._failed_versions(),
             keeps_last=self._settings.keeps_last,
             budget_bytes=0 if self._is_disk_full else self._settings.budget_bytes,
             now_ns=self._clock.now_ns(),
         )
+
+    def _in_use(self) -> frozenset[int]:
+        return frozenset(self._versions.in_use())
+
+    def _failed_versions(self) -> frozenset[int]:
+        return frozenset(self._versions.failed())
 
     def _make_room(self, view: MirrorView, wanted: frozenset[int], incoming: int | None) -> None:
         for version in to_evict(view, wanted, incoming):
@@ -243,7 +249,12 @@ class Mirror:
             self._listed[version] = again
             if contents(again.objects) != contents(item.objects):
                 return
-            copy.publish(lambda directory: self._checked(directory, again))
+            published = copy.publish(
+                lambda directory: self._checked(directory, again),
+                lambda: version in self._in_use() - self._failed_versions(),
+            )
+            if published is None:
+                return
         except (StoreError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 (any error of the check is why it is refused)

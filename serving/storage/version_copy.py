@@ -100,10 +100,13 @@ class VersionCopy:
         self._begin()
         return all(self._copy_file(item, is_over) for item in self._objects)
 
-    def publish(self, check: Callable[[str], Sequence[str]]) -> Sequence[str]:
+    def publish(
+        self, check: Callable[[str], Sequence[str]], is_held: Callable[[], bool] = lambda: False
+    ) -> Sequence[str] | None:
         """Checks the files and renames the copy in. Returns the assets that it lacks.
 
-        Raises what `check` raises, and OSError; then the copy stays beside.
+        Returns None if the former content `is_held`: it is asked last, as a load may begin meanwhile.
+        Raises what `check` raises, and OSError; in all these cases the copy stays beside.
         """
         missing_assets = check(str(self._partial))
         self._set_times()
@@ -112,6 +115,8 @@ class VersionCopy:
         place = self._base / str(self._version)
         # A process that ended while it deleted left a part, which no directory can be renamed to.
         remove_tree(self._base / removed_name(self._version))
+        if place.exists() and is_held():
+            return None
         with suppress(FileNotFoundError):
             # The former content, of a version that does not serve.
             place.rename(self._base / removed_name(self._version))

@@ -207,6 +207,21 @@ def test_restart_ends_an_interrupted_deletion(world: MirrorWorld):
     assert [entry.name for entry in world.base.iterdir()] == ["7"]
 
 
+def test_version_that_loads_meanwhile_is_not_replaced(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    former = world.local()
+    world.store.upload_version(7)
+    # The load begins after the look has asked what is in use.
+    world.store.before_read = lambda name, path: world.versions.used.add(7)
+    world.clock.advance(100)
+    world.look_until_idle()
+    assert (world.local(), world.events()) == (former, {"store_version_overwritten"})
+    world.versions.failed_ones = {7}
+    world.look_until_idle()
+    assert world.local() == {7: world.stored(7)}
+
+
 def test_old_versions_go_by_the_budget(tmp_path: Path):
     # A version has 22 bytes.
     world = MirrorWorld(tmp_path, budget_bytes=70)
