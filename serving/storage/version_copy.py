@@ -41,7 +41,7 @@ class Experience:
         self.chunk_bytes = CHUNK_BYTES_MAX // 4
         self.trusts_tags = True
         self._success_count = 0
-        self._suspects: dict[str, str] = {}
+        self._suspects: dict[tuple[str, int, str], str] = {}
 
     def read_succeeded(self) -> None:
         """Doubles the bytes of the next read after some successes in a row."""
@@ -57,14 +57,20 @@ class Experience:
     def accepts_digest(self, item: StoredObject, digest: str) -> bool:
         """Returns True if a tag that is not the digest of the copy was no digest at all.
 
+        Returns False if the file must be read again, and raises DataLoss if that would not help.
         The tag of an encrypted object is not its digest. Then a second read has the digest of the first.
         """
         if item.is_digest_sure:
+            algorithm = item.digest.partition(":")[0]
+            raise DataLoss(f"{item.path}: the {algorithm} of its copy is not that of the store")
+        former = self._suspects.pop(item.content, None)
+        if former is None:
+            self._suspects[item.content] = digest
             return False
-        if self._suspects.get(item.path) == digest:
-            self.trusts_tags = False
-        self._suspects[item.path] = digest
-        return not self.trusts_tags
+        if former != digest:
+            raise DataLoss(f"{item.path}: two reads of it gave two contents, and neither has its tag")
+        self.trusts_tags = False
+        return True
 
 
 class VersionCopy:
@@ -184,12 +190,13 @@ class VersionCopy:
         if not algorithm or not (item.is_digest_sure or self._experience.trusts_tags):
             return True
         digest = _digest_of(path, algorithm)
-        if digest == expected or self._experience.accepts_digest(item, digest):
+        if digest == expected:
             return True
-        if item.is_digest_sure:
+        try:
+            return self._experience.accepts_digest(item, digest)
+        except DataLoss:
             path.unlink()
-            raise DataLoss(f"{item.path}: the {algorithm} of its copy is not that of the store")
-        return False
+            raise
 
     def _set_times(self) -> None:
         """Gives the files the times of the store, so that a source sees at once that they are still."""

@@ -145,6 +145,30 @@ def test_tag_that_is_no_digest_is_learned(store: FakeStore, base: Path):
     assert not experience.trusts_tags
 
 
+def test_content_that_differs_in_each_read_is_refused(store: FakeStore, base: Path):
+    store.digest_of = lambda data: ("md5:" + "0" * 32, False)
+    experience = Experience()
+    copy = copy_of(store, base, experience)
+    assert not copy.advance(never)
+    first, tag = store.contents["7"]["saved_model.pb"]
+    store.contents["7"]["saved_model.pb"] = (first[::-1], tag)
+    with pytest.raises(DataLoss, match="two reads of it gave two contents"):
+        copy.advance(never)
+    assert not (partial_directory(base, 7) / "saved_model.pb").exists()
+    # Later it begins anew, and finds a content that stays.
+    assert not copy.advance(never)
+    assert copy.advance(never)
+    assert not experience.trusts_tags
+
+
+def test_suspect_of_one_version_is_none_of_another(store: FakeStore, base: Path):
+    store.digest_of = lambda data: ("md5:" + "0" * 32, False)
+    experience = Experience()
+    assert not copy_of(store, base, experience).advance(never)
+    store.upload("7", "saved_model.pb", b"other")
+    assert not copy_of(store, base, experience).advance(never)
+
+
 def test_reads_shrink_with_failures_and_grow_again():
     experience = Experience()
     for _ in range(20):
