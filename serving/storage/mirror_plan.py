@@ -68,7 +68,7 @@ class MirrorView:
     listed, and `local` the objects of each whole copy. `in_use` are versions that are aspired, load,
     serve or unload. `failed` are versions whose last load has ended with an error: they are not
     served, although they may be aspired. `budget_bytes` bounds the copies, except for the versions
-    that are wanted or in use. If `keeps_last`, an emptied store deletes no copy.
+    that are wanted or in use. If `keeps_last`, the last copy is not deleted.
     """
 
     remote: frozenset[int]
@@ -107,12 +107,17 @@ def wanted_versions(view: MirrorView, select: Select) -> frozenset[int]:
 def to_remove(view: MirrorView) -> frozenset[int]:
     """Returns the copies to delete, because their versions are gone from the store.
 
-    A version is gone if two looks in a row miss it. If no version would be left, `keeps_last` keeps
-    all, as for a local directory.
+    A version is gone if two looks in a row miss it. If the store has no version, `keeps_last` keeps all,
+    as for a local directory. If it has only versions of which there is no whole copy yet, `keeps_last`
+    keeps the highest copy: their uploads may never end.
     """
     if not view.remote and view.keeps_last:
         return frozenset()
-    return frozenset(view.local) & view.gone_before - view.remote
+    gone = frozenset(view.local) & view.gone_before - view.remote
+    whole = {version for version, objects in view.local.items() if objects}
+    if view.keeps_last and whole and not whole - gone:
+        return gone - {max(whole)}
+    return gone
 
 
 def partials_to_drop(view: MirrorView, wanted: frozenset[int]) -> frozenset[int]:

@@ -94,6 +94,20 @@ def test_emptied_store_is_as_an_emptied_directory(tmp_path: Path, keeps_last: bo
     assert set(world.local()) == ({7} if keeps_last else set())
 
 
+def test_half_upload_does_not_remove_the_last_version(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    world.store.remove("7")
+    world.store.upload("8", "saved_model.pb", b"g")
+    for _ in range(10):
+        world.look()
+    assert set(world.local()) == {7}
+    world.store.upload("8", "variables/variables.data", b"v")
+    for _ in range(4):
+        world.look()
+    assert world.local() == {8: world.stored(8)}
+
+
 def test_version_removed_while_copied_leaves_nothing(world: MirrorWorld):
     world.store.upload_version(6)
     world.look_until_idle()
