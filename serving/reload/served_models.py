@@ -37,14 +37,11 @@ class BasePaths(Protocol):
     """The local directories of base paths, which a mirror fills if a base path is a URL."""
 
     def local(self, name: str, base_path: str) -> str:
-        """Returns the local directory that the source of model `name` watches."""
+        """Returns the local directory that the source of model `name` watches. Raises InvalidConfig."""
         ...
 
     def open(self, name: str, base_path: str, source: Source) -> None:
-        """Ends the model's former mirror, and starts one if the base path is a URL.
-
-        Raises InvalidConfig.
-        """
+        """Ends the model's former mirror, and starts one if the base path is a URL."""
         ...
 
     def close(self, name: str) -> None:
@@ -142,8 +139,14 @@ class ServedModels:
     def apply(self, plan: ConfigPlan) -> None:
         """Applies `plan`, which was made from `models`. If it raises, nothing has changed.
 
-        Steps that can fail come first: reservoirs and sources, whose threads may not be started.
+        Steps that can fail come first: local directories, reservoirs, and sources, whose threads may not
+        be started.
         """
+        local = {
+            change.after.name: self._base_paths.local(change.after.name, change.after.base_path)
+            for change in plan.changed
+            if change.is_of_base_path
+        }
         before, after = self._models, applied(self._models, plan)
         # Added models are listed before their sources aspire a version: a load may need them at once.
         self._set_models((*before, *plan.added))
@@ -155,7 +158,7 @@ class ServedModels:
         # The loaders change first, so that loads caused by the change use the new settings.
         self._set_loaders((*after, *plan.removed))
         for change in plan.changed:
-            self._change(change)
+            self._change(change, local.get(change.after.name))
         for model in plan.removed:
             self._remove(model.name)
         self._set_models(after)
@@ -213,16 +216,16 @@ class ServedModels:
         self._base_paths.open(model.name, model.base_path, source)
         source.start()
 
-    def _change(self, change: ModelChange) -> None:
+    def _change(self, change: ModelChange, local: str | None) -> None:
+        """`local` is the new local directory, None if the base path stays."""
         name, after = change.after.name, change.after
         # Settings and labels come first, so that the new selection's loads use them.
         if change.is_of_settings:
             self._manager.set_settings(name, after.settings)
         if change.is_of_labels:
             self._set_labels(name, after.labels)
-        if change.is_of_base_path:
+        if local is not None:
             source = self._sources[name]
-            local = self._base_paths.local(name, after.base_path)
             # First, so that the source does not report the missing directory of a new mirror.
             self._base_paths.open(name, after.base_path, source)
             source.set_base_path(local)

@@ -19,6 +19,11 @@ from serving.storage.stored_objects import JOURNAL_NAME, Objects, StoredObject, 
 _TAG_KEYS = ("ETag", "etag", "generation", "blob_id", "oid")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated")
 _TRIES = 2
+_BUCKET = re.compile(r"[^/]+")
+# A repository of models has no type before its name. A revision may follow the name.
+_HF_REPOSITORY = re.compile(
+    r"((datasets|spaces|buckets)/)?[^/]+/[^/@]+(@(refs/(convert|pr)/[^/]+|[^/]+))?"
+)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -39,8 +44,7 @@ class FsspecStore:
                 entries = fs.ls(self._root, detail=True)
             except FileNotFoundError:
                 # Without its bucket nothing is known about the versions in it.
-                if not self._has_bucket():
-                    raise
+                self._list_bucket()
                 return ()
         found = {_base_name(item["name"]): item["type"] == "directory" for item in entries}
         # Some stores list an empty object for the directory itself.
@@ -83,15 +87,17 @@ class FsspecStore:
             self._file_system.invalidate_cache()
         return self._file_system
 
-    def _has_bucket(self) -> bool:
-        """Returns False only if the bucket is known to be missing: to list it may be forbidden."""
+    def _list_bucket(self) -> None:
+        """Raises any error of a backend if the bucket, or the repository, is not known to be there."""
+        scheme = self._url.partition("://")[0]
+        pattern = _HF_REPOSITORY if scheme == "hf" else _BUCKET
+        found = pattern.match(self._root)
         try:
-            self._fs().ls(self._root.partition("/")[0])
-        except FileNotFoundError:
-            return False
-        except Exception:  # noqa: BLE001 (backends raise errors of their own)
-            return True
-        return True
+            self._fs().ls(found[0] if found else self._root)
+        except PermissionError:
+            # A user of S3 may be allowed to list a prefix only. The prefix was listed: it is empty.
+            if scheme != "s3":
+                raise
 
 
 def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | None:

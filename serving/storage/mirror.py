@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from serving.storage.version_copy import (
     VersionCopy,
     partial_directory,
     raise_if_incomplete,
+    remove_leftovers,
     remove_tree,
     remove_version,
     whole_objects,
@@ -122,8 +124,14 @@ class Mirror:
         self._failure_count = 0
         self._notes: frozenset[Note] = frozenset()
         self._lock_descriptor: int | None = None
+        # Orders `stop` and notes: after `stop` has returned, no note is set.
+        self._lock = threading.Lock()
         self._is_disk_full = False
         self._is_stopping = False
+
+    def begin(self) -> None:
+        """Says that nothing was read yet. Before the first look."""
+        self._set_notes(frozenset({Note.of("store_not_read", "info")}))
 
     def look(self) -> float:
         """Looks once, and returns the seconds until the next look."""
@@ -149,8 +157,9 @@ class Mirror:
         return seconds
 
     def stop(self) -> None:
-        """Ends the look under way after its read. Any thread."""
-        self._is_stopping = True
+        """Ends the look under way after its read, and lets it say no more. Any thread."""
+        with self._lock:
+            self._is_stopping = True
 
     def close(self) -> None:
         """Lets another mirror use the directory. After the last look."""
@@ -199,12 +208,18 @@ class Mirror:
             local=local,
             partial=partial,
             gone_before=self._gone,
-            in_use=frozenset(self._versions.in_use()),
-            failed=frozenset(self._versions.failed()),
+            in_use=self._in_use(),
+            failed=self._failed_versions(),
             keeps_last=self._settings.keeps_last,
             budget_bytes=0 if self._is_disk_full else self._settings.budget_bytes,
             now_ns=self._clock.now_ns(),
         )
+
+    def _in_use(self) -> frozenset[int]:
+        return frozenset(self._versions.in_use())
+
+    def _failed_versions(self) -> frozenset[int]:
+        return frozenset(self._versions.failed())
 
     def _make_room(self, view: MirrorView, wanted: frozenset[int], incoming: int | None) -> None:
         for version in to_evict(view, wanted, incoming):
@@ -234,7 +249,12 @@ class Mirror:
             self._listed[version] = again
             if contents(again.objects) != contents(item.objects):
                 return
-            copy.publish(lambda directory: self._checked(directory, again))
+            published = copy.publish(
+                lambda directory: self._checked(directory, again),
+                lambda: version in self._in_use() - self._failed_versions(),
+            )
+            if published is None:
+                return
         except (StoreError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 (any error of the check is why it is refused)
@@ -268,6 +288,11 @@ class Mirror:
         except OSError:
             os.close(descriptor)
             return False
+        try:
+            remove_leftovers(self._directory)
+        except OSError:
+            os.close(descriptor)
+            raise
         self._lock_descriptor = descriptor
         return True
 
@@ -278,9 +303,11 @@ class Mirror:
         return min(retry_seconds, self._settings.period_seconds)
 
     def _set_notes(self, notes: frozenset[Note]) -> None:
-        if notes != self._notes:
-            self._notes = notes
-            self._versions.set_store_notes(notes)
+        with self._lock:
+            # A look that outlives `stop` must not speak for the mirror that comes after.
+            if notes != self._notes and not self._is_stopping:
+                self._notes = notes
+                self._versions.set_store_notes(notes)
 
     def _log(self, event: str, **values: object) -> None:
         _log.info(event, model=self._model, base_path=self._url, **values)
@@ -340,6 +367,7 @@ class MirrorThread:
         )
 
     def start(self) -> None:
+        self._mirror.begin()
         self._thread.start()
 
     def stop(self) -> None:

@@ -68,7 +68,7 @@ class MirrorView:
     listed, and `local` the objects of each whole copy. `in_use` are versions that are aspired, load,
     serve or unload. `failed` are versions whose last load has ended with an error: they are not
     served, although they may be aspired. `budget_bytes` bounds the copies, except for the versions
-    that are wanted or in use. If `keeps_last`, an emptied store deletes no copy.
+    that are wanted or in use. If `keeps_last`, the last copy is not deleted.
     """
 
     remote: frozenset[int]
@@ -107,12 +107,17 @@ def wanted_versions(view: MirrorView, select: Select) -> frozenset[int]:
 def to_remove(view: MirrorView) -> frozenset[int]:
     """Returns the copies to delete, because their versions are gone from the store.
 
-    A version is gone if two looks in a row miss it. If no version would be left, `keeps_last` keeps
-    all, as for a local directory.
+    A version is gone if two looks in a row miss it. If the store has no version, `keeps_last` keeps all,
+    as for a local directory. If it has only versions of which there is no whole copy yet, `keeps_last`
+    keeps the highest copy: their uploads may never end.
     """
     if not view.remote and view.keeps_last:
         return frozenset()
-    return frozenset(view.local) & view.gone_before - view.remote
+    gone = frozenset(view.local) & view.gone_before - view.remote
+    whole = {version for version, objects in view.local.items() if objects}
+    if view.keeps_last and whole and not whole - gone:
+        return gone - {max(whole)}
+    return gone
 
 
 def partials_to_drop(view: MirrorView, wanted: frozenset[int]) -> frozenset[int]:
@@ -144,11 +149,15 @@ def next_copy(view: MirrorView, wanted: frozenset[int]) -> int | None:
         item = view.listed[version]
         if item.settles_in_ns() > 0 or _is_copied(view, version) or _rests(view, version):
             continue
-        # A version that is loaded is never replaced: its memory may be mapped from its files.
-        if version in view.local and version in view.in_use - view.failed:
+        if _is_held(view, version):
             continue
         return version
     return None
+
+
+def _is_held(view: MirrorView, version: int) -> bool:
+    """True if the copy is loaded. It is never replaced: its memory may be mapped from its files."""
+    return version in view.local and version in view.in_use - view.failed
 
 
 def _rests(view: MirrorView, version: int) -> bool:
@@ -184,7 +193,7 @@ def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
         item = view.listed[version]
         if _is_copied(view, version):
             continue
-        if version in view.local and version in view.in_use - view.failed:
+        if _is_held(view, version):
             notes.add(
                 Note.of(
                     "store_version_overwritten",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from serving.base.clock import Clock
 from serving.base.name_text import file_name
-from serving.source.notes import Note
 from serving.storage.fsspec_store import FsspecStore
 from serving.storage.mirror import Mirror, MirrorSettings, MirrorThread, Versions
 from serving.storage.stored_objects import ObjectStore
@@ -56,7 +55,6 @@ class Mirrors:
             clock=self._clock,
         )
         thread = MirrorThread(mirror, model, at_start=self._at_start, clock=self._clock)
-        versions.set_store_notes(frozenset({Note.of("store_not_read", "info")}))
         self.close(model)
         with self._lock:
             self._threads[model] = thread

@@ -41,7 +41,7 @@ class Experience:
         self.chunk_bytes = CHUNK_BYTES_MAX // 4
         self.trusts_tags = True
         self._success_count = 0
-        self._suspects: dict[str, str] = {}
+        self._suspects: dict[tuple[str, int, str], str] = {}
 
     def read_succeeded(self) -> None:
         """Doubles the bytes of the next read after some successes in a row."""
@@ -57,14 +57,20 @@ class Experience:
     def accepts_digest(self, item: StoredObject, digest: str) -> bool:
         """Returns True if a tag that is not the digest of the copy was no digest at all.
 
-        A tag of an encrypted object is none. Then a second read has the digest of the first.
+        Returns False if the file must be read again, and raises DataLoss if that would not help.
+        The tag of an encrypted object is not its digest. Then a second read has the digest of the first.
         """
         if item.is_digest_sure:
+            algorithm = item.digest.partition(":")[0]
+            raise DataLoss(f"{item.path}: the {algorithm} of its copy is not that of the store")
+        former = self._suspects.pop(item.content, None)
+        if former is None:
+            self._suspects[item.content] = digest
             return False
-        if self._suspects.get(item.path) == digest:
-            self.trusts_tags = False
-        self._suspects[item.path] = digest
-        return not self.trusts_tags
+        if former != digest:
+            raise DataLoss(f"{item.path}: two reads of it gave two contents, and neither has its tag")
+        self.trusts_tags = False
+        return True
 
 
 class VersionCopy:
@@ -100,16 +106,23 @@ class VersionCopy:
         self._begin()
         return all(self._copy_file(item, is_over) for item in self._objects)
 
-    def publish(self, check: Callable[[str], Sequence[str]]) -> Sequence[str]:
+    def publish(
+        self, check: Callable[[str], Sequence[str]], is_held: Callable[[], bool] = lambda: False
+    ) -> Sequence[str] | None:
         """Checks the files and renames the copy in. Returns the assets that it lacks.
 
-        Raises what `check` raises, and OSError; then the copy stays beside.
+        Returns None if the former content `is_held`: it is asked last, as a load may begin meanwhile.
+        Raises what `check` raises, and OSError; in all these cases the copy stays beside.
         """
         missing_assets = check(str(self._partial))
         self._set_times()
         _sync_tree(self._partial)
         self._base.mkdir(parents=True, exist_ok=True)
         place = self._base / str(self._version)
+        # A process that ended while it deleted left a part, which no directory can be renamed to.
+        remove_tree(self._base / removed_name(self._version))
+        if place.exists() and is_held():
+            return None
         with suppress(FileNotFoundError):
             # The former content, of a version that does not serve.
             place.rename(self._base / removed_name(self._version))
@@ -177,12 +190,13 @@ class VersionCopy:
         if not algorithm or not (item.is_digest_sure or self._experience.trusts_tags):
             return True
         digest = _digest_of(path, algorithm)
-        if digest == expected or self._experience.accepts_digest(item, digest):
+        if digest == expected:
             return True
-        if item.is_digest_sure:
+        try:
+            return self._experience.accepts_digest(item, digest)
+        except DataLoss:
             path.unlink()
-            raise DataLoss(f"{item.path}: the {algorithm} of its copy is not that of the store")
-        return False
+            raise
 
     def _set_times(self) -> None:
         """Gives the files the times of the store, so that a source sees at once that they are still."""
@@ -208,7 +222,7 @@ def work_directory(base: Path) -> Path:
     return base.with_name(f".{base.name}.work")
 
 
-def removed_name(version: int) -> str:
+def removed_name(version: int | str) -> str:
     return f".{version}.removed"
 
 
@@ -249,6 +263,12 @@ def remove_version(base: Path, version: int) -> None:
         remove_tree(base / removed_name(version))
         (base / str(version)).rename(base / removed_name(version))
     remove_tree(base / removed_name(version))
+
+
+def remove_leftovers(base: Path) -> None:
+    """Deletes the copies whose deletion was interrupted. They count in no budget. Raises OSError."""
+    for directory in base.glob(removed_name("*")):
+        remove_tree(directory)
 
 
 def remove_tree(directory: Path) -> None:

@@ -25,6 +25,7 @@ class FakeFileSystem:
         self.buckets = {"b"}
         self.bucket_error: Exception | None = None
         self.forgotten_count = 0
+        self.listed: list[str] = []
 
     def _strip_protocol(self, url: str) -> str:
         return url.partition("://")[2]
@@ -34,9 +35,10 @@ class FakeFileSystem:
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
         del detail
-        if path == "b" and self.bucket_error is not None:
-            raise self.bucket_error
+        self.listed.append(path)
         if path in self.buckets:
+            if self.bucket_error is not None:
+                raise self.bucket_error
             return []
         if self.error is not None:
             raise self.error
@@ -125,6 +127,46 @@ def test_missing_prefix_is_an_empty_store():
     assert store.children() == ()
     file_system.bucket_error = PermissionError("ListBucket of the whole bucket")
     assert store.children() == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("s3://b/m", TimeoutError("no answer")),
+        ("gs://b/m", PermissionError("no permission")),
+        ("hf://org/repo/m", PermissionError("the repository is gated")),
+    ],
+)
+def test_bucket_that_cannot_be_listed_is_an_error(url: str, error: Exception):
+    file_system = FakeFileSystem({})
+    file_system.error = FileNotFoundError("m")
+    file_system.buckets = {"b", "org/repo"}
+    file_system.bucket_error = error
+    with pytest.raises(StoreError, match=str(error)):
+        FsspecStore(url, file_system).children()
+
+
+@pytest.mark.parametrize(
+    ("path", "repository"),
+    [
+        ("org/repo/m/n", "org/repo"),
+        ("org/repo", "org/repo"),
+        ("datasets/org/repo/m", "datasets/org/repo"),
+        ("spaces/org/repo@v1/m", "spaces/org/repo@v1"),
+        ("org/repo@refs/pr/1/m", "org/repo@refs/pr/1"),
+    ],
+)
+def test_lost_repository_is_an_error(path: str, repository: str):
+    file_system = FakeFileSystem({})
+    file_system.error = FileNotFoundError("the repository is not found")
+    # To list the user succeeds without the permission, and says nothing about the repository.
+    file_system.buckets = {"org", "datasets", "spaces"}
+    store = FsspecStore(f"hf://{path}", file_system)
+    with pytest.raises(StoreError, match="the repository is not found"):
+        store.children()
+    assert file_system.listed == [path, repository]
+    file_system.buckets = {repository}
+    assert list(store.children()) == []
 
 
 def test_missing_bucket_is_an_error():

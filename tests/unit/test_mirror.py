@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.storage.stored_objects import StoreError
-from serving.storage.version_copy import partial_directory
+from serving.storage.version_copy import partial_directory, removed_name
 from tests.unit.worlds.mirror import PERIOD_SECONDS, MirrorWorld
 
 MakeWorld = Callable[..., MirrorWorld]
@@ -94,6 +94,20 @@ def test_emptied_store_is_as_an_emptied_directory(tmp_path: Path, keeps_last: bo
     assert set(world.local()) == ({7} if keeps_last else set())
 
 
+def test_half_upload_does_not_remove_the_last_version(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    world.store.remove("7")
+    world.store.upload("8", "saved_model.pb", b"g")
+    for _ in range(10):
+        world.look()
+    assert set(world.local()) == {7}
+    world.store.upload("8", "variables/variables.data", b"v")
+    for _ in range(4):
+        world.look()
+    assert world.local() == {8: world.stored(8)}
+
+
 def test_version_removed_while_copied_leaves_nothing(world: MirrorWorld):
     world.store.upload_version(6)
     world.look_until_idle()
@@ -169,11 +183,55 @@ def test_versions_of_a_former_process_stay(world: MirrorWorld):
     assert (set(world.local()), reads) == ({7}, [])
 
 
+def test_restart_with_all_copies_ends_without_notes(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    world.restart()
+    assert world.events() == {"store_not_read"}
+    world.look_until_idle()
+    assert world.events() == set()
+
+
+def test_stopped_mirror_says_no_more(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look()
+    others = world.versions.notes
+    world.store.before_read = lambda name, path: world.mirror.stop()
+    world.look()
+    world.store.is_down = True
+    world.look()
+    assert world.versions.notes == others
+
+
 def test_damaged_copy_is_copied_again(world: MirrorWorld):
     world.store.upload_version(7)
     world.look_until_idle()
     (world.base / "7/saved_model.pb").unlink()
     world.restart()
+    world.look_until_idle()
+    assert world.local() == {7: world.stored(7)}
+
+
+def test_restart_ends_an_interrupted_deletion(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    (world.base / removed_name(6) / "variables").mkdir(parents=True)
+    world.restart()
+    world.look()
+    assert [entry.name for entry in world.base.iterdir()] == ["7"]
+
+
+def test_version_that_loads_meanwhile_is_not_replaced(world: MirrorWorld):
+    world.store.upload_version(7)
+    world.look_until_idle()
+    former = world.local()
+    world.store.upload_version(7)
+    # The load begins after the look has asked what is in use.
+    world.store.before_read = lambda name, path: world.versions.used.add(7)
+    world.clock.advance(100)
+    world.look_until_idle()
+    assert (world.local(), world.events()) == (former, {"store_version_overwritten"})
+    world.versions.failed_ones = {7}
     world.look_until_idle()
     assert world.local() == {7: world.stored(7)}
 

@@ -148,6 +148,16 @@ def test_emptied_store_keeps_the_copies_unless_allowed():
     assert to_remove(replace(emptied, keeps_last=False)) == {7}
 
 
+def test_last_copy_stays_until_another_is_whole():
+    local = {5: objects(), 6: objects(), 7: ()}
+    half = view(8, local=local, gone_before=frozenset(local), listed={8: remote(refusal="half")})
+    assert to_remove(half) == {5, 7}
+    assert to_remove(replace(half, keeps_last=False)) == {5, 6, 7}
+    # A copy that is not whole is none.
+    assert to_remove(replace(half, local={**local, 8: ()})) == {5, 7}
+    assert to_remove(replace(half, local={**local, 8: objects()})) == {5, 6, 7}
+
+
 def test_partial_copy_of_a_removed_version_is_dropped():
     seen = view(7, partial=frozenset({5, 6, 7}))
     assert partials_to_drop(seen, frozenset({7})) == {5, 6}

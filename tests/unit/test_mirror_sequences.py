@@ -110,7 +110,7 @@ class MirrorSequences(RuleBasedStateMachine):
         local = world.local()
         for version in whole[-1:]:
             assert local.get(version) == world.stored(version)
-        if world.store.contents or not world.settings.keeps_last:
+        if whole or not world.settings.keeps_last:
             assert {str(version) for version in local} <= set(world.store.contents)
 
 

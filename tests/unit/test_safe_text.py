@@ -17,6 +17,10 @@ NO_SECRETS: dict[str, str] = {}
         '{"token": "hunter2222"}',
         "<AWSAccessKeyId>hunter2222</AWSAccessKeyId>",
         "sv=2024&sig=hunter2222&se=1",
+        "{b'X-Api-Token': b'hunter2222'}",
+        "headers: {'authorization': b'hunter2222'}",
+        "Authorization: SharedKey hunter2222account:hunter2222==",
+        "Authorization: SharedKeyLite account:hunter2222/x==",
         "AKIAHUNTER2222ABCDEF hf_hunter2222abcdef",
     ],
 )

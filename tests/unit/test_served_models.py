@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.base.errors import InvalidConfig
 from serving.config.server_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.version_selection import Latest
@@ -157,3 +158,15 @@ def test_mirror_follows_changes_of_the_base_path() -> None:
     assert world.configure(B) == ["b no mirror", "b base_path /b"]
     world.configure(url)
     assert "b no mirror" in world.configure()
+
+
+def test_url_without_a_cache_changes_nothing() -> None:
+    world = World()
+    world.configure(A, B)
+    world.has_home = False
+    url = replace(B, base_path="s3://b/m", labels={"stable": 2}, settings=KEPT)
+    world.log.clear()
+    with pytest.raises(InvalidConfig, match="no home directory"):
+        world.configure(replace(A, settings=KEPT), url, replace(A, name="c"))
+    assert (world.log, world.models.models) == ([], (A, B))
+    assert (world.loaders, world.load_settings["b"]) == (["a", "b"], B.settings)

@@ -14,7 +14,9 @@ from serving.storage.version_copy import (
     VersionCopy,
     partial_directory,
     raise_if_incomplete,
+    remove_leftovers,
     remove_version,
+    removed_name,
     whole_objects,
 )
 from tests.unit.fakes.object_stores import FakeStore
@@ -143,6 +145,30 @@ def test_tag_that_is_no_digest_is_learned(store: FakeStore, base: Path):
     assert not experience.trusts_tags
 
 
+def test_content_that_differs_in_each_read_is_refused(store: FakeStore, base: Path):
+    store.digest_of = lambda data: ("md5:" + "0" * 32, False)
+    experience = Experience()
+    copy = copy_of(store, base, experience)
+    assert not copy.advance(never)
+    first, tag = store.contents["7"]["saved_model.pb"]
+    store.contents["7"]["saved_model.pb"] = (first[::-1], tag)
+    with pytest.raises(DataLoss, match="two reads of it gave two contents"):
+        copy.advance(never)
+    assert not (partial_directory(base, 7) / "saved_model.pb").exists()
+    # Later it begins anew, and finds a content that stays.
+    assert not copy.advance(never)
+    assert copy.advance(never)
+    assert not experience.trusts_tags
+
+
+def test_suspect_of_one_version_is_none_of_another(store: FakeStore, base: Path):
+    store.digest_of = lambda data: ("md5:" + "0" * 32, False)
+    experience = Experience()
+    assert not copy_of(store, base, experience).advance(never)
+    store.upload("7", "saved_model.pb", b"other")
+    assert not copy_of(store, base, experience).advance(never)
+
+
 def test_reads_shrink_with_failures_and_grow_again():
     experience = Experience()
     for _ in range(20):
@@ -178,3 +204,26 @@ def test_removed_version_leaves_nothing(store: FakeStore, base: Path):
     remove_version(base, 7)
     remove_version(base, 7)
     assert list(base.iterdir()) == []
+
+
+def leave_half_deleted(base: Path) -> None:
+    (base / removed_name(7) / "variables").mkdir(parents=True)
+
+
+def test_version_replaces_one_that_is_half_deleted(store: FakeStore, base: Path):
+    for graph in (b"graph", b"other"):
+        store.upload("7", "saved_model.pb", graph)
+        leave_half_deleted(base)
+        copy = copy_of(store, base)
+        assert copy.advance(never)
+        copy.publish(lambda directory: [])
+        assert (base / "7/saved_model.pb").read_bytes() == graph
+        assert [entry.name for entry in base.iterdir()] == ["7"]
+
+
+def test_half_deleted_version_is_deleted(base: Path):
+    remove_leftovers(base)
+    (base / "7").mkdir(parents=True)
+    leave_half_deleted(base)
+    remove_leftovers(base)
+    assert [entry.name for entry in base.iterdir()] == ["7"]

@@ -51,6 +51,7 @@ class MirrorWorld:
         """Ends the process and starts another one on the same disk."""
         self.mirror.close()
         self.mirror = self._new_mirror()
+        self.mirror.begin()
 
     def look(self) -> float:
         """Looks once, lets the time until the next look pass, and returns it."""

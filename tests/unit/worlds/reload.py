@@ -5,9 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import pytest
 from hypothesis import strategies as st
 
-from serving.base.errors import (
-    MillpondError,
-)
+from serving.base.errors import InvalidConfig, MillpondError
 from serving.config.model_settings_file import SettingsByModel
 from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig
@@ -123,6 +121,7 @@ class World:
         self.on_set_settings: Callable[[], object] = lambda: None
         self.names: Sequence[str] = ()
         self.mirrored: set[str] = set()
+        self.has_home = True
         self.models = ServedModels(
             make_source=lambda model: FakeSource(self, model),
             set_loaders=self.set_loaders,
@@ -133,6 +132,8 @@ class World:
         )
 
     def local(self, name: str, base_path: str) -> str:
+        if "://" in base_path and not self.has_home:
+            raise InvalidConfig("the user has no home directory")
         return f"/cache/{name}" if "://" in base_path else base_path
 
     def open(self, name: str, base_path: str, source: Source) -> None:
