@@ -460,7 +460,10 @@ Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
     member->Enter(metrics::Phase::kRun, base::MonotonicNs());
     return own->RunAlone(member);
   }
-  if (member->rows > piece_rows && settings_.splits) return RunInPieces(*own, member, piece_rows);
+  // A request of up to twice the rows that seem right runs whole: two pieces would spare others
+  // little, and its time corrects a wrong measurement. The settings' bound is strict.
+  const int64_t whole_rows = std::min(2 * piece_rows, settings_.rows_max);
+  if (member->rows > whole_rows && settings_.splits) return RunInPieces(*own, member, piece_rows);
   own->Begin(member, now_ns);
   OpenBatch* const outer = std::exchange(scope->batch_, own);
   // The replies of the outer batches wait for this run, and should not wait for many.

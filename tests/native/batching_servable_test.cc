@@ -187,6 +187,26 @@ TEST_F(BatchingServableTest, TwoRequestsJoinEvenIfThatLooksUseless) {
   EXPECT_EQ(inner_->run_rows(), (Values{2}));
 }
 
+// A machine that was busy while the costs were measured must not cut up small requests for ever.
+TEST_F(BatchingServableTest, RequestOfTwiceTheRowsRunsWhole) {
+  auto inner = std::make_unique<RowServable>();
+  inner_ = inner.get();
+  BatchSettings settings;
+  settings.run_ns_max = 10'000'000;
+  servable_ = std::make_unique<BatchingServable>(std::move(inner), settings);
+  const tensor::Signature& signature = SignatureOf("serving_default");
+  for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
+    servable_->LearnCost(signature, rows, rows * 4'000'000);
+  }
+  servable_->TurnOn(signature, 0);
+  Request large = RequestOf({1, 2, 3, 4, 5});
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 2, 1}));
+  Request twice = RequestOf({1, 2, 3, 4});
+  AnswerAll({&twice});
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 2, 1, 4}));
+}
+
 // A row takes 1 ms, and so does the fixed part of a run.
 TEST_F(BatchingServableTest, LongRequestsJoinOnlyIfManyOthersWait) {
   for (const size_t count : {2U, 64U}) {
