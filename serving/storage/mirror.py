@@ -19,7 +19,7 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import from_exception
+from serving.base.errors import DataLoss, from_exception
 from serving.base.periodic_thread import PeriodicThread
 from serving.source.listing import Listing, version_directories
 from serving.source.notes import Note
@@ -241,9 +241,8 @@ class Mirror:
             name=name,
             experience=self._experience,
         )
-        until_ns = self._clock.now_ns() + round(self._settings.period_seconds * NS_PER_SECOND)
         try:
-            if not copy.advance(lambda: self._is_stopping or self._clock.now_ns() >= until_ns):
+            if not self._advance(copy, item):
                 return
             again = listed(item, self._store.objects(name), self._clock.now_ns())
             self._listed[version] = again
@@ -266,6 +265,17 @@ class Mirror:
             return
         self._log("store_copy_complete", version=version, bytes=total_bytes(item.objects))
         self._versions.files_changed()
+
+    def _advance(self, copy: VersionCopy, item: RemoteVersion) -> bool:
+        """Copies on for one period. Raises what the copy raises."""
+        until_ns = self._clock.now_ns() + round(self._settings.period_seconds * NS_PER_SECOND)
+        try:
+            return copy.advance(lambda: self._is_stopping or self._clock.now_ns() >= until_ns)
+        except StoreError as error:
+            if not (item.refusal or self._experience.is_stuck):
+                raise
+            # The store lists the version but does not give it. It rests, so that others are copied.
+            raise DataLoss(error.message) from None
 
     def _checked(self, directory: str, item: RemoteVersion) -> Sequence[str]:
         missing_assets = self._check(directory)

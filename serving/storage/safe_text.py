@@ -17,7 +17,10 @@ _PATTERNS = (
     # A query of a signed URL, and a user in a URL.
     (re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*"), rf"\1?{_HIDDEN}"),
     (re.compile(r"(\w+://)[^\s/@'\"]+@"), rf"\1{_HIDDEN}@"),
-    (re.compile(r"(?i)\b(bearer|basic|aws4-hmac-sha256|sharedkey(?:lite)?)\s+[^\s'\"]+"), rf"\1 {_HIDDEN}"),
+    (
+        re.compile(r"(?i)\b(bearer|basic|aws4-hmac-sha256|sharedkey(?:lite)?)\s+[^\s'\"]+"),
+        rf"\1 {_HIDDEN}",
+    ),
     (
         re.compile(
             r"(?i)\b(\w*?(?:authorization|signature|sig|token|secret\w*|password|accountkey|access_?key\w*"

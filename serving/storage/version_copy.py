@@ -33,6 +33,9 @@ _HASH_BYTES = 2**20
 # Fewer would make every second read fail on a link that breaks after so many bytes.
 _SUCCESS_COUNT = 4
 
+# Six make the reads of a new mirror as small as they get, so a smaller read does not help after seven.
+_FAILURE_COUNT_MAX = 7
+
 
 class Experience:
     """The lessons that the copies of one mirror have learned about its store."""
@@ -41,10 +44,12 @@ class Experience:
         self.chunk_bytes = CHUNK_BYTES_MAX // 4
         self.trusts_tags = True
         self._success_count = 0
+        self._failure_count = 0
         self._suspects: dict[tuple[str, int, str], str] = {}
 
     def read_succeeded(self) -> None:
         """Doubles the bytes of the next read after some successes in a row."""
+        self._failure_count = 0
         self._success_count += 1
         if self._success_count % _SUCCESS_COUNT == 0:
             self.chunk_bytes = min(self.chunk_bytes * 2, CHUNK_BYTES_MAX)
@@ -52,7 +57,13 @@ class Experience:
     def read_failed(self) -> None:
         """Halves the bytes of the next read."""
         self._success_count = 0
+        self._failure_count += 1
         self.chunk_bytes = max(self.chunk_bytes // 2, CHUNK_BYTES_MIN)
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if so many reads in a row have failed that it is not the link."""
+        return self._failure_count >= _FAILURE_COUNT_MAX
 
     def accepts_digest(self, item: StoredObject, digest: str) -> bool:
         """Returns True if a tag that is not the digest of the copy was no digest at all.
@@ -68,7 +79,9 @@ class Experience:
             self._suspects[item.content] = digest
             return False
         if former != digest:
-            raise DataLoss(f"{item.path}: two reads of it gave two contents, and neither has its tag")
+            raise DataLoss(
+                f"{item.path}: two reads of it gave two contents, and neither has its tag"
+            )
         self.trusts_tags = False
         return True
 

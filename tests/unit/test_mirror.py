@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.base.clock import NS_PER_SECOND
+from serving.storage.mirror_plan import RELIST_NS
 from serving.storage.stored_objects import StoreError
 from serving.storage.version_copy import partial_directory, removed_name
 from tests.unit.worlds.mirror import PERIOD_SECONDS, MirrorWorld
@@ -151,6 +153,32 @@ def test_store_that_is_down_removes_nothing(world: MirrorWorld):
     world.store.is_down = False
     world.look_until_idle()
     assert world.events() == set()
+
+
+def test_unreadable_object_stops_no_lower_version(world: MirrorWorld):
+    def fail(name: str, path: str) -> None:
+        if name == "7" and path.startswith("variables"):
+            reads.append(path)
+            raise StoreError("AccessDenied")
+
+    reads: list[str] = []
+    world.store.upload_version(6)
+    world.store.upload_version(7)
+    world.store.before_read = fail
+    for _ in range(14):
+        world.look()
+    assert world.local() == {6: world.stored(6)}
+    assert world.events() == {"version_incomplete"}
+    # It is tried again after a rest, and then one read is enough.
+    world.clock.advance(RELIST_NS / NS_PER_SECOND)
+    reads.clear()
+    world.look(), world.look()
+    assert len(reads) == 1
+    assert world.events() == {"version_incomplete"}
+    world.clock.advance(RELIST_NS / NS_PER_SECOND)
+    world.store.before_read = lambda name, path: None
+    world.look_until_idle()
+    assert world.local()[7] == world.stored(7)
 
 
 def test_restart_copies_only_the_rest(world: MirrorWorld):

@@ -181,6 +181,19 @@ def test_reads_shrink_with_failures_and_grow_again():
     assert experience.chunk_bytes == CHUNK_BYTES_MAX
 
 
+def test_reads_are_stuck_only_by_failures_in_a_row():
+    experience = Experience()
+    for count in range(20):
+        assert not experience.is_stuck
+        experience.read_failed()
+        if count % 6 == 5:
+            assert experience.chunk_bytes == CHUNK_BYTES_MIN
+            experience.read_succeeded()
+    for _ in range(7):
+        experience.read_failed()
+    assert experience.is_stuck
+
+
 def test_store_that_sends_too_little_is_an_error(store: FakeStore, base: Path):
     store.read_bytes_max = 0
     with pytest.raises(StoreError, match="got 0 of 5 bytes at 0"):
