@@ -105,7 +105,9 @@ def test_drain_is_reported_until_last_answer(
     request = predict_request("slow", {"seconds": np.float64(3)})
     with caller_to(server.target) as caller, socket_to(server) as idle:
         # Connects: a connection that is begun after the signal is refused.
-        caller.start_predict(predict_request("slow", {"seconds": np.float64(0)}), timeout=60).result()
+        caller.start_predict(
+            predict_request("slow", {"seconds": np.float64(0)}), timeout=60
+        ).result()
         call = caller.start_predict(request, timeout=60)
         wait_until(lambda: not call.done() and get(server, "/readyz")[0] == 200, "a running call")
         os.kill(server.process_id, signal.SIGTERM)
