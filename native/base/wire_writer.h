@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "native/base/bit_width.h"
 #include "native/base/wire_reader.h"
 
 namespace millpond::base {
@@ -12,7 +13,7 @@ namespace millpond::base {
 // Returns the length of the varint of `value`: 1 to 10 bytes.
 inline size_t VarintBytes(uint64_t value) {
   // A byte holds seven bits; `| 1` gives 0 its one byte.
-  const int bits = 64 - __builtin_clzll(value | 1);
+  const int bits = BitWidth(value | 1);
   return static_cast<size_t>((bits + 6) / 7);
 }
 

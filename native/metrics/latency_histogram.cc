@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "native/base/bit_width.h"
+
 namespace millpond::metrics {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr int kLastBucket = kLatencyBucketCount - 1;
 // next 64 four, and so on.
 int BucketOf(int64_t latency_ns) {
   const int64_t units = std::min(latency_ns, kLargestBucketedNs) >> kUnitBits;
-  const int highest_bit = 63 - __builtin_clzll(units | kBucketsPerDoubling);
+  const int highest_bit = base::BitWidth(units | kBucketsPerDoubling) - 1;
   const int doublings = highest_bit - kBucketsPerDoublingBits;
   return static_cast<int>(doublings * kBucketsPerDoubling + (units >> doublings));
 }

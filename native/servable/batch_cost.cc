@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "native/base/bit_width.h"
+
 namespace millpond::servable {
 namespace {
 
@@ -10,12 +12,7 @@ constexpr double kForget = 1.0 / 16;
 
 // Returns the class of a run: the last i with 2^i <= `rows`, and at most the last class.
 size_t ClassFrom(int64_t rows, size_t class_count) {
-  size_t index = 0;
-  while (rows > 1) {
-    rows /= 2;
-    ++index;
-  }
-  return std::min(index, class_count - 1);
+  return std::min(static_cast<size_t>(base::BitWidth(rows) - 1), class_count - 1);
 }
 
 int64_t Bounded(double rows, int64_t rows_max) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "native/base/bit_width.h"
+
 namespace millpond::servable {
 namespace {
 
@@ -9,9 +11,8 @@ constexpr int64_t kNsPerMicrosecond = 1'000;
 
 // Returns the class of a count: the first i with `count` <= 2^i, and at most the last class.
 size_t ClassUpTo(int64_t count, size_t class_count) {
-  size_t index = 0;
-  while (index + 1 < class_count && (int64_t{1} << index) < count) ++index;
-  return index;
+  const int index = base::BitWidth(std::max<int64_t>(count, 1) - 1);
+  return std::min(static_cast<size_t>(index), class_count - 1);
 }
 
 // Returns the class of a time, rounded up to whole µs.

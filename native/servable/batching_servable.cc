@@ -166,13 +166,12 @@ class OpenBatch {
     member->joined_ns = now_ns;
     members_.push_back(member);
     rows_ = member->rows;
-    may_try_two_ = state_.begun_count.fetch_add(1, std::memory_order_relaxed) % kTrials == 0;
+    is_trial_ = state_.begun_count.fetch_add(1, std::memory_order_relaxed) % kTrials == 0;
   }
   // Adds a run if it does the same and its rows fit. `own` is the batch that it would begin.
   bool TryAdd(const OpenBatch& own, Member* member, int64_t now_ns) {
     if (has_run_ || !own.DoesTheSame(*this)) return false;
     if (member->rows > rows_left(/*is_thread_free=*/false)) return false;
-    may_try_two_ = false;
     if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
     const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
     if (!(layout == layout_)) {
@@ -189,7 +188,8 @@ class OpenBatch {
     const auto count = static_cast<int64_t>(members_.size());
     const bool is_worth =
         state_.cost.IsWorthTheWait(count + 1, rows_ / count, waiting.WaitingPerThread());
-    return is_worth || may_try_two_ ? rows_left(waiting.HasFreeThread()) : 0;
+    const bool may_join = is_worth || (is_trial_ && count == 1);
+    return may_join ? rows_left(waiting.HasFreeThread()) : 0;
   }
 
   // Runs all members, and sets the status and the results of each.
@@ -240,7 +240,7 @@ class OpenBatch {
   tensor::RowLayout layout_;
   int64_t rows_ = 0;
   bool has_run_ = false;
-  bool may_try_two_ = false;  // whatever the wait
+  bool is_trial_ = false;  // two requests may join whatever the wait
 };
 
 Status OpenBatch::RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,

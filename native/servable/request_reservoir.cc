@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "native/base/bit_width.h"
+
 namespace millpond::servable {
 namespace {
 
@@ -34,14 +36,12 @@ uint64_t Mix(uint64_t hash) {
   return hash ^ (hash >> 29);
 }
 
-int BitWidth(size_t value) { return value == 0 ? 0 : 64 - __builtin_clzll(value); }
-
 // Returns the size of a buffer that fits each request of the same size class, so that the next
 // request can reuse it. With the string's own last byte it is a power of two, which is a size class
 // of allocators.
 size_t BufferBytes(size_t request_bytes) {
   constexpr int kBitWidthMin = 5;  // the smallest buffer of a string
-  return (size_t{1} << std::max(BitWidth(request_bytes), kBitWidthMin)) - 1;
+  return (size_t{1} << std::max(base::BitWidth(request_bytes), kBitWidthMin)) - 1;
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ size_t BufferBytes(size_t request_bytes) {
 RequestKind::RequestKind(std::string_view signature_name, const tensor::OutputSet& outputs,
                          size_t request_bytes)
     : pair(Mix(std::hash<std::string_view>()(signature_name) ^ outputs.Hash())),
-      pair_and_size(Mix(pair + BitWidth(request_bytes))),
+      pair_and_size(Mix(pair + base::BitWidth(request_bytes))),
       request_bytes(request_bytes) {}
 
 RequestReservoir::RequestReservoir(const RequestReservoirLimits& limits)

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "native/base/bit_width.h"
+
 namespace millpond::tf {
 namespace {
 
 size_t ClassOf(int64_t element_count) {
-  const auto count = static_cast<uint64_t>(std::max<int64_t>(element_count, 1));
-  return static_cast<size_t>(63 - __builtin_clzll(count));
+  return static_cast<size_t>(base::BitWidth(std::max<int64_t>(element_count, 1)) - 1);
 }
 
 // Follows shorter runs sooner than longer ones: a run is never faster than its kernels, but often

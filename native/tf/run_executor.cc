@@ -62,7 +62,7 @@ std::vector<tensorflow::DataType> ArgumentTypes(const tensorflow::Graph& graph) 
   return types;
 }
 
-// The nodes with outputs that nobody takes, and whether each of their outputs is taken.
+// Each node with an unused output: for each of its outputs, true if another node uses it.
 using TakenOutputs = absl::flat_hash_map<std::string, std::vector<bool>>;
 
 TakenOutputs NodesWithUnusedOutputs(const tensorflow::Graph& graph) {

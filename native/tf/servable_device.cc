@@ -117,18 +117,14 @@ struct RunWorkers {
       : run_pool(stock.workers->AsEigenThreadPool()), pool(&run_pool), one(&calling_thread) {
     for (int count = 1; count <= stock.num_threads; ++count) {
       workers.push_back({count, count == 1 ? &one : &pool});
-      devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(PoolOf(count), count, allocator));
+      // Some kernels schedule a task and wait for it even if their device has one thread, as the
+      // product of matrices does. So such a device needs the calling thread for a pool.
+      devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(
+          workers.back().workers->AsEigenThreadPool(), count, allocator));
     }
   }
   size_t IndexOfShare() const {
     return static_cast<size_t>(std::min(CurrentCoreShare(), static_cast<int>(workers.size())) - 1);
-  }
-
-  // Some kernels schedule a task and wait for it even if their device has one thread, as the
-  // product of matrices does. So such a device needs the calling thread for a pool.
-  Eigen::ThreadPoolInterface* PoolOf(int count) {
-    if (count == 1) return &calling_thread;
-    return &run_pool;
   }
 
   RunPool run_pool;

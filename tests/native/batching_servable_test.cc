@@ -71,6 +71,18 @@ class BatchingServableTest : public ::testing::Test {
       servable_->TurnOn(signature, 0);
     }
   }
+  // Makes a servable whose runs seem to cost `fixed_ns` and `row_ns` for each row, up to
+  // `rows_max`.
+  void MakeWithCosts(int64_t fixed_ns, int64_t row_ns, int64_t rows_max = 1'024) {
+    auto inner = std::make_unique<RowServable>();
+    inner_ = inner.get();
+    servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
+    const tensor::Signature& signature = SignatureOf("serving_default");
+    for (int64_t rows = 1; rows <= rows_max; rows *= 2) {
+      servable_->LearnCost(signature, rows, fixed_ns + rows * row_ns);
+    }
+    servable_->TurnOn(signature, 0);
+  }
   // The cost of the largest run is the least: no part of a row shows.
   void LetRowsCostNothing(const tensor::Signature& signature) const {
     servable_->LearnCost(signature, 4'096, 1);
@@ -173,14 +185,7 @@ TEST_F(BatchingServableTest, BatchEndsAtTheMostRows) {
 
 // A machine that was busy while the costs were measured must not end batching for ever.
 TEST_F(BatchingServableTest, TwoRequestsJoinEvenIfThatLooksUseless) {
-  auto inner = std::make_unique<RowServable>();
-  inner_ = inner.get();
-  servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
-  const tensor::Signature& signature = SignatureOf("serving_default");
-  for (int64_t rows = 1; rows <= 8; rows *= 2) {
-    servable_->LearnCost(signature, rows, rows * 100'000);
-  }
-  servable_->TurnOn(signature, 0);
+  MakeWithCosts(0, 100'000, 8);
   Request a = RequestOf({1});
   Request b = RequestOf({2});
   AnswerAll({&a, &b});
@@ -189,16 +194,7 @@ TEST_F(BatchingServableTest, TwoRequestsJoinEvenIfThatLooksUseless) {
 
 // A machine that was busy while the costs were measured must not cut up small requests for ever.
 TEST_F(BatchingServableTest, RequestOfTwiceTheRowsRunsWhole) {
-  auto inner = std::make_unique<RowServable>();
-  inner_ = inner.get();
-  BatchSettings settings;
-  settings.run_ns_max = 10'000'000;
-  servable_ = std::make_unique<BatchingServable>(std::move(inner), settings);
-  const tensor::Signature& signature = SignatureOf("serving_default");
-  for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
-    servable_->LearnCost(signature, rows, rows * 4'000'000);
-  }
-  servable_->TurnOn(signature, 0);
+  MakeWithCosts(0, 4'000'000);
   Request large = RequestOf({1, 2, 3, 4, 5});
   AnswerAll({&large});
   EXPECT_EQ(inner_->run_rows(), (Values{2, 2, 1}));
@@ -210,14 +206,7 @@ TEST_F(BatchingServableTest, RequestOfTwiceTheRowsRunsWhole) {
 // A row takes 1 ms, and so does the fixed part of a run.
 TEST_F(BatchingServableTest, LongRequestsJoinOnlyIfManyOthersWait) {
   for (const size_t count : {2U, 64U}) {
-    auto inner = std::make_unique<RowServable>();
-    inner_ = inner.get();
-    servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
-    const tensor::Signature& signature = SignatureOf("serving_default");
-    for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
-      servable_->LearnCost(signature, rows, (1 + rows) * 1'000'000);
-    }
-    servable_->TurnOn(signature, 0);
+    MakeWithCosts(1'000'000, 1'000'000);
     // The first batch of 32 tries it whatever the costs seem to be.
     Request trial = RequestOf({0});
     AnswerAll({&trial});
@@ -233,14 +222,7 @@ TEST_F(BatchingServableTest, LongRequestsJoinOnlyIfManyOthersWait) {
 // The fixed cost of a run is that of 4 rows.
 TEST_F(BatchingServableTest, BatchStaysShortWhileAThreadIsFree) {
   for (const bool is_thread_free : {true, false}) {
-    auto inner = std::make_unique<RowServable>();
-    inner_ = inner.get();
-    servable_ = std::make_unique<BatchingServable>(std::move(inner), BatchSettings{});
-    const tensor::Signature& signature = SignatureOf("serving_default");
-    for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
-      servable_->LearnCost(signature, rows, (4 + rows) * 100'000);
-    }
-    servable_->TurnOn(signature, 0);
+    MakeWithCosts(400'000, 100'000);
     waiting_.SetFreeThread(is_thread_free);
     std::vector<Request> requests(8, RequestOf({1}));
     std::vector<Request*> pointers;
