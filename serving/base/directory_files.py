@@ -26,6 +26,12 @@ def opened_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def sync_directory(path: Path) -> None:
+    """Writes a directory to disk: a rename within it is durable only after that. Raises OSError."""
+    with opened_directory(path) as descriptor:
+        os.fsync(descriptor)
+
+
 @contextmanager
 def opened_directory_of_name(parent: Path, name: str) -> Iterator[int]:
     """Yields a descriptor of the directory for `name` within `parent`; makes both if missing.

@@ -65,20 +65,18 @@ def seconds(maximum: int) -> Reader:
 
 
 def seconds_not_negative(maximum: int) -> Reader:
-    def read(text: str) -> float:
-        value: float = seconds(maximum)(text)
-        if value < 0:
-            raise ValueError("must not be negative")
-        return value
-
-    return read
+    return _seconds_from(0, "must not be negative", maximum)
 
 
 def seconds_from_one(maximum: int) -> Reader:
+    return _seconds_from(1, "must be at least 1 second", maximum)
+
+
+def _seconds_from(minimum: int, refusal: str, maximum: int) -> Reader:
     def read(text: str) -> float:
         value: float = seconds(maximum)(text)
-        if value < 1:
-            raise ValueError("must be at least 1 second")
+        if value < minimum:
+            raise ValueError(refusal)
         return value
 
     return read

@@ -14,6 +14,7 @@ from typing import Protocol, TextIO
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.directory_files import sync_directory
 from serving.base.errors import DataLoss
 from serving.base.periodic_thread import PeriodicThread
 from serving.core.blocked_versions import BlockedVersions, as_rows, from_rows
@@ -72,16 +73,7 @@ def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVer
     except OSError:
         beside.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Writes a directory to disk: a rename is durable only after that."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 class BlockedVersionKeeper(Protocol):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from serving.base.directory_files import opened_directory, replace_file, sync_directory
 from serving.base.errors import DataLoss, FailedPrecondition
 from serving.storage.stored_objects import (
     JOURNAL_NAME,
@@ -29,6 +30,9 @@ CHUNK_BYTES_MIN = 64 * 2**10
 """The fewest. A link that breaks often still makes progress, because each chunk is kept."""
 
 _HASH_BYTES = 2**20
+
+# As every file that a process writes; the umask applies.
+_JOURNAL_MODE = 0o666
 
 # Fewer would make every second read fail on a link that breaks after so many bytes.
 _SUCCESS_COUNT = 4
@@ -140,7 +144,7 @@ class VersionCopy:
             # The former content, of a version that does not serve.
             place.rename(self._base / removed_name(self._version))
         self._partial.rename(place)
-        _sync(self._base)
+        sync_directory(self._base)
         remove_tree(self._base / removed_name(self._version))
         return missing_assets
 
@@ -261,13 +265,9 @@ def read_journal(directory: Path) -> Objects:
 
 
 def _write_journal(directory: Path, objects: Objects) -> None:
-    beside = directory / f"{JOURNAL_NAME}.new"
-    with beside.open("wb") as file:
-        file.write(json.dumps([item.content for item in objects]).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(directory / JOURNAL_NAME)
-    _sync(directory)
+    rows = json.dumps([item.content for item in objects]).encode()
+    with opened_directory(directory) as descriptor:
+        replace_file(descriptor, JOURNAL_NAME, [rows], _JOURNAL_MODE)
 
 
 def remove_version(base: Path, version: int) -> None:
@@ -321,12 +321,4 @@ def _digest_of(path: Path, algorithm: str) -> str:
 
 def _sync_tree(directory: Path) -> None:
     for folder, _, _ in os.walk(directory):
-        _sync(Path(folder))
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(Path(folder))

@@ -8,6 +8,7 @@ import pytest
 from serving.commands import serve, status
 from serving.commands.argument_types import target
 from serving.commands.cli import COMMANDS, main
+from tests.unit.fresh_python import run_python
 
 
 def test_cli_help_lists_every_command(capsys: pytest.CaptureFixture[str]):
@@ -156,14 +157,10 @@ def test_cli_serve_refuses_other_tensorflow(
 
 
 def test_cli_serve_help_imports_nothing_heavy():
-    code = (
+    run_python(
         "import sys\n"
         "from serving.commands.cli import main\n"
         "main(['serve', '--help'])\n"
         "heavy = {'tensorflow', 'numpy', 'grpc', 'google.protobuf', 'structlog', 'rich'}\n"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert result.returncode == 0, result.stderr

@@ -1,10 +1,10 @@
-import subprocess
 import sys
 
 import pytest
 
 from serving.base import deferred_module
 from serving.base.deferred_module import DeferredModule, load_deferred_modules
+from tests.unit.fresh_python import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +31,8 @@ def test_load_deferred_modules_imports_them(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_server_starts_without_numpy():
-    code = (
+    run_python(
         "import sys\n"
         "import serving.server.server\n"
         "sys.exit(str({'numpy', 'tensorflow'} & set(sys.modules)).replace('set()', '') or 0)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert result.returncode == 0, result.stderr

@@ -3,10 +3,10 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -39,15 +39,18 @@ def launch(
     allocator: str, environment: dict[str, str], *, is_loaded: bool = False
 ) -> Executed | None:
     """Runs the launcher in `environment`, which it may change; returns the exec, if any."""
+    return executed_by(
+        ensure_allocator,
+        allocator,
+        environment=environment,
+        command=["python", "-m", "serving", "serve"],
+        is_loaded=lambda: is_loaded,
+    )
+
+
+def executed_by(start: Callable[..., None], *arguments: Any, **options: Any) -> Executed | None:
     try:
-        ensure_allocator(
-            allocator,
-            environment=environment,
-            command=["python", "-m", "serving", "serve"],
-            is_loaded=lambda: is_loaded,
-            find=lambda: JEMALLOC,
-            execute=fake_execute,
-        )
+        start(*arguments, **options, find=lambda: JEMALLOC, execute=fake_execute)
     except Executed as executed:
         return executed
     return None
@@ -114,17 +117,12 @@ def launch_early(
     arguments: list[str], environment: dict[str, str] | None = None, *, is_loaded: bool = False
 ) -> Executed | None:
     """Runs the early preload; returns the exec, if any."""
-    try:
-        preload_early(
-            arguments,
-            environment=environment or {},
-            is_loaded=lambda: is_loaded,
-            find=lambda: JEMALLOC,
-            execute=fake_execute,
-        )
-    except Executed as executed:
-        return executed
-    return None
+    return executed_by(
+        preload_early,
+        arguments,
+        environment=environment or {},
+        is_loaded=lambda: is_loaded,
+    )
 
 
 @pytest.mark.parametrize("flag", ["--port=1", "--allocator=jemalloc", "--model_name=--help"])

@@ -1,15 +1,6 @@
 """Each test runs in a process of its own: the subject is the order of imports."""
 
-import subprocess
-import sys
-
-
-def run_python(code: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+from tests.unit.fresh_python import run_python
 
 
 def test_protos_import_leaves_no_tensorflow_behind():
