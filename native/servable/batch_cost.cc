@@ -8,7 +8,12 @@
 namespace millpond::servable {
 namespace {
 
-constexpr double kForget = 1.0 / 16;
+// A mean is about that of so many last runs, or of all if there are fewer.
+constexpr int64_t kRemembered = 16;
+// On a busy machine a run may lose its core for much longer than it takes. So a run counts as at
+// most this many times the mean; and while runs are few, the mean is at most this many times the
+// last one.
+constexpr double kOutlier = 2;
 
 // Returns the class of a run: the last i with 2^i <= `rows`, and at most the last class.
 size_t ClassFrom(int64_t rows, size_t class_count) {
@@ -34,9 +39,16 @@ void BatchCost::Record(int64_t rows, int64_t run_ns) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock || rows < 1) return;
   Class& of_rows = classes_[ClassFrom(rows, classes_.size())];
-  const double weight = of_rows.run_ns == 0 ? 1 : kForget;
+  of_rows.run_count += 1;
+  const bool is_new = of_rows.run_count <= kRemembered;
+  const double weight = 1 / static_cast<double>(is_new ? of_rows.run_count : kRemembered);
+  auto counted_ns = static_cast<double>(std::max<int64_t>(run_ns, 1));
+  if (of_rows.run_count > 1) {
+    if (is_new) of_rows.run_ns = std::min(of_rows.run_ns, kOutlier * counted_ns);
+    counted_ns = std::min(counted_ns, kOutlier * of_rows.run_ns);
+  }
   of_rows.rows += (static_cast<double>(rows) - of_rows.rows) * weight;
-  of_rows.run_ns += (static_cast<double>(std::max<int64_t>(run_ns, 1)) - of_rows.run_ns) * weight;
+  of_rows.run_ns += (counted_ns - of_rows.run_ns) * weight;
   largest_rows_ = std::max(largest_rows_, rows);
   Fit();
 }

@@ -12,7 +12,8 @@ namespace millpond::servable {
 // bounds how many rows a batch should have.
 //
 // Runs are collected by their number of rows, in powers of two, with a mean of each class that
-// forgets (1/16 for each run). The line is fitted to the means by least squares, weighted by their
+// forgets (1/16 for each run after the first 16) and that a single interrupted run does not move
+// far. The line is fitted to the means by least squares, weighted by their
 // relative error. So a class that is rare now keeps its say, and the fit stays well-conditioned if
 // all batches are alike.
 //
@@ -60,6 +61,7 @@ class BatchCost {
 
  private:
   struct Class {
+    int64_t run_count = 0;
     double rows = 0;  // means; 0: no run yet
     double run_ns = 0;
   };

@@ -30,7 +30,7 @@ constexpr size_t kEnvelopeBytes = 1024;
 // decoding and its run should take a moment.
 constexpr size_t kSmallBytes = 64 * 1024;
 
-// The requests of a batch that are compared with single runs, if it is checked.
+// The most requests of a batch that are compared with single runs, if it is checked.
 constexpr size_t kComparedMax = 4;
 // Every 32nd batch may have two requests whatever the costs seem to be, so that a wrong measurement
 // of a larger run is corrected.
@@ -351,12 +351,17 @@ void OpenBatch::Divide(const std::vector<TensorList>& results) {
   }
 }
 
-// Compares a few requests, because all of the batch wait meanwhile.
+// Compares a few requests, because all of the batch wait meanwhile, and more requests behind them:
+// single runs of up to half the batch's rows, and at least one. The last request first, because its
+// rows are farthest from where they are if it runs alone.
 bool OpenBatch::AgreesWithSingleRuns() {
   state_.unchecked_count.fetch_sub(1);
   const size_t step = (members_.size() + kComparedMax - 1) / kComparedMax;
-  for (size_t at = 0; at < members_.size(); at += step) {
-    Member* const member = members_[at];
+  int64_t rows_left = rows_ / 2;
+  for (size_t from_end = 0; from_end < members_.size(); from_end += step) {
+    Member* const member = members_[members_.size() - 1 - from_end];
+    if (from_end > 0 && member->rows > rows_left) continue;
+    rows_left -= member->rows;
     std::vector<TensorList> alone;
     const Status ran = RunOn(member->run, member->inputs, member->rows, &alone);
     // A request that ended meanwhile shows nothing about the model.

@@ -102,7 +102,8 @@ class BatchingServable final : public Servable {
   // right size.
   void LearnCost(const tensor::Signature& signature, int64_t rows, int64_t run_ns) const;
   // Batches the requests of a signature from now on. The first `checked_count` batches are checked:
-  // each of their requests is also run alone, and if a result differs, the signature is refused.
+  // some of their requests, with up to half of the rows, are also run alone, and if a result
+  // differs, the signature is refused.
   void TurnOn(const tensor::Signature& signature, int64_t checked_count) const;
   // Does not batch the requests of a signature, because of `reason`.
   void Refuse(const tensor::Signature& signature, std::string reason) const;

@@ -188,6 +188,25 @@ TEST(BatchCost, ForgetsTheCostOfAnEarlierTime) {
   EXPECT_NEAR(static_cast<double>(cost.run_rows_max()), 990, 10);
 }
 
+// A run that loses its core for 50 ms says nothing about its cost.
+TEST(BatchCost, ARunThatWasInterruptedChangesLittle) {
+  BatchCost cost(100'000, 10 * kMs);
+  const Line line{100 * kUs, 5'000};
+  for (int i = 0; i < 16; ++i) RecordRuns(line, 1'024, &cost);
+  const auto before = static_cast<double>(cost.run_rows_max());
+  cost.Record(128, 50 * kMs);
+  EXPECT_NEAR(static_cast<double>(cost.run_rows_max()), before, 0.05 * before);
+}
+
+// A version's first runs are beside its load.
+TEST(BatchCost, TheFirstRunOfASizeDoesNotCountForMore) {
+  BatchCost cost(100'000, 10 * kMs);
+  const Line line{100 * kUs, 5'000};
+  cost.Record(1, 10 * line.At(1));
+  for (int i = 0; i < 16; ++i) RecordRuns(line, 1'024, &cost);
+  EXPECT_NEAR(static_cast<double>(cost.run_rows_max()), 1'980, 0.05 * 1'980);
+}
+
 TEST(BatchCost, LimitsStayWithinBoundsWhileThreadsRecord) {
   BatchCost cost(64, 1 * kMs);
   testing::RunTogether(4, [&](int thread) {
