@@ -15,7 +15,8 @@ from urllib.error import URLError
 from tests.integration.clients import wait_until
 from tests.unit.promtool import tool
 
-SCRAPE_SECONDS = 0.5
+# A scrape may take as long, also on a busy machine.
+SCRAPE_SECONDS = 1.0
 _START_SECONDS = 30
 _STOP_SECONDS = 20
 # The server is on this machine, so requests bypass any proxy.
@@ -68,7 +69,7 @@ class Prometheus:
         return samples[0].value
 
     def wait_for(
-        self, expression: str, is_reached: Callable[[list[Sample]], object], seconds: float = 20
+        self, expression: str, is_reached: Callable[[list[Sample]], object], seconds: float = 60
     ) -> list[Sample]:
         """Polls until the expression has that value."""
         samples: list[Sample] = []

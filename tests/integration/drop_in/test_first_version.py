@@ -175,7 +175,10 @@ def test_questions_about_a_loading_model_do_not_wait(
         assert "version 1 is loading" in metadata.json()["error"]
         assert http_answer(http.get("/v2/models/scale"))[0] == "UNAVAILABLE"
         assert http.get("/v2/models/scale/ready").json()["ready"] is False
-        (version,) = http.get("/v1/models/scale").json()["model_version_status"]
+        # NOT_FOUND until the manager has the version, which is a moment after the source has it.
+        status_of = "/v1/models/scale"
+        wait_until(lambda: http.get(status_of).status_code == 200, "a status", WAIT_SECONDS)
+        (version,) = http.get(status_of).json()["model_version_status"]
         assert version["state"] in ("START", "LOADING")
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = "scale"
