@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "native/base/crash_page.h"
 #include "native/memory/jemalloc_api.h"
 #include "native/memory/request_memory.h"
 #include "native/python/binding.h"
@@ -52,6 +53,9 @@ void RegisterRuntime(nb::module_& module) {
              nb::arg("inter_op_thread_count"), nb::arg("is_stock") = false,
              nb::arg("has_load_pool") = false, nb::arg("checks_method_names") = false,
              nb::arg("serves_session_run") = false);
+  module.def(
+      "open_crash_page",
+      [](int descriptor) { ThrowIfError(base::OpenCrashPage(descriptor)); }, nb::arg("descriptor"));
   module.def("set_run_memory_bytes", &tf::SetRunMemoryBytesMax, nb::arg("bytes"));
   module.def("runs_ended_by_memory", &tf::RunsEndedByMemory);
   module.def("load_op_library", &LoadOpLibrary, nb::arg("path"));

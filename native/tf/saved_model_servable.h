@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/crash_page.h"
 #include "native/servable/servable.h"
 #include "native/servable/session.h"
 #include "native/tf/loaded_version.h"
@@ -16,7 +17,10 @@ namespace millpond::tf {
 class SavedModelServable final : public servable::Servable, private servable::Session {
  public:
   SavedModelServable(servable::ServableId id, std::shared_ptr<LoadedVersion> loaded)
-      : id_(std::move(id)), loaded_(std::move(loaded)), model_(loaded_->model()) {}
+      : id_(std::move(id)),
+        loaded_(std::move(loaded)),
+        model_(loaded_->model()),
+        crash_row_(id_.name, id_.version) {}
 
   const servable::ServableId& id() const override { return id_; }
   const tensor::SignatureMap& signatures() const override { return model_.signatures(); }
@@ -28,12 +32,14 @@ class SavedModelServable final : public servable::Servable, private servable::Se
   base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
                    const tensor::RunContext& run, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override {
+    const auto running = base::CrashScope::Running(crash_row_);
     return model_.Run(signature, outputs, run, inputs, result);
   }
   std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
                                           const tensor::RunContext& run,
                                           const tensor::TensorList& inputs,
                                           std::vector<tensor::TensorList>* results) const override {
+    const auto running = base::CrashScope::Running(crash_row_);
     const JointRunner* const joint = model_.FindOrMakeJoint(signatures);
     if (joint == nullptr) return std::nullopt;
     return model_.RunJoint(*joint, signatures, run, inputs, results);
@@ -44,12 +50,14 @@ class SavedModelServable final : public servable::Servable, private servable::Se
   base::Status RunSession(const servable::SessionRunNames& names, const tensor::RunContext& run,
                           const tensor::TensorList& fed,
                           tensor::TensorList* fetched) const override {
+    const auto running = base::CrashScope::Running(crash_row_);
     return model_.RunSession(names, run, fed, fetched);
   }
 
   const servable::ServableId id_;
   const std::shared_ptr<LoadedVersion> loaded_;
   const SavedModel& model_;
+  const base::CrashRow crash_row_;
 };
 
 }  // namespace millpond::tf

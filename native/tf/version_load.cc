@@ -32,10 +32,12 @@ void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
 VersionLoad::VersionLoad(servable::ServableId id, std::string directory,
                          std::vector<std::string> tags)
     : id_(std::move(id)),
+      crash_row_(id_.name, id_.version),
       loaded_(std::make_shared<LoadedVersion>(std::move(directory), std::move(tags))) {}
 
 Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  const auto loading = base::CrashScope::Loading(crash_row_);
   return (model().*step)();
 }
 
@@ -72,6 +74,7 @@ StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>&
 
 Status VersionLoad::Prepare(const std::function<Status(const servable::Servable&)>& prepare) const {
   MILLPOND_RETURN_IF_ERROR(CheckIsReady("prepare"));
+  const auto loading = base::CrashScope::Loading(crash_row_);
   return prepare(SavedModelServable(id_, loaded_));
 }
 

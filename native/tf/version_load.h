@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/crash_page.h"
 #include "native/base/status.h"
 #include "native/memory/memory_resource.h"
 #include "native/memory/slab_pool.h"
@@ -103,6 +104,7 @@ class VersionLoad {
   SavedModel& model() const { return loaded_->model(); }
 
   const servable::ServableId id_;
+  const base::CrashRow crash_row_;
   std::shared_ptr<LoadedVersion> loaded_;  // null after the end
   size_t planned_bytes_ = 0;               // of the slab, without headroom
   // Outlives `loaded_`, because any thread may use it at any time.

@@ -50,6 +50,13 @@ def start_trace(*, host_level: int, includes_dataset_ops: bool) -> TraceSession:
     process.
     """
 
+def open_crash_page(descriptor: int) -> None:
+    """Marks from now on, in the page of a supervisor, which versions the threads run or load.
+
+    Also handles the signals of a crash, which it raises again. Call it before the first load. Raises
+    FAILED_PRECONDITION if the file is not a crash page of this release.
+    """
+
 def load_op_library(path: str) -> list[str]:
     """Loads a shared library of ops and kernels for the life of the process; returns its ops.
 
