@@ -13,6 +13,7 @@
     monitoring the effect of scrapes of /metrics and an open page on the tail of gRPC
     hostile    the effect of slow, half-sent, idle and never-reading connections on other clients
     stops      servers that are stopped under load: no request is lost
+    crashes    a supervised server that a model crashes: what the clients of another model get
     overload   the answers of a server that gets more than it can do
     turns      servers of any command, compared in short turns
     saturation highest rates of servers of any command, and their latencies at shares of that
@@ -37,6 +38,7 @@ from types import FrameType
 from loadtest.commands.ablation import ABLATION
 from loadtest.commands.bench import BENCH
 from loadtest.commands.budget import BUDGET
+from loadtest.commands.crashes import CRASHES
 from loadtest.commands.demo import DEMO
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
@@ -75,6 +77,7 @@ COMMANDS: Mapping[str, Command] = {
     "monitoring": MONITORING,
     "hostile": HOSTILE,
     "stops": STOPS,
+    "crashes": CRASHES,
     "overload": OVERLOAD,
     "turns": TURNS,
     "saturation": SATURATION,

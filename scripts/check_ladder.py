@@ -55,6 +55,7 @@ SERVING_ROOMS = (
     "kserve",
     "monitoring",
     "client",
+    "supervisor",
     "server",
     "commands",
 )

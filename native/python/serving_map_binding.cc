@@ -47,9 +47,9 @@ std::optional<int64_t> Answering(ServingMap& self, const std::string& name,
 }
 
 void SetNotes(ServingMap& self, const std::string& name, std::string reason, bool is_awaited,
-              const std::map<int64_t, std::string>& version_reasons,
+              bool is_refused, const std::map<int64_t, std::string>& version_reasons,
               const std::vector<int64_t>& awaited_versions) {
-  servable::ModelNotes notes{std::move(reason), is_awaited, {}};
+  servable::ModelNotes notes{std::move(reason), is_awaited, {}, is_refused};
   for (const auto& [version, why] : version_reasons) notes.versions[version].reason = why;
   for (const int64_t version : awaited_versions) notes.versions[version].is_awaited = true;
   WithoutGil([&] { self.SetNotes(name, std::move(notes)); });
@@ -68,7 +68,7 @@ void RegisterServingMap(nb::module_& module) {
            nb::sig("def set_routing(self, name: str, routing: Routing) -> None"))
       .def("answering", &Answering, nb::arg("name"), nb::arg("label").none() = nb::none())
       .def("set_notes", &SetNotes, nb::arg("name"), nb::kw_only(), nb::arg("reason"),
-           nb::arg("is_awaited"), nb::arg("version_reasons"), nb::arg("awaited_versions"))
+           nb::arg("is_awaited"), nb::arg("is_refused"), nb::arg("version_reasons"), nb::arg("awaited_versions"))
       .def(
           "versions", [](ServingMap& self, const std::string& name) { return self.Versions(name); },
           nb::arg("name"));

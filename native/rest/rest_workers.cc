@@ -355,6 +355,7 @@ void RestWorkers::State::TakeDueAwaiting() {
 
 bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
                                   Status* found) {
+  if (map->Refuses(job->request.model.name)) return false;
   // Looks up again, because a version may have come between the first look-up and the mark. One
   // that comes after the mark makes the job due as soon as it is set aside.
   job->awaited = map->MarkChange(job->request.model.name);

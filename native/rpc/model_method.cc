@@ -47,7 +47,7 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
   const auto choice =
       inference::ToVersionChoice(*spec, share == CanaryShare::kMayAnswer ? &metadata : nullptr);
   auto found = map_->LookUp(spec->name, choice);
-  if (found.status().code() == base::Code::kUnavailable) {
+  if (found.status().code() == base::Code::kUnavailable && !map_->Refuses(spec->name)) {
     // A second look-up finds a version that came between the first look-up and the mark.
     awaited_change_ = map_->MarkChange(spec->name);
     found = map_->LookUp(spec->name, choice);

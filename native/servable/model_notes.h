@@ -18,11 +18,14 @@ struct ModelNotes {
   std::string reason;       // why no version is published; "" if not known
   bool is_awaited = false;  // requests without a version number may wait for the first version
   std::map<int64_t, VersionNote> versions;
+  // Requests get UNAVAILABLE at once: the model's version crashed the server, and waits for its next
+  // try.
+  bool is_refused = false;
 
   // True if any version may come, because the base path has not been read yet.
   bool AwaitsAny() const { return is_awaited && versions.empty(); }
 
-  bool IsEmpty() const { return reason.empty() && !is_awaited && versions.empty(); }
+  bool IsEmpty() const { return reason.empty() && !is_awaited && !is_refused && versions.empty(); }
 
   // True if these notes await a version that `later` does not await.
   bool AwaitMoreThan(const ModelNotes& later) const {

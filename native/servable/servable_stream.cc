@@ -51,7 +51,7 @@ base::Status VersionNotFound(std::string_view name, int64_t version, const std::
                              const ServableStream& stream, const ModelNotes& notes) {
   const VersionNote* const note = notes.Find(version);
   if (note != nullptr && note->is_awaited) return Awaited(name, note->reason);
-  if (notes.AwaitsAny()) return Awaited(name, notes.reason);
+  if (notes.AwaitsAny() || notes.is_refused) return Awaited(name, notes.reason);
   return base::NotFound("Servable not found for request: Specific(" + std::string(name) + ", " +
                         std::to_string(version) + ")" + points +
                         "; available versions:" + ListVersions(stream) +
@@ -81,7 +81,7 @@ ServableEntry* ServableStream::Find(const VersionChoice& choice) const {
 base::Status ServableStream::WhyNotFound(std::string_view name, const VersionChoice& choice,
                                          const ModelNotes& notes) const {
   if (choice.version) return VersionNotFound(name, *choice.version, "", *this, notes);
-  if (notes.is_awaited) return Awaited(name, notes.reason);
+  if (notes.is_awaited || notes.is_refused) return Awaited(name, notes.reason);
   if (!choice.label) {
     const char* const reason =
         versions.empty() ? "" : "; no version answers requests that name neither version nor label";

@@ -98,6 +98,11 @@ void ServingMap::SetNotes(const std::string& name, ModelNotes notes) {
   if (notes_.Set(name, std::move(notes))) changes_.Count(name);
 }
 
+bool ServingMap::Refuses(std::string_view name) const {
+  const std::shared_ptr<const ModelNotes> found = notes_.Find(name);
+  return found != nullptr && found->is_refused;
+}
+
 std::vector<std::shared_ptr<ServableEntry>> ServingMap::Entries() {
   const std::lock_guard<std::mutex> lock(write_mutex_);
   std::vector<std::shared_ptr<ServableEntry>> entries;

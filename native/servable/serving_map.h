@@ -58,6 +58,9 @@ class ServingMap {
   // entry.
   void SetNotes(const std::string& name, ModelNotes notes);
 
+  // Returns true if a look-up of `name` that returns UNAVAILABLE should not be waited for.
+  bool Refuses(std::string_view name) const;
+
   // Returns a mark of this instant, for a look-up of `name` that follows.
   AwaitedChange MarkChange(std::string_view name) const { return changes_.Mark(name); }
 

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -41,14 +42,21 @@ def run(arguments: Sequence[str]) -> int:
     # Before the exec, so that a bad command line is reported once and at once.
     config = server_config(flags)
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
+    if flags["supervise"]:
+        return _reporting(partial(_supervise, flags, config), is_human=is_human)
     line = starting_line(
         _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
     )
     write_starting_line(_STDERR, line, os.environ)
+    return _reporting(partial(_serve, flags, config), is_human=is_human)
+
+
+def _reporting(serve: Callable[..., int], *, is_human: bool) -> int:
+    """Calls `serve`. Logs an error as a line of a log in JSON, and raises SystemExit then."""
     if is_human:
-        return _serve(flags, config, is_human=True)
+        return serve(is_human=True)
     try:
-        return _serve(flags, config, is_human=False)
+        return serve(is_human=False)
     except BrokenPipeError:
         raise
     except (MillpondError, OSError) as error:
@@ -62,6 +70,13 @@ def run(arguments: Sequence[str]) -> int:
         write_at_once(_STDERR, line.encode())
         status = EXIT_USAGE if isinstance(error, InvalidConfig) else EXIT_FAILURE
         raise SystemExit(status) from None
+
+
+def _supervise(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
+    # Imported here, so that a server without a supervisor does not pay for it.
+    from serving.supervisor.supervise import supervise
+
+    return supervise(flags, config, is_human=is_human)
 
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
@@ -79,13 +94,16 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
+    from serving.data_plane.plane import native_module
     from serving.server.logs import flush_logs, start_logs, write_lines
     from serving.server.native_log_lines import native_lines_as_events
     from serving.server.server import Server
+    from serving.server.supervised import open_crash_page
 
     start_logs(flags["log_format"], take_unwritten_line(os.environ))
     try:
         with native_lines_as_events(is_human=is_human, write=write_lines):
+            open_crash_page(native_module(), os.environ)
             server = Server(config, reserved_port=reserved_port)
         return server.run()
     finally:

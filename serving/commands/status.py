@@ -104,6 +104,7 @@ def _rows(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[tuple[s
 _BLOCK_TEXTS = {
     "operator": "blocked: rolled back",
     "canary": "blocked: rolled back by its canary figures",
+    "crash": "blocked: it crashed the server",
     "failure": "blocked: its load failed",
 }
 

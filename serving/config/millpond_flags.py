@@ -472,6 +472,15 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "--model_settings_file overrides it; 0: no limit per model",
     ),
     Flag(
+        "supervise",
+        boolean,
+        False,
+        "run the server in a child process that is started again when a signal ends it; the parent "
+        "holds the ports, so that connections wait meanwhile, and a version that crashed the server "
+        "is blocked",
+        "",
+    ),
+    Flag(
         "stop_at_stdin_eof",
         boolean,
         False,

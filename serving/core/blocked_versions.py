@@ -13,16 +13,22 @@ class BlockedBy(Enum):
 
     OPERATOR = "operator"  # a person's rollback: until a person allows it
     CANARY = "canary"  # a canary's figures: until a person allows it
+    CRASH = "crash"  # the server died while it ran or loaded it: until a person allows it
     FAILURE = "failure"  # its load failed after its predecessor was gone: until its files or settings change
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockedVersion:
-    """The block of one version. `since_wall_ns` is a Unix time."""
+    """The block of one version. `since_wall_ns` is a Unix time.
+
+    Until `not_before_wall_ns` the version does not even serve as the last resort: a crash sets this
+    time. 0 for every other block.
+    """
 
     by: BlockedBy
     reason: str = ""
     since_wall_ns: int = 0
+    not_before_wall_ns: int = 0
 
     @property
     def needs_operator(self) -> bool:
@@ -37,6 +43,11 @@ BlockedVersions: TypeAlias = Mapping[int, BlockedVersion]
 """The blocks of one model, by version."""
 
 
+def crashed_of(blocked_versions: BlockedVersions) -> BlockedVersions:
+    """Returns the versions that the server has crashed with."""
+    return {key: block for key, block in blocked_versions.items() if block.not_before_wall_ns}
+
+
 def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
     """Returns the blocks in the types of JSON, by version, for the status and for a file."""
     return [
@@ -45,6 +56,7 @@ def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
             "by": blocked_versions[version].by.value,
             "reason": blocked_versions[version].reason,
             "since_wall_ns": blocked_versions[version].since_wall_ns,
+            "not_before_wall_ns": blocked_versions[version].not_before_wall_ns,
         }
         for version in sorted(blocked_versions)
     ]
@@ -61,9 +73,14 @@ def _from_row(row: object) -> tuple[int, BlockedVersion]:
     try:
         version, by = row["version"], BlockedBy(row["by"])  # type: ignore[index]
         reason, since_wall_ns = row["reason"], row["since_wall_ns"]  # type: ignore[index]
-    except (KeyError, TypeError, ValueError) as error:
+        not_before_wall_ns = row.get("not_before_wall_ns", 0)  # type: ignore[attr-defined]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataLoss(f"not a blocked version: {row!r}") from error
-    is_typed = type(version) is int and type(since_wall_ns) is int and isinstance(reason, str)
+    are_numbers = all(type(item) is int for item in (version, since_wall_ns, not_before_wall_ns))
+    is_typed = are_numbers and isinstance(reason, str)
     if not is_typed or version < 0:
         raise DataLoss(f"not a blocked version: {row!r}")
-    return version, BlockedVersion(by=by, reason=reason, since_wall_ns=since_wall_ns)
+    block = BlockedVersion(
+        by=by, reason=reason, since_wall_ns=since_wall_ns, not_before_wall_ns=not_before_wall_ns
+    )
+    return version, block

@@ -766,13 +766,14 @@ class ServingMap:
         *,
         reason: str,
         is_awaited: bool,
+        is_refused: bool,
         version_reasons: Mapping[int, str],
         awaited_versions: Sequence[int],
     ) -> None:
         """Replaces the reasons that requests get if they find no version of a model
         (`serving.manager.model_notes.ModelNotes`).
 
-        Requests may wait for awaited versions. Empty notes remove the model's notes.
+        Requests may wait for awaited versions. Those to a refused model get UNAVAILABLE at once. Empty notes remove the model's notes.
         """
 
     def versions(self, name: str) -> list[int]:

@@ -258,6 +258,7 @@ class NotedMap(Protocol):
         *,
         reason: str,
         is_awaited: bool,
+        is_refused: bool,
         version_reasons: Mapping[int, str],
         awaited_versions: Sequence[int],
     ) -> None:

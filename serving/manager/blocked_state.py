@@ -33,6 +33,11 @@ class BlockedState:
         return {key: block for key, block in self._by_version.items() if block.needs_operator}
 
     @property
+    def has_crashed(self) -> bool:
+        """True if a version has crashed an earlier process."""
+        return any(block.not_before_wall_ns for block in self._by_version.values())
+
+    @property
     def last_resort(self) -> int | None:
         """A rolled back version that serves because no other version loads."""
         return self._last_resort
@@ -60,22 +65,41 @@ class BlockedState:
         return {key: block for key, block in self._by_version.items() if key != version}
 
     def find_last_resort(
-        self, found: Collection[int], ready: Collection[int], failed: Collection[int]
+        self,
+        found: Collection[int],
+        ready: Collection[int],
+        failed: Collection[int],
+        now_wall_ns: int = 0,
     ) -> int | None:
         """Returns the rolled back version among `found` that must still serve; None if none must.
 
         A rolled back version serves only if every version on disk (`found`) and in memory (`ready`)
         is blocked, and its own load has not failed. Among several, returns the one that answered
-        last: the lowest of the versions that were blocked last.
+        last: the lowest of the versions that were blocked last. A version that crashed the server
+        waits until its `not_before_wall_ns`, unless it is ready.
         """
         if {*found, *ready} - self.versions:
             return None
         candidates = [
             (block.since_wall_ns, -version)
             for version, block in self.rolled_back.items()
-            if version in found and version not in failed
+            if version in found
+            and version not in failed
+            and (version in ready or block.not_before_wall_ns <= now_wall_ns)
         ]
         return -max(candidates)[1] if candidates else None
+
+    def wait_ns(self, now_wall_ns: int) -> int | None:
+        """Returns the time until the next version that crashed may serve as the last resort.
+
+        Returns None if no version waits for that, or if a last resort serves.
+        """
+        waits = [
+            block.not_before_wall_ns - now_wall_ns
+            for block in self._by_version.values()
+            if block.not_before_wall_ns > now_wall_ns
+        ]
+        return min(waits) if waits and self._last_resort is None else None
 
     def unblocked_of(self, versions: Iterable[int]) -> list[int]:
         """Returns the versions of `versions` that are not blocked, in the same order."""

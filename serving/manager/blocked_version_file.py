@@ -1,11 +1,9 @@
 """Blocked versions on disk (--state_directory): rolled back versions stay blocked after a restart.
 
-{"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
+`blocked_version_rows` reads and writes the file.
 """
 
 import fcntl
-import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,12 +12,14 @@ from typing import Protocol, TextIO
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.directory_files import sync_directory
 from serving.base.errors import DataLoss
 from serving.base.periodic_thread import PeriodicThread
-from serving.core.blocked_versions import BlockedVersions, as_rows, from_rows
-
-FILE_NAME = "blocked_versions.json"
+from serving.core.blocked_versions import BlockedVersions
+from serving.manager.blocked_version_rows import (
+    FILE_NAME,
+    read_blocked_versions,
+    write_blocked_versions,
+)
 
 LOCK_NAME = "lock"
 
@@ -27,53 +27,6 @@ RETRY_SECONDS = 10.0
 """The wait before a failed write is repeated: a full or unreachable disk may have recovered."""
 
 _log = structlog.get_logger(__name__)
-
-
-def read_blocked_versions(path: Path) -> dict[str, BlockedVersions]:
-    """Reads the blocked versions by model; an empty dict without a file.
-
-    Raises OSError, and DataLoss if the content is not of this format.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    except UnicodeDecodeError as error:
-        raise DataLoss(f"{path}: not a text file: {error}") from error
-    try:
-        models = json.loads(text)["blocked_versions"]
-        return {name: from_rows(rows) for name, rows in models.items()}
-    except DataLoss as error:
-        raise DataLoss(f"{path}: {error.message}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLoss(f"{path}: not what Millpond wrote: {error!r}") from error
-
-
-def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVersions]) -> None:
-    """Replaces the file as a whole. It is on disk when this returns. Raises OSError.
-
-    If the process or the machine ends meanwhile, either the old or the new file exists.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = {
-        "blocked_versions": {
-            name: as_rows(blocked_versions[name])
-            for name in sorted(blocked_versions)
-            if blocked_versions[name]
-        }
-    }
-    # All writes use the same name, so a server that was killed leaves at most one such file behind.
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(table, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
 
 
 class BlockedVersionKeeper(Protocol):

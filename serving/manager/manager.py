@@ -170,6 +170,10 @@ class AspiredVersionsManager:
         """See `ManagerView.blocked`."""
         return self._view.blocked(name)
 
+    def blocks(self, name: str) -> BlockedVersions:
+        """See `ManagerView.blocks`."""
+        return self._view.blocks(name)
+
     def stream_status(self, name: str) -> StreamStatus | None:
         """See `ManagerView.status`."""
         return self._view.status(name)
@@ -316,13 +320,16 @@ class AspiredVersionsManager:
         """Returns the seconds until an action is due even if no message arrives.
 
         Returns None if no action is due. Such actions are a retry, a delayed swap, the unload of a
-        previous version, and the judgement of a canary.
+        previous version, the judgement of a canary, and the return of a version that crashed.
         """
         due_ns = min(self._due_ns.values(), default=None)
         return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / NS_PER_SECOND
 
     def _due_instants_ns(self, name: str) -> Iterator[int]:
         stream = self._streams[name]
+        crash_wait_ns = stream.blocks.wait_ns(self._clock.wall_ns())
+        if crash_wait_ns is not None:
+            yield self._clock.now_ns() + crash_wait_ns
         for harness in stream.harnesses.values() if self._may_retry(name, stream) else ():
             if harness.retry_at_ns is not None:
                 yield harness.retry_at_ns
@@ -361,7 +368,7 @@ class AspiredVersionsManager:
             if blocked:
                 self._streams[name] = Stream(is_idle=True)
                 self._rollout.restore(name, self._streams[name], blocked)
-                self._view.set_blocked(name, frozenset(blocked))
+                self._view.set_blocked(name, frozenset(blocked), blocked)
 
     def _found_anew(self, name: str, version: int) -> None:
         if name in self._streams:
@@ -456,6 +463,9 @@ class AspiredVersionsManager:
     def _advance(self, name: str, stream: Stream) -> None:
         # Clears failures worth a retry first, so that the policy sees these versions in START. Settles
         # the canary before the policy runs, because the canary changes the routing.
+        if stream.blocks.has_crashed:
+            # A version that crashed the server may have waited long enough to serve again.
+            self._rollout.note_last_resort(name, stream)
         self._try_again(name, stream)
         self._reconcile(name, stream)
         self._rollout.end_canary_unless_aspired(name, stream)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from serving.base.clock import Clock
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import ServableId
 from serving.data_plane.servables import Servable
@@ -26,6 +27,7 @@ class ManagerView:
         self._statuses: dict[str, StreamStatus] = {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
         self._blocked: dict[str, frozenset[int]] = {}
+        self._blocks: dict[str, BlockedVersions] = {}
         # The versions that were first aspired together with each version of a name.
         self._companions: dict[str, Mapping[int, frozenset[int]]] = {}
         # Since when a name has had a version AVAILABLE without a break (monotonic).
@@ -48,6 +50,10 @@ class ManagerView:
     def blocked(self, name: str) -> frozenset[int]:
         """Returns the versions that the source of a model leaves out."""
         return self._blocked.get(name, frozenset())
+
+    def blocks(self, name: str) -> BlockedVersions:
+        """Returns the blocked versions of a model with their blocks, the last resort included."""
+        return self._blocks.get(name, {})
 
     def incumbent(self, servable_id: ServableId) -> Servable | None:
         """Returns the version whose clients `servable_id` will get: the one that answers now.
@@ -86,8 +92,10 @@ class ManagerView:
     def set_status(self, name: str, status: StreamStatus) -> None:
         self._statuses[name] = status
 
-    def set_blocked(self, name: str, versions: frozenset[int]) -> None:
+    def set_blocked(self, name: str, versions: frozenset[int], blocks: BlockedVersions) -> None:
+        """`versions` are those of `blocks` that the source leaves out."""
         self._blocked[name] = versions
+        self._blocks[name] = blocks
 
     def add_companions(self, name: str, begun: Collection[int], known: Collection[int]) -> None:
         """Records that the versions `begun` were first aspired together. Keeps the records of `known`."""
@@ -118,3 +126,4 @@ class ManagerView:
 
     def forget_blocked(self, name: str) -> None:
         self._blocked.pop(name, None)
+        self._blocks.pop(name, None)

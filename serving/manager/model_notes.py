@@ -7,8 +7,12 @@ passes them to the serving map when they change. A request reads them only after
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from types import MappingProxyType
 
+from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
+from serving.core.blocked_versions import BlockedVersion, BlockedVersions
 from serving.core.servable import AVAILABLE, END, LOADING, START, ServableStatus
 from serving.data_plane.servables import NotedMap
 from serving.source.notes import Note
@@ -24,11 +28,12 @@ class ModelNotes:
     """The reasons why requests for one model find no version.
 
     Requests wait for `awaited_versions`, which are loading while the model has no version that
-    answers. If a version answers, `reason` is "".
+    answers. If a version answers, `reason` is "". Requests to a model that `is_refused` do not wait.
     """
 
     reason: str = ""
     is_awaited: bool = False
+    is_refused: bool = False
     version_reasons: Mapping[int, str] = field(default_factory=dict)
     awaited_versions: tuple[int, ...] = ()
 
@@ -37,8 +42,12 @@ def model_notes(
     statuses: Sequence[ServableStatus],
     notes: Collection[Note] | None,
     aspired: Collection[int] = (),
+    crashed: BlockedVersions = MappingProxyType({}),
 ) -> ModelNotes:
     """Derives the notes of a model from its versions, ascending, and the notes of its source. Pure.
+
+    `crashed` are the versions that have crashed an earlier process. If the source finds no others, the
+    model is refused until one of them is tried again.
 
     `notes` is None until the source has read the base path; requests wait for that. `aspired` are the
     versions that the source aspires. Without any status they are still on the way to the manager.
@@ -47,6 +56,7 @@ def model_notes(
         return ModelNotes(reason=_NOT_READ, is_awaited=True)
     coming = [] if statuses else sorted(aspired)
     by_version = {
+        **{version: _crash_reason(version, block) for version, block in crashed.items()},
         **_note_reasons(notes or ()),
         **{version: f"version {version} is loading, stage wait" for version in coming},
         **_status_reasons(statuses),
@@ -57,9 +67,11 @@ def model_notes(
     awaited = [status.id.version for status in statuses if _is_loading(status)]
     awaited += [_version_of(note) for note in notes or () if note.event == "version_settling"]
     awaited += coming
+    is_refused = not awaited and bool(crashed.keys() & _only_blocked(notes or ()))
     return ModelNotes(
         reason=_model_reason(by_version, awaited, notes or ()),
         is_awaited=bool(awaited),
+        is_refused=is_refused,
         version_reasons=kept,
         awaited_versions=tuple(sorted(set(awaited) & kept.keys())),
     )
@@ -84,6 +96,21 @@ _BASE_PATH_REASONS = {
     "no_version_in_store": "its base path in object storage holds no version directory",
     "model_cache_unwritable": "the cache of models cannot be written: {reason}",
 }
+
+
+def _crash_reason(version: int, block: BlockedVersion) -> str:
+    at = datetime.fromtimestamp(block.not_before_wall_ns // NS_PER_SECOND, timezone.utc)
+    return f"version {version} is blocked ({block.reason}), and is tried again from {at:%H:%M:%SZ} on"
+
+
+def _only_blocked(notes: Collection[Note]) -> set[int]:
+    """Returns the versions on disk if all of them are blocked."""
+    found: set[int] = set()
+    for note in notes:
+        if note.event == "only_blocked_versions_found":
+            versions = dict(note.values)["versions"]
+            found.update(versions if isinstance(versions, tuple) else ())
+    return found
 
 
 def _base_path_reason(note: Note) -> str:
@@ -145,15 +172,21 @@ class NotePublisher:
     """
 
     def __init__(
-        self, serving_map: NotedMap, versions: Callable[[str], Sequence[ServableStatus]]
+        self,
+        serving_map: NotedMap,
+        versions: Callable[[str], Sequence[ServableStatus]],
+        on_refused_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_refused_changed` must return at once. It is called with locks held."""
         self._map = serving_map
+        self._on_refused_changed = on_refused_changed
         self._versions = versions
         # Held while publishing, so that older notes never replace newer ones.
         self._lock = threading.Lock()
         self._names: frozenset[str] = frozenset()
         self._source_notes: dict[str, tuple[Collection[Note], Collection[int]]] = {}
         self._published: dict[str, ModelNotes] = {}
+        self._crashed: Mapping[str, BlockedVersions] = {}
 
     def set_models(self, names: Collection[str]) -> None:
         """Publishes notes of these models, and no others, from now on."""
@@ -163,6 +196,16 @@ class NotePublisher:
                 self._source_notes.pop(name, None)
             for name in gone | self._names:
                 self._publish(name)
+
+    def set_crashed(self, crashed: Mapping[str, BlockedVersions]) -> None:
+        """Sets the versions that have crashed an earlier process. Call it once, before `set_models`."""
+        self._crashed = crashed
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The models whose only versions have crashed the server, and wait for their next try."""
+        with self._lock:
+            return frozenset(name for name, notes in self._published.items() if notes.is_refused)
 
     def set_source_notes(
         self, name: str, notes: Collection[Note], aspired: Collection[int] = ()
@@ -181,16 +224,22 @@ class NotePublisher:
         notes = ModelNotes()
         if name in self._names:
             source_notes = self._source_notes.get(name, (None, ()))
-            notes = model_notes(self._versions(name), *source_notes)
-        if notes == self._published.get(name, ModelNotes()):
+            notes = model_notes(
+                self._versions(name), *source_notes, crashed=self._crashed.get(name, {})
+            )
+        before = self._published.get(name, ModelNotes())
+        if notes == before:
             return
         self._published[name] = notes
         self._map.set_notes(
             name,
             reason=notes.reason,
             is_awaited=notes.is_awaited,
+            is_refused=notes.is_refused,
             version_reasons=notes.version_reasons,
             awaited_versions=notes.awaited_versions,
         )
         if notes == ModelNotes():
             del self._published[name]
+        if notes.is_refused != before.is_refused:
+            self._on_refused_changed()

@@ -195,9 +195,10 @@ class Rollout:
 
     def _find_last_resort(self, name: str, stream: Stream) -> bool:
         """Returns True if the last resort is another version than before."""
-        version = (
-            stream.find_last_resort(self._listener.found_versions(name)) if stream.blocks else None
-        )
+        version = None
+        if stream.blocks:
+            found = self._listener.found_versions(name)
+            version = stream.find_last_resort(found, self._clock.wall_ns())
         if not stream.blocks.set_last_resort(version):
             return False
         if version is not None:
@@ -218,7 +219,7 @@ class Rollout:
 
     def notify_blocked(self, name: str, stream: Stream) -> None:
         """Publishes the versions that the source of the model should leave out."""
-        self._view.set_blocked(name, stream.blocks.left_out)
+        self._view.set_blocked(name, stream.blocks.left_out, stream.blocks.by_version)
         self._listener.blocked_versions_changed(name, stream.blocks.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:

@@ -102,9 +102,11 @@ class Stream:
         """The AVAILABLE versions, ascending."""
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
 
-    def find_last_resort(self, found: Collection[int]) -> int | None:
+    def find_last_resort(self, found: Collection[int], now_wall_ns: int = 0) -> int | None:
         """See `BlockedState.find_last_resort`."""
-        return self.blocks.find_last_resort(found, self.ready_versions, self.loads.failed)
+        return self.blocks.find_last_resort(
+            found, self.ready_versions, self.loads.failed, now_wall_ns
+        )
 
     def ready(self, version: int | None) -> LoaderHarness | None:
         """Returns the harness of `version` if that is AVAILABLE."""

@@ -283,6 +283,13 @@ SOURCE_STUCK = MetricFamily(
     help="1 while a scan of the model's base path hangs, so that new versions are not found. "
     "Every configured model has a series.",
 )
+VERSION_BLOCKED = MetricFamily(
+    name="serving_version_blocked",
+    kind="gauge",
+    labels=("model", "version", "by"),
+    help="1 while a version is blocked: by an operator, a canary, a crash of the server or a failure. "
+    "Other versions have no series.",
+)
 ROUTING_SHARE = MetricFamily(
     name="serving_routing_share_ratio",
     kind="gauge",
@@ -395,6 +402,11 @@ PAGE_FAULTS = MetricFamily(
     kind="counter",
     labels=("kind",),
     help="Page faults of the process: minor (no disk), major (read from disk).",
+)
+SUPERVISOR_RESTARTS = MetricFamily(
+    name="serving_supervisor_restarts_total",
+    kind="counter",
+    help="Restarts of the server by its supervisor (--supervise) since that began. 0 without one.",
 )
 CONFIG_CHANGES = MetricFamily(
     name="serving_config_changes_total",
@@ -542,14 +554,14 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(BATCH_PADDING_ROWS, BATCH_FAILED, BATCH_SPLIT_REQUESTS),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
     *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY, SOURCE_STUCK),
-    *(ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
+    *(VERSION_BLOCKED, ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
-    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED, STUCK_POLLERS),
+    *(PAGE_FAULTS, SUPERVISOR_RESTARTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED, STUCK_POLLERS),
     *(LOG_LINES_DROPPED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from serving.base.clock import Clock
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import Routing, ServableId
 from serving.data_plane.loads import SlabPoolStatistics
 from serving.data_plane.plane import RequestMemoryStatistics
@@ -89,6 +90,8 @@ class MetricSources:
     config_change_count: Callable[[], int]
     is_config_refused: Callable[[], bool]
     swaps: Callable[[], Sequence[SwapRecord]] = tuple
+    blocked_versions: Callable[[str], BlockedVersions] = lambda model: {}
+    restart_count: Callable[[], int] = lambda: 0
     models_ready: Callable[[], Mapping[str, bool]] = dict
     memory_available_bytes: Callable[[], int] = available_bytes
     model_memory_limit_bytes: int = 0

@@ -51,6 +51,7 @@ def process_metrics(sources: MetricSources) -> Iterator[Metric]:
     yield _single(families.UNDER_WAY_LIMIT, sources.budget.limit_bytes)
     yield _single(families.REFUSED_FOR_MEMORY, sources.budget.refused_count)
     yield _single(families.RUNS_ENDED_BY_MEMORY, sources.runs_ended_by_memory())
+    yield _single(families.SUPERVISOR_RESTARTS, sources.restart_count())
     yield _single(families.CONFIG_CHANGES, sources.config_change_count())
     yield _single(families.CONFIG_REFUSED, int(sources.is_config_refused()))
     yield _by_label(families.SPANS_DROPPED, sources.spans_dropped())

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from prometheus_client.metrics_core import Metric
 
 from serving.base.clock import NS_PER_SECOND
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -48,6 +49,7 @@ def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) 
     yield _swaps(sources.swap_counts(), statuses)
     models_ready = sources.models_ready()
     yield _readiness(models_ready)
+    yield _blocked(models_ready, sources.blocked_versions)
     yield _stuck(models_ready, sources.stuck_sources())
     yield from _reservoirs(sources.reservoirs())
 
@@ -151,6 +153,14 @@ def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableSta
     for model in dict.fromkeys(models):
         for result in SwapResult:
             samples.add((model, result.value), counts.get((model, result.value), 0))
+    return samples.metric
+
+
+def _blocked(models: Iterable[str], blocked: Callable[[str], BlockedVersions]) -> Metric:
+    samples = Samples(families.VERSION_BLOCKED)
+    for model in models:
+        for version, block in sorted(blocked(model).items()):
+            samples.add((model, str(version), block.by.value), 1)
     return samples.metric
 
 

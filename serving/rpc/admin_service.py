@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument, Unavailable
 from serving.base.json_requests import parse_object
+from serving.core.blocked_versions import BlockedVersions, as_rows
 from serving.core.servable import ServableId, ServableStatus
 from serving.data_plane.servables import Servable, SignatureBatching
 from serving.manager.rollout import Rollback
@@ -48,6 +49,7 @@ class VersionControl(Protocol):
     def promote(self, name: str) -> Future[int]: ...
     def allow(self, name: str, version: int) -> Future[None]: ...
     def stream_status(self, name: str) -> StreamStatus | None: ...
+    def blocks(self, name: str) -> BlockedVersions: ...
     def servable(self, servable_id: ServableId) -> Servable | None: ...
 
 
@@ -157,11 +159,16 @@ class AdminService:
         stream = self._control.stream_status(name)
         return {
             "name": name,
-            **(asdict(stream) if stream else {}),
+            **(asdict(stream) if stream else self._blocks(name)),
             "found_versions": sorted(self._found_versions(name)),
             "notes": [_note(note) for note in sorted(self._notes(name), key=repr)],
             "versions": [self._version(status) for status in statuses],
         }
+
+    def _blocks(self, name: str) -> dict[str, Any]:
+        """Returns the blocked versions of a model that has no other version."""
+        blocks = self._control.blocks(name)
+        return {"blocked": sorted(blocks), "blocked_versions": as_rows(blocks)} if blocks else {}
 
     def _version(self, status: ServableStatus) -> dict[str, Any]:
         servable = self._control.servable(status.id)

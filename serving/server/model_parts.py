@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from serving.base.errors import InvalidConfig
 from serving.base.executor import ThreadExecutor
 from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
-from serving.core.blocked_versions import BlockedVersions
+from serving.core.blocked_versions import BlockedVersions, crashed_of
 from serving.core.servable import END, AspiredVersion
 from serving.loading.arenas import Arenas
 from serving.loading.loader import MakeLoader, statuses_as_errors
@@ -95,9 +95,12 @@ def make_manager(
     arenas: Arenas | None,
     monitor: StateMonitor,
     router: Router,
+    notes: NotePublisher,
     blocked_version_keeper: BlockedVersionKeeper,
     listener: ManagerListener,
 ) -> AspiredVersionsManager:
+    blocked = blocked_version_keeper.read()
+    notes.set_crashed({name: crashed_of(versions) for name, versions in blocked.items()})
     return AspiredVersionsManager(
         make_loader=make_loader,
         retry=RetryPolicy(
@@ -111,7 +114,7 @@ def make_manager(
         version_memory=arenas,
         router=router,
         listener=listener,
-        blocked_versions=blocked_version_keeper.read(),
+        blocked_versions=blocked,
         swap_jitter=SwapJitter(
             max_seconds=foundation.config.load_jitter_seconds, random=random.random
         ),

@@ -66,7 +66,6 @@ class ModelServer:
         self._log: LogReader | None = None
         self._port: int | None = None
         self._http_port: int | None = None
-        self._admin_target: str | None = None
 
     def __enter__(self) -> "ModelServer":
         self.start()
@@ -112,11 +111,6 @@ class ModelServer:
             raise
         self._port = int(listening["port"])
         self._http_port = listening.get("http_port")
-        # The admin listener starts before the port opens.
-        addresses = [
-            event["address"] for event in self.events() if event["event"] == "admin_listening"
-        ]
-        self._admin_target = addresses[0] if addresses else None
 
     @property
     def port(self) -> int:
@@ -136,9 +130,15 @@ class ModelServer:
 
         Raises FailedPrecondition before `start`, and with `admin_address="off"`.
         """
-        if self._admin_target is None:
+        # The admin listener starts before the port opens, and anew after a restart by a supervisor.
+        addresses = [
+            event["address"]
+            for event in (self.events() if self._port is not None else ())
+            if event["event"] == "admin_listening"
+        ]
+        if not addresses:
             raise FailedPrecondition("ModelServer is not started, or has no admin listener")
-        return self._admin_target
+        return str(addresses[-1])
 
     @property
     def url(self) -> str:

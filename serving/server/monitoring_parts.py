@@ -36,6 +36,7 @@ from serving.server.foundation import Foundation
 from serving.server.logs import dropped_line_count
 from serving.server.model_parts import ModelControl
 from serving.server.request_parts import RequestParts
+from serving.server.supervised import restart_count
 
 
 def make_swap_timeline(
@@ -117,6 +118,8 @@ def make_metric_sources(
         config_change_count=lambda: control.reloader.applied_count,
         is_config_refused=is_config_refused,
         swaps=swaps.records,
+        blocked_versions=control.manager.blocks,
+        restart_count=restart_count,
         models_ready=partial(models_ready, health),
         model_memory_limit_bytes=foundation.config.model_memory_limit_bytes,
         spans_dropped=spans_dropped,

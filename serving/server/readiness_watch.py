@@ -1,7 +1,7 @@
 """Readiness of a server: when gRPC's port may open, and when no model is awaited any more."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -27,14 +27,16 @@ class ReadinessWatch:
         models: ServedModels,
         monitor: StateMonitor,
         health: HealthReporter,
+        excused: Callable[[], Collection[str]],
         max_startup_wait_seconds: float,
         on_ready: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        """`on_ready` is called with the port."""
+        """`on_ready` is called with the port. Models that `excused` returns are not awaited."""
         self._models = models
         self._monitor = monitor
         self._health = health
+        self._excused = excused
         self._on_ready = on_ready
         self._awaited_model = AwaitedModel(monitor.versions)
         self._startup_wait = StartupWait(
@@ -70,7 +72,7 @@ class ReadinessWatch:
         """Logs, once, that the port is open and no model is awaited."""
         with self._lock:
             names = self._models.names
-            if self._is_reported or self._awaited_model.find(names, self._models.unloaded):
+            if self._is_reported or self._awaited_model.find(names, self._excused()):
                 return
             self._startup_wait.changed()
             port = self._port
@@ -86,8 +88,6 @@ class ReadinessWatch:
 
     def _awaited_models(self) -> dict[str, str]:
         """Returns the models that keep gRPC's port closed, with the reason for each."""
-        awaited = awaited_models(
-            self._models.names, self._monitor.statuses(), self._models.unloaded
-        )
+        awaited = awaited_models(self._models.names, self._monitor.statuses(), self._excused())
         reasons = self.reasons()
         return {name: reasons.get(name) or "no version is available" for name in awaited}

@@ -13,6 +13,8 @@ import structlog
 from serving.base.clock import Clock, SystemClock
 from serving.base.deferred_module import load_deferred_modules
 from serving.base.errors import OperatorError
+from serving.base.periodic_thread import PeriodicThread
+from serving.base.service_manager import ServiceManager
 from serving.config.listen_addresses import listen_addresses
 from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig, ServerConfig
@@ -45,6 +47,12 @@ from serving.server.model_loaders import ModelLoaders
 from serving.server.port_reservation import PortReservation
 from serving.server.readiness_watch import ReadinessWatch
 from serving.server.request_parts import make_request_parts
+from serving.server.service_notices import (
+    ServiceNotices,
+    ServiceState,
+    answers_grpc,
+    answers_http,
+)
 from serving.server.stop_signals import StopSignals
 from serving.server.stop_timeouts import (
     BLOCKED_VERSIONS_TIMEOUT_SECONDS,
@@ -94,6 +102,7 @@ class Server:
         self._on_listening, self._on_ready = on_listening, on_ready
         self._reserved_port = reserved_port
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._refused: frozenset[str] = frozenset()
         self._first_plan = plan_change((), config.models)
         model_parts.check_platforms(config)
         rpc_parts.initialize(self._foundation)
@@ -108,7 +117,16 @@ class Server:
         self._monitor = StateMonitor(self._clock)
         self._tracing = monitoring_parts.make_tracing(self._foundation)
         self._requests = make_request_parts(self._foundation, spans=self._tracing.requests)
-        self._notes = NotePublisher(self._requests.serving_map, self._monitor.versions)
+        self._service = PeriodicThread(
+            "service",
+            self._on_service_turn,
+            wait_seconds=lambda: self._service_notices.wait_seconds(),
+            failure_event="service_notices_failed",
+            clock=self._clock,
+        )
+        self._notes = NotePublisher(
+            self._requests.serving_map, self._monitor.versions, self._service.wake
+        )
         self._monitor.add_stage_listener(self._notes.on_status)
         self._slab_pool = loading_parts.make_slab_pool(self._foundation)
         self._load_threads = LoadThreads(self._foundation)
@@ -160,6 +178,7 @@ class Server:
             arenas=arenas,
             monitor=self._monitor,
             router=self._router,
+            notes=self._notes,
             blocked_version_keeper=self._blocked_version_keeper,
             listener=model_parts.ModelListener(
                 models=lambda: self._models,
@@ -254,13 +273,14 @@ class Server:
             self._monitor.statuses,
             self._grpc.set_health,
             self._grpc.remove_health,
-            excused=lambda: self._models.unloaded,
+            excused=self._excused_models,
             stuck=self._unready_stuck_models,
         )
         self._readiness = ReadinessWatch(
             models=self._models,
             monitor=self._monitor,
             health=self._health,
+            excused=self._excused_models,
             max_startup_wait_seconds=config.max_startup_wait_seconds,
             on_ready=self._on_ready,
             clock=self._clock,
@@ -271,6 +291,9 @@ class Server:
             self._foundation, workers=self._rest_workers, cores=self._cores
         )
         self._http = self._make_http(handlers[GET_MODEL_STATUS])
+        self._service_notices = ServiceNotices(
+            ServiceManager(), self._service_state, self._is_answering
+        )
         self._monitor.add_listener(self._on_state_change)
 
     def _make_http(self, get_model_status: Handler) -> HttpServer:
@@ -398,6 +421,7 @@ class Server:
         if self._watcher is not None:
             self._watcher.start()
         self._transport.start()
+        self._service.start()
 
     def _listen(self) -> None:
         """Opens gRPC's port. Raises Unavailable or InvalidConfig."""
@@ -414,6 +438,7 @@ class Server:
         elif self._cores is not None:
             self._cores.pin_again()
         self._readiness.note_listening(self.port)
+        self._service.wake()
 
     def request_stop(self, reason: str) -> None:
         """Makes `wait` return `reason`. Any thread."""
@@ -440,6 +465,8 @@ class Server:
         # 1. Report the stop, so that balancers and clients turn to other servers. Stop the parts that
         #    begin work: reloads, polls and traces. End the waits of calls, because the drain waits
         #    for these calls.
+        self._service.stop()
+        self._service_notices.report_stop()
         self._health.drain()
         self._rest_bridge.drain()
         if self._watcher is not None:
@@ -514,6 +541,10 @@ class Server:
         self._notes.set_models(names)
         self._readiness.report()
 
+    def _excused_models(self) -> frozenset[str]:
+        """Returns the models that the server is ready without."""
+        return frozenset(self._models.unloaded) | self._notes.refused
+
     def _unready_stuck_models(self) -> frozenset[str]:
         return frozenset() if self._config.ready_with_stuck_sources else self._pollers.stuck_keys
 
@@ -525,3 +556,30 @@ class Server:
         if status.state not in (START, LOADING):
             self._health.update()
             self._readiness.report()
+            self._service.wake()
+
+    def _on_service_turn(self) -> None:
+        """Looks for models that have become refused, and reports to the service manager."""
+        refused = self._notes.refused
+        if refused != self._refused:
+            self._refused = refused
+            self._health.update()
+            self._readiness.report()
+        self._service_notices.report()
+
+    def _service_state(self) -> ServiceState:
+        view = self._health_view()
+        return ServiceState(
+            is_ready=view.is_serving and self._readiness.is_listening,
+            model_count=len(view.models),
+            unavailable=[name for name in view.models if not view.is_model_serving(name)],
+        )
+
+    def _is_answering(self) -> bool:
+        """Returns True if the open ports answer. On the thread `service`."""
+        config = self._config
+        http_port = self._http.port
+        if http_port is not None and not answers_http(config.http_host, http_port):
+            return False
+        is_grpc_over_tcp = self._readiness.is_listening and self.port != 0
+        return not is_grpc_over_tcp or answers_grpc(config.host, self.port)

@@ -44,6 +44,12 @@ def mapped_files(process_id: int) -> set[str]:
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if line.count("/")}
 
 
+def child_processes(process_id: int) -> list[int]:
+    """Returns the ids of the processes that the process's main thread has started."""
+    text = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    return [int(number) for number in text.split()]
+
+
 def is_alive(process_id: int) -> bool:
     """Returns True if the process runs; a zombie does not."""
     try:

@@ -11,7 +11,7 @@ import pytest
 from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import AVAILABLE
-from serving.manager.blocked_version_file import FILE_NAME, read_blocked_versions
+from serving.manager.blocked_version_rows import FILE_NAME, read_blocked_versions
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

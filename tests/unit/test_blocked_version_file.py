@@ -9,10 +9,9 @@ from structlog.testing import capture_logs
 from serving.base.clock import SystemClock
 from serving.base.errors import DataLoss
 from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
-from serving.manager.blocked_version_file import (
+from serving.manager.blocked_version_file import RETRY_SECONDS, BlockedVersionFile
+from serving.manager.blocked_version_rows import (
     FILE_NAME,
-    RETRY_SECONDS,
-    BlockedVersionFile,
     read_blocked_versions,
     write_blocked_versions,
 )

@@ -32,6 +32,7 @@ from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.client import Client, Signature, TensorSpec, VersionStatus
 from serving.commands.cli import main
 from serving.commands.status import age_text, print_models, refusal_text, roles
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
 from serving.manager.rollout import Rollback, RollbackBlock
 from serving.manager.stream import StreamStatus
@@ -88,6 +89,9 @@ class FakeControl:
 
     def allow(self, name: str, version: int) -> "Future[None]":
         return _done(None)
+
+    def blocks(self, name: str) -> BlockedVersions:
+        return {}
 
     def stream_status(self, name: str) -> StreamStatus | None:
         if name != "m":

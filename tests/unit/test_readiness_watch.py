@@ -47,6 +47,7 @@ class World:
             models=models,
             monitor=self.monitor,
             health=health,
+            excused=lambda: models.unloaded,
             max_startup_wait_seconds=0,
             on_ready=self.reported.append,
             clock=clock,

@@ -75,6 +75,9 @@ class FakePlane:
     def initialize(self, **options: object) -> None:
         self.initialized = options
 
+    def open_crash_page(self, descriptor: int) -> None:
+        """Does nothing: a fake does not crash."""
+
     def load_op_library(self, path: str) -> list[str]:
         if "broken" in path:
             raise StatusError(9, f"op library {path} cannot be loaded")

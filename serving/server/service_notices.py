@@ -1,0 +1,108 @@
+"""What the service manager learns of a server: that it is ready, its status, and that it is alive."""
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from serving.base.service_manager import ServiceManager
+
+STATUS_SECONDS = 5.0
+"""The time between two looks at the status line. Changes of states are reported at once."""
+
+PROBE_SECONDS = 2.0
+"""The time that a probe waits for an answer."""
+
+# The client's preface of HTTP/2, and an empty SETTINGS frame (RFC 9113, sections 3.4 and 6.5).
+_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceState:
+    """The state of a server, for its service manager."""
+
+    is_ready: bool
+    model_count: int
+    unavailable: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """The status line."""
+        ready_count = self.model_count - len(self.unavailable)
+        line = f"{ready_count} of {self.model_count} models available"
+        if not self.unavailable:
+            return line
+        more = len(self.unavailable) - 3
+        others = f" and {more} more" if more > 0 else ""
+        return f"{line}; not available: {', '.join(self.unavailable[:3])}{others}"
+
+
+class ServiceNotices:
+    """Reports changes of a server's state, and WATCHDOG=1 while the server answers. One thread."""
+
+    def __init__(
+        self,
+        manager: ServiceManager,
+        state: Callable[[], ServiceState],
+        is_answering: Callable[[], bool],
+    ) -> None:
+        self._manager = manager
+        self._state = state
+        self._is_answering = is_answering
+        self._is_ready = False
+        self._status = ""
+
+    def wait_seconds(self) -> float | None:
+        """Returns the time until the next call of `report`; None if none is due."""
+        if not self._manager.is_there:
+            return None
+        watchdog_seconds = self._manager.watchdog_seconds
+        if watchdog_seconds is None:
+            return STATUS_SECONDS
+        # A third: one answer may come late without an end of the server.
+        return min(STATUS_SECONDS, watchdog_seconds / 3)
+
+    def report(self) -> None:
+        """Sends what has changed since the last call."""
+        if not self._manager.is_there:
+            return
+        state = self._state()
+        if state.text != self._status:
+            self._status = state.text
+            self._manager.notify(STATUS=self._status)
+        if state.is_ready and not self._is_ready:
+            self._is_ready = True
+            self._manager.notify(READY=1)
+        if self._manager.watchdog_seconds is not None and self._is_answering():
+            self._manager.notify(WATCHDOG=1)
+
+    def report_stop(self) -> None:
+        """Reports that the server drains."""
+        self._manager.notify(STOPPING=1, STATUS="draining")
+
+
+def answers_http(host: str, port: int) -> bool:
+    """Returns True if the server answers `/healthz` with 200."""
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    return b" 200 " in _answer(host, port, request)[:16]
+
+
+def answers_grpc(host: str, port: int) -> bool:
+    """Returns True if a request thread answers a new connection.
+
+    With TLS the answer is an alert, which shows the same.
+    """
+    return bool(_answer(host, port, _HTTP2_HELLO))
+
+
+def _answer(host: str, port: int, request: bytes) -> bytes:
+    """Returns the first bytes of the answer; b"" if none comes in time."""
+    with suppress(OSError), socket.create_connection((local(host), port), PROBE_SECONDS) as own:
+        own.sendall(request)
+        return own.recv(64)
+    return b""
+
+
+def local(host: str) -> str:
+    """Returns an address that reaches a listener on `host` from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

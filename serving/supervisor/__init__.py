@@ -1,0 +1,1 @@
+"""The supervisor of `millpond serve --supervise`: a small parent process without TensorFlow."""

@@ -1,0 +1,106 @@
+"""The server as a child of its supervisor: its start with sockets and page handed in, and its end."""
+
+import fcntl
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from serving.config.handed_sockets import VARIABLES
+from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
+
+RESTART_COUNT_VARIABLE = "MILLPOND_RESTART_COUNT"
+"""The variable of the environment that passes the number of restarts to the server."""
+
+_FIRST_SOCKET = 3
+_STANDARD_ERROR = 2
+_EXIT_NOT_EXECUTED = 127
+
+
+@dataclass(frozen=True)
+class HeldSocket:
+    """A listening socket that the supervisor holds. `name` is `grpc` or `rest`."""
+
+    descriptor: int
+    name: str
+
+
+class ChildProcess:
+    """A running server. One thread."""
+
+    def __init__(self, process_id: int) -> None:
+        self._process_id = process_id
+
+    @property
+    def process_id(self) -> int:
+        return self._process_id
+
+    def wait_status(self) -> int | None:
+        """Returns the status of waitpid(2) once the process has ended; None before. Ask once more
+        only if it was None.
+        """
+        process_id, status = os.waitpid(self._process_id, os.WNOHANG)
+        return status if process_id else None
+
+    def send_signal(self, number: int) -> None:
+        """Passes a signal on. The process must not have been waited for."""
+        os.kill(self._process_id, number)
+
+
+def start_child(
+    command: Sequence[str],
+    *,
+    sockets: Sequence[HeldSocket],
+    page_descriptor: int,
+    input_descriptor: int,
+    restart_count: int,
+    environment: Mapping[str, str],
+) -> ChildProcess:
+    """Starts `command` with the sockets as its descriptors from 3 on, and the page after them.
+
+    `input_descriptor` is its standard input. A fork and not subprocess: LISTEN_PID names the process
+    that it is set for.
+    """
+    process_id = os.fork()
+    if process_id:
+        return ChildProcess(process_id)
+    try:
+        handed = [*(held.descriptor for held in sockets), page_descriptor]
+        _hand_in(handed, input_descriptor)
+        child_environment = _environment(environment, sockets, restart_count)
+        os.execve(command[0], list(command), child_environment)
+    except BaseException as error:  # noqa: BLE001 (a fork must not run its parent's code)
+        _report_and_exit(error)
+
+
+def _hand_in(descriptors: Sequence[int], input_descriptor: int) -> None:
+    # Copies above all targets first, so that no target overwrites a source.
+    above = _FIRST_SOCKET + len(descriptors)
+    copies = [_copy_above(number, above) for number in (input_descriptor, *descriptors)]
+    os.dup2(copies[0], 0)
+    for target, copy in enumerate(copies[1:], _FIRST_SOCKET):
+        os.dup2(copy, target)
+
+
+def _copy_above(descriptor: int, lowest: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
+
+
+def _environment(
+    environment: Mapping[str, str], sockets: Sequence[HeldSocket], restart_count: int
+) -> dict[str, str]:
+    # The child sends WATCHDOG=1 in the place of its parent.
+    dropped = {*VARIABLES, "WATCHDOG_PID"}
+    kept = {name: value for name, value in environment.items() if name not in dropped}
+    kept[DESCRIPTOR_VARIABLE] = str(_FIRST_SOCKET + len(sockets))
+    kept[RESTART_COUNT_VARIABLE] = str(restart_count)
+    if sockets:
+        kept["LISTEN_PID"] = str(os.getpid())
+        kept["LISTEN_FDS"] = str(len(sockets))
+        kept["LISTEN_FDNAMES"] = ":".join(held.name for held in sockets)
+    return kept
+
+
+def _report_and_exit(error: BaseException) -> NoReturn:
+    os.write(_STANDARD_ERROR, f"millpond: the server cannot be executed: {error}\n".encode())
+    os._exit(_EXIT_NOT_EXECUTED)

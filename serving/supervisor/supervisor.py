@@ -1,0 +1,179 @@
+"""The supervisor's loop: starts the server, passes signals on, and starts it again after a crash."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import DataLoss
+from serving.base.service_manager import ServiceManager
+from serving.core.blocked_versions import BlockedVersion, BlockedVersions
+from serving.supervisor.crash_page import CrashMarks, MarkedVersion
+from serving.supervisor.events import STOP_SIGNALS
+from serving.supervisor.restarts import Death, Exit, Restart, Restarts
+
+PULSE_SECONDS = 1.0
+"""The time between two WATCHDOG=1 of a supervisor that waits before a restart. The service manager's
+limit is at least twice as long."""
+
+Log = Callable[[str, str, str, Mapping[str, object]], None]
+"""Logs (level, event, message, fields)."""
+
+
+class Page(Protocol):
+    """`CrashPage`."""
+
+    @property
+    def descriptor(self) -> int: ...
+    def read(self) -> CrashMarks: ...
+    def close(self) -> None: ...
+
+
+class Child(Protocol):
+    """`ChildProcess`."""
+
+    @property
+    def process_id(self) -> int: ...
+    def wait_status(self) -> int | None: ...
+    def send_signal(self, number: int) -> None: ...
+
+
+class Blocks(Protocol):
+    """`BlockStore`."""
+
+    def read(self) -> Mapping[str, BlockedVersions]: ...
+    def add(self, blocks: Mapping[MarkedVersion, BlockedVersion]) -> str: ...
+
+
+class WaitForEvents(Protocol):
+    """`Events.wait`."""
+
+    def __call__(self, timeout_seconds: float | None) -> Sequence[int]: ...
+
+
+class Supervisor:
+    """Runs one server after another until one ends for good. One thread."""
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[Page, int], Child],
+        make_page: Callable[[], Page],
+        wait_for_events: WaitForEvents,
+        restarts: Restarts,
+        blocks: Blocks,
+        log: Log,
+        service_manager: ServiceManager,
+        clock: Clock,
+    ) -> None:
+        """`start_child` gets the page and the number of restarts so far."""
+        self._start_child = start_child
+        self._make_page = make_page
+        self._wait_for_events = wait_for_events
+        self._restarts = restarts
+        self._blocks = blocks
+        self._log = log
+        self._service_manager = service_manager
+        self._clock = clock
+        self._stop_signal = 0
+        self._restart_count = 0
+
+    def run(self) -> int:
+        """Returns the exit status of the last server."""
+        while True:
+            death = self._live()
+            decision = self._decide(death)
+            if isinstance(decision, Exit):
+                return decision.status
+            self._restart_count += 1
+            if not self._pause(decision.delay_seconds):
+                return 128 + death.signal if death.signal else death.status
+
+    def _live(self) -> Death:
+        """Starts a server and returns its end."""
+        page = self._make_page()
+        try:
+            child = self._start_child(page, self._restart_count)
+            self._service_manager.notify(WATCHDOG=1)
+            status = self._wait_for_end(child)
+            marks = page.read()
+        finally:
+            page.close()
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        return Death(
+            signal=number,
+            status=0 if number else os.WEXITSTATUS(status),
+            suspects=marks.suspects,
+            has_begun_loads=marks.has_begun_loads,
+            is_stop_requested=bool(self._stop_signal),
+        )
+
+    def _wait_for_end(self, child: Child) -> int:
+        while True:
+            for number in self._wait_for_events(None):
+                status = child.wait_status()
+                if status is not None:
+                    self._note_stop(number)
+                    return status
+                if self._note_stop(number):
+                    child.send_signal(number)
+
+    def _note_stop(self, number: int) -> bool:
+        if number not in STOP_SIGNALS:
+            return False
+        self._stop_signal = number
+        return True
+
+    def _decide(self, death: Death) -> Exit | Restart:
+        try:
+            blocked = self._blocks.read()
+        except (DataLoss, OSError):
+            # The server puts a damaged file aside at its next start, and logs that.
+            blocked = {}
+        decision = self._restarts.decide(death, blocked)
+        if isinstance(decision, Exit):
+            if death.signal:
+                self._log("error", "server_died", f"the server ended for good: {death.cause}", {})
+            return decision
+        if decision.blocks:
+            refusal = self._blocks.add(decision.blocks)
+            if refusal:
+                decision = Restart(delay_seconds=self._restarts.delay_seconds())
+                self._log("error", "blocked_versions_not_kept", refusal, {"reason": refusal})
+            for marked, block in decision.blocks.items():
+                self._log_block(marked, block)
+        self._log_restart(death, decision)
+        return decision
+
+    def _log_block(self, marked: MarkedVersion, block: BlockedVersion) -> None:
+        self._log(
+            "error",
+            "version_crashed",
+            f"{marked} is blocked: {block.reason}; millpond allow unblocks it",
+            {"model": marked.name, "version": marked.version, "reason": block.reason},
+        )
+
+    def _log_restart(self, death: Death, decision: Restart) -> None:
+        wait = f" in {decision.delay_seconds:g} s" if decision.delay_seconds else ""
+        message = f"the server starts again{wait}: {death.cause}"
+        fields = {
+            "cause": death.cause,
+            "signal": signal.Signals(death.signal).name if death.signal else "",
+            "blocked": [str(marked) for marked in decision.blocks],
+            "delay_seconds": decision.delay_seconds,
+            "restart_count": self._restart_count + 1,
+        }
+        self._log("error", "server_restarts", message, fields)
+        self._service_manager.notify(STATUS=message)
+
+    def _pause(self, seconds: float) -> bool:
+        """Waits before a restart; returns False if a stop is requested meanwhile."""
+        end_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
+        while (remaining_ns := end_ns - self._clock.now_ns()) > 0:
+            self._service_manager.notify(WATCHDOG=1)
+            for number in self._wait_for_events(min(PULSE_SECONDS, remaining_ns / NS_PER_SECOND)):
+                self._note_stop(number)
+            if self._stop_signal:
+                return False
+        return True
