@@ -56,10 +56,15 @@ def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
             "by": blocked_versions[version].by.value,
             "reason": blocked_versions[version].reason,
             "since_wall_ns": blocked_versions[version].since_wall_ns,
-            "not_before_wall_ns": blocked_versions[version].not_before_wall_ns,
+            **_not_before(blocked_versions[version]),
         }
         for version in sorted(blocked_versions)
     ]
+
+
+def _not_before(block: BlockedVersion) -> dict[str, int]:
+    """Returns the key that only the row of a crash has."""
+    return {"not_before_wall_ns": block.not_before_wall_ns} if block.not_before_wall_ns else {}
 
 
 def from_rows(rows: object) -> BlockedVersions:

@@ -1,7 +1,8 @@
 """The format of the file of blocked versions.
 
-{"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …,
-"not_before_wall_ns": 0}]}}
+{"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
+
+The row of a crash has `not_before_wall_ns` too.
 
 A server reads and writes it, and so does its supervisor while the server is down. So this module
 imports no logging.

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,17 @@ from serving.supervisor.held_sockets import hold_sockets
 from serving.supervisor.restarts import Restarts
 from serving.supervisor.supervisor import Page, Supervisor
 
-_STDERR = 2
-
 
 def supervise(
-    flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool, command: Sequence[str] = ()
+    flags: Mapping[str, Any],
+    config: ServerConfig,
+    *,
+    is_human: bool,
+    write_line: Callable[[bytes], object],
 ) -> int:
     """Runs servers until one ends for good, and returns its exit status.
 
-    `command` is the command line of this process by default. Raises InvalidConfig or Unavailable if a
+    Their command line is that of this process. `write_line` writes to the log. Raises InvalidConfig or Unavailable if a
     port cannot be opened.
     """
     clock = SystemClock()
@@ -42,7 +44,7 @@ def supervise(
         input_descriptor, _held_open = os.pipe()
         start = partial(
             _start,
-            _child_command(command or [sys.executable, *sys.orig_argv[1:]], directory),
+            child_command([sys.executable, *sys.orig_argv[1:]], directory),
             sockets,
             input_descriptor,
         )
@@ -53,7 +55,7 @@ def supervise(
                 wait_for_events=events.wait,
                 restarts=Restarts(clock),
                 blocks=BlockStore(Path(directory)),
-                log=partial(_log, clock, is_human),
+                log=partial(log_event, write_line, clock, is_human),
                 service_manager=ServiceManager(),
                 clock=clock,
             ).run()
@@ -62,7 +64,7 @@ def supervise(
             shutil.rmtree(own_directory, ignore_errors=True)
 
 
-def _child_command(command: Sequence[str], directory: str) -> list[str]:
+def child_command(command: Sequence[str], directory: str) -> list[str]:
     """Returns the server's command line. The last value of a flag counts."""
     return [
         *command,
@@ -89,7 +91,8 @@ def _start(
     )
 
 
-def _log(
+def log_event(
+    write_line: Callable[[bytes], object],
     clock: Clock,
     is_human: bool,
     level: str,
@@ -97,6 +100,7 @@ def _log(
     message: str,
     fields: Mapping[str, object],
 ) -> None:
+    """Writes one line to the log."""
     line = log_line(
         event,
         f"millpond: {message}",
@@ -105,5 +109,4 @@ def _log(
         level=level,
         fields=fields,
     )
-    # One write: the lines of the server go into the same pipe.
-    os.write(_STDERR, line.encode())
+    write_line(line.encode())

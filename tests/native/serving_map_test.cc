@@ -563,6 +563,17 @@ TEST(ServingMapNotes, AnAwaitedVersionIsUnavailable) {
   EXPECT_EQ(map.LookUp("m", {4}).status().code(), Code::kNotFound);
 }
 
+TEST(ServingMapNotes, ARefusedModelIsUnavailableAndNotAwaited) {
+  ServingMap map;
+  map.SetNotes("m", {"version 3 is blocked", false, {{3, {"version 3 is blocked"}}}, true});
+  const std::string message = "model 'm': version 3 is blocked";
+  ExpectRefused(map, {}, Code::kUnavailable, message);
+  ExpectRefused(map, {3}, Code::kUnavailable, message);
+  EXPECT_TRUE(map.Refuses("m"));
+  map.SetNotes("m", Loading());
+  EXPECT_FALSE(map.Refuses("m"));
+}
+
 TEST(ServingMapNotes, ForgottenNotesLeaveTheNameUnknown) {
   ServingMap map;
   map.SetNotes("m", Loading());

@@ -216,3 +216,56 @@ def test_failed_load_of_replaced_files_blocks_nothing() -> None:
     world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE}
     assert not world.blocked_versions
+
+
+CRASH_WAIT_SECONDS = 8
+
+
+def site_of_a_crash(*versions: int) -> Site:
+    """Version 2 has crashed the server, which starts again with `versions` on disk."""
+    world = World()
+    block = BlockedVersion(
+        by=BlockedBy.CRASH,
+        reason="the server died",
+        since_wall_ns=world.clock.wall_ns(),
+        not_before_wall_ns=world.clock.wall_ns() + CRASH_WAIT_SECONDS * NS_PER_SECOND,
+    )
+    site = Site(AVAILABILITY, World(blocked_versions={"m": {2: block}}))
+    for version in versions:
+        site.disk.found_at_ns[version] = 1
+    site.rest()
+    site.world.manager.found_anew("m", 2)
+    site.rest()
+    return site
+
+
+def test_predecessor_of_crashed_version_serves():
+    assert site_of_a_crash(1, 2).serving == [1]
+
+
+def test_crashed_version_serves_again_after_its_wait():
+    site = site_of_a_crash(2)
+    assert site.serving == []
+    due_seconds = site.world.manager.next_due_seconds()
+    assert due_seconds is not None and 0 < due_seconds <= CRASH_WAIT_SECONDS
+    site.world.clock.advance(due_seconds)
+    site.rest()
+    assert site.serving == [2]
+    assert 2 in site.world.manager.blocks("m")
+
+
+def test_allowed_version_serves_without_its_wait():
+    site = site_of_a_crash(2)
+    allowed = site.world.manager.allow("m", 2)
+    site.rest()
+    assert allowed.result(0) is None
+    assert site.serving == [2]
+    assert site.world.manager.blocks("m") == {}
+
+
+def test_newer_version_replaces_crashed_version():
+    site = site_of_a_crash(2)
+    site.world.clock.advance(CRASH_WAIT_SECONDS)
+    site.rest()
+    site.drop(3)
+    assert site.serving == [3]

@@ -1,6 +1,7 @@
 import pytest
 
 from serving.base.errors import StatusCode
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -144,3 +145,39 @@ def test_note_publisher_ignores_a_model_that_is_gone() -> None:
     fixture = Published()
     fixture.publisher.on_status(status(1, END, health=FAILED))
     assert fixture.map.notes == {}
+
+
+CRASHED = BlockedVersion(
+    by=BlockedBy.CRASH, reason="it died", since_wall_ns=1, not_before_wall_ns=3_661_000_000_000
+)
+ONLY_BLOCKED = Note.of("only_blocked_versions_found", versions=(2,))
+
+
+def test_model_of_crashed_version_is_refused() -> None:
+    notes = model_notes([], [ONLY_BLOCKED], crashed={2: CRASHED})
+    reason = "version 2 is blocked (it died), and is tried again from 01:01:01Z on"
+    assert notes == ModelNotes(reason=reason, is_refused=True, version_reasons={2: reason})
+
+
+def test_model_is_not_refused_while_version_loads_again() -> None:
+    notes = model_notes([status(2, LOADING)], [ONLY_BLOCKED], crashed={2: CRASHED})
+    assert (notes.is_refused, notes.is_awaited) == (False, True)
+
+
+def test_model_with_answering_predecessor_is_not_refused() -> None:
+    notes = model_notes([status(1, AVAILABLE)], [], crashed={2: CRASHED})
+    assert not notes.is_refused
+    assert notes.version_reasons.keys() == {2}
+
+
+def test_publisher_reports_refused_models() -> None:
+    changes: list[None] = []
+    published = FakeServingMap()
+    publisher = NotePublisher(published, lambda name: (), lambda: changes.append(None))
+    publisher.set_crashed({"m": {2: CRASHED}})
+    publisher.set_models(["m"])
+    assert publisher.refused == frozenset()
+    publisher.set_source_notes("m", [ONLY_BLOCKED])
+    assert publisher.refused == {"m"} and len(changes) == 1
+    publisher.set_source_notes("m", [], [2])
+    assert publisher.refused == frozenset() and len(changes) == 2

@@ -1,0 +1,27 @@
+"""The supervisor's command line for its server, and its log."""
+
+import json
+
+from serving.supervisor import supervise
+from tests.unit.fakes.clocks import FakeClock
+
+
+def test_server_gets_flags_that_end_supervision():
+    command = supervise.child_command(["python", "serve", "--supervise"], "/state")
+    assert command[:3] == ["python", "serve", "--supervise"]
+    assert command[3:] == [
+        "--supervise=false",
+        "--stop_at_stdin_eof=true",
+        "--state_directory=/state",
+    ]
+
+
+def test_log_line_has_its_fields():
+    written: list[bytes] = []
+    fields = {"version": 7}
+    supervise.log_event(
+        written.append, FakeClock(), False, "error", "version_crashed", "it died", fields
+    )
+    line = json.loads(written[0])
+    assert (line["event"], line["level"], line["version"]) == ("version_crashed", "error", 7)
+    assert line["message"] == "millpond: it died"
