@@ -498,6 +498,7 @@ class Server:
         #    the unloads, so these waits are short. Write the last blocked versions and captured
         #    requests: the manager and the requests have ended.
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
+        is_over.append(self._service.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._pollers.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._blocked_version_keeper.stop(BLOCKED_VERSIONS_TIMEOUT_SECONDS))
         if self._watcher is not None:
