@@ -1,11 +1,11 @@
-"""A model with an op that crashes the server on a magic input (crash_op.c)."""
+"""A model with an op that crashes the server on a magic input (crash_op.cc)."""
 
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
-_SOURCE = Path(__file__).with_name("crash_op.c")
+_SOURCE = Path(__file__).with_name("crash_op.cc")
 
 SEGV, ABORT, SEGV_IN_OTHER_THREAD = 666.0, 667.0, 668.0
 """The magic inputs."""
@@ -19,7 +19,7 @@ def build_crash_op(directory: Path) -> Path:
 
     library = directory / "crash_op.so"
     include, link = tf.sysconfig.get_include(), tf.sysconfig.get_link_flags()
-    command = ["gcc", "-std=gnu11", "-O1", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
     subprocess.run([*command, "-o", str(library), *link, "-lpthread"], check=True)
     return library
 

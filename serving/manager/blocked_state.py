@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from types import MappingProxyType
 
-from serving.core.blocked_versions import BlockedVersion, BlockedVersions
+from serving.core.blocked_versions import BlockedVersion, BlockedVersions, crashed_of
 
 
 class BlockedState:
@@ -33,9 +33,9 @@ class BlockedState:
         return {key: block for key, block in self._by_version.items() if block.needs_operator}
 
     @property
-    def has_crashed(self) -> bool:
-        """True if a version has crashed an earlier process."""
-        return any(block.not_before_wall_ns for block in self._by_version.values())
+    def crashed(self) -> frozenset[int]:
+        """The versions that have crashed an earlier process."""
+        return frozenset(crashed_of(self._by_version))
 
     @property
     def last_resort(self) -> int | None:

@@ -463,7 +463,7 @@ class AspiredVersionsManager:
     def _advance(self, name: str, stream: Stream) -> None:
         # Clears failures worth a retry first, so that the policy sees these versions in START. Settles
         # the canary before the policy runs, because the canary changes the routing.
-        if stream.blocks.has_crashed:
+        if stream.blocks.crashed:
             # A version that crashed the server may have waited long enough to serve again.
             self._rollout.note_last_resort(name, stream)
         self._try_again(name, stream)

@@ -164,7 +164,8 @@ class Stream:
         """Returns the wanted versions that are not left out.
 
         If all wanted versions are left out, returns the highest ready version instead, preferably one
-        that is not blocked. If no version is ready either, returns the wanted versions.
+        that is not blocked. If no version is ready either, returns the wanted versions that have not
+        crashed the server.
         """
         allowed = [item for item in self.wanted if item.version not in self.blocks.left_out]
         if allowed or not self.wanted:
@@ -172,7 +173,9 @@ class Stream:
         ready = self.ready_versions
         # Without another version the blocked one serves on: any answer is better than no answer.
         serving = self.blocks.unblocked_of(ready) or ready
-        return [self.harnesses[max(serving)].aspired] if serving else self.wanted
+        if serving:
+            return [self.harnesses[max(serving)].aspired]
+        return [item for item in self.wanted if item.version not in self.blocks.crashed]
 
     def note_superseded(self, routing: Routing, now_ns: int) -> None:
         """Records since when the previous version is in memory only for a rollback."""

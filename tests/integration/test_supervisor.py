@@ -80,7 +80,7 @@ def start_supervised(
     """Starts a supervised server of both models, and waits until it is ready."""
 
     def start(**flags: object) -> ModelServer:
-        config = write_config(tmp_path / "models.config", base_paths)
+        config = write_config(tmp_path, base_paths)
         server = start_server(
             **{
                 "model_config_file": config,

@@ -17,6 +17,7 @@ from prometheus_client.samples import NativeHistogram
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -637,6 +638,7 @@ def busy_sources() -> MetricSources:
         reservoirs=lambda: {"m": FakeReservoirStatistics()},
         swaps=lambda: [swap_of("m")],
         models_ready=lambda: {"m": True},
+        blocked_versions=lambda model: {6: BlockedVersion(by=BlockedBy.CRASH)},
         model_memory_limit_bytes=9_000,
     )
 
