@@ -145,9 +145,7 @@ def _crash_again_and_again(
                 console.print(f"{version - 1} crashes: {dict(crashes.codes)}")
     finally:
         clients.stop()
-    crashed = [
-        event["version"] for event in server.events() if event["event"] == "version_crashed"
-    ]
+    crashed = [event["version"] for event in server.events() if event["event"] == "version_crashed"]
     crashes.wrongly_blocked_count = len(set(crashed) ^ set(range(2, count + 2)))
 
 
@@ -158,7 +156,10 @@ def _crash(server: ModelServer, other: str, crashes: Crashes) -> None:
             raise Unavailable("the magic input did not crash the server; see its log")
     start_ns = clock.now_ns()
     with grpc.insecure_channel(server.target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        for name, seconds in ((other, crashes.other_seconds), ("crashing", crashes.crashing_seconds)):
+        for name, seconds in (
+            (other, crashes.other_seconds),
+            ("crashing", crashes.crashing_seconds),
+        ):
             while ask(channel, name, 1.0) != "OK":
                 if seconds_since(clock, start_ns) > _TIMEOUT_SECONDS:
                     raise Unavailable(f"{name} does not answer {_TIMEOUT_SECONDS} s after a crash")

@@ -1,6 +1,7 @@
 // The op MillpondCrash: adds 1 to its input, unless a number of the input is magic.
 //
-// 666: a write to an address that is not mapped. 667: abort(). 668: another thread makes that write.
+// 666: a write to an address that is not mapped. 667: abort(). 668: another thread makes that
+// write.
 //
 // Uses the C API of TensorFlow alone, so that a compiler takes a second and not minutes.
 #include <pthread.h>
@@ -57,8 +58,7 @@ __attribute__((constructor)) void Register() {
   // No part of TensorFlow may run it ahead of time.
   TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_RegisterOpDefinition(op, status);
-  auto* const kernel =
-      TF_NewKernelBuilder("MillpondCrash", "CPU", nullptr, &Compute, nullptr);
+  auto* const kernel = TF_NewKernelBuilder("MillpondCrash", "CPU", nullptr, &Compute, nullptr);
   TF_RegisterKernelBuilder("MillpondCrash", kernel, status);
   TF_DeleteStatus(status);
 }

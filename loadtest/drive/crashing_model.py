@@ -30,7 +30,7 @@ def export_crashing(directory: Path, library: Path, *, init: float = 0.0, mb: in
     It has `mb` MB of parameters.
     """
     import tensorflow as tf
-    from tensorflow.python.trackable.resource import CapturableResource  # type: ignore[import-untyped]
+    from tensorflow.python.trackable.resource import CapturableResource
 
     ops = tf.load_op_library(str(library))
 
@@ -51,7 +51,7 @@ def export_crashing(directory: Path, library: Path, *, init: float = 0.0, mb: in
             self.weights = tf.Variable(tf.zeros([mb * _FLOATS_PER_MB]))
             self.initializer = Initializer()
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])  # type: ignore[untyped-decorator]
         def serve(self, x: Any) -> dict[str, Any]:
             size = tf.raw_ops.LookupTableSizeV2(table_handle=self.initializer.resource_handle)
             zero = tf.cast(size, tf.float32) + self.weights[0]

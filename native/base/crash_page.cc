@@ -100,8 +100,8 @@ Status OpenCrashPage(int descriptor) {
                               std::to_string(sizeof(CrashPageContent)) +
                               " bytes: supervisor and server are of different releases");
   }
-  void* const mapped = mmap(nullptr, sizeof(CrashPageContent), PROT_READ | PROT_WRITE, MAP_SHARED,
-                            descriptor, 0);
+  void* const mapped =
+      mmap(nullptr, sizeof(CrashPageContent), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED) return FailedPrecondition("the crash page cannot be mapped");
   auto* const opened = static_cast<CrashPageContent*>(mapped);
   const CrashHeader& header = opened->header;

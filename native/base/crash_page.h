@@ -12,10 +12,12 @@
 // Theory of operation. The page has a slot for each thread that runs or loads versions, and a row
 // for each version. A thread stores the number of a row in its slot before a run and restores the
 // old number after it: two relaxed stores into a cache line of its own. The handler of a crash
-// stores the id of the crashing thread, which the supervisor finds among the slots. A thread without
-// a slot, such as one of a TensorFlow pool, is not found. Then every version in a slot is suspected.
+// stores the id of the crashing thread, which the supervisor finds among the slots. A thread
+// without a slot, such as one of a TensorFlow pool, is not found. Then every version in a slot is
+// suspected.
 //
-// serving/supervisor/crash_page.py writes the header and reads the page. Both files hold the layout.
+// serving/supervisor/crash_page.py writes the header and reads the page. Both files hold the
+// layout.
 namespace millpond::base {
 
 inline constexpr uint64_t kCrashPageMagic = 0x3165676150687343;  // "CshPage1"
@@ -63,8 +65,8 @@ static_assert(sizeof(CrashRowContent) == 512);
 // closed afterwards. Call it before the first load.
 Status OpenCrashPage(int descriptor);
 
-// The row of one version; empty if no page is open, if the rows are used up, or if the name has more
-// than 496 bytes. Such a version is never suspected.
+// The row of one version; empty if no page is open, if the rows are used up, or if the name has
+// more than 496 bytes. Such a version is never suspected.
 //
 // Thread: made and destroyed by a thread that loads or unloads, under a lock. Any thread may read
 // it.
@@ -81,8 +83,8 @@ class CrashRow {
   const uint32_t mark_;
 };
 
-// Returns the calling thread's slot for marks. If the slots are used up, returns a cell that nothing
-// reads.
+// Returns the calling thread's slot for marks. If the slots are used up, returns a cell that
+// nothing reads.
 std::atomic<uint32_t>* LeaseCrashSlot(std::atomic<uint32_t>** mine);
 
 inline std::atomic<uint32_t>& ThisCrashSlot() {

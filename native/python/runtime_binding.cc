@@ -54,8 +54,8 @@ void RegisterRuntime(nb::module_& module) {
              nb::arg("has_load_pool") = false, nb::arg("checks_method_names") = false,
              nb::arg("serves_session_run") = false);
   module.def(
-      "open_crash_page",
-      [](int descriptor) { ThrowIfError(base::OpenCrashPage(descriptor)); }, nb::arg("descriptor"));
+      "open_crash_page", [](int descriptor) { ThrowIfError(base::OpenCrashPage(descriptor)); },
+      nb::arg("descriptor"));
   module.def("set_run_memory_bytes", &tf::SetRunMemoryBytesMax, nb::arg("bytes"));
   module.def("runs_ended_by_memory", &tf::RunsEndedByMemory);
   module.def("load_op_library", &LoadOpLibrary, nb::arg("path"));

@@ -68,7 +68,8 @@ void RegisterServingMap(nb::module_& module) {
            nb::sig("def set_routing(self, name: str, routing: Routing) -> None"))
       .def("answering", &Answering, nb::arg("name"), nb::arg("label").none() = nb::none())
       .def("set_notes", &SetNotes, nb::arg("name"), nb::kw_only(), nb::arg("reason"),
-           nb::arg("is_awaited"), nb::arg("is_refused"), nb::arg("version_reasons"), nb::arg("awaited_versions"))
+           nb::arg("is_awaited"), nb::arg("is_refused"), nb::arg("version_reasons"),
+           nb::arg("awaited_versions"))
       .def(
           "versions", [](ServingMap& self, const std::string& name) { return self.Versions(name); },
           nb::arg("name"));

@@ -18,8 +18,8 @@ struct ModelNotes {
   std::string reason;       // why no version is published; "" if not known
   bool is_awaited = false;  // requests without a version number may wait for the first version
   std::map<int64_t, VersionNote> versions;
-  // Requests get UNAVAILABLE at once: the model's version crashed the server, and waits for its next
-  // try.
+  // Requests get UNAVAILABLE at once: the model's version crashed the server, and waits for its
+  // next try.
   bool is_refused = false;
 
   // True if any version may come, because the base path has not been read yet.

@@ -32,6 +32,11 @@ def log_line(
     timestamp = (
         datetime.fromtimestamp(wall_ns / 1e9, timezone.utc).isoformat().replace("+00:00", "Z")
     )
-    values: dict[str, object] = {"message": message, "event": event, "level": level, "timestamp": timestamp}
+    values: dict[str, object] = {
+        "message": message,
+        "event": event,
+        "level": level,
+        "timestamp": timestamp,
+    }
     values |= fields
     return json.dumps(values) + "\n"

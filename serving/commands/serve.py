@@ -76,9 +76,7 @@ def _supervise(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool
     # Imported here, so that a server without a supervisor does not pay for it.
     from serving.supervisor.supervise import supervise
 
-    return supervise(
-        flags, config, is_human=is_human, write_line=partial(write_at_once, _STDERR)
-    )
+    return supervise(flags, config, is_human=is_human, write_line=partial(write_at_once, _STDERR))
 
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:

@@ -773,7 +773,8 @@ class ServingMap:
         """Replaces the reasons that requests get if they find no version of a model
         (`serving.manager.model_notes.ModelNotes`).
 
-        Requests may wait for awaited versions. Those to a refused model get UNAVAILABLE at once. Empty notes remove the model's notes.
+        Requests may wait for awaited versions. Requests to a refused model get UNAVAILABLE at once.
+        Empty notes remove the model's notes.
         """
 
     def versions(self, name: str) -> list[int]:

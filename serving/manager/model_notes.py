@@ -100,7 +100,9 @@ _BASE_PATH_REASONS = {
 
 def _crash_reason(version: int, block: BlockedVersion) -> str:
     at = datetime.fromtimestamp(block.not_before_wall_ns // NS_PER_SECOND, timezone.utc)
-    return f"version {version} is blocked ({block.reason}), and is tried again from {at:%H:%M:%SZ} on"
+    return (
+        f"version {version} is blocked ({block.reason}), and is tried again from {at:%H:%M:%SZ} on"
+    )
 
 
 def _only_blocked(notes: Collection[Note]) -> set[int]:
@@ -223,10 +225,8 @@ class NotePublisher:
     def _publish(self, name: str) -> None:
         notes = ModelNotes()
         if name in self._names:
-            source_notes = self._source_notes.get(name, (None, ()))
-            notes = model_notes(
-                self._versions(name), *source_notes, crashed=self._crashed.get(name, {})
-            )
+            found, aspired = self._source_notes.get(name, (None, ()))
+            notes = model_notes(self._versions(name), found, aspired, self._crashed.get(name, {}))
         before = self._published.get(name, ModelNotes())
         if notes == before:
             return

@@ -120,7 +120,7 @@ class Server:
         self._service = PeriodicThread(
             "service",
             self._on_service_turn,
-            wait_seconds=lambda: self._service_notices.wait_seconds(),
+            wait_seconds=self._service_wait_seconds,
             failure_event="service_notices_failed",
             clock=self._clock,
         )
@@ -567,6 +567,10 @@ class Server:
             self._health.update()
             self._readiness.report()
         self._service_notices.report()
+
+    def _service_wait_seconds(self) -> float | None:
+        """Returns the time until the next turn; a method, because `_service_notices` is made later."""
+        return self._service_notices.wait_seconds()
 
     def _service_state(self) -> ServiceState:
         view = self._health_view()

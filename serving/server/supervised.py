@@ -5,7 +5,6 @@ from collections.abc import Mapping, MutableMapping
 from typing import Protocol
 
 from serving.base.errors import InvalidConfig
-
 from serving.supervisor.child_process import RESTART_COUNT_VARIABLE
 from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
 

@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 import pytest
 
+from loadtest.drive import crashing_model
 from serving import ModelServer
 from serving.base.protos import predict_pb2
 from serving.client import Client
-from loadtest.drive import crashing_model
 from tests.integration.clients import (
     PREDICT,
     TIMEOUT_SECONDS,
@@ -112,7 +112,10 @@ class WaitingClients(SteadyThreads):
     def run(self, number: int) -> None:
         """Implements SteadyThreads."""
         request, fault = scale_exchange(np.array([number, 1.0], np.float32))
-        options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100)]
+        options = [
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 100),
+        ]
         with grpc.insecure_channel(self._target, options) as channel:
             predict: Any = channel.unary_unary(
                 PREDICT,

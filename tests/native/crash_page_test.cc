@@ -24,8 +24,8 @@ class CrashPageTest : public testing::Test {
  protected:
   CrashPageTest() : descriptor_(memfd_create("crash_page", MFD_CLOEXEC)) {
     EXPECT_EQ(ftruncate(descriptor_, sizeof(CrashPageContent)), 0);
-    void* const mapped = mmap(nullptr, sizeof(CrashPageContent), PROT_READ | PROT_WRITE, MAP_SHARED,
-                              descriptor_, 0);
+    void* const mapped =
+        mmap(nullptr, sizeof(CrashPageContent), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
     page_ = static_cast<CrashPageContent*>(mapped);
     page_->header.magic = kCrashPageMagic;
     page_->header.thread_count = kCrashThreadCount;

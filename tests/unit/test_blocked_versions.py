@@ -66,7 +66,12 @@ def test_rows_of_something_else_are_refused(rows: Any):
 
 @pytest.mark.parametrize(
     ("by", "needs_operator"),
-    [(BlockedBy.OPERATOR, True), (BlockedBy.CANARY, True), (BlockedBy.CRASH, True), (BlockedBy.FAILURE, False)],
+    [
+        (BlockedBy.OPERATOR, True),
+        (BlockedBy.CANARY, True),
+        (BlockedBy.CRASH, True),
+        (BlockedBy.FAILURE, False),
+    ],
 )
 def test_need_of_allow_depends_on_origin_of_block(by: BlockedBy, needs_operator: bool):
     assert BlockedVersion(by=by).needs_operator == needs_operator

@@ -22,11 +22,14 @@ pathlib.Path(sys.argv[1]).write_text(" ".join(values))
 """
 
 
-def start(command: Sequence[str], held: Sequence[socket.socket], page: int, own: int) -> ChildProcess:
+def start(
+    command: Sequence[str], held: Sequence[socket.socket], page: int, own: int
+) -> ChildProcess:
     return start_child(
         command,
         sockets=[
-            HeldSocket(item.fileno(), name) for item, name in zip(held, ("grpc", "rest"), strict=False)
+            HeldSocket(item.fileno(), name)
+            for item, name in zip(held, ("grpc", "rest"), strict=False)
         ],
         page_descriptor=page,
         input_descriptor=own,
@@ -49,7 +52,10 @@ def test_child_gets_sockets_page_and_input(tmp_path: Path):
     os.pwrite(page, b"the page.", 0)
     read_end, write_end = os.pipe()
     os.close(write_end)
-    with socket.create_server(("127.0.0.1", 0)) as grpc, socket.create_server(("127.0.0.1", 0)) as rest:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as grpc,
+        socket.create_server(("127.0.0.1", 0)) as rest,
+    ):
         command = [sys.executable, "-c", REPORT, str(tmp_path / "report")]
         assert wait(start(command, [grpc, rest], page, read_end)) == 0
         ports = f"{grpc.getsockname()[1]} {rest.getsockname()[1]}"

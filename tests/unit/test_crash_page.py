@@ -35,7 +35,8 @@ def test_crashed_thread_names_its_version(page: CrashPage):
     write(page, {10: 1, 11: 2}, crashed_id=11)
     marks = page.read()
     assert marks.suspects == (MarkedVersion("größe", 2**40),)
-    assert marks.is_thread_known and marks.has_begun_loads
+    assert marks.is_thread_known
+    assert marks.has_begun_loads
 
 
 def test_loading_bit_is_kept_apart(page: CrashPage):
@@ -58,9 +59,11 @@ def test_known_thread_without_run_suspects_none(page: CrashPage):
 def test_signal_from_outside_suspects_none(page: CrashPage):
     write(page, {10: 1}, crashed_id=crash_page.FROM_OUTSIDE)
     marks = page.read()
-    assert marks.suspects == () and marks.is_from_outside
+    assert marks.suspects == ()
+    assert marks.is_from_outside
 
 
 def test_untouched_page_has_no_loads(page: CrashPage):
     marks = page.read()
-    assert marks.suspects == () and not marks.has_begun_loads
+    assert marks.suspects == ()
+    assert not marks.has_begun_loads

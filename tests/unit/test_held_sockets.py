@@ -34,7 +34,7 @@ class Held:
         self.opened.append(socket.socket())
         return [self.opened[-1]]
 
-    def names(self, config: ServerConfig, environment: Mapping[str, str] = {}) -> list[str]:  # noqa: B006
+    def names(self, config: ServerConfig, environment: Mapping[str, str] = {}) -> list[str]:
         held = hold_sockets(config, environment, self.bind)
         for item in held:
             if item.descriptor > 4:

@@ -247,7 +247,8 @@ def test_crashed_version_serves_again_after_its_wait():
     site = site_of_a_crash(2)
     assert site.serving == []
     due_seconds = site.world.manager.next_due_seconds()
-    assert due_seconds is not None and 0 < due_seconds <= CRASH_WAIT_SECONDS
+    assert due_seconds is not None
+    assert 0 < due_seconds <= CRASH_WAIT_SECONDS
     site.world.clock.advance(due_seconds)
     site.rest()
     assert site.serving == [2]

@@ -178,6 +178,8 @@ def test_publisher_reports_refused_models() -> None:
     publisher.set_models(["m"])
     assert publisher.refused == frozenset()
     publisher.set_source_notes("m", [ONLY_BLOCKED])
-    assert publisher.refused == {"m"} and len(changes) == 1
+    assert publisher.refused == {"m"}
+    assert len(changes) == 1
     publisher.set_source_notes("m", [], [2])
-    assert publisher.refused == frozenset() and len(changes) == 2
+    assert publisher.refused == frozenset()
+    assert len(changes) == 2

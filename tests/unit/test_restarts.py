@@ -49,7 +49,8 @@ def test_crash_blocks_its_version():
     decision = restart(Restarts(clock), crash(CTR_7))
     assert decision.delay_seconds == 0
     block = decision.blocks[CTR_7]
-    assert block.by is BlockedBy.CRASH and block.needs_operator
+    assert block.by is BlockedBy.CRASH
+    assert block.needs_operator
     assert block.reason == "the server died while it ran this version: it died by SIGSEGV"
     assert block.not_before_wall_ns - clock.wall_ns() == 1_000_000_000
 
@@ -120,9 +121,7 @@ DEATHS = st.one_of(
         suspects=st.lists(st.sampled_from(VERSIONS), unique=True, max_size=3).map(tuple),
         has_begun_loads=st.booleans(),
     ),
-    st.builds(
-        Death, status=st.sampled_from([0, 1, 2, 3, 139]), has_begun_loads=st.booleans()
-    ),
+    st.builds(Death, status=st.sampled_from([0, 1, 2, 3, 139]), has_begun_loads=st.booleans()),
 )
 STEPS = st.lists(st.tuples(DEATHS, st.sampled_from([0.0, 0.5, 30.0, 1_000.0])), max_size=80)
 

@@ -34,7 +34,8 @@ def test_abstract_socket_is_reached():
 def test_without_socket_nothing_is_sent():
     manager = ServiceManager({"WATCHDOG_USEC": "1000000"})
     manager.notify(READY=1)
-    assert not manager.is_there and manager.watchdog_seconds is None
+    assert not manager.is_there
+    assert manager.watchdog_seconds is None
 
 
 def test_socket_that_is_gone_is_no_error(tmp_path: Path):

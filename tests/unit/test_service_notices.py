@@ -33,9 +33,7 @@ class World:
         self.manager = RecordingManager(watchdog_seconds)
         self.state = ServiceState(is_ready=False, model_count=2, unavailable=["a", "b"])
         self.is_answering = True
-        self.notices = ServiceNotices(
-            self.manager, lambda: self.state, lambda: self.is_answering
-        )
+        self.notices = ServiceNotices(self.manager, lambda: self.state, lambda: self.is_answering)
 
     def report(self) -> list[dict[str, object]]:
         self.manager.sent.clear()
@@ -106,4 +104,8 @@ def test_port_without_server_does_not_answer():
 
 
 def test_wildcards_are_reached_over_loopback():
-    assert [local(host) for host in ("0.0.0.0", "::", "10.0.0.1")] == ["127.0.0.1", "::1", "10.0.0.1"]
+    assert [local(host) for host in ("0.0.0.0", "::", "10.0.0.1")] == [
+        "127.0.0.1",
+        "::1",
+        "10.0.0.1",
+    ]

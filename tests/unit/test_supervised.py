@@ -21,7 +21,8 @@ def test_page_is_opened_closed_and_forgotten():
     plane, descriptor = FakePlane(), os.memfd_create("page")
     environment = {"MILLPOND_CRASH_PAGE": str(descriptor)}
     open_crash_page(plane, environment)
-    assert plane.opened == [descriptor] and environment == {}
+    assert plane.opened == [descriptor]
+    assert environment == {}
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 

@@ -1,7 +1,7 @@
 """The supervisor's loop, over servers that a script ends."""
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -37,9 +37,7 @@ class FakePage:
 
     def read(self) -> CrashMarks:
         assert not self.is_closed
-        return CrashMarks(
-            suspects=self.life.suspects, has_begun_loads=self.life.has_begun_loads
-        )
+        return CrashMarks(suspects=self.life.suspects, has_begun_loads=self.life.has_begun_loads)
 
     def close(self) -> None:
         self.is_closed = True
@@ -145,9 +143,8 @@ def test_stop_signal_is_passed_on_and_ends():
 
 def test_signal_that_comes_with_the_end_stops():
     """The signal that woke the supervisor finds no server, and must not be lost."""
-    world = World([Life(signal.SIGKILL, signals=[]), CLEAN])
-    world.signals_in_pause = []
-    waits = iter([[TERM]])
+    world = World([Life(signal.SIGKILL), CLEAN])
+    waits: Iterator[list[int]] = iter([[TERM]])
     world.wait_for_events = lambda timeout_seconds: next(waits)  # type: ignore[method-assign]
     assert world.run() == 128 + signal.SIGKILL
 
@@ -198,8 +195,6 @@ def test_every_crash_restarts_and_blocks_suspects_only(lives: list[Life]):
     assert world.run() == 0
     assert world.restart_counts == list(range(len(lives) + 1))
     suspected = {(item.name, item.version) for life in lives for item in life.suspects}
-    blocked = {
-        (name, version) for name, rows in world.blocks.by_name.items() for version in rows
-    }
+    blocked = {(name, version) for name, rows in world.blocks.by_name.items() for version in rows}
     assert blocked <= suspected
     assert all(seconds <= 60 for seconds in world.pauses)
