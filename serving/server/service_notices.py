@@ -1,4 +1,4 @@
-"""What the service manager learns of a server: that it is ready, its status, and that it is alive."""
+"""Notices for the service manager: that a server is ready, its status, and that it answers."""
 
 import socket
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a server takes over from its supervisor: the crash page, and the number of restarts."""
+"""The parts of a server that its supervisor hands in: the crash page, and the number of restarts."""
 
 import os
 from collections.abc import Mapping, MutableMapping

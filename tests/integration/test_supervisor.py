@@ -186,7 +186,7 @@ def test_crash_brings_predecessor_back(
     assert blocked_of(server) == {}
 
 
-def test_crash_in_unknown_thread_blocks_running_version(
+def test_crash_in_unknown_thread_blocks_what_ran(
     start_supervised: StartSupervised, base_paths: dict[str, Path], crashing: Path
 ):
     drop(crashing, base_paths["crashing"], 2)
@@ -196,7 +196,7 @@ def test_crash_in_unknown_thread_blocks_running_version(
     assert blocked_of(server) == {2: "crash"}
 
 
-def test_model_without_predecessor_is_refused_for_a_time(start_supervised: StartSupervised):
+def test_model_without_predecessor_is_refused_first(start_supervised: StartSupervised):
     server = start_supervised()
     for _ in range(3):
         server.wait_until_available("crashing", version=1)

@@ -159,12 +159,12 @@ def test_model_of_crashed_version_is_refused() -> None:
     assert notes == ModelNotes(reason=reason, is_refused=True, version_reasons={2: reason})
 
 
-def test_model_is_not_refused_while_version_loads_again() -> None:
+def test_model_is_not_refused_during_next_try() -> None:
     notes = model_notes([status(2, LOADING)], [ONLY_BLOCKED], crashed={2: CRASHED})
     assert (notes.is_refused, notes.is_awaited) == (False, True)
 
 
-def test_model_with_answering_predecessor_is_not_refused() -> None:
+def test_model_with_predecessor_is_not_refused() -> None:
     notes = model_notes([status(1, AVAILABLE)], [], crashed={2: CRASHED})
     assert not notes.is_refused
     assert notes.version_reasons.keys() == {2}

@@ -1,4 +1,4 @@
-"""What follows the end of a server: exits, restarts, back-offs and blocks."""
+"""Decisions on the end of a server: exits, restarts, back-offs and blocks."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What a server reports to its service manager, and its probes of its own ports."""
+"""The reports of a server to its service manager, and its probes of its own ports."""
 
 import socket
 import threading

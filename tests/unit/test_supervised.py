@@ -1,4 +1,4 @@
-"""What a server takes over from its supervisor."""
+"""The crash page and the count of restarts, as a server takes them over."""
 
 import os
 
