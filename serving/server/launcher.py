@@ -34,9 +34,9 @@ DEFAULT_MALLOC_CONF = "background_thread:true,tcache_max:2097152"
 # Marks the executed process, and holds the path that was preloaded. It prevents a loop of execs.
 _MARKER = "MILLPOND_PRELOADED"
 
-# Arguments of `serve`, one a line, with which no server runs, or a server without jemalloc. An
-# unusual spelling costs only the time that an early preload would have saved.
-_NO_PRELOAD = re.compile(r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?)$", re.MULTILINE)
+# Arguments of `serve`, one a line, with which no server runs, as in a supervisor, or a server without
+# jemalloc. An unusual spelling costs only the time that an early preload would have saved.
+_NO_PRELOAD = re.compile(r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?|--supervise(=true)?)$", re.MULTILINE)
 
 # (path, arguments, environment). Any: os.execve accepts more types than are used here.
 Execute = Callable[[Any, Any, Any], NoReturn]

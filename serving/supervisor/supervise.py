@@ -65,9 +65,13 @@ def supervise(
 
 
 def child_command(command: Sequence[str], directory: str) -> list[str]:
-    """Returns the server's command line. The last value of a flag counts."""
+    """Returns the server's command line. The last value of a flag counts.
+
+    Without the flag of the supervisor, with which the launcher would not preload an allocator.
+    """
+    kept = [item for item in command if item.partition("=")[0] != "--supervise"]
     return [
-        *command,
+        *kept,
         "--supervise=false",
         "--stop_at_stdin_eof=true",
         f"--state_directory={directory}",

@@ -143,6 +143,7 @@ def test_early_preload_executes_a_server(flag: str):
         ["serve", "-h"],
         ["serve", "--version"],
         ["serve", "--allocator=glibc"],
+        ["serve", "--supervise"],
         ["serve", "--allocator", "glibc"],
     ],
 )

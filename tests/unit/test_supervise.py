@@ -7,8 +7,8 @@ from tests.unit.fakes.clocks import FakeClock
 
 
 def test_server_gets_flags_that_end_supervision():
-    command = supervise.child_command(["python", "serve", "--supervise"], "/state")
-    assert command[:3] == ["python", "serve", "--supervise"]
+    command = supervise.child_command(["python", "serve", "--supervise", "--port=0"], "/state")
+    assert command[:3] == ["python", "serve", "--port=0"]
     assert command[3:] == [
         "--supervise=false",
         "--stop_at_stdin_eof=true",
