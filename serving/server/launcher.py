@@ -36,7 +36,9 @@ _MARKER = "MILLPOND_PRELOADED"
 
 # Arguments of `serve`, one a line, with which no server runs, as in a supervisor, or a server without
 # jemalloc. An unusual spelling costs only the time that an early preload would have saved.
-_NO_PRELOAD = re.compile(r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?|--supervise(=true)?)$", re.MULTILINE)
+_NO_PRELOAD = re.compile(
+    r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?|--supervise(=true)?)$", re.MULTILINE
+)
 
 # (path, arguments, environment). Any: os.execve accepts more types than are used here.
 Execute = Callable[[Any, Any, Any], NoReturn]

@@ -71,6 +71,7 @@ ODD_ENGLISH = (
 OTHER_PROGRAMS = {
     *("git", "cd", "apt-get", "pip", "source", "cp", "mv", "mkdir", "rm", "cat", "grep", "curl"),
     *("python", "h2load", "tensorboard", "prometheus", "sed", "kill", "ls", "until", "docker"),
+    "systemctl",
 }
 PAGE_IDS = [page.name for page in PAGES]
 
