@@ -22,6 +22,7 @@ from serving.server.handed_sockets import take_handed_sockets
 from serving.server.log_writer import write_at_once
 from serving.server.port_reservation import PortReservation
 from serving.server.starting_line import starting_line, take_unwritten_line, write_starting_line
+from serving.server.supervised import open_crash_page, wait_as_standby
 
 _STDERR = 2
 
@@ -35,6 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
         return 0
+    wait_as_standby(os.environ, _load_libraries)
     flags = parse_flags(arguments)
     if flags["version"]:
         print(_versions())
@@ -87,9 +89,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
-    # TensorFlow's own lines are not JSON, and without a GPU one of them is an error about CUDA. Failures
-    # reach the log and the clients as the status of a load or of a request.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _silence_tensorflow()
     # After the exec, in the process that stays, and before TensorFlow is loaded, which takes seconds.
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
@@ -98,7 +98,6 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     from serving.server.logs import flush_logs, start_logs, write_lines
     from serving.server.native_log_lines import native_lines_as_events
     from serving.server.server import Server
-    from serving.server.supervised import open_crash_page
 
     start_logs(flags["log_format"], take_unwritten_line(os.environ))
     try:
@@ -110,10 +109,26 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
         flush_logs()
 
 
+def _load_libraries() -> None:
+    """Loads TensorFlow and the server's modules, which takes most of the time of a start."""
+    _silence_tensorflow()
+    from serving.data_plane.plane import native_module
+    from serving.server import server
+
+    native_module()
+    del server
+
+
+def _silence_tensorflow() -> None:
+    # TensorFlow's own lines are not JSON, and without a GPU one of them is an error about CUDA. Failures
+    # reach the log and the clients as the status of a load or of a request.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 def _versions() -> str:
     lines = [f"millpond {_distribution_version('millpond')}"]
     inside = ", ".join(f"{name} {value}" for name, value in bundled_libraries().items())
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _silence_tensorflow()
     try:
         from serving.data_plane import _native
     except ImportError as error:

@@ -1,11 +1,12 @@
-"""The parts of a server that its supervisor hands in: the crash page, and the number of restarts."""
+"""The parts of a server that its supervisor hands in: crash page, number of restarts, turn to serve."""
 
 import os
-from collections.abc import Mapping, MutableMapping
+import signal
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Protocol
 
 from serving.base.errors import InvalidConfig
-from serving.supervisor.child_process import RESTART_COUNT_VARIABLE
+from serving.supervisor.child_process import RESTART_COUNT_VARIABLE, STANDBY_VARIABLE
 from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
 
 
@@ -13,6 +14,29 @@ class CrashPages(Protocol):
     """The part of the data plane that marks crash pages."""
 
     def open_crash_page(self, descriptor: int) -> None: ...
+
+
+def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], object]) -> None:
+    """Calls `load` and waits until the supervisor needs this process; does nothing in other processes.
+
+    Call it before the flags are read: they name files, which may change meanwhile. Raises SystemExit
+    if the supervisor ends first, and InvalidConfig if the variable is not a number.
+    """
+    text = environment.pop(STANDBY_VARIABLE, "")
+    if not text:
+        return
+    descriptor = _descriptor(STANDBY_VARIABLE, text)
+    # A terminal sends it to the supervisor too.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        load()
+        line = os.read(descriptor, 64)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(descriptor)
+    if not line:
+        raise SystemExit(0)
+    environment[RESTART_COUNT_VARIABLE] = line.decode().strip()
 
 
 def open_crash_page(plane: CrashPages, environment: MutableMapping[str, str]) -> None:
@@ -24,13 +48,18 @@ def open_crash_page(plane: CrashPages, environment: MutableMapping[str, str]) ->
     text = environment.pop(DESCRIPTOR_VARIABLE, "")
     if not text:
         return
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidConfig(f"{DESCRIPTOR_VARIABLE}={text!r} is not a number; unset it")
-    plane.open_crash_page(int(text))
-    os.close(int(text))
+    descriptor = _descriptor(DESCRIPTOR_VARIABLE, text)
+    plane.open_crash_page(descriptor)
+    os.close(descriptor)
 
 
 def restart_count(environment: Mapping[str, str] = os.environ) -> int:
     """Returns how often the supervisor has started the server again; 0 without a supervisor."""
     text = environment.get(RESTART_COUNT_VARIABLE, "")
     return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _descriptor(variable: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidConfig(f"{variable}={text!r} is not a number; unset it")
+    return int(text)

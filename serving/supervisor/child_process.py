@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -11,6 +12,10 @@ from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
 
 RESTART_COUNT_VARIABLE = "MILLPOND_RESTART_COUNT"
 """The variable of the environment that passes the number of restarts to the server."""
+
+STANDBY_VARIABLE = "MILLPOND_STANDBY"
+"""The variable of the environment that makes the server wait: the descriptor of a pipe, from which it
+reads the number of restarts when it is needed."""
 
 _FIRST_SOCKET = 3
 _STANDARD_ERROR = 2
@@ -26,10 +31,12 @@ class HeldSocket:
 
 
 class ChildProcess:
-    """A running server. One thread."""
+    """A running server, or a standby that waits for `release`. One thread."""
 
-    def __init__(self, process_id: int) -> None:
+    def __init__(self, process_id: int, release_descriptor: int = -1) -> None:
+        """`release_descriptor` is the end of a standby's pipe that is written to."""
         self._process_id = process_id
+        self._release_descriptor = release_descriptor
 
     @property
     def process_id(self) -> int:
@@ -46,6 +53,22 @@ class ChildProcess:
         """Passes a signal on. The process must not have been waited for."""
         os.kill(self._process_id, number)
 
+    def release(self, restart_count: int) -> bool:
+        """Makes a standby serve. Returns False, and ends the process, if it has failed."""
+        try:
+            os.write(self._release_descriptor, f"{restart_count}\n".encode())
+        except BrokenPipeError:
+            self.discard()
+            return False
+        os.close(self._release_descriptor)
+        return True
+
+    def discard(self) -> None:
+        """Ends a standby that is not needed."""
+        os.close(self._release_descriptor)
+        os.kill(self._process_id, signal.SIGKILL)
+        os.waitpid(self._process_id, 0)
+
 
 def start_child(
     command: Sequence[str],
@@ -53,19 +76,40 @@ def start_child(
     sockets: Sequence[HeldSocket],
     page_descriptor: int,
     input_descriptor: int,
-    restart_count: int,
+    restart_count: int | None,
     environment: Mapping[str, str],
 ) -> ChildProcess:
     """Starts `command` with the sockets as its descriptors from 3 on, and the page after them.
 
-    `input_descriptor` is its standard input. A fork and not subprocess: LISTEN_PID names the process
-    that it is set for.
+    `input_descriptor` is its standard input. Without a `restart_count` it is a standby. A fork and not
+    subprocess: LISTEN_PID names the process that it is set for.
     """
+    handed = [*(held.descriptor for held in sockets), page_descriptor]
+    if restart_count is not None:
+        return ChildProcess(
+            _start(command, handed, input_descriptor, sockets, restart_count, environment)
+        )
+    read_end, write_end = os.pipe()
+    try:
+        handed.append(read_end)
+        process_id = _start(command, handed, input_descriptor, sockets, None, environment)
+    finally:
+        os.close(read_end)
+    return ChildProcess(process_id, write_end)
+
+
+def _start(
+    command: Sequence[str],
+    handed: Sequence[int],
+    input_descriptor: int,
+    sockets: Sequence[HeldSocket],
+    restart_count: int | None,
+    environment: Mapping[str, str],
+) -> int:
     process_id = os.fork()
     if process_id:
-        return ChildProcess(process_id)
+        return process_id
     try:
-        handed = [*(held.descriptor for held in sockets), page_descriptor]
         _hand_in(handed, input_descriptor)
         child_environment = _environment(environment, sockets, restart_count)
         os.execve(command[0], list(command), child_environment)
@@ -87,13 +131,17 @@ def _copy_above(descriptor: int, lowest: int) -> int:
 
 
 def _environment(
-    environment: Mapping[str, str], sockets: Sequence[HeldSocket], restart_count: int
+    environment: Mapping[str, str], sockets: Sequence[HeldSocket], restart_count: int | None
 ) -> dict[str, str]:
     # The child sends WATCHDOG=1 in the place of its parent.
     dropped = {*VARIABLES, "WATCHDOG_PID"}
     kept = {name: value for name, value in environment.items() if name not in dropped}
-    kept[DESCRIPTOR_VARIABLE] = str(_FIRST_SOCKET + len(sockets))
-    kept[RESTART_COUNT_VARIABLE] = str(restart_count)
+    page = _FIRST_SOCKET + len(sockets)
+    kept[DESCRIPTOR_VARIABLE] = str(page)
+    if restart_count is None:
+        kept[STANDBY_VARIABLE] = str(page + 1)
+    else:
+        kept[RESTART_COUNT_VARIABLE] = str(restart_count)
     if sockets:
         kept["LISTEN_PID"] = str(os.getpid())
         kept["LISTEN_FDS"] = str(len(sockets))

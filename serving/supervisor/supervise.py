@@ -5,11 +5,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from serving.base.clock import Clock, SystemClock
+from serving.base.errors import InvalidConfig
 from serving.base.log_line import log_line
 from serving.base.service_manager import ServiceManager
 from serving.config.server_config import ServerConfig
@@ -37,7 +39,7 @@ def supervise(
     clock = SystemClock()
     sockets = hold_sockets(config)
     # Without a state directory, blocks last as long as the supervisor.
-    own_directory = "" if config.state_directory else tempfile.mkdtemp(prefix="millpond-state-")
+    own_directory = "" if config.state_directory else make_state_directory()
     directory = config.state_directory or own_directory
     try:
         # The server stops when the last copy of the write end closes: it never outlives this process.
@@ -64,6 +66,21 @@ def supervise(
             shutil.rmtree(own_directory, ignore_errors=True)
 
 
+def make_state_directory(parents: Sequence[str | None] = (None, "/dev/shm")) -> str:
+    """Makes a directory in the first of `parents` that allows it; None is the usual one for such files.
+
+    A container with a read-only root often has /dev/shm and no other writable directory. Raises
+    InvalidConfig if there is no such directory.
+    """
+    for parent in parents:
+        with suppress(OSError):
+            return tempfile.mkdtemp(prefix="millpond-state-", dir=parent)
+    raise InvalidConfig(
+        "--supervise keeps the versions that crash in a temporary directory, and none can be written "
+        "to: use --state_directory"
+    )
+
+
 def child_command(command: Sequence[str], directory: str) -> list[str]:
     """Returns the server's command line. The last value of a flag counts.
 
@@ -83,7 +100,7 @@ def _start(
     sockets: Sequence[HeldSocket],
     input_descriptor: int,
     page: Page,
-    restart_count: int,
+    restart_count: int | None,
 ) -> Any:
     return start_child(
         command,

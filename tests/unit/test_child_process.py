@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from serving.base.clock import SystemClock, pause, seconds_since
 from serving.supervisor.child_process import ChildProcess, HeldSocket, start_child
 
@@ -23,7 +25,11 @@ pathlib.Path(sys.argv[1]).write_text(" ".join(values))
 
 
 def start(
-    command: Sequence[str], held: Sequence[socket.socket], page: int, own: int
+    command: Sequence[str],
+    held: Sequence[socket.socket],
+    page: int,
+    own: int,
+    restart_count: int | None = 4,
 ) -> ChildProcess:
     return start_child(
         command,
@@ -33,7 +39,7 @@ def start(
         ],
         page_descriptor=page,
         input_descriptor=own,
-        restart_count=4,
+        restart_count=restart_count,
         environment={**os.environ, "WATCHDOG_PID": "1", "LISTEN_PID": "1"},
     )
 
@@ -81,3 +87,31 @@ def test_command_that_is_missing_ends_with_127(tmp_path: Path):
     assert os.WEXITSTATUS(status) == 127
     os.close(read_end)
     os.close(write_end)
+
+
+STANDBY = """
+import os, pathlib, sys
+count = os.read(int(os.environ["MILLPOND_STANDBY"]), 9).decode()
+pathlib.Path(sys.argv[1]).write_text(count + str(os.environ.get("MILLPOND_RESTART_COUNT")))
+"""
+
+
+def test_standby_waits_for_its_number_of_restarts(tmp_path: Path):
+    command = [sys.executable, "-c", STANDBY, str(tmp_path / "report")]
+    own = os.open(os.devnull, os.O_RDONLY)
+    child = start(command, [], own, own, restart_count=None)
+    assert child.wait_status() is None
+    assert child.release(5)
+    assert wait(child) == 0
+    assert (tmp_path / "report").read_text() == "5\nNone"
+    os.close(own)
+
+
+def test_standby_that_has_failed_is_not_released():
+    own = os.open(os.devnull, os.O_RDONLY)
+    child = start([sys.executable, "-c", "pass"], [], own, own, restart_count=None)
+    os.waitid(os.P_PID, child.process_id, os.WEXITED | os.WNOWAIT)
+    assert not child.release(5)
+    with pytest.raises(ChildProcessError):
+        child.wait_status()
+    os.close(own)

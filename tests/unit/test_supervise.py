@@ -1,7 +1,11 @@
 """The supervisor's command line for its server, and its log."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+from serving.base.errors import InvalidConfig
 from serving.supervisor import supervise
 from tests.unit.fakes.clocks import FakeClock
 
@@ -14,6 +18,13 @@ def test_server_gets_flags_that_end_supervision():
         "--stop_at_stdin_eof=true",
         "--state_directory=/state",
     ]
+
+
+def test_read_only_directory_is_passed_over(tmp_path: Path):
+    directory = supervise.make_state_directory([str(tmp_path / "none"), str(tmp_path)])
+    assert Path(directory).parent == tmp_path
+    with pytest.raises(InvalidConfig, match="--state_directory"):
+        supervise.make_state_directory([str(tmp_path / "none")])
 
 
 def test_log_line_has_its_fields():

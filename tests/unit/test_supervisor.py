@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +21,17 @@ TERM = signal.SIGTERM
 
 @dataclass
 class Life:
-    """One server: the signals that come while it lives, its status of waitpid(2), and its marks."""
+    """One server: the signals that come while it lives, its status of waitpid(2), and its marks.
+
+    A long life outlasts the start of a standby. A failed standby ends before it is needed.
+    """
 
     status: int
     suspects: tuple[MarkedVersion, ...] = ()
     signals: Sequence[int] = ()
     has_begun_loads: bool = True
+    is_long: bool = False
+    is_failed_standby: bool = False
 
 
 @dataclass
@@ -64,14 +69,32 @@ class FakeBlocks:
 class FakeChild:
     process_id = 42
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", life: Life) -> None:
         self._world = world
+        self._life = life
+
+    def begin(self, restart_count: int) -> None:
+        self._world.restart_counts.append(restart_count)
+        self._world.life = self._life
+        self._world.signals = list(self._life.signals)
+        self._world.is_alive = True
 
     def wait_status(self) -> int | None:
-        return None if self._world.signals else self._world.life.status
+        if self._world.signals:
+            return None
+        self._world.is_alive = False
+        return self._life.status
 
     def send_signal(self, number: int) -> None:
         self._world.passed_on.append(number)
+
+    def release(self, restart_count: int) -> bool:
+        if not self._life.is_failed_standby:
+            self.begin(restart_count)
+        return not self._life.is_failed_standby
+
+    def discard(self) -> None:
+        self._world.discarded.append(self._life)
 
 
 class World:
@@ -90,21 +113,30 @@ class World:
         self.logged: list[tuple[str, Mapping[str, object]]] = []
         self.pauses: list[float] = []
         self.is_alive = False
+        self.standby_count = 0
+        self.discarded: list[Life] = []
+        self.standby_error: OSError | None = None
 
     def make_page(self) -> Page:
-        self.life = self.lives[len(self.pages)]
-        self.pages.append(FakePage(self.life))
+        self.pages.append(FakePage(self.lives[len(self.pages)]))
         return self.pages[-1]
 
-    def start_child(self, page: Page, restart_count: int) -> Child:
+    def start_child(self, page: Page, restart_count: int | None) -> Child:
         assert page is self.pages[-1]
-        self.restart_counts.append(restart_count)
-        self.signals = list(self.life.signals)
-        self.is_alive = True
-        return FakeChild(self)
+        child = FakeChild(self, self.pages[-1].life)
+        if restart_count is not None:
+            child.begin(restart_count)
+            return child
+        self.standby_count += 1
+        if self.standby_error is not None:
+            error, self.standby_error = self.standby_error, None
+            raise error
+        return child
 
     def wait_for_events(self, timeout_seconds: float | None) -> list[int]:
-        if timeout_seconds is not None:
+        if self.is_alive and self.life.is_long and timeout_seconds is not None:
+            return []
+        if not self.is_alive and timeout_seconds is not None:
             self.pauses.append(timeout_seconds)
             self.clock.advance(timeout_seconds)
             return self.signals_in_pause
@@ -177,6 +209,40 @@ def test_stop_in_back_off_ends():
     assert world.restart_counts == [0, 1, 2]
 
 
+def test_standby_serves_after_crash():
+    long_crash = replace(CRASH, is_long=True)
+    world = World([long_crash, CRASH, CLEAN])
+    assert world.run() == 0
+    assert world.restart_counts == [0, 1, 2]
+    assert world.standby_count == 1
+    assert world.discarded == []
+    assert all(page.is_closed for page in world.pages)
+
+
+def test_failed_standby_is_replaced_by_a_new_server():
+    failed = Life(exited(1), is_failed_standby=True)
+    world = World([replace(CRASH, is_long=True), failed, CLEAN])
+    assert world.run() == 0
+    assert world.restart_counts == [0, 1]
+    assert all(page.is_closed for page in world.pages)
+
+
+def test_standby_ends_with_its_supervisor():
+    unneeded = Life(exited(0))
+    world = World([replace(CLEAN, is_long=True), unneeded])
+    assert world.run() == 0
+    assert world.discarded == [unneeded]
+    assert all(page.is_closed for page in world.pages)
+
+
+def test_standby_that_cannot_start_is_tried_again():
+    world = World([replace(CLEAN, is_long=True), CLEAN, CLEAN])
+    world.standby_error = OSError("no memory")
+    assert world.run() == 0
+    assert world.standby_count == 2
+    assert all(page.is_closed for page in world.pages)
+
+
 LIVES = st.lists(
     st.builds(
         Life,
@@ -184,6 +250,7 @@ LIVES = st.lists(
         suspects=st.lists(
             st.builds(MarkedVersion, st.sampled_from("ab"), st.integers(1, 3)), max_size=2
         ).map(tuple),
+        is_long=st.booleans(),
     ),
     max_size=40,
 )
