@@ -64,15 +64,21 @@ class Clients:
             thread.join()
 
     def _run(self) -> None:
-        # A pool of its own for each thread, so that each has a connection of its own.
+        # A pool of its own for each channel, so that each has a connection of its own.
         options = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(self._target, options) as channel:
-            while not self._is_stopping:
-                code = ask(channel, self._name, 1.0)
-                with self._lock:
-                    self._codes[code] += 1
-                if code != "OK":
-                    pause(SystemClock(), _RETRY_SECONDS)
+        while not self._is_stopping:
+            # Connects anew after a failure: gRPC's channel may write the next call to the connection
+            # that was reset a moment ago, and such a call never reaches a server.
+            with grpc.insecure_channel(self._target, options) as channel:
+                self._ask_until_failure(channel)
+            pause(SystemClock(), _RETRY_SECONDS)
+
+    def _ask_until_failure(self, channel: grpc.Channel) -> None:
+        code = "OK"
+        while code == "OK" and not self._is_stopping:
+            code = ask(channel, self._name, 1.0)
+            with self._lock:
+                self._codes[code] += 1
 
 
 def ask(channel: grpc.Channel, name: str, x: float) -> str:
@@ -95,6 +101,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crashes", type=positive_integer, default=100, help="default 100")
     parser.add_argument(
         "--mb", type=positive_integer, default=1, help="parameters of the model that crashes, in MB"
+    )
+    parser.add_argument(
+        "--pause-seconds",
+        type=float,
+        default=0.0,
+        help="between an answer after a crash and the next version; from 5 on a standby serves after "
+        "each crash; default 0",
     )
     add_json_option(parser)
 
@@ -119,7 +132,7 @@ def _run(parsed: argparse.Namespace) -> int:
             file_system_poll_wait_seconds=0.05,
             start_timeout_seconds=_TIMEOUT_SECONDS,
         ) as server:
-            _crash_again_and_again(server, export, paths, parsed.crashes, crashes, console)
+            _crash_again_and_again(server, export, paths, parsed, crashes, console)
     report = crashes_report(crashes, parsed.crashes, parsed.mb)
     console.print(report_line(report))
     write_json(parsed.json, report)
@@ -130,14 +143,16 @@ def _crash_again_and_again(
     server: ModelServer,
     export: Path,
     paths: Mapping[str, Path],
-    count: int,
+    parsed: argparse.Namespace,
     crashes: Crashes,
     console: Console,
 ) -> None:
     other = next(name for name in paths if name != "crashing")
+    versions = range(2, parsed.crashes + 2)
     clients = Clients(server.target, other, crashes.codes)
     try:
-        for version in range(2, count + 2):
+        for version in versions:
+            pause(SystemClock(), parsed.pause_seconds)
             crashing_model.link_version(export, paths["crashing"], version)
             server.wait_until_available("crashing", version)
             _crash(server, other, crashes)
@@ -146,7 +161,7 @@ def _crash_again_and_again(
     finally:
         clients.stop()
     crashed = [event["version"] for event in server.events() if event["event"] == "version_crashed"]
-    crashes.wrongly_blocked_count = len(set(crashed) ^ set(range(2, count + 2)))
+    crashes.wrongly_blocked_count = len(set(crashed) ^ set(versions))
 
 
 def _crash(server: ModelServer, other: str, crashes: Crashes) -> None:
