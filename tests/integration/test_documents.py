@@ -61,8 +61,6 @@ if words[:1] == ["serve"]:
     words += [] if has("rest_api_port") else ["--rest_api_port={http}"]
 elif words[:1] == ["demo-model"] and not has("rows"):
     words += ["--rows={rows}"]
-elif words[:1] == ["predict"] and not has("target"):
-    words += ["--target=localhost:{grpc}"]
 os.execv({millpond!r}, [{millpond!r}, *words])
 """
 
