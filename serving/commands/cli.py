@@ -5,45 +5,96 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
 from serving.server.launcher import preload_early
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 
 class Command(NamedTuple):
-    """A command of `millpond`. `entry` is MODULE:FUNCTION in this package, imported when it is used."""
+    """A command of `millpond`.
+
+    `entry` and `parser` are MODULE:FUNCTION in this package, imported when they are used.
+    """
 
     entry: str
+    parser: str
     summary: str
 
     def run(self, arguments: Sequence[str]) -> int:
-        module_name, function_name = self.entry.split(":")
-        module = importlib.import_module(f"serving.commands.{module_name}")
-        status: int = getattr(module, function_name)(arguments)
+        status: int = _imported(self.entry)(arguments)
         return status
+
+    def make_parser(self) -> "ArgumentParser":
+        """Returns a parser of the command's arguments, for help and completion."""
+        made: ArgumentParser = _imported(self.parser)()
+        return made
+
+
+def _imported(entry: str) -> Any:
+    module_name, function_name = entry.split(":")
+    return getattr(importlib.import_module(f"serving.commands.{module_name}"), function_name)
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
-        "serve": Command("serve:run", "serve models (flags as TensorFlow Serving spells them)"),
+        "serve": Command(
+            "serve:run",
+            "completion:make_serve_parser",
+            "serve models (flags as TensorFlow Serving spells them)",
+        ),
         "status": Command(
-            "status:run", "print the versions of a model, or of all models, and their states"
+            "status:run",
+            "status:make_parser",
+            "print the versions of a model, or of all models, and their states",
         ),
-        "predict": Command("predict:run", "send one request and print the outputs"),
+        "predict": Command(
+            "predict:run", "predict:make_parser", "send one request and print the outputs"
+        ),
         "config": Command(
-            "config:run", "print what a config file would change on a server, or apply it"
+            "config:run",
+            "config:make_parser",
+            "print what a config file would change on a server, or apply it",
         ),
-        "rollback": Command("rollout:rollback", "put a model's previous version back in its place"),
-        "promote": Command("rollout:promote", "let a model's canary answer all its requests"),
-        "allow": Command("rollout:allow", "unblock a version that was rolled back"),
+        "rollback": Command(
+            "rollout:rollback",
+            "rollout:make_rollback_parser",
+            "put a model's previous version back in its place",
+        ),
+        "promote": Command(
+            "rollout:promote",
+            "rollout:make_promote_parser",
+            "let a model's canary answer all its requests",
+        ),
+        "allow": Command(
+            "rollout:allow",
+            "rollout:make_allow_parser",
+            "unblock a version that was rolled back",
+        ),
         "capture": Command(
-            "capture:run", "write a model's recent live requests into a warm-up file"
+            "capture:run",
+            "capture:make_parser",
+            "write a model's recent live requests into a warm-up file",
         ),
         "demo-model": Command(
-            "demo_model:run", "export the CTR model that the demo and the measurements use"
+            "demo_model:run",
+            "demo_model:make_parser",
+            "export the CTR model that the demo and the measurements use",
+        ),
+        "help": Command(
+            "help_pages:run",
+            "help_pages:make_parser",
+            "print a page of the documents, or the help of a command or flag",
+        ),
+        "completion": Command(
+            "completion:run",
+            "completion:make_parser",
+            "print the completion script of bash, zsh or fish",
         ),
     }
 )
@@ -64,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help") or list(arguments) == ["help"]:
         print(_help_text())
         return 0 if arguments else EXIT_USAGE
     command, *rest = arguments
@@ -104,4 +155,9 @@ def _print_error(command: str, error: Exception) -> None:
 def _help_text() -> str:
     lines = ["usage: millpond COMMAND [--flag=value ...]", ""]
     lines += [f"  {name:<12}{command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join([*lines, "", "millpond COMMAND --help prints the options of a command."])
+    lines += [
+        "",
+        "millpond COMMAND --help prints the options of a command.",
+        "millpond help TOPIC prints a page of the documents; millpond help topics lists them.",
+    ]
+    return "\n".join(lines)
