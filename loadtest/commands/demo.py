@@ -20,7 +20,7 @@ from loadtest.drive.traffic import Outcome, Traffic
 from loadtest.measure.latency import TooFewRequests, percentile_ms
 from loadtest.measure.swaps import Swap, is_unloaded, swaps_in
 from loadtest.measure.timeline import LogClock, Span, times_of_swaps
-from serving.base.clock import SystemClock
+from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.argument_types import positive_number, whole_number
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
@@ -30,6 +30,7 @@ from serving.server.model_server import ModelServer
 _SWAP_TIMEOUT_SECONDS = 120
 # The requests that p99.9 needs.
 _REQUEST_COUNT_MIN = 5_000
+_START_NS = NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,16 @@ class Report:
         return [outcome.latency_ns for outcome in self.outcomes]
 
     def latencies_in_swaps_ns(self, *, is_in_swap: bool) -> list[int]:
-        """Returns the latencies of the requests that were in flight in a swap, or of all others."""
-        return [o.latency_ns for o in self.outcomes if self._is_in_swap(o) == is_in_swap]
+        """Returns the latencies of the requests that were in flight in a swap, or of all others.
+
+        The first second is left out: the clients connect, and send late what was due meanwhile.
+        """
+        begin_ns = min((o.scheduled_ns for o in self.outcomes), default=0) + _START_NS
+        return [
+            outcome.latency_ns
+            for outcome in self.outcomes
+            if outcome.scheduled_ns >= begin_ns and self._is_in_swap(outcome) == is_in_swap
+        ]
 
     def _is_in_swap(self, outcome: Outcome) -> bool:
         return any(

@@ -145,11 +145,10 @@ def test_each_link_leads_to_a_page_and_a_heading(page: Path):
 
 
 def test_badges_of_readme_are_true():
-    badges = dict(
-        re.fullmatch(r"([^-]+)-((?:[^-]|--)+)-\w+", unquote(badge)).groups()  # type: ignore[union-attr]
-        for badge in re.findall(r"img\.shields\.io/badge/([^)]+)\)", README.read_text())
+    found = re.findall(
+        r"img\.shields\.io/badge/([^-]+)-((?:[^-]|--)+)-\w+\)", unquote(README.read_text())
     )
-    shown = {label: value.replace("--", "-").replace("_", " ") for label, value in badges.items()}
+    shown = {label: value.replace("--", "-").replace("_", " ") for label, value in found}
     project = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     least, below = re.findall(r"3\.(\d+)", project["requires-python"])
     platform = re.search(r"^WHEEL_PLATFORM \?= manylinux_2_(\d+)_x86_64", MAKEFILE, re.MULTILINE)
