@@ -26,6 +26,6 @@ endif()
 
 # The pages of `millpond help`. An editable installation reads them where they are.
 if(SKBUILD_STATE STREQUAL "wheel")
-  install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION serving/docs FILES_MATCHING PATTERN "*.md"
-          PATTERN images EXCLUDE)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION serving/docs OPTIONAL
+          FILES_MATCHING PATTERN "*.md" PATTERN images EXCLUDE)
 endif()

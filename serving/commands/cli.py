@@ -19,20 +19,23 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A command of `millpond`.
 
-    `entry` and `parser` are MODULE:FUNCTION in this package, imported when they are used.
+    `entry` is MODULE:FUNCTION in this package, imported when it is used. `parser` is the function that
+    makes the parser of its arguments, by default `make_parser` beside `run`, or `make_X_parser` beside `X`.
     """
 
     entry: str
-    parser: str
     summary: str
+    parser: str = ""
 
     def run(self, arguments: Sequence[str]) -> int:
         status: int = _imported(self.entry)(arguments)
         return status
 
     def make_parser(self) -> "ArgumentParser":
-        """Returns a parser of the command's arguments, for help and completion."""
-        made: ArgumentParser = _imported(self.parser)()
+        """Returns a parser that describes the command's arguments, for completion."""
+        module_name, function_name = self.entry.split(":")
+        infix = "" if function_name == "run" else f"{function_name}_"
+        made: ArgumentParser = _imported(self.parser or f"{module_name}:make_{infix}parser")()
         return made
 
 
@@ -45,57 +48,29 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command(
             "serve:run",
-            "completion:make_serve_parser",
             "serve models (flags as TensorFlow Serving spells them)",
+            parser="completion:make_serve_parser",
         ),
         "status": Command(
-            "status:run",
-            "status:make_parser",
-            "print the versions of a model, or of all models, and their states",
+            "status:run", "print the versions of a model, or of all models, and their states"
         ),
-        "predict": Command(
-            "predict:run", "predict:make_parser", "send one request and print the outputs"
-        ),
+        "predict": Command("predict:run", "send one request and print the outputs"),
         "config": Command(
-            "config:run",
-            "config:make_parser",
-            "print what a config file would change on a server, or apply it",
+            "config:run", "print what a config file would change on a server, or apply it"
         ),
-        "rollback": Command(
-            "rollout:rollback",
-            "rollout:make_rollback_parser",
-            "put a model's previous version back in its place",
-        ),
-        "promote": Command(
-            "rollout:promote",
-            "rollout:make_promote_parser",
-            "let a model's canary answer all its requests",
-        ),
-        "allow": Command(
-            "rollout:allow",
-            "rollout:make_allow_parser",
-            "unblock a version that was rolled back",
-        ),
+        "rollback": Command("rollout:rollback", "put a model's previous version back in its place"),
+        "promote": Command("rollout:promote", "let a model's canary answer all its requests"),
+        "allow": Command("rollout:allow", "unblock a version that was rolled back"),
         "capture": Command(
-            "capture:run",
-            "capture:make_parser",
-            "write a model's recent live requests into a warm-up file",
+            "capture:run", "write a model's recent live requests into a warm-up file"
         ),
         "demo-model": Command(
-            "demo_model:run",
-            "demo_model:make_parser",
-            "export the CTR model that the demo and the measurements use",
+            "demo_model:run", "export the CTR model that the demo and the measurements use"
         ),
         "help": Command(
-            "help_pages:run",
-            "help_pages:make_parser",
-            "print a page of the documents, or the help of a command or flag",
+            "help_pages:run", "print a page of the documents, or the help of a command or flag"
         ),
-        "completion": Command(
-            "completion:run",
-            "completion:make_parser",
-            "print the completion script of bash, zsh or fish",
-        ),
+        "completion": Command("completion:run", "print the completion script of bash, zsh or fish"),
     }
 )
 
