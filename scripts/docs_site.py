@@ -28,7 +28,9 @@ NAMES: Mapping[str, str] = {
 
 _FENCE = re.compile(r"^(```|~~~)(\w*)[^\n]*\n.*?^\1 *$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
-_LIST_AFTER_TEXT = re.compile(r"^((?!\s*(?:[-*]|\d+\.) |[#|>]| {2}).+\n)(?=(?:[-*]|\d+\.) )", re.MULTILINE)
+_LIST_AFTER_TEXT = re.compile(
+    r"^((?!\s*(?:[-*]|\d+\.) |[#|>]| {2}).+\n)(?=(?:[-*]|\d+\.) )", re.MULTILINE
+)
 _CODE_IN_TABLE = re.compile(r"`[^`\n]*`")
 _LOADED = re.compile(
     r"<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//[^\"'>\s]+"
