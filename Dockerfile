@@ -9,6 +9,7 @@ COPY scripts/docker/build.sh scripts/docker/
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
 COPY cmake cmake/
 COPY licenses licenses/
+COPY docs docs/
 COPY native native/
 COPY protos protos/
 COPY millpond millpond/

@@ -21,6 +21,8 @@ NATIVE_TESTS   := $(shell find tests/native -type f 2>/dev/null)
 CXX_SOURCES    := $(shell find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # clang-tidy runs only on the rungs below TensorFlow, because reading TensorFlow's headers takes minutes.
 TIDY_SOURCES   := $(shell find native/base native/metrics native/memory -name '*.cc' 2>/dev/null)
+# All that the site of the documents is made of.
+DOCUMENTS      := mkdocs.yml scripts/docs_site.py $(shell find docs -type f) $(shell git ls-files '*.md' 2>/dev/null)
 PYTHON_SOURCES := millpond serving warmup loadtest tests scripts
 
 # $(call configure,FOLDER,OPTIONS): runs CMake and prints its output only if it fails.
@@ -67,7 +69,7 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 test: unit native sanitize integration ## Run all tests
 
 .PHONY: lint
-lint: lint-python lint-native ## Check style, types, the ladder of native/ and, by clang-tidy, the rungs below TensorFlow
+lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
 
 .PHONY: bench
 bench: setup packages-bench ## Measure figures of docs/figures.md: start, requests per second, swaps under load
@@ -181,6 +183,22 @@ format: $(VENV)/.dependencies packages-lint ## Rewrite all sources in the projec
 	$(BIN)/ruff check --fix-only --quiet $(PYTHON_SOURCES)
 	$(BIN)/ruff format $(PYTHON_SOURCES)
 	clang-format-14 -i $(CXX_SOURCES)
+
+# --- The documents --------------------------------------------------------------------------------------------
+
+$(VENV)/.docs-tools: pyproject.toml | $(VENV)/.build-dependencies
+	$(BIN)/pip install --quiet --group docs
+	@touch $@
+
+.PHONY: docs
+docs: $(BUILD)/site/.built ## Build the documents as a site in build/site; a broken link or anchor is an error
+
+# With --quiet MkDocs would not count its warnings, and so be less strict.
+$(BUILD)/site/.built: $(VENV)/.docs-tools $(DOCUMENTS)
+	@mkdir -p $(@D)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(@D) >$(BUILD)/site.log 2>&1 \
+	  || { cat $(BUILD)/site.log; exit 1; }
+	@touch $@
 
 # --- The wheel ------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-# Installs what a wheel carries beside the module: jemalloc, which the launcher preloads, and the software
-# bill of materials, which `millpond --version` reads. Included by native/CMakeLists.txt.
+# Installs what a wheel carries beside the module: jemalloc, which the launcher preloads, the software bill of
+# materials, which `millpond --version` reads, and the pages of `millpond help`. Included by native/CMakeLists.txt.
 find_library(MILLPOND_JEMALLOC libjemalloc.so.2)
 if(NOT MILLPOND_JEMALLOC)
   message(FATAL_ERROR "libjemalloc.so.2 is not installed: apt-get install libjemalloc2")
@@ -22,4 +22,10 @@ if(SKBUILD_METADATA_DIR)
             -- ${bill_of_materials}
     COMMAND_ERROR_IS_FATAL ANY)
   install(FILES ${bill_of_materials} DESTINATION ${SKBUILD_METADATA_DIR}/sboms)
+endif()
+
+# The pages of `millpond help`. An editable installation reads them where they are.
+if(SKBUILD_STATE STREQUAL "wheel")
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION serving/docs OPTIONAL
+          FILES_MATCHING PATTERN "*.md" PATTERN images EXCLUDE)
 endif()

@@ -19,7 +19,8 @@ from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, pre
 from loadtest.drive.traffic import Outcome, Traffic
 from loadtest.measure.latency import TooFewRequests, percentile_ms
 from loadtest.measure.swaps import Swap, is_unloaded, swaps_in
-from serving.base.clock import SystemClock
+from loadtest.measure.timeline import LogClock, Span, times_of_swaps
+from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.argument_types import positive_number, whole_number
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
@@ -29,6 +30,7 @@ from serving.server.model_server import ModelServer
 _SWAP_TIMEOUT_SECONDS = 120
 # The requests that p99.9 needs.
 _REQUEST_COUNT_MIN = 5_000
+_START_NS = NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Report:
 
     outcomes: Sequence[Outcome]
     swaps: Sequence[Swap]
+    times: Sequence[Span] = ()
+    """The time of each swap."""
 
     @property
     def failed(self) -> list[Outcome]:
@@ -50,6 +54,47 @@ class Report:
     def is_clean(self) -> bool:
         """True if no request failed and every answer was right."""
         return bool(self.outcomes) and not self.failed and not self.wrong
+
+    @property
+    def latencies_ns(self) -> list[int]:
+        return [outcome.latency_ns for outcome in self.outcomes]
+
+    def latencies_in_swaps_ns(self, *, is_in_swap: bool) -> list[int]:
+        """Returns the latencies of the requests that were in flight in a swap, or of all others.
+
+        The first second is left out: the clients connect, and send late what was due meanwhile.
+        """
+        begin_ns = min((o.scheduled_ns for o in self.outcomes), default=0) + _START_NS
+        return [
+            outcome.latency_ns
+            for outcome in self.outcomes
+            if outcome.scheduled_ns >= begin_ns and self._is_in_swap(outcome) == is_in_swap
+        ]
+
+    def _is_in_swap(self, outcome: Outcome) -> bool:
+        return any(
+            outcome.scheduled_ns <= time.end_ns and time.begin_ns <= outcome.completed_ns
+            for time in self.times
+        )
+
+    @property
+    def verdict(self) -> str:
+        """One line: what swaps do to the tail, what was lost, and if the demo passed.
+
+        The ratio decides nothing: it depends on what else the machine does.
+        """
+        return (
+            f"p99 in swaps over steady: {self._ratio_text()}; lost {len(self.failed)}, "
+            f"wrong {len(self.wrong)}: {'passed' if self.is_clean else 'failed'}"
+        )
+
+    def _ratio_text(self) -> str:
+        try:
+            in_swaps = percentile_ms(self.latencies_in_swaps_ns(is_in_swap=True), 990)
+            steady = percentile_ms(self.latencies_in_swaps_ns(is_in_swap=False), 990)
+        except TooFewRequests:
+            return "too few requests"
+        return f"{in_swaps / steady:.1f}"
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -75,26 +120,31 @@ def swap_under_load(
         grpc.insecure_channel(server.target) as channel,
     ):
         server.wait_until_available(MODEL_NAME, 1, _SWAP_TIMEOUT_SECONDS)
+        clock = SystemClock()
+        log_clock = LogClock(clock.wall_ns() - clock.now_ns())
         say(f"version 1 serves at {server.target}, {parsed.rate:g} requests/s")
         traffic = Traffic(
             checked_sender(PredictionServiceStub(channel), parsed.request_rows, parsed.rows),
             rate_per_second=parsed.rate,
             thread_count=8,
-            clock=SystemClock(),
+            clock=clock,
         )
         with traffic:
             timeout_seconds = _SWAP_TIMEOUT_SECONDS + _REQUEST_COUNT_MIN / parsed.rate
             _swap_to_2_and_back(model, traffic, timeout_seconds, say)
         server.wait_for_event(lambda event: is_unloaded(event, 2), _SWAP_TIMEOUT_SECONDS)
-        return Report(traffic.outcomes(), swaps_in(server.events()))
+        events = server.events()
+        times = times_of_swaps(events, MODEL_NAME, log_clock)
+        return Report(traffic.outcomes(), swaps_in(events), times)
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Prints the clients' figures and the stage times of each swap."""
+    """Prints the clients' figures, the stage times of each swap, and the verdict."""
     console.print(_requests_table(report))
     console.print(_swaps_table(report.swaps))
     for outcome in report.failed[:3]:
         console.print(f"failed: {outcome.error}", style="red", markup=False)
+    console.print(report.verdict, style=None if report.is_clean else "red", highlight=False)
 
 
 def _swap_to_2_and_back(
@@ -121,7 +171,6 @@ def _swap_to_2_and_back(
 
 def _requests_table(report: Report) -> Table:
     answered = collections.Counter(o.answer.version for o in report.outcomes if o.answer)
-    latencies_ns = [outcome.latency_ns for outcome in report.outcomes]
     table = Table("requests", "", title="as the clients measured it")
     table.add_row("sent", str(len(report.outcomes)))
     table.add_row("failed", str(len(report.failed)))
@@ -129,7 +178,10 @@ def _requests_table(report: Report) -> Table:
     for version, count in sorted(answered.items()):
         table.add_row(f"answered by version {version}", str(count))
     for name, per_mille in (("p50", 500), ("p99", 990), ("p999", 999)):
-        table.add_row(f"{name} ms", _percentile_text(latencies_ns, per_mille))
+        table.add_row(f"{name} ms", _percentile_text(report.latencies_ns, per_mille))
+    for title, is_in_swap in (("p99 ms, steady", False), ("p99 ms, in swaps", True)):
+        latencies_ns = report.latencies_in_swaps_ns(is_in_swap=is_in_swap)
+        table.add_row(title, _percentile_text(latencies_ns, 990))
     return table
 
 

@@ -98,6 +98,29 @@ def swaps_of(
     )
 
 
+def times_of_swaps(
+    events: Iterable[Mapping[str, Any]], model: str, clock: LogClock
+) -> tuple[Span, ...]:
+    """Returns the time of each swap, also if a version is loaded a second time.
+
+    A swap begins with a load and ends one second after the next unload. The first load is not a swap.
+    """
+    begins_and_ends = [
+        (event["event"], clock.instant_ns(event))
+        for event in events
+        if event.get("model") == model and event["event"] in ("load_started", "version_unloaded")
+    ][1:]
+    spans: list[Span] = []
+    begin_ns: int | None = None
+    for name, instant_ns in begins_and_ends:
+        if name == "load_started":
+            begin_ns = instant_ns if begin_ns is None else begin_ns
+        elif begin_ns is not None:
+            spans.append(Span(begin_ns, instant_ns + _AFTER_UNLOAD_NS))
+            begin_ns = None
+    return tuple(spans)
+
+
 def late_stretches(outcome: Outcome) -> tuple[Span, ...]:
     """Returns the spans in which the generator was late by more than LATE_NS, each from the first
     late due time until it had caught up.

@@ -99,8 +99,8 @@ bool IsHttp1(std::string_view bytes) {
 
 constexpr std::string_view kHttp1Answer =
     "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
-    "content-length: 76\r\n\r\n"
-    "This port speaks gRPC, which needs HTTP/2. REST has its own port, --rest_*.\n";
+    "content-length: 83\r\n\r\n"
+    "This port speaks gRPC, which needs HTTP/2. REST has its own port: --rest_api_port.\n";
 
 }  // namespace
 

@@ -353,7 +353,7 @@ void OpenBatch::Divide(const std::vector<TensorList>& results) {
 
 // Compares a few requests, because all of the batch wait meanwhile, and more requests behind them:
 // single runs of up to half the batch's rows, and at least one. The last request first, because its
-// rows are farthest from where they are if it runs alone.
+// rows are farthest from their place in a run alone.
 bool OpenBatch::AgreesWithSingleRuns() {
   state_.unchecked_count.fetch_sub(1);
   const size_t step = (members_.size() + kComparedMax - 1) / kComparedMax;

@@ -25,7 +25,7 @@ from warmup.signature_defs import require_version
 
 def run(arguments: Sequence[str]) -> int:
     """Writes the file and prints what it holds. Writes nothing if it raises MillpondError."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     path = _file_to_write(parsed.output)
     if path.exists() and not parsed.force:
         raise InvalidConfig(f"{path} exists; --force overwrites it")
@@ -87,7 +87,7 @@ def _fitting(logs: Sequence[Log], signatures: Mapping[str, Signature]) -> list[L
     return fitting
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond capture",
         description="Write MODEL's recent live requests into a warm-up file, which the next version "

@@ -5,30 +5,52 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
 from serving.server.launcher import preload_early
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 
 class Command(NamedTuple):
-    """A command of `millpond`. `entry` is MODULE:FUNCTION in this package, imported when it is used."""
+    """A command of `millpond`.
+
+    `entry` is MODULE:FUNCTION in this package, imported when it is used. `parser` is the function that
+    makes the parser of its arguments, by default `make_parser` beside `run`, or `make_X_parser` beside `X`.
+    """
 
     entry: str
     summary: str
+    parser: str = ""
 
     def run(self, arguments: Sequence[str]) -> int:
-        module_name, function_name = self.entry.split(":")
-        module = importlib.import_module(f"serving.commands.{module_name}")
-        status: int = getattr(module, function_name)(arguments)
+        status: int = _imported(self.entry)(arguments)
         return status
+
+    def make_parser(self) -> "ArgumentParser":
+        """Returns a parser that describes the command's arguments, for completion."""
+        module_name, function_name = self.entry.split(":")
+        infix = "" if function_name == "run" else f"{function_name}_"
+        made: ArgumentParser = _imported(self.parser or f"{module_name}:make_{infix}parser")()
+        return made
+
+
+def _imported(entry: str) -> Any:
+    module_name, function_name = entry.split(":")
+    return getattr(importlib.import_module(f"serving.commands.{module_name}"), function_name)
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
-        "serve": Command("serve:run", "serve models (flags as TensorFlow Serving spells them)"),
+        "serve": Command(
+            "serve:run",
+            "serve models (flags as TensorFlow Serving spells them)",
+            parser="completion:make_serve_parser",
+        ),
         "status": Command(
             "status:run", "print the versions of a model, or of all models, and their states"
         ),
@@ -45,6 +67,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "demo-model": Command(
             "demo_model:run", "export the CTR model that the demo and the measurements use"
         ),
+        "help": Command(
+            "help_pages:run", "print a page of the documents, or the help of a command or flag"
+        ),
+        "completion": Command("completion:run", "print the completion script of bash, zsh or fish"),
     }
 )
 
@@ -64,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help") or list(arguments) == ["help"]:
         print(_help_text())
         return 0 if arguments else EXIT_USAGE
     command, *rest = arguments
@@ -104,4 +130,9 @@ def _print_error(command: str, error: Exception) -> None:
 def _help_text() -> str:
     lines = ["usage: millpond COMMAND [--flag=value ...]", ""]
     lines += [f"  {name:<12}{command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join([*lines, "", "millpond COMMAND --help prints the options of a command."])
+    lines += [
+        "",
+        "millpond COMMAND --help prints the options of a command.",
+        "millpond help TOPIC prints a page of the documents; millpond help topics lists them.",
+    ]
+    return "\n".join(lines)

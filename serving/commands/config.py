@@ -25,7 +25,7 @@ _APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10
 
 def run(arguments: Sequence[str]) -> int:
     """Prints the changes, one on each line. `apply` changes the server too. Raises MillpondError."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     try:
         return _plan(parsed) if parsed.action == "plan" else _apply(parsed)
     except InvalidConfig as error:
@@ -98,7 +98,7 @@ def _print(plan: ConfigPlan, warnings: Iterable[str]) -> None:
         print(printable(line))
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond config",
         description="Compare FILE, a text ModelServerConfig, with what a server serves.",

@@ -15,13 +15,16 @@ DATA_TARGET = "localhost:8500"
 
 
 def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True) -> None:
-    """Adds --target and the TLS options. With `is_operator` the default is the server's admin socket."""
+    """Adds --target and the TLS options. The default is the admin socket of the user's server.
+
+    Without `is_operator`, a server of another user or machine is worth a try: localhost:8500.
+    """
     found = "the one server that this user runs on this machine"
     parser.add_argument(
         "--target",
         type=target,
         metavar="HOST:PORT",
-        help=f"server, or unix:PATH; default {found if is_operator else DATA_TARGET}",
+        help=f"server, or unix:PATH; default {found}{'' if is_operator else f', or {DATA_TARGET}'}",
     )
     parser.set_defaults(is_operator=is_operator)
     tls = parser.add_argument_group("TLS", "used if one of these is given; PEM files")
@@ -49,9 +52,7 @@ def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client
     """
     if parsed.target is None:
         is_announced = True
-        # An operator needs a certificate over the network, but not for a socket of this machine.
-        is_by_network = not parsed.is_operator or _tls(parsed) is not None
-        parsed.target = DATA_TARGET if is_by_network else found_target()
+        parsed.target = _default_target(parsed)
     try:
         client = Client(parsed.target, tls=_tls(parsed))
     except InvalidArgument as error:
@@ -65,6 +66,18 @@ def warn(command: str, warning: str) -> None:
     """Prints a server's warning to standard error, unless it is ""."""
     if warning:
         print(f"millpond {command}: warning: {warning}", file=sys.stderr)
+
+
+def _default_target(parsed: argparse.Namespace) -> str:
+    # An operator needs a certificate over the network, but not for a socket of this machine.
+    if _tls(parsed) is not None:
+        return DATA_TARGET
+    try:
+        return found_target()
+    except NotFound:
+        if parsed.is_operator:
+            raise
+        return DATA_TARGET
 
 
 def found_target() -> str:

@@ -1,16 +1,11 @@
 """`millpond demo-model`: exports a version of the CTR model."""
 
 import argparse
-import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from serving.base.errors import MillpondError
+from serving.base.quiet_stderr import quiet_stderr
 from serving.commands.argument_types import whole_number
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
 from serving.source.listing import VERSION_MAX
@@ -21,11 +16,11 @@ def run(arguments: Sequence[str]) -> int:
 
     Raises FailedPrecondition if it exists already, and OSError if it cannot be written.
     """
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     # Both checks come before the import of TensorFlow, which takes seconds.
     parsed.directory.mkdir(parents=True, exist_ok=True)
     refuse_existing(parsed.directory / str(parsed.version))
-    with _tensorflow_kept_quiet() as terminal:
+    with quiet_stderr() as terminal:
         path = _export_with_progress_bar(parsed, terminal)
     print(path)
     return 0
@@ -53,31 +48,7 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
         )
 
 
-@contextmanager
-def _tensorflow_kept_quiet() -> Iterator[TextIO]:
-    """Yields standard error, and keeps TensorFlow's greeting out of it. Prints the greeting after a bug.
-
-    C++ code writes the greeting before it reads any log setting. So the file descriptor itself points
-    to another file meanwhile.
-    """
-    with (
-        tempfile.TemporaryFile("w+", errors="replace") as greeting,
-        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
-    ):
-        os.dup2(greeting.fileno(), sys.stderr.fileno())
-        try:
-            yield terminal
-        except (MillpondError, OSError, KeyboardInterrupt):
-            raise  # The message of the error is enough.
-        except BaseException:
-            greeting.seek(0)
-            shutil.copyfileobj(greeting, terminal)
-            raise
-        finally:
-            os.dup2(terminal.fileno(), sys.stderr.fileno())
-
-
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond demo-model",
         description="Export a version of the CTR model (26 embedding tables) as DIR/VERSION.",

@@ -27,7 +27,7 @@ DEFAULT_SIGNATURE = "serving_default"
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
     """Prints the version that answered, its latency, and each output. Raises MillpondError."""
     clock = clock or SystemClock()
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     document = None if parsed.input_json is None else _read_json(parsed.input_json)
     with connect(parsed) as client:
         signature = _signature(client, parsed)
@@ -78,7 +78,7 @@ def _dtype_name(array: Array) -> str:
     return "string" if array.dtype.kind == "O" else array.dtype.name
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond predict",
         description="Send one request to MODEL and print the outputs. "

@@ -9,6 +9,43 @@ from serving.commands.connection import add_connection, connect, warn
 
 def rollback(arguments: Sequence[str]) -> int:
     """Prints the version that serves now. Raises MillpondError if the server has changed nothing."""
+    parsed = make_rollback_parser().parse_args(arguments)
+    with connect(parsed) as client:
+        done = client.rollback(parsed.model, is_cold_allowed=parsed.cold)
+    if done.version is None:
+        print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
+    else:
+        print(
+            f"{parsed.model}: version {done.version} serves, version {done.rolled_back} is blocked"
+        )
+    for blocked in done.blocked:
+        print(
+            f"{parsed.model}: version {blocked.version} is blocked by the rollback: {blocked.reason}"
+        )
+    warn("rollback", done.warning)
+    return 0
+
+
+def promote(arguments: Sequence[str]) -> int:
+    """Prints the version that serves now. Raises FailedPrecondition if the model has no canary."""
+    parsed = make_promote_parser().parse_args(arguments)
+    with connect(parsed) as client:
+        version = client.promote(parsed.model)
+    print(f"{parsed.model}: version {version} serves")
+    return 0
+
+
+def allow(arguments: Sequence[str]) -> int:
+    """Unblocks a version. Raises FailedPrecondition if the version is not blocked."""
+    parsed = make_allow_parser().parse_args(arguments)
+    with connect(parsed) as client:
+        warning = client.allow(parsed.model, parsed.version)
+    print(f"{parsed.model}: version {parsed.version} may serve again")
+    warn("allow", warning)
+    return 0
+
+
+def make_rollback_parser() -> argparse.ArgumentParser:
     parser = _parser(
         "rollback",
         "Let the version before the one that serves take its place again, at once. The replaced "
@@ -19,42 +56,19 @@ def rollback(arguments: Sequence[str]) -> int:
         action="store_true",
         help="if no earlier version is in memory, load one from disk while this one serves on",
     )
-    parsed = parser.parse_args(arguments)
-    with connect(parsed) as client:
-        done = client.rollback(parsed.model, is_cold_allowed=parsed.cold)
-    if done.version is None:
-        print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
-    else:
-        print(
-            f"{parsed.model}: version {done.version} serves, version {done.rolled_back} is blocked"
-        )
-    for blocked in done.blocked:
-        print(f"{parsed.model}: version {blocked.version} is blocked: {blocked.reason}")
-    warn("rollback", done.warning)
-    return 0
+    return parser
 
 
-def promote(arguments: Sequence[str]) -> int:
-    """Prints the version that serves now. Raises FailedPrecondition if the model has no canary."""
-    parsed = _parser("promote", "Let a model's canary answer all requests.").parse_args(arguments)
-    with connect(parsed) as client:
-        version = client.promote(parsed.model)
-    print(f"{parsed.model}: version {version} serves")
-    return 0
+def make_promote_parser() -> argparse.ArgumentParser:
+    return _parser("promote", "Let a model's canary answer all requests.")
 
 
-def allow(arguments: Sequence[str]) -> int:
-    """Unblocks a version. Raises FailedPrecondition if the version is not blocked."""
+def make_allow_parser() -> argparse.ArgumentParser:
     parser = _parser(
         "allow", "Unblock a version that was rolled back: it may be loaded and serve again."
     )
     parser.add_argument("version", metavar="VERSION", type=version_number)
-    parsed = parser.parse_args(arguments)
-    with connect(parsed) as client:
-        warning = client.allow(parsed.model, parsed.version)
-    print(f"{parsed.model}: version {parsed.version} may serve again")
-    warn("allow", warning)
-    return 0
+    return parser
 
 
 def _parser(command: str, description: str) -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from serving.base.clock import SystemClock
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
 from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
 from serving.base.log_line import is_for_people, log_line
+from serving.base.quiet_stderr import quiet_stderr
 from serving.base.tensorflow_package import MINOR_VERSION, installed_version, mismatch
 from serving.config.flags import help_text, parse_flags
 from serving.config.listen_addresses import listen_addresses
@@ -128,9 +129,9 @@ def _silence_tensorflow() -> None:
 def _versions() -> str:
     lines = [f"millpond {_distribution_version('millpond')}"]
     inside = ", ".join(f"{name} {value}" for name, value in bundled_libraries().items())
-    _silence_tensorflow()
     try:
-        from serving.data_plane import _native
+        with quiet_stderr():
+            from serving.data_plane import _native
     except ImportError as error:
         return "\n".join([*lines, f"data plane: not installed ({error})"])
     build = _native.build_info()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
-from serving.base.errors import NotFound
+from serving.base.errors import NotFound, StatusCode
 from serving.base.name_text import listed, printable
 from serving.commands.connection import add_connection, connect
 
@@ -20,7 +20,7 @@ Models = Mapping[str, Mapping[str, Any]]
 
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
     """Prints a table or JSON. Raises MillpondError if the server or the model is not found."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     with connect(parsed, is_announced=True) as client:
         described = {"server": parsed.target, **client.describe()}
     models = {model["name"]: model for model in described["models"]}
@@ -164,11 +164,23 @@ def _memory_text(version: Mapping[str, Any]) -> str:
 def _remark(version: Mapping[str, Any]) -> str:
     """Returns the version's error, else its failed gates, else the stage of its load or unload."""
     if version["error_message"]:
-        return _one_line(version["error_message"])
+        outcome = "load failed: " if _is_failed_load(version) else ""
+        return _one_line(f"{outcome}{version['error_message']}")
     failed = [item for item in version.get("verdicts", ()) if not item["is_passed"]]
     if failed:
         return _one_line("; ".join(f"gate {item['gate']}: {item['reason']}" for item in failed))
     return f"in {version['stage']}" if version.get("stage") else ""
+
+
+def _is_failed_load(version: Mapping[str, Any]) -> bool:
+    """Returns True for an END that no unload and no cancellation has led to.
+
+    END alone would read like an unload. A cancelled load may have failed before.
+    """
+    is_cancelled = version.get("error_code") == int(StatusCode.CANCELLED)
+    return (
+        version["state"] == "END" and version.get("failed_load_count", 0) > 0 and not is_cancelled
+    )
 
 
 def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
@@ -225,7 +237,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond status",
         description="Print the versions of MODEL, or of every model: states, roles, and what is wrong.",

@@ -14,7 +14,7 @@ from serving.config.flag_rows import Flag, RefusedFlag
 from serving.config.millpond_flags import MILLPOND_FLAGS
 from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
 
-__all__ = ["FLAGS", "Flag", "RefusedFlag", "help_text", "parse_flags"]
+__all__ = ["FLAGS", "Flag", "RefusedFlag", "flag_text", "help_text", "parse_flags"]
 
 FLAGS: Mapping[str, Flag | RefusedFlag] = {
     flag.name: flag for flag in TENSORFLOW_SERVING_FLAGS + MILLPOND_FLAGS
@@ -48,9 +48,7 @@ def help_text() -> str:
     taken = [flag for flag in FLAGS.values() if isinstance(flag, Flag)]
     refused = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
     lines = ["usage: millpond serve --model_base_path=DIR [--flag=value ...]", ""]
-    for flag in taken:
-        lines.append(f"  --{flag.name}" + (f"={flag.metavar}" if flag.metavar else ""))
-        lines.append(f"        {flag.help}{_default_text(flag)}")
+    lines += map(flag_text, taken)
     lines += [
         "",
         "Flags of TensorFlow Serving that are refused, with the reason, unless their value asks for what",
@@ -58,6 +56,14 @@ def help_text() -> str:
     ]
     lines += [f"  --{name}" for name in refused]
     return "\n".join(lines)
+
+
+def flag_text(flag: Flag | RefusedFlag) -> str:
+    """Returns the lines about one flag: its value, meaning and default, or the reason of its refusal."""
+    if isinstance(flag, RefusedFlag):
+        return f"  --{flag.name}\n        refused: {flag.message}"
+    value = f"={flag.metavar}" if flag.metavar else ""
+    return f"  --{flag.name}{value}\n        {flag.help}{_default_text(flag)}"
 
 
 def _default_text(flag: Flag) -> str:

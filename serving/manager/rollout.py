@@ -102,7 +102,9 @@ class Rollout:
             self._check_cold(name, stream, current, is_cold_allowed)
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
         versions = frozenset(version for version in known if version >= current)
-        blocked = self._blocked_by_rollback(name, stream, versions, current)
+        blocked = self._blocked_by_rollback(
+            name, stream, versions, current, until="now" if earlier else "an earlier one is loaded"
+        )
         to = "an earlier one on disk" if earlier is None else earlier
         self.block(name, stream, versions, by, reason or f"rolled back from {current} to {to}")
         _log.warning(
@@ -120,18 +122,22 @@ class Rollout:
         return Rollback(rolled_back=current, version=earlier, blocked=blocked)
 
     def _blocked_by_rollback(
-        self, name: str, stream: Stream, versions: Iterable[int], current: int
+        self, name: str, stream: Stream, versions: Iterable[int], current: int, *, until: str
     ) -> tuple[RollbackBlock, ...]:
         """Returns `current` and the versions of `versions` that were not rolled back before.
 
-        Call it before the block, which changes their states.
+        `until` is when the versions that answer stop. Call it before the block, which changes the
+        states of the versions.
         """
         # A version answers a moment before the control thread handles the end of its load.
         routing = self._router.routing(name)
-        served = stream.served | {routing.default_version, routing.canary_version}
+        service = dict.fromkeys(stream.served, "it served earlier")
+        for answering in (routing.default_version, routing.canary_version):
+            if answering is not None:
+                service[answering] = f"it served until {until}"
         rolled_back = stream.blocks.rolled_back.keys()
         return tuple(
-            _blocked_version(stream, version, has_served=version in served)
+            _blocked_version(stream, version, service.get(version))
             for version in sorted({*versions} - rolled_back | {current})
         )
 
@@ -311,9 +317,10 @@ class Rollout:
         self._apply_wanted(name, stream)
 
 
-def _blocked_version(stream: Stream, version: int, *, has_served: bool) -> RollbackBlock:
-    if has_served:
-        return RollbackBlock(version, has_served=True, reason="it served")
+def _blocked_version(stream: Stream, version: int, service: str | None) -> RollbackBlock:
+    """Returns the block with its reason: `service`, or how far a version that never served has come."""
+    if service is not None:
+        return RollbackBlock(version, has_served=True, reason=service)
     harness = stream.harnesses.get(version)
     state = START if harness is None else harness.status.state
     loads = {START: "its load has not begun", LOADING: "its load was under way"}

@@ -400,7 +400,7 @@ class Server:
             self._http.join()
             self._rest_workers.shutdown(0)
             raise
-        if not self._readiness.is_listening:
+        if not self._readiness.is_listening and self._http.port is not None:
             _log.info("http_listening", host=self._config.http_host, http_port=self._http.port)
         self._start_threads()
 

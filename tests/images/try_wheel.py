@@ -132,6 +132,7 @@ def try_suite(suite: str, wheel: Path, work: Path) -> None:
     machine.keep_cache()
     machine.check_metadata()
     machine.step("millpond --version", [f"{HOME}/venv/bin/millpond", "--version"])
+    machine.step("millpond help", [f"{HOME}/venv/bin/millpond", "help", "getting-started"])
     machine.step("export two versions", [python, script, "export", f"{HOME}/models"])
     seconds += machine.step(
         "serve to the first answer", [python, script, "start", f"{HOME}/models"]

@@ -1,5 +1,7 @@
 """The demo, from export to table, with a small model."""
 
+import re
+
 import pytest
 
 from loadtest.__main__ import main
@@ -11,3 +13,7 @@ def test_demo_of_small_model_exits_zero_with_table(capsys: pytest.CaptureFixture
     wanted = ("sent", "answered by version 1", "answered by version 2", "p999 ms", "restore")
     assert [row for row in wanted if row not in out] == []
     assert "refused" not in out
+    verdict = out.splitlines()[-1]
+    assert re.fullmatch(r"p99 in swaps over steady: \d+\.\d; lost 0, wrong 0: passed", verdict), (
+        verdict
+    )

@@ -44,6 +44,8 @@ PRINTED = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
 # The comment promises that this file works without TensorFlow.
 WITHOUT_TENSORFLOW = "clients.md"
+SERVE = re.compile(r"\s*millpond serve\b")
+TERMINAL_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # Commands that change nothing: they are repeated until the output matches the page.
 QUESTIONS = re.compile(r"(millpond status|curl (?!.*-X POST))")
 # Several examples of a page import TensorFlow, which takes half a minute on a busy machine.
@@ -59,10 +61,9 @@ if words[:1] == ["serve"]:
     words += [] if has("host") else ["--host=127.0.0.1"]
     words += [] if has("port") else ["--port={grpc}"]
     words += [] if has("rest_api_port") else ["--rest_api_port={http}"]
+    words += [] if has("log_format") else ["--log_format=human"]
 elif words[:1] == ["demo-model"] and not has("rows"):
     words += ["--rows={rows}"]
-elif words[:1] == ["predict"] and not has("target"):
-    words += ["--target=localhost:{grpc}"]
 os.execv({millpond!r}, [{millpond!r}, *words])
 """
 
@@ -128,7 +129,7 @@ class World:
         printed = []
         script: list[str] = []
         for command in commands_of(text):
-            if re.match(r"\s*millpond serve\b", command):
+            if SERVE.match(command):
                 printed.append(self._bash("\n".join(script)))
                 script = []
                 self.serve(shlex.split(self.here(command), comments=True)[2:])
@@ -184,6 +185,10 @@ class World:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
             content: bytes = response.read()
         return content
+
+    def server_log(self) -> str:
+        """Returns the log of the page's servers, as a terminal shows it."""
+        return TERMINAL_COLOUR.sub("", self._log_path.read_text())
 
     def stop(self) -> None:
         """Ends the server. Fails if it does not end cleanly."""
@@ -277,20 +282,22 @@ def run_python(block: Block, world: World) -> str:
 
 def check_output(block: Block, asked: Block, printed: str, world: World) -> None:
     """Compares the output on a page with the real output; repeats a read-only command until both
-    agree.
+    agree. The output of a server is its log.
     """
-    is_question = all(QUESTIONS.match(command) for command in commands_of(asked.text))
-    shown = block.text.rstrip("\n")
-    last = printed
+    commands = commands_of(asked.text) if asked.language == "sh" else []
+    is_server = any(SERVE.match(command) for command in commands)
+    is_question = bool(commands) and all(QUESTIONS.match(command) for command in commands)
+    shown = world.here(block.text.rstrip("\n"))
+    last = world.server_log() if is_server else printed
 
     def agrees() -> bool:
         nonlocal last
         if matches(shown, last):
             return True
-        last = world.run_shell(asked.text)
+        last = world.server_log() if is_server else world.run_shell(asked.text)
         return False
 
-    if is_question:
+    if is_question or is_server:
         with contextlib.suppress(AssertionError):
             wait_until(agrees, block.name)
     assert matches(shown, last), f"{block.name}:\n{shown}\n--- printed:\n{last}"

@@ -155,9 +155,9 @@ def test_cold_rollback_command_names_blocked_versions(
         result = millpond("rollback", "scale", "--cold", "--target", server.admin_target)
         assert result.stdout.splitlines() == [
             "scale: an earlier version than 2 is being loaded",
-            "scale: version 2 is blocked: it served",
-            "scale: version 3 is blocked: it never served, and would have replaced the earlier "
-            "version once loaded; its load failed",
+            "scale: version 2 is blocked by the rollback: it served until an earlier one is loaded",
+            "scale: version 3 is blocked by the rollback: it never served, and would have replaced "
+            "the earlier version once loaded; its load failed",
         ], result.stderr
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
         assert client.describe_models()["scale"]["blocked"] == [2, 3]

@@ -329,6 +329,10 @@ TEST_F(WireTest, Http1IsAnsweredWithASentence) {
   const std::string answer = connection.Rest();
   EXPECT_EQ(answer.substr(0, 12), "HTTP/1.1 400");
   EXPECT_NE(answer.find("gRPC"), std::string::npos);
+  EXPECT_NE(answer.find("--rest_api_port"), std::string::npos);
+  const size_t body = answer.find("\r\n\r\n") + 4;
+  const std::string length = "content-length: " + std::to_string(answer.size() - body);
+  EXPECT_NE(answer.find(length), std::string::npos);
   EXPECT_TRUE(connection.IsClosedByServer());
 }
 

@@ -137,6 +137,14 @@ def test_cli_version_prints_versions(arguments: list[str], capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("millpond ")
 
 
+def test_cli_version_prints_nothing_on_stderr():
+    ended = subprocess.run(
+        [sys.executable, "-m", "serving", "--version"], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.startswith("millpond ")
+    assert ended.stderr == ""
+
+
 def test_cli_version_lists_bundled_libraries(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -51,7 +51,7 @@ Answer = TypeVar("Answer")
 # Far in the future, so that the age of each is 0 s.
 FUTURE_NS = 2**62
 OF_MODEL = [
-    "m\t9\tEND\t0 s\t\t\t[broken] file",
+    "m\t9\tEND\t0 s\t\t\tload failed: [broken] file",
     "m\t10\tAVAILABLE\t0 s\t\tdefault, label stable\t",
     "m: the old version is unloaded first: too large",
     "m: version_incomplete: version 11",
@@ -62,6 +62,7 @@ STATUSES = (
         id=ServableId("m", 9),
         state=END,
         health=Health(StatusCode.DATA_LOSS, "[broken]\nfile"),
+        failed_load_count=1,
         state_changed_wall_ns=FUTURE_NS,
     ),
     ServableStatus(id=ServableId("m", 10), state=AVAILABLE, state_changed_wall_ns=FUTURE_NS),
@@ -76,7 +77,7 @@ class FakeControl:
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
         blocked = (
-            RollbackBlock(10, has_served=True, reason="it served"),
+            RollbackBlock(10, has_served=True, reason="it served until now"),
             RollbackBlock(11, has_served=False, reason="it never served; its load failed"),
         )
         version = None if is_cold_allowed else 9
@@ -293,6 +294,29 @@ def test_status_command_prints_one_line_a_version(
     assert printed.err == f"server {target}\n"
 
 
+def test_predict_asks_the_server_that_it_finds(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("serving.commands.connection.found_target", lambda: target)
+    assert main(["predict", "m"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("model m, version 10, ")
+    assert printed.err == f"server {target}\n"
+
+
+def test_predict_without_socket_asks_the_usual_port(
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv("MILLPOND_RUN_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr("serving.commands.connection.DATA_TARGET", target)
+    assert main(["predict", "m"]) == 0
+    assert capsys.readouterr().err == f"server {target}\n"
+    assert main(["status"]) == 1
+
+
 @pytest.mark.parametrize("is_given", [True, False])
 def test_command_names_a_server_that_it_found(
     is_given: bool,
@@ -403,11 +427,21 @@ def test_status_lists_batched_and_refused_signatures():
     ]
 
 
-def test_status_keeps_the_error_of_an_ended_version():
-    version = {"version": 1, "state": "END", "state_changed_wall_ns": 0, "error_message": "bad"}
+@pytest.mark.parametrize(
+    ("version", "remark"),
+    [
+        ({"state": "END", "failed_load_count": 1, "error_code": 5}, "load failed: bad"),
+        ({"state": "END", "failed_load_count": 1, "error_code": 1}, "bad"),
+        ({"state": "END", "failed_load_count": 0, "error_code": 13}, "bad"),
+        ({"state": "START", "failed_load_count": 1, "error_code": 5}, "bad"),
+    ],
+    ids=["failed", "cancelled", "unload_with_error", "to_be_retried"],
+)
+def test_status_names_a_failed_load(version: dict[str, Any], remark: str):
+    version = {"version": 1, "state_changed_wall_ns": 0, "error_message": "bad", **version}
     out = io.StringIO()
     print_models({"ctr": {"versions": [version], "found_versions": []}}, 0, out)
-    assert out.getvalue().splitlines()[1].endswith("\tbad")
+    assert out.getvalue().splitlines()[1].split("\t")[-1] == remark
 
 
 def test_status_notes_are_read_as_text():
@@ -460,15 +494,15 @@ def test_roles_name_requests_that_reach_version():
             ["rollback", "m"],
             [
                 "m: version 9 serves, version 10 is blocked",
-                "m: version 10 is blocked: it served",
+                "m: version 10 is blocked by the rollback: it served until now",
             ],
         ),
         (
             ["rollback", "m", "--cold"],
             [
                 "m: an earlier version than 10 is being loaded",
-                "m: version 10 is blocked: it served",
-                "m: version 11 is blocked: it never served; its load failed",
+                "m: version 10 is blocked by the rollback: it served until now",
+                "m: version 11 is blocked by the rollback: it never served; its load failed",
             ],
         ),
         (["allow", "m", "10"], ["m: version 10 may serve again"]),

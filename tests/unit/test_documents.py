@@ -11,10 +11,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import tomli
 import yaml  # type: ignore[import-untyped]
 
 from loadtest.__main__ import COMMANDS as LOADTEST_COMMANDS
 from loadtest.__main__ import main as loadtest_main
+from serving.base.tensorflow_package import MINOR_VERSION
 from serving.commands.cli import COMMANDS as MILLPOND_COMMANDS
 from serving.commands.cli import main as millpond_main
 from serving.config.batching_parameters_file import parse_batching_parameters
@@ -43,6 +45,7 @@ from tests.documents import (
 from warmup.__main__ import main as warmup_main
 
 README_LINES_MAX = 150
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
 # Names below these folders are those of the product.
 SOURCES = ("serving", "warmup", "loadtest", "native", "deploy", "scripts", "tests", "Dockerfile")
 SUFFIXES = {".py", ".pyi", ".h", ".cc", ".js", ".html", ".yml", ".json", ".sh", ".toml", ".txt", ""}
@@ -142,10 +145,50 @@ def test_each_link_leads_to_a_page_and_a_heading(page: Path):
             assert anchor in anchors_of(target), f"{page.name}: {link}"
 
 
+def test_badges_of_readme_are_true():
+    found = re.findall(
+        r"img\.shields\.io/badge/([^-]+)-((?:[^-]|--)+)-\w+\)", unquote(README.read_text())
+    )
+    shown = {label: value.replace("--", "-").replace("_", " ") for label, value in found}
+    project = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    least, below = re.findall(r"3\.(\d+)", project["requires-python"])
+    platform = re.search(r"^WHEEL_PLATFORM \?= manylinux_2_(\d+)_x86_64", MAKEFILE, re.MULTILINE)
+    assert platform is not None
+    assert "Development Status :: 3 - Alpha" in project["classifiers"]
+    assert shown == {
+        "version": project["version"],
+        "status": "alpha",
+        "python": f"3.{least} to 3.{int(below) - 1}",
+        "tensorflow": MINOR_VERSION,
+        "platform": f"linux x86-64, glibc 2.{platform[1]}",
+        "licence": project["license"],
+    }
+
+
+def test_changelog_begins_with_the_version():
+    project = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    newest = re.findall(r"^## (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert re.fullmatch(rf"{re.escape(project['version'])} - \d{{4}}-\d\d-\d\d", newest)
+
+
 def test_index_links_each_page():
     index = REPOSITORY / "docs" / "index.md"
     listed = {link.partition("#")[0] for link in links_of(index)}
     assert {page.name for page in PAGES if page not in (README, index)} <= listed
+
+
+def test_getting_started_is_ten_commands_with_output():
+    page = REPOSITORY / "docs" / "getting-started.md"
+    text = page.read_text()
+    steps = re.findall(r"^## (\d+)\. ", text, re.MULTILINE)
+    assert steps == [str(number) for number in range(1, 11)]
+    last_step_line = text[: text.index("## Without Keras")].count("\n")
+    run = [b for b in blocks_of(page) if not b.reason_not_run and b.line < last_step_line]
+    for command, output in zip(run[::2], run[1::2], strict=True):
+        assert command.language in ("sh", "python"), command.name
+        assert output.is_output, output.name
+    # Step 10 asks again.
+    assert len(run) == 2 * (10 + 1)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
@@ -263,7 +306,7 @@ def check_docker(words: Sequence[str]) -> None:
 
 
 def check_make(words: Sequence[str]) -> None:
-    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)
     assert {word for word in words[1:] if "=" not in word} <= set(targets)
 
 
@@ -330,6 +373,8 @@ def test_no_file_points_to_outside_document():
         for name in listed
         if Path(name).suffix in {".py", ".pyi", ".h", ".cc", ".toml", ".md"}
         and (REPOSITORY / name).is_file()
+        # Pages have other names on the site.
+        and "docs_site" not in name
         for found in MARKDOWN_FILE.findall((REPOSITORY / name).read_text())
         if found not in names
     ]

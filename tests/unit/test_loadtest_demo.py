@@ -11,6 +11,8 @@ from loadtest.drive.checked_sender import checked_answer
 from loadtest.drive.demo_model import DemoModel, prepare_model
 from loadtest.drive.traffic import Answer, Outcome
 from loadtest.measure.swaps import Swap
+from loadtest.measure.timeline import Span
+from serving.base.clock import NS_PER_SECOND
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import to_tensor_proto
 
@@ -75,6 +77,51 @@ def test_print_report_shows_counts_stages_and_errors():
         if wanted not in text.getvalue()
     ] == []
     assert "failed: refused" in text.getvalue()
+
+
+BEGIN_NS = 5 * NS_PER_SECOND
+"""The first request's time; those of the first second do not count."""
+
+
+def requests_at(after_ns: int, latency_ns: int, count: int) -> list[Outcome]:
+    """Returns requests due so long after the first second."""
+    scheduled_ns = BEGIN_NS + NS_PER_SECOND + after_ns
+    return [Outcome(scheduled_ns, scheduled_ns + latency_ns, RIGHT)] * count
+
+
+START = [Outcome(BEGIN_NS, BEGIN_NS + 9_000_000, RIGHT)] * 500
+SWAP = Span(BEGIN_NS + NS_PER_SECOND + 100, BEGIN_NS + NS_PER_SECOND + 200)
+STEADY = [*START, *requests_at(300, 2_000_000, 500)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "verdict"),
+    [
+        (
+            [*STEADY, *requests_at(150, 3_000_000, 500)],
+            "p99 in swaps over steady: 1.5; lost 0, wrong 0: passed",
+        ),
+        (
+            [*STEADY, *outcomes(FAILED, WRONG)],
+            "p99 in swaps over steady: too few requests; lost 1, wrong 1: failed",
+        ),
+    ],
+    ids=["passed", "failed"],
+)
+def test_report_ends_with_a_verdict(sent: list[Outcome], verdict: str):
+    text = io.StringIO()
+    print_report(Report(sent, [], [SWAP]), Console(file=text, width=100))
+    assert text.getvalue().splitlines()[-1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "latency_ns", "is_in_swap"),
+    [(50, 49, False), (50, 50, True), (120, 10, True), (200, 10, True), (201, 10, False)],
+)
+def test_request_in_flight_in_a_swap_counts(after_ns: int, latency_ns: int, is_in_swap: bool):
+    report = Report([*START, *requests_at(after_ns, latency_ns, 1)], [], [SWAP])
+    assert report.latencies_in_swaps_ns(is_in_swap=is_in_swap) == [latency_ns]
+    assert report.latencies_in_swaps_ns(is_in_swap=not is_in_swap) == []
 
 
 def exported(path: Path) -> None:

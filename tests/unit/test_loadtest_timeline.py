@@ -13,6 +13,7 @@ from loadtest.measure.timeline import (
     held_up_by_generator,
     late_stretches,
     swaps_of,
+    times_of_swaps,
     under_way_in,
     windows,
 )
@@ -55,6 +56,23 @@ def test_swaps_pair_load_with_earlier_versions_unload():
 def test_swaps_of_one_model_are_not_those_of_another():
     events = [*FIRST_LOAD, *swap_events(1, 10, "other"), *swap_events(1, 20)]
     assert [swap.load.begin_ns for swap in swaps_of(events, "m", LogClock(0))] == [20 * SECOND]
+
+
+def test_times_of_swaps_there_and_back():
+    back = [
+        event("load_started", 1, 20),
+        event("version_available", 1, 21),
+        event("load_started", 7, 22, "other"),
+        event("version_unloaded", 2, 24),
+    ]
+    assert times_of_swaps([*FIRST_LOAD, *swap_events(1, 10), *back], "m", LogClock(0)) == (
+        Span(10 * SECOND, 15 * SECOND),
+        Span(20 * SECOND, 25 * SECOND),
+    )
+
+
+def test_time_of_a_swap_that_has_not_ended_is_left_out():
+    assert times_of_swaps([*FIRST_LOAD, *swap_events(1, 10)[:3]], "m", LogClock(0)) == ()
 
 
 def test_swaps_of_first_load_alone_are_none():

@@ -91,7 +91,7 @@ def test_rollback_names_the_version_that_served() -> None:
     world = world_with(OFF)
     world.settle(1)
     world.settle(2)
-    assert blocked_by_rollback(world) == {2: (True, "it served")}
+    assert blocked_by_rollback(world) == {2: (True, "it served until now")}
 
 
 def test_rollback_names_loading_version() -> None:
@@ -100,7 +100,7 @@ def test_rollback_names_loading_version() -> None:
     world.settle(2)
     world.aspire(3)
     assert blocked_by_rollback(world) == {
-        2: (True, "it served"),
+        2: (True, "it served until now"),
         3: (False, "its load was under way"),
     }
 
@@ -111,7 +111,10 @@ def test_cold_rollback_names_failed_version() -> None:
     world.fail(3, permanent())
     world.settle(3)
     world.on_disk = {1, 2, 3}
-    assert blocked_by_rollback(world) == {2: (True, "it served"), 3: (False, "its load failed")}
+    assert blocked_by_rollback(world) == {
+        2: (True, "it served until an earlier one is loaded"),
+        3: (False, "its load failed"),
+    }
 
 
 def test_rollback_names_version_not_yet_loading() -> None:
@@ -129,7 +132,7 @@ def test_rollback_names_version_just_serving() -> None:
     # Version 2 is published; the control thread handles the end of the load together with the
     # rollback.
     world.loaders.run_all()
-    assert blocked_by_rollback(world) == {2: (True, "it served")}
+    assert blocked_by_rollback(world) == {2: (True, "it served until now")}
 
 
 def test_rollback_names_unloaded_former_version() -> None:
@@ -139,7 +142,7 @@ def test_rollback_names_unloaded_former_version() -> None:
     world.fail(3, permanent())
     world.settle(3)
     world.on_disk = {1, 2, 3}
-    assert blocked_by_rollback(world)[3] == (True, "it served")
+    assert blocked_by_rollback(world)[3] == (True, "it served earlier")
 
 
 def test_rollback_omits_already_blocked_version() -> None:
@@ -149,7 +152,7 @@ def test_rollback_omits_already_blocked_version() -> None:
     answer(world, world.manager.rollback("m"))
     world.settle(1)
     world.on_disk = {0, 1, 2}
-    assert blocked_by_rollback(world) == {1: (True, "it served")}
+    assert blocked_by_rollback(world) == {1: (True, "it served until an earlier one is loaded")}
 
 
 def test_rollback_logs_the_versions_that_never_served() -> None:

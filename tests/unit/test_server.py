@@ -826,6 +826,19 @@ def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: Fake
     assert server.stop()
 
 
+@pytest.mark.parametrize(("port", "is_logged"), [(FREE, True), (HttpPort(None), False)])
+def test_server_logs_http_only_if_it_listens(
+    tmp_path: Path, plane: FakePlane, port: HttpPort, is_logged: bool
+) -> None:
+    config = config_for(tmp_path / "m", rest_api_port=port, listen_before_ready=False)
+    with capture_logs() as logs:
+        server = Server(config, native=plane)
+        server.start()
+    events = {log["event"]: log for log in logs}
+    assert ("http_listening" in events) == is_logged
+    assert server.stop()
+
+
 # --- Tracing --------------------------------------------------------------------------------------
 
 
