@@ -34,6 +34,7 @@ LANGUAGES = (
     "mermaid",
 )
 NOT_RUN: Mapping[str, str] = {
+    "cluster": "needs a Kubernetes cluster",
     "docker": "needs docker",
     "setup": "installs packages, or takes minutes",
     "load": "load tests, for a quiet machine",

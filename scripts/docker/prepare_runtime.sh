@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Second stage of the image: installs the libraries of the module and adds the server's user.
+# Last stage of the image: installs the libraries of the module and adds the server's user.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -9,3 +9,5 @@ rm -rf /var/lib/apt/lists/*
 
 useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin millpond
 mkdir -p /models
+# The copies of models from object storage; the server's user writes them.
+install -d -o millpond -g millpond /var/cache/millpond

@@ -1,3 +1,3 @@
 #!/bin/sh
 # Manifests for TensorFlow Serving's image start the server by this name, with the same flags.
-exec millpond serve "$@"
+exec millpond serve --supervise "$@"

@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "status": Command(
             "status:run", "print the versions of a model, or of all models, and their states"
         ),
+        "health": Command("health:run", "exit with status 0 if a server is ready"),
         "predict": Command("predict:run", "send one request and print the outputs"),
         "config": Command(
             "config:run", "print what a config file would change on a server, or apply it"

@@ -1,11 +1,13 @@
 """`millpond demo-model`: exports a version of the CTR model."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from serving.base.errors import FailedPrecondition
 from serving.base.quiet_stderr import quiet_stderr
+from serving.base.tensorflow_package import REQUIREMENT
 from serving.commands.argument_types import whole_number
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
 from serving.source.listing import VERSION_MAX
@@ -14,7 +16,7 @@ from serving.source.listing import VERSION_MAX
 def run(arguments: Sequence[str]) -> int:
     """Exports one version and prints its path.
 
-    Raises FailedPrecondition if it exists already, and OSError if it cannot be written.
+    Raises FailedPrecondition if it exists already or TensorFlow is missing, and OSError if it cannot be written.
     """
     parsed = make_parser().parse_args(arguments)
     # Both checks come before the import of TensorFlow, which takes seconds.
@@ -37,8 +39,7 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        from serving.commands.ctr_export import export_ctr_model
-
+        export_ctr_model = _exporter()
         return export_ctr_model(
             parsed.directory.absolute(),
             parsed.version,
@@ -46,6 +47,18 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
             with_warm_up=parsed.warmup,
             progress=show,
         )
+
+
+def _exporter() -> Callable[..., Path]:
+    """Returns `export_ctr_model`. Raises FailedPrecondition if TensorFlow cannot be imported."""
+    try:
+        from serving.commands.ctr_export import export_ctr_model
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(
+            f"{error}: exporting needs TensorFlow's Python package, which the container image leaves "
+            f"out: run this where it is installed (pip install '{REQUIREMENT}')"
+        ) from error
+    return export_ctr_model
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -79,6 +79,43 @@ def command_in(root: Path, folder: str, words: Sequence[str], user: str = "root"
     return [*command, *words]
 
 
+def locked_command_in(
+    root: Path, folder: str, words: Sequence[str], user: str, *, writable: Sequence[str]
+) -> list[str]:
+    """Returns the command that runs `words` as a container with a read-only root file system does.
+
+    `user` is UID:GID. Only the directories `writable` and a fresh /tmp can be written to; the process
+    has no capability and gets none. `command_beside` runs another command in there.
+    """
+    user_id, _, group_id = user.partition(":")
+    volumes = [f"mount --bind {inside(root, path)} {inside(root, path)}" for path in writable]
+    locked = " && ".join(
+        [
+            f"mount --bind {root} {root}",
+            # A bind mount of its own stays as it is when the one below it becomes read-only.
+            *volumes,
+            f"mount -o remount,bind,ro {root}",
+            f"mount -t tmpfs tmpfs {inside(root, '/tmp')}",
+            f"mount -t proc proc {inside(root, '/proc')}",
+            f'exec /usr/sbin/chroot {root} /usr/bin/env -C {folder} "$@"',
+        ]
+    )
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", locked, "sh"]
+    return [*command, *_unprivileged(user_id, group_id), *words]
+
+
+def command_beside(process_id: int, user: str, words: Sequence[str]) -> list[str]:
+    """Returns the command that runs `words` beside a process of `locked_command_in`."""
+    user_id, _, group_id = user.partition(":")
+    command = ["nsenter", f"--target={process_id}", "--mount", "--pid", "--root", "--wd"]
+    return [*command, *_unprivileged(user_id, group_id), *words]
+
+
+def _unprivileged(user_id: str, group_id: str) -> list[str]:
+    command = ["setpriv", f"--reuid={user_id}", f"--regid={group_id}", "--clear-groups"]
+    return [*command, "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]
+
+
 def run_in(root: Path, folder: str, words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs `words` in `folder` of `root` and returns their exit status."""
     return subprocess.run(

@@ -25,6 +25,13 @@ def test_demo_model_command_existing_version_exits_one(
     )
 
 
+def test_demo_model_without_tensorflow_exits_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert main(["demo-model", str(tmp_path), "--version=1"]) == 1
+    err = capfd.readouterr().err
+    assert "exporting needs TensorFlow's Python package" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_demo_model_unwritable_directory_exits_one(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

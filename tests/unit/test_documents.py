@@ -52,7 +52,7 @@ SUFFIXES = {".py", ".pyi", ".h", ".cc", ".js", ".html", ".yml", ".json", ".sh", 
 # Flags of other programs on the pages.
 FOREIGN_FLAGS = {
     "pip": {"no-deps", "no-build-isolation", "wheel-dir", "group", "editable"},
-    "docker": {"build-arg"},
+    "docker": {"build-arg", "build-context", "target", "output", "tmpfs"},
     "tensorboard": {"logdir"},
     "prometheus": {"config.file"},
     "git": {"follow"},
@@ -74,7 +74,7 @@ ODD_ENGLISH = (
 OTHER_PROGRAMS = {
     *("git", "cd", "apt-get", "pip", "source", "cp", "mv", "mkdir", "rm", "cat", "grep", "curl"),
     *("python", "h2load", "tensorboard", "prometheus", "sed", "kill", "ls", "until", "docker"),
-    "systemctl",
+    *("helm", "kubectl", "systemctl"),
 }
 PAGE_IDS = [page.name for page in PAGES]
 
@@ -265,6 +265,11 @@ def test_each_command_of_a_page_is_one_that_exists(block: Block, words: Sequence
         check_docker(words)
     elif program == "make":
         check_make(words)
+    elif program == "xargs" and "--" in words:
+        # `kubectl exec POD -- millpond …`
+        own = list(words)[list(words).index("--") + 1 :]
+        assert own[0] == "millpond"
+        check_millpond(own[1:])
     elif program in ("millpond", "tensorflow_model_server"):
         check_millpond(["serve", *words[1:]] if program != "millpond" else words[1:])
     elif list(words[1:2]) == ["-m"]:

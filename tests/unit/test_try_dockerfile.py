@@ -34,3 +34,36 @@ def test_dockerfile_every_instruction_is_known() -> None:
 
     for instruction, _ in try_dockerfile.instructions(dockerfile):
         assert hasattr(try_dockerfile.Build, f"_{instruction.lower()}"), instruction
+
+
+STAGED = """ARG BASE=debian
+FROM ${BASE} AS build
+RUN compile
+FROM scratch AS wheel
+COPY --from=build /dist/*.whl /
+FROM ${BASE} AS unused
+FROM ${BASE}
+COPY --from=wheel /*.whl /tmp/
+"""
+
+
+def test_stages_have_images_and_steps() -> None:
+    variables, stages = try_dockerfile.stages(try_dockerfile.instructions(STAGED))
+    assert variables == {"BASE": "debian"}
+    assert [(stage.image, stage.name) for stage in stages] == [
+        *(("debian", "build"), ("scratch", "wheel"), ("debian", "unused"), ("debian", "stage-3"))
+    ]
+    assert stages[0].steps == [("RUN", "compile")]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "expected"),
+    [
+        ((), ["build", "wheel", "stage-3"]),
+        (("wheel",), ["stage-3"]),
+        (("build",), ["wheel", "stage-3"]),
+    ],
+)
+def test_only_needed_stages_are_built(contexts: tuple[str, ...], expected: list[str]) -> None:
+    _, stages = try_dockerfile.stages(try_dockerfile.instructions(STAGED))
+    assert [stage.name for stage in try_dockerfile.needed_stages(stages, contexts)] == expected

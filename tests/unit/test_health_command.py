@@ -1,4 +1,4 @@
-"""The image's health check, against servers of this process."""
+"""`millpond health`, against servers of this process."""
 
 import os
 import subprocess
@@ -15,7 +15,6 @@ import pytest
 from tests.unit.fakes.grpc_services import grpc_service
 from tests.unit.pem import make_identity
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "docker" / "healthcheck.py"
 # The port of the discard service: nothing listens there.
 NOWHERE = "9"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
@@ -55,7 +54,7 @@ class Servers:
     def checked(self) -> tuple[int, str]:
         """Returns the exit status and the output."""
         result = subprocess.run(
-            [sys.executable, SCRIPT],
+            [sys.executable, "-m", "serving", "health"],
             env={**os.environ, **self.ports},
             capture_output=True,
             text=True,
@@ -72,12 +71,12 @@ def servers() -> Iterator[Servers]:
     servers.stop()
 
 
-def test_health_check_goes_by_grpc(servers: Servers) -> None:
+def test_health_goes_by_grpc(servers: Servers) -> None:
     servers.serve_grpc(SERVING)
     assert servers.checked()[0] == 0
 
 
-def test_health_check_believes_grpc_before_http(servers: Servers) -> None:
+def test_health_believes_grpc_before_http(servers: Servers) -> None:
     servers.serve_grpc(NOT_SERVING)
     servers.serve_readyz(200)
     status, why = servers.checked()
@@ -85,7 +84,7 @@ def test_health_check_believes_grpc_before_http(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize(("readyz", "expected"), [(200, 0), (503, 1)])
-def test_health_check_beside_tls_uses_http(
+def test_health_beside_tls_uses_http(
     servers: Servers, tmp_path: Path, readyz: int, expected: int
 ) -> None:
     shown = make_identity(tmp_path, "server")

@@ -1,0 +1,92 @@
+"""`millpond health`: exits with status 0 if a server is ready, for Docker and other supervisors.
+
+It asks gRPC's health. If gRPC does not answer, as with TLS on its port, it asks `/readyz`, which
+reports the same. The two messages of gRPC are written as bytes: a HealthCheckRequest for the whole
+server is empty, and the reply's only field is its status. So the command imports no message class.
+"""
+
+import argparse
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+
+import grpc
+
+from serving.base.errors import Unavailable
+from serving.commands.argument_types import target
+
+# Together below the 5 s that the Dockerfile's HEALTHCHECK gives, so that the reason is printed.
+GRPC_TIMEOUT_SECONDS = 2.0
+HTTP_TIMEOUT_SECONDS = 1.5
+# HealthCheckResponse with field 1, a varint, at SERVING.
+_SERVING = b"\x08\x01"
+# The image's variables for its ports, and the server's own defaults.
+PORT_VARIABLES: Mapping[str, str] = {"MILLPOND_PORT": "8500", "MILLPOND_HTTP_PORT": "8501"}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Returns 0 if the server is ready. Raises Unavailable with the reason if it is not."""
+    parsed = make_parser().parse_args(arguments)
+    problem = _problem(parsed.target, parsed.http)
+    if problem is not None:
+        raise Unavailable(problem)
+    return 0
+
+
+def _problem(grpc_target: str, http_address: str) -> str | None:
+    """Returns why the server is not ready, or None."""
+    try:
+        return _grpc_problem(grpc_target)
+    except grpc.RpcError as error:
+        problem = _http_problem(f"http://{http_address}/readyz")
+        if problem is None:
+            return None
+        return f"{grpc_target}: {error.code().name}: {error.details()}; {problem}"
+
+
+def _grpc_problem(grpc_target: str) -> str | None:
+    """Returns what gRPC's health reports, or None. Raises RpcError if it does not answer."""
+    with grpc.insecure_channel(grpc_target) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/grpc.health.v1.Health/Check"
+        )
+        reply = call(b"", timeout=GRPC_TIMEOUT_SECONDS)
+    return None if reply == _SERVING else f"{grpc_target}: not serving (status bytes {reply!r})"
+
+
+def _http_problem(url: str) -> str | None:
+    # A proxy of the environment could not reach this machine's ports.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=HTTP_TIMEOUT_SECONDS):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"{url}: {error.code}: {error.read().decode(errors='replace')}"
+    except OSError as error:
+        return f"{url}: {error}"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millpond health",
+        description="Exit with status 0 if a server is ready, else print the reason and exit with 1.",
+        allow_abbrev=False,
+    )
+    grpc_port, http_port = (os.environ.get(*item) for item in PORT_VARIABLES.items())
+    parser.add_argument(
+        "--target",
+        type=target,
+        default=f"localhost:{grpc_port}",
+        metavar="HOST:PORT",
+        help="gRPC's address; default localhost and $MILLPOND_PORT, or 8500",
+    )
+    parser.add_argument(
+        "--http",
+        type=target,
+        default=f"localhost:{http_port}",
+        metavar="HOST:PORT",
+        help="HTTP's address, asked if gRPC does not answer; default localhost and "
+        "$MILLPOND_HTTP_PORT, or 8501",
+    )
+    return parser
