@@ -31,8 +31,14 @@ constexpr int64_t kBatchRowsMin = 2;
 constexpr int64_t kBatchRowsMax = 1024;
 // The elements by which an open size is padded.
 constexpr int64_t kPaddingSize = 1;
-// A sample is repeated with its numbers scaled, because equal rows hide that they are mixed.
-constexpr int kVariantCount = 4;
+// A sample is repeated with other values, because equal rows hide that they are mixed. The first
+// variant is the sample. The next ones have other numbers and texts. A model may not take them, as
+// an integer may be an unknown id. So the others have other numbers of floating dtypes only.
+constexpr int kFullVariantCount = 4;
+constexpr int kVariantCount = 7;
+// The most that is added to an integer of a sample, and how often to a text.
+constexpr int kAddedMax = 3;
+constexpr std::string_view kAddedText = " a";
 
 bool HasOpenRows(const TensorSpec& spec) {
   return !spec.is_rank_known ||
@@ -54,55 +60,86 @@ std::string RefuseSpecs(const std::vector<TensorSpec>& specs, const char* kind) 
   return specs.empty() ? std::string("it has no ") + kind : "";
 }
 
-// Calls `change` with the index of each number among `count`, and the number.
+// Calls `change` with the index of each element among `count`, and the element.
 template <typename T, typename Change>
 void ChangeAs(void* elements, int64_t count, const Change& change) {
   auto* const bytes = static_cast<char*>(elements);
   for (int64_t i = 0; i < count; ++i) {
     T value;
     std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-    value = static_cast<T>(change(i, static_cast<double>(value)));
+    value = static_cast<T>(change(i, value));
     std::memcpy(bytes + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
   }
 }
 
-// Changes the numbers of floating dtypes, and of integers if `changes_integers`.
-void ChangeNumbers(size_t index, bool changes_integers, TensorList* tensors,
-                   const std::function<double(int64_t, double)>& change) {
+// Changes the numbers of tensor `index` if its dtype is a floating one.
+void ChangeFloats(size_t index, TensorList* tensors,
+                  const std::function<double(int64_t, double)>& change) {
   const tensor::TensorView view = tensor::ViewTensor(*tensors, index);
   void* const elements = tensor::MutableElements(index, tensors);
+  if (view.dtype == tensor::dtype::kFloat) ChangeAs<float>(elements, view.element_count, change);
+  if (view.dtype == tensor::dtype::kDouble) ChangeAs<double>(elements, view.element_count, change);
+}
+
+// Returns what is added to element `at`: 1 or more, and another number in the next variant.
+int AddedOf(int64_t at, int variant) { return static_cast<int>((at + variant) % kAddedMax) + 1; }
+
+// Adds a small number to each element of tensor `index`, which has integers of T's size.
+template <typename T>
+void AddAs(size_t index, int variant, TensorList* tensors) {
+  const int64_t count = tensor::ViewTensor(*tensors, index).element_count;
+  ChangeAs<T>(tensor::MutableElements(index, tensors), count, [variant](int64_t at, T value) {
+    return value + static_cast<T>(AddedOf(at, variant));
+  });
+}
+
+// Changes the elements of tensor `index` if they are integers or texts. Overflow wraps around.
+void ChangeIntegersAndTexts(size_t index, int variant, TensorList* tensors) {
+  const tensor::TensorView view = tensor::ViewTensor(*tensors, index);
   switch (view.dtype) {
-    case tensor::dtype::kFloat:
-      return ChangeAs<float>(elements, view.element_count, change);
-    case tensor::dtype::kDouble:
-      return ChangeAs<double>(elements, view.element_count, change);
+    case tensor::dtype::kInt8:
+    case tensor::dtype::kUint8:
+      return AddAs<uint8_t>(index, variant, tensors);
+    case tensor::dtype::kInt16:
+    case tensor::dtype::kUint16:
+      return AddAs<uint16_t>(index, variant, tensors);
     case tensor::dtype::kInt32:
-      if (changes_integers) ChangeAs<int32_t>(elements, view.element_count, change);
-      return;
+    case tensor::dtype::kUint32:
+      return AddAs<uint32_t>(index, variant, tensors);
     case tensor::dtype::kInt64:
-      if (changes_integers) ChangeAs<int64_t>(elements, view.element_count, change);
+    case tensor::dtype::kUint64:
+      return AddAs<uint64_t>(index, variant, tensors);
+    case tensor::dtype::kString:
+      for (int64_t at = 0; at < view.element_count; ++at) {
+        std::string text(tensor::StringAt(*tensors, index, at));
+        for (int i = 0; i < AddedOf(at, variant); ++i) text += kAddedText;
+        tensor::SetString(index, at, text, tensors);
+      }
       return;
     default:
       return;
   }
 }
 
-// Returns rows with floating-point numbers scaled by a factor that differs for each variant.
+// Returns rows of `sample`, with other values for each variant after the first.
 base::StatusOr<TensorList> MakeVariant(const TensorList& sample, int variant) {
   const int64_t rows = std::min(*tensor::CountRows(sample), kSampleRowsMax);
   TensorList made;
   MILLPOND_RETURN_IF_ERROR(
       tensor::JoinRows({{&sample, 0, rows}}, tensor::LayoutOf(sample), rows, &made));
   if (variant == 0) return made;
+  const bool is_full = variant < kFullVariantCount;
+  const int change = is_full ? variant : variant - kFullVariantCount + 1;
   for (size_t i = 0; i < made.size(); ++i) {
-    ChangeNumbers(i, /*changes_integers=*/false, &made, [variant](int64_t at, double value) {
-      return value * (1 - 0.2 * variant) + 0.01 * static_cast<double>((at * 7 + variant) % 5);
+    ChangeFloats(i, &made, [change](int64_t at, double value) {
+      return value * (1 - 0.2 * change) + 0.01 * static_cast<double>((at * 7 + change) % 5);
     });
+    if (is_full) ChangeIntegersAndTexts(i, change, &made);
   }
   return made;
 }
 
-// Makes up one row: small numbers, and empty strings. An unknown size is 1.
+// Makes up one row: small fractions, zeros as integers, and empty strings. An unknown size is 1.
 base::StatusOr<TensorList> MakeUpRow(const tensor::Signature& signature) {
   TensorList made;
   made.Reset(signature.inputs.size());
@@ -115,8 +152,8 @@ base::StatusOr<TensorList> MakeUpRow(const tensor::Signature& signature) {
     if (spec.dtype == tensor::dtype::kString) continue;
     const tensor::TensorView view = tensor::ViewTensor(made, i);
     std::memset(tensor::MutableElements(i, &made), 0, view.bytes.size());
-    ChangeNumbers(i, /*changes_integers=*/true, &made,
-                  [](int64_t at, double) { return static_cast<double>((at * 5 + 1) % 7) / 7; });
+    ChangeFloats(i, &made,
+                 [](int64_t at, double) { return static_cast<double>((at * 5 + 1) % 7) / 7; });
   }
   return made;
 }
@@ -235,7 +272,20 @@ class Trial {
 
   // Returns "" if a row gives the same with padded inputs, else a reason.
   std::string ComparePadded() const {
-    const Sample& sample = samples_.front();
+    for (const Sample& sample : samples_) {
+      std::string refusal = ComparePadded(sample);
+      if (!refusal.empty()) return refusal;
+    }
+    return "";
+  }
+
+ private:
+  struct Sample {
+    TensorList inputs;
+    TensorList result;  // alone
+  };
+
+  std::string ComparePadded(const Sample& sample) const {
     tensor::RowLayout layout = tensor::LayoutOf(sample.inputs);
     for (size_t i = 0; i < layout.columns.size(); ++i) {
       const TensorSpec& spec = signature_.inputs[i];
@@ -254,12 +304,6 @@ class Trial {
                           tensor::AreTensorsClose(tensor::ShareRows(sample.result, 0, 1), result);
     return is_equal ? "" : "a row gives another result with padded inputs than alone";
   }
-
- private:
-  struct Sample {
-    TensorList inputs;
-    TensorList result;  // alone
-  };
 
   static bool IsOfTheMachine(base::Code code) {
     return code == base::Code::kDeadlineExceeded || code == base::Code::kResourceExhausted;
@@ -347,10 +391,13 @@ std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<Te
   }
   Trial trial(servable_, signature, limits);
   for (const TensorList& sample : samples) {
+    bool takes_all = true;
     for (int variant = 0; variant < kVariantCount; ++variant) {
+      if (variant == kFullVariantCount && takes_all) break;
       auto rows = MakeVariant(sample, variant);
       const Status added = rows.ok() ? trial.Add(std::move(rows.value())) : rows.status();
-      // Scaled numbers may be none that the model takes; the rows as they came are.
+      // The model may not take other values; it takes the rows as they came.
+      takes_all = takes_all && added.ok();
       if (added.ok() || variant > 0) continue;
       return is_made_up ? "no warm-up request shows rows that it takes, and made-up rows fail: " +
                               added.message()

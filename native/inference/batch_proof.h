@@ -45,8 +45,8 @@ struct ProofLimits {
 // Thread: any number may call Answer; Conclude is called once, after them, and then WarmUp.
 class BatchProof {
  public:
-  // The batches of live requests that are checked against single runs after a proof with rows of
-  // requests, and after a proof with rows that were made up.
+  // The batches of live requests, of each kind of BatchingServable::TurnOn, that are checked with
+  // single runs: after a proof with rows of requests, and after one with rows that were made up.
   static constexpr int64_t kCheckedAfterRequests = 2;
   static constexpr int64_t kCheckedAfterMadeUpRows = 8;
   // A callable's second run is as fast as any later one (docs/design.md, "Run inline").

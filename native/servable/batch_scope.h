@@ -87,7 +87,7 @@ typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_ma
 class BatchScope {
  public:
   // The most requests that a batch's first one takes along, because each takes some KB of the
-  // thread's stack.
+  // thread's stack. Requests that fail before their run are counted too: the batch waits for them.
   static constexpr size_t kDepthMax = 64;
   // The batches within one another that fetch requests.
   static constexpr size_t kFetchingMax = 2;

@@ -1,6 +1,7 @@
 #include "native/servable/batching_servable.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -24,6 +25,14 @@ bool HaveRows(const std::vector<TensorList>& results, int64_t rows) {
   });
 }
 
+// Returns true if rows of one are rows of the other.
+bool HaveEqualLayouts(const std::vector<TensorList>& a, const std::vector<TensorList>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const TensorList& one, const TensorList& other) {
+                      return tensor::LayoutOf(one) == tensor::LayoutOf(other);
+                    });
+}
+
 // The names in a request, and what they are wrapped in.
 constexpr size_t kEnvelopeBytes = 1024;
 // The longest message of a request that has its turn between two pieces of a large one: its
@@ -35,6 +44,16 @@ constexpr size_t kComparedMax = 4;
 // Every 32nd batch may have two requests whatever the costs seem to be, so that a wrong measurement
 // of a larger run is corrected.
 constexpr uint64_t kTrials = 32;
+
+// The evidence that a batch gives about a model if its answers are those of single runs. Each is
+// counted by itself, or clients that repeat one request would end the checks.
+enum class Evidence : size_t {
+  kEqualRows,      // of equal requests, or of one request and padding: hardly anything
+  kRows,           // its rows do not mix
+  kPaddedInputs,   // padded inputs do not matter either
+  kEvidenceCount,  // the number of the above
+};
+constexpr auto kEvidenceCount = static_cast<size_t>(Evidence::kEvidenceCount);
 
 thread_local bool holds_slot = false;
 
@@ -110,6 +129,18 @@ struct BatchingServable::State {
     is_refused = !on;
     if (is_on.exchange(on) != on) BatchingCount().fetch_add(on ? 1 : -1);
   }
+  // Checks the next `count` batches of each evidence.
+  void CheckBatches(int64_t count) {
+    for (auto& unchecked : unchecked_counts) unchecked = count;
+  }
+  bool ChecksBatchesOf(Evidence evidence) const {
+    return unchecked_counts[static_cast<size_t>(evidence)].load(std::memory_order_relaxed) > 0;
+  }
+  // Returns true if a batch of `evidence` is to be checked, and counts it.
+  bool TakeCheck(Evidence evidence) {
+    return ChecksBatchesOf(evidence) &&
+           unchecked_counts[static_cast<size_t>(evidence)].fetch_sub(1) > 0;
+  }
   void RefusePadding(const std::string& reason) {
     const std::lock_guard<std::mutex> lock(mutex);
     pads_inputs = false;
@@ -125,8 +156,9 @@ struct BatchingServable::State {
   std::atomic<bool> is_on{false};
   std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
-  std::atomic<int64_t> unchecked_count{0};  // batches that are to be checked
-  std::atomic<uint64_t> begun_count{0};     // batches
+  // The batches that are to be checked, by their evidence.
+  std::array<std::atomic<int64_t>, kEvidenceCount> unchecked_counts{};
+  std::atomic<uint64_t> begun_count{0};  // batches
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex
   std::string padding_refusal;                                  // guarded by mutex
@@ -177,12 +209,16 @@ class OpenBatch {
     if (!(layout == layout_)) {
       if (!state_.pads_inputs || !layout_.IsPaddable(layout)) return false;
       layout_.Widen(layout);
+      is_widened_ = true;
     }
     member->joined_ns = now_ns;
     members_.push_back(member);
     rows_ += member->rows;
     return true;
   }
+  // Counts a request that is to be fetched. Returns false if that would be one too many: requests
+  // that fail before their run take no place, and a flood of them would hold the batch up.
+  bool TakeFetch() { return fetched_count_++ < BatchScope::kDepthMax; }
   // Returns how many rows the next request may have; 0 or less: it had better not join.
   int64_t RowsLeft(const WaitingRequests& waiting) const {
     const auto count = static_cast<int64_t>(members_.size());
@@ -229,6 +265,10 @@ class OpenBatch {
   void LeaveOutUnwanted(int64_t now_ns);
   Status RunJoined();
   void Divide(const std::vector<TensorList>& results);
+  // Compares the batch with single runs if it is to be checked. Returns false if it differs, and
+  // refuses what the difference shows.
+  bool PassesCheck();
+  Evidence EvidenceOf() const;
   bool AgreesWithSingleRuns();
   int64_t LastDeadlineNs() const;
 
@@ -239,8 +279,10 @@ class OpenBatch {
   std::vector<Member*> members_;
   tensor::RowLayout layout_;
   int64_t rows_ = 0;
+  size_t fetched_count_ = 0;
   bool has_run_ = false;
-  bool is_trial_ = false;  // two requests may join whatever the wait
+  bool is_widened_ = false;  // some inputs are padded
+  bool is_trial_ = false;    // two requests may join whatever the wait
 };
 
 Status OpenBatch::RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
@@ -333,11 +375,33 @@ Status OpenBatch::RunJoined() {
   }
   RecordHot(padded_rows);
   Divide(results);
-  if (state_.unchecked_count.load(std::memory_order_relaxed) > 0 && !AgreesWithSingleRuns()) {
-    state_.Switch(false, "a request's answer in a batch differed from its answer alone");
-    return base::Internal("the batch differs from single runs");
-  }
+  if (!PassesCheck()) return base::Internal("the batch differs from single runs");
   return {};
+}
+
+bool OpenBatch::PassesCheck() {
+  // Wait-free and without a look at the rows once the first batches have been checked.
+  const bool may_check = is_widened_ ? state_.ChecksBatchesOf(Evidence::kPaddedInputs)
+                                     : state_.ChecksBatchesOf(Evidence::kEqualRows) ||
+                                           state_.ChecksBatchesOf(Evidence::kRows);
+  if (!may_check) return true;
+  const Evidence evidence = EvidenceOf();
+  if (!state_.TakeCheck(evidence) || AgreesWithSingleRuns()) return true;
+  if (evidence == Evidence::kPaddedInputs) {
+    state_.RefusePadding("a request's answer with padded inputs differed from its answer alone");
+  } else {
+    state_.Switch(false, "a request's answer in a batch differed from its answer alone");
+  }
+  return false;
+}
+
+// Looks at the first and the last request only: to compare all takes time. If others differ, the
+// batch shows more than it counts for.
+Evidence OpenBatch::EvidenceOf() const {
+  if (is_widened_) return Evidence::kPaddedInputs;
+  const TensorList first = tensor::ShareRows(members_.front()->inputs, 0, 1);
+  const TensorList last = tensor::ShareRows(members_.back()->inputs, 0, 1);
+  return tensor::AreTensorsClose(first, last) ? Evidence::kEqualRows : Evidence::kRows;
 }
 
 void OpenBatch::Divide(const std::vector<TensorList>& results) {
@@ -355,7 +419,6 @@ void OpenBatch::Divide(const std::vector<TensorList>& results) {
 // single runs of up to half the batch's rows, and at least one. The last request first, because its
 // rows are farthest from their place in a run alone.
 bool OpenBatch::AgreesWithSingleRuns() {
-  state_.unchecked_count.fetch_sub(1);
   const size_t step = (members_.size() + kComparedMax - 1) / kComparedMax;
   int64_t rows_left = rows_ / 2;
   for (size_t from_end = 0; from_end < members_.size(); from_end += step) {
@@ -485,7 +548,7 @@ void BatchingServable::Fetch(BatchScope* scope, OpenBatch* batch, const Member& 
   scope->depth_ += 1;
   // Twice the bytes of the tensors: a message may spell its numbers out.
   const auto row_bytes = static_cast<size_t>(2 * tensor::CountBytes(member.inputs) / member.rows);
-  while (!batch->has_run()) {
+  while (!batch->has_run() && batch->TakeFetch()) {
     const int64_t rows_left = batch->RowsLeft(*scope->waiting_);
     if (rows_left <= 0) break;
     const size_t bytes_max = kEnvelopeBytes + row_bytes * static_cast<size_t>(rows_left);
@@ -512,6 +575,10 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     MILLPOND_RETURN_IF_ERROR(work.RunOn(member->run, inputs, padded_rows, &pieces.emplace_back()));
     if (!HaveRows(pieces.back(), padded_rows)) {
       work.RefuseRowsOf(padded_rows);
+      return work.RunAlone(member);
+    }
+    if (!HaveEqualLayouts(pieces.front(), pieces.back())) {
+      work.state().Switch(false, "the rows of an output are wider in one batch than in another");
       return work.RunAlone(member);
     }
     work.RecordHot(padded_rows);
@@ -547,8 +614,8 @@ void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t row
 void BatchingServable::TurnOn(const tensor::Signature& signature, int64_t checked_count) const {
   State* const state = Find(signature);
   if (state == nullptr) return;
-  state->unchecked_count = checked_count;
-  if (!joint_state_->is_refused) joint_state_->unchecked_count = checked_count;
+  state->CheckBatches(checked_count);
+  if (!joint_state_->is_refused) joint_state_->CheckBatches(checked_count);
   state->Switch(true, "");
 }
 

@@ -69,7 +69,7 @@ struct SignatureBatching {
 // - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
 // - If a batch fails, its requests are run one by one, and each gets its own result.
 // - If an output does not have the batch's rows, the requests are run one by one, and the signature
-//   is turned off.
+//   is turned off. So it is if two pieces of a large request have outputs of different row layouts.
 //
 // Thread: any number at once, all methods. Cost of a run that finds no company: a look at the
 // queue, and two clock readings. Each request of a batch is copied once more than a request alone,
@@ -101,9 +101,9 @@ class BatchingServable final : public Servable {
   // Notes that a run of so many rows of `signature` took `run_ns`, so that the first batch has the
   // right size.
   void LearnCost(const tensor::Signature& signature, int64_t rows, int64_t run_ns) const;
-  // Batches the requests of a signature from now on. The first `checked_count` batches are checked:
-  // some of their requests, with up to half of the rows, are also run alone, and if a result
-  // differs, the signature is refused.
+  // Batches the requests of a signature from now on. The first `checked_count` batches of equal, of
+  // different and of padded requests are checked: some, with up to half of the rows, run alone too.
+  // If a result differs, the signature is refused, or its padding if the batch was padded.
   void TurnOn(const tensor::Signature& signature, int64_t checked_count) const;
   // Does not batch the requests of a signature, because of `reason`.
   void Refuse(const tensor::Signature& signature, std::string reason) const;

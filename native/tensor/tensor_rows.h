@@ -58,8 +58,8 @@ struct RowRange {
 // repeat the first row of the first part. A dimension that is smaller than the layout's is padded
 // with zeros, or empty strings, at its end.
 //
-// Requires a part with a row, and layouts that are equal to `layout`, or paddable to it. Returns
-// the errors of MakeTensor.
+// Requires a part with a row, and layouts that are equal to `layout`, or paddable to it and nowhere
+// larger: nothing is checked. Returns the errors of MakeTensor.
 base::Status JoinRows(const std::vector<RowRange>& parts, const RowLayout& layout,
                       int64_t row_count, TensorList* joined);
 

@@ -20,11 +20,13 @@ _log = structlog.get_logger(__name__)
 @dataclass
 class _Watched:
     servable: Servable
-    reported: set[str] = field(default_factory=set)
+    # Signatures, each with is_on: one that is still batched, without padding, may be refused later.
+    reported: set[tuple[str, bool]] = field(default_factory=set)
 
 
 class BatchRefusals:
-    """Logs `batching_refused` once for each signature of a version that is not batched. Any thread.
+    """Logs `batching_refused` once for each signature of a version that is not batched, and once for
+    each whose inputs are not padded. Any thread.
 
     The load refuses most of these signatures. The first batches of live requests are checked too, and
     any batch may have outputs of another number of rows. The data plane turns batching off at once
@@ -72,9 +74,9 @@ class BatchRefusals:
 
 def _report(servable_id: ServableId, watched: _Watched) -> None:
     for state in watched.servable.batching():
-        if not state.refusal or state.signature in watched.reported:
+        if not state.refusal or (state.signature, state.is_on) in watched.reported:
             continue
-        watched.reported.add(state.signature)
+        watched.reported.add((state.signature, state.is_on))
         _log.warning(
             "batching_refused",
             model=servable_id.name,

@@ -138,6 +138,53 @@ TEST_F(BatchProofTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
   ExpectRefusal("a row gives another result in a batch of 128 rows than alone");
 }
 
+// As a lookup of ids does whose rows are changed by the others'. Ids that are equal hide it.
+TEST_F(BatchProofTest, ModelThatMixesRowsOfIntegersIsRefused) {
+  for (const int x_dtype : {dtype::kInt64, dtype::kUint64}) {
+    Make({testing::Spec("x", x_dtype, {-1})}, {testing::Spec("y", dtype::kInt64, {-1})},
+         [](const FakeRun& run) -> Status {
+           OpaqueTensor y = run.inputs.storage().tensors[0];
+           const auto x = NumbersOf<int64_t>(y);
+           const int64_t most = *std::max_element(x.begin(), x.end());
+           run.result->Reset(1);
+           run.result->storage().tensors[0] =
+               NumberTensor(dtype::kInt64, y.dims, std::vector<int64_t>(x.size(), most));
+           return {};
+         });
+    ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+  }
+}
+
+// As a model does that cuts texts into words: the rows are as wide as the longest text of the run.
+TEST_F(BatchProofTest, ModelWithRowsOfOtherWidthsIsRefused) {
+  Make({testing::Spec("x", dtype::kString, {-1})}, {testing::Spec("y", dtype::kString, {-1, -1})},
+       [](const FakeRun& run) -> Status {
+         const OpaqueTensor& x = run.inputs.storage().tensors[0];
+         size_t width = 0;
+         for (const std::string& text : x.strings) width = std::max(width, text.size());
+         run.result->Reset(1);
+         run.result->storage().tensors[0] =
+             testing::StringTensor({x.dims[0], static_cast<int64_t>(width)},
+                                   std::vector<std::string>(x.strings.size() * width));
+         return {};
+       });
+  ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+}
+
+// An id may be none of a model's.
+TEST_F(BatchProofTest, ModelThatTakesNoOtherIntegersIsBatched) {
+  Make({testing::Spec("x", dtype::kInt64, {-1})}, {testing::Spec("y", dtype::kInt64, {-1})},
+       [](const FakeRun& run) -> Status {
+         for (const int64_t id : NumbersOf<int64_t>(run.inputs.storage().tensors[0])) {
+           if (id != 0) return base::InvalidArgument("bad id");
+         }
+         run.result->Reset(1);
+         run.result->storage().tensors[0] = run.inputs.storage().tensors[0];
+         return {};
+       });
+  EXPECT_TRUE(Conclude().is_on);
+}
+
 // Models of x: float32[?,?] -> y: float32[?], a number for each row.
 class BatchProofOfPaddingTest : public BatchProofTest {
  protected:

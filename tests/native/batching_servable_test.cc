@@ -257,6 +257,23 @@ TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanTheStackTakes) {
   EXPECT_EQ(inner_->run_rows(), (Values{BatchScope::kDepthMax + 1, 9}));
 }
 
+// A request that fails before its run takes no place in the batch. The first one has waited for
+// all.
+TEST_F(BatchingServableTest, FloodOfBadRequestsDoesNotHoldUpABatch) {
+  size_t bad_count = 0;
+  waiting_.OnLook([&] {
+    if (bad_count < 1'000) waiting_.Add(BatchKeyOf("m", ""), [&] { bad_count += 1; });
+  });
+  size_t before_run_count = 0;
+  watch_ = [&](const RowRun&) {
+    before_run_count = bad_count;
+    return Status();
+  };
+  Request a = RequestOf({1});
+  AnswerAll({&a});
+  EXPECT_EQ(before_run_count, BatchScope::kDepthMax);
+}
+
 TEST_F(BatchingServableTest, MessageTooLongForTheBatchIsNotFetched) {
   BatchSettings settings;
   settings.rows_max = 4;
@@ -486,6 +503,22 @@ TEST_F(BatchingServableTest, PiecesWithoutTheirRowsAreRunAsOne) {
   EXPECT_EQ(large.result[1].dims, (Values{1, 1}));
 }
 
+// As a model does that cuts texts into words: the rows are as wide as the longest text of the run.
+TEST_F(BatchingServableTest, PiecesWithRowsOfOtherWidthsAreRunAsOne) {
+  for (const Values& x : {Values{1, 1, 1, 1, 9, 1}, Values{9, 1, 1, 1, 1, 1}}) {
+    BatchSettings settings;
+    settings.rows_max = 4;
+    Make(settings);
+    inner_->widens_z = true;
+    Request large = RequestOf(x);
+    AnswerAll({&large});
+    EXPECT_EQ(inner_->run_rows(), (Values{4, 2, 6}));
+    ExpectOwnRows(large);
+    EXPECT_EQ(large.result[1].dims, (Values{6, 9}));
+    EXPECT_EQ(Batching().refusal, "the rows of an output are wider in one batch than in another");
+  }
+}
+
 // --- Requests that do not run, and failures ---
 
 TEST_F(BatchingServableTest, CancelledRequestIsLeftOut) {
@@ -603,6 +636,62 @@ TEST_F(BatchingServableTest, OnlyTheFirstBatchesAreChecked) {
   }
   EXPECT_EQ(inner_->run_rows(), (Values{2, 1, 2, 1, 2}));
   EXPECT_TRUE(Batching().is_on);
+}
+
+// Equal rows hide that they are mixed: clients that probe, and load tests, repeat one request.
+TEST_F(BatchingServableTest, EqualRequestsDoNotEndTheChecks) {
+  servable_->TurnOn(SignatureOf("serving_default"), 2);
+  for (int i = 0; i < 4; ++i) {
+    Request a = RequestOf({3});
+    Request b = RequestOf({3});
+    AnswerAll({&a, &b});
+  }
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 1, 2, 1, 2, 2}));
+  inner_->mixes_rows = true;
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(a.y(), (Values{RowServable::Y(1, 7) + 1}));
+  EXPECT_FALSE(Batching().is_on);
+}
+
+// A request that is alone in its batch, with padding, shows nothing of others.
+TEST_F(BatchingServableTest, RequestsBesidePaddingDoNotEndTheChecks) {
+  BatchSettings settings;
+  settings.allowed_rows = {4};
+  settings.rows_max = 4;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  for (int i = 0; i < 2; ++i) {
+    Request alone = RequestOf({i});
+    AnswerAll({&alone});
+  }
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 1, 4}));
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 1, 4, 4, 1}));
+}
+
+// Inputs of equal sizes say nothing about how a model takes padded ones.
+TEST_F(BatchingServableTest, PaddedBatchThatDiffersEndsPaddingOnly) {
+  BatchSettings settings;
+  settings.pads_inputs = true;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  Request a = RequestOf({1, 1}, 2);
+  Request b = RequestOf({2, 2}, 2);
+  AnswerAll({&a, &b});
+  inner_->widens_z = true;
+  Request narrow = RequestOf({1});
+  Request wide = RequestOf({2, 2}, 2);
+  AnswerAll({&wide, &narrow});
+  ExpectOwnRows(narrow);
+  EXPECT_EQ(narrow.result[1].dims, (Values{1, 1}));
+  EXPECT_TRUE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal,
+            "its inputs are not padded: a request's answer with padded inputs differed from its "
+            "answer alone");
 }
 
 // The others of the batch, and who waits behind them, wait for the check.

@@ -68,6 +68,7 @@ class RowServable : public FakeServable {
   // Faults of a model, which show only in a batch.
   std::atomic<bool> mixes_rows{false};  // y also has the sum of all x
   std::atomic<bool> loses_rows{false};  // z has one row
+  std::atomic<bool> widens_z{false};    // a row of z is as wide as the largest number of the run
   std::atomic<bool> runs_together{false};
 
  private:
@@ -115,6 +116,10 @@ class RowServable : public FakeServable {
     std::vector<int64_t> z;
     for (const int64_t value : run.values) z.push_back(-value);
     std::vector<int64_t> dims = x.dims;
+    if (widens_z) {
+      dims = {run.rows, *std::max_element(run.values.begin(), run.values.end())};
+      z.assign(static_cast<size_t>(dims[0] * dims[1]), -1);
+    }
     if (loses_rows && !dims.empty()) {
       z.resize(z.size() / static_cast<size_t>(dims[0]));
       dims[0] = 1;

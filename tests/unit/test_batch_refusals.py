@@ -72,6 +72,18 @@ def test_refusal_of_a_served_version_is_reported_once(world: World) -> None:
     assert refused(logs)[1:] == [("m", 1, "b", "a request's answer differed")]
 
 
+def test_refusal_after_that_of_padding_is_reported(world: World) -> None:
+    world.servable.batched[0].refusal = "its inputs are not padded"
+    with structlog.testing.capture_logs() as logs:
+        world.refusals.add(ID, world.servable)
+        world.turn_off(0)
+        world.refusals.look()
+    assert refused(logs) == [
+        ("m", 1, "a", "its inputs are not padded"),
+        ("m", 1, "a", "rows differ"),
+    ]
+
+
 def test_refusal_just_before_the_end_is_reported(world: World) -> None:
     world.refusals.add(ID, world.servable)
     world.turn_off(0)
