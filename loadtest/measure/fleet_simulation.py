@@ -19,7 +19,7 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.decision import Decision
 from serving.fleet.figures import EDGES_NS, VersionFigures
 from serving.fleet.reports import Grant, ModelReport, ServerReport, VersionReport
-from serving.fleet.state import FleetRollout, FleetState
+from serving.fleet.state import FleetRollout, FleetState, ModelState
 from serving.fleet.wave_settings import WaveSettings
 
 MODEL = "m"
@@ -153,7 +153,9 @@ class SimulatedServer:
     @property
     def swaps_forward(self) -> bool:
         """True if it loads a newer version while one serves."""
-        return self.load is not None and self.serving is not None and self.load.version > self.serving
+        return (
+            self.load is not None and self.serving is not None and self.load.version > self.serving
+        )
 
 
 @dataclass(kw_only=True)
@@ -267,10 +269,13 @@ class FleetSimulation:
         good = self._best_found()
         if good is not None and good not in state.blocked and state.stable < good:
             return False
-        return all(
-            server.serving == state.stable and server.granted == state.stable
-            for server in self.servers.values()
-        )
+        return all(self._is_at_rest(server, state) for server in self.servers.values())
+
+    def _is_at_rest(self, server: SimulatedServer, state: ModelState) -> bool:
+        """Returns True if a server serves the stable version, or cannot load it and serves another."""
+        if server.serving is not None and server.serving == server.granted:
+            return state.stable in (server.serving, *server.failed)
+        return state.stable in server.failed and state.previous not in server.found
 
     @property
     def state(self) -> FleetState:
@@ -284,7 +289,12 @@ class FleetSimulation:
             served[server.serving] = served.get(server.serving, 0) + 1
         model = self.state.models.get(MODEL)
         rollout = model and model.rollout
-        shown = rollout and (rollout.version, rollout.wave, len(rollout.members), len(rollout.setbacks))
+        shown = rollout and (
+            rollout.version,
+            rollout.wave,
+            len(rollout.members),
+            len(rollout.setbacks),
+        )
         return (
             f"second {self.clock.second}, stable {model and model.stable}, rollout {shown}, loading "
             f"{model and list(model.loading.items())[:3]}, served {served}, waits for "

@@ -1,8 +1,9 @@
 """Decides the next actions of a fleet from the reports of its servers. Pure functions on values.
 
 A version comes in waves: one server, a share of the fleet, the rest. Between two waves it is judged by
-its loads and, by a canary's rule, by its requests beside those of the version on the other servers. A
-bad verdict ends the rollout: every server is granted the stable version again in the same step, and the
+its loads and, by a canary's rule, by its requests beside those of the version on the other servers. The
+last wave is judged by loads, and by servers that end, until it has held as long as a judgement. A bad
+verdict ends the rollout: every server is granted the stable version again in the same step, and the
 version is blocked in the fleet.
 
 Each step compares the version that each server should have with the one that it was granted, so an
@@ -26,7 +27,16 @@ from serving.core.model_settings import GateMode
 from serving.core.servable import LOADING, START, GateVerdict
 from serving.fleet.reports import Grant, ModelReport, Sighting
 from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
-from serving.fleet.trial import ModelWatch, fault, noted_setbacks, spread, watched, wave_verdict
+from serving.fleet.trial import (
+    ModelWatch,
+    fault,
+    has_held,
+    needed_count,
+    noted_setbacks,
+    spread,
+    watched,
+    wave_verdict,
+)
 from serving.fleet.view import ModelView, model_views
 from serving.fleet.wave_settings import WaveSettings
 
@@ -96,18 +106,36 @@ def blocked(
     return replace(state, rollout=rollout, blocked={**state.blocked, version: block})
 
 
-def wanted_version(state: ModelState, settings: WaveSettings, server: str, granted: int | None) -> int | None:
+def wanted_version(
+    state: ModelState, settings: WaveSettings, server: str, report: ModelReport
+) -> int | None:
     """Returns the version that a server should be granted; None if the fleet has none for it yet."""
     rollout = state.rollout
     if rollout is None:
-        return state.stable
+        return _stable_for(state, report)
     if server in rollout.members:
         return rollout.version
     if settings.is_last(rollout.wave) and server not in rollout.setbacks:
         slot = state.loading.get(server)
-        if granted == rollout.version or (slot is not None and slot.version == rollout.version):
+        if report.granted == rollout.version or (
+            slot is not None and slot.version == rollout.version
+        ):
             return rollout.version
-    return state.stable
+    return _stable_for(state, report)
+
+
+def _stable_for(state: ModelState, report: ModelReport) -> int | None:
+    """Returns the stable version, or the one before on a server that cannot load the stable one.
+
+    Otherwise such a server would serve nothing after its next start.
+    """
+    stable, previous = state.stable, state.previous
+    if stable is None or previous is None or report.default_version == stable:
+        return stable
+    row = report.versions.get(stable)
+    is_unfit = row is not None and row.has_failed
+    has_previous = previous in report.found and previous not in state.blocked
+    return previous if is_unfit and has_previous else stable
 
 
 @dataclass
@@ -125,7 +153,7 @@ class _Step:
         late = self._late(state, watch)
         state = self._adopted(self._released(state))
         if state.rollout is not None:
-            rollout = noted_setbacks(state.rollout, self.view, late & state.loading.keys())
+            rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
             state = replace(state, rollout=rollout)
             watch = watched(watch, state, self.view, self.settings, self.now.ns)
             state = self._after_verdict(state, rollout, watch)
@@ -136,19 +164,21 @@ class _Step:
     def with_slots(self, state: ModelState, free: int) -> ModelState:
         """Returns the state with a slot for each server that begins to swap now, at most `free`."""
         if state.is_paused:
-            self.watch = replace(self.watch, waits_for="an operator has paused it: millpond fleet resume")
+            self.watch = replace(
+                self.watch, waits_for="an operator has paused it: millpond fleet resume"
+            )
             return state
         if free <= 0:
             self.watch = replace(self.watch, waits_for="as many servers swap as may")
             return state
         behind = self._behind(state, free)
-        state = self._with_slots_for(state, dict.fromkeys(behind, state.stable))
+        state = self._with_slots_for(state, behind)
         return self._with_new_members(state, free - len(behind))
 
     def to_send(self, state: ModelState) -> Iterator[tuple[str, int]]:
         """Yields each live server that must be granted another version, with that version."""
         for name, report in self.view.live.items():
-            wanted = wanted_version(state, self.settings, name, report.granted)
+            wanted = wanted_version(state, self.settings, name, report)
             if wanted is None:
                 continue
             slot = state.loading.get(name)
@@ -156,7 +186,9 @@ class _Step:
                 # A grant of before, still under way, must come to nothing.
                 if slot is not None and report.order < slot.order:
                     yield name, wanted
-            elif (slot is not None and slot.version == wanted) or _needs_no_slot(report, wanted, state):
+            elif (slot is not None and slot.version == wanted) or _needs_no_slot(
+                report, wanted, state
+            ):
                 yield name, wanted
 
     def _late(self, state: ModelState, watch: ModelWatch) -> frozenset[str]:
@@ -199,30 +231,37 @@ class _Step:
     ) -> ModelState:
         reason = fault(rollout, self.view, self.settings)
         if reason:
-            verdict = GateVerdict(
-                gate=LOADS_GATE, mode=GateMode.ENFORCE.value, is_passed=False, reason=reason
+            mode = GateMode.ENFORCE.value
+            return self._refused(
+                state,
+                rollout,
+                GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason),
             )
-            return self._refused(state, rollout, verdict)
         if self.view.is_complete and self.view.live and rollout.version not in self.view.found():
             return replace(state, rollout=None)
-        if self.settings.is_last(rollout.wave):
-            return self._completed(state, rollout)
-        verdict_now = wave_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
-        if verdict_now is None:
+        if not self.settings.is_last(rollout.wave):
+            return self._after_wave(state, rollout, watch)
+        if has_held(watch, state, self.settings, self.now.ns):
+            return replace(state, stable=rollout.version, previous=state.stable, rollout=None)
+        return state
+
+    def _after_wave(
+        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
+    ) -> ModelState:
+        verdict = wave_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if verdict is None:
             return state
-        if not verdict_now.is_passed:
-            return self._refused(state, rollout, verdict_now)
+        if not verdict.is_passed:
+            return self._refused(state, rollout, verdict)
         if watch.full_since_ns is None or state.is_paused:
             return state
-        return self._next_wave(state.with_verdict(verdict_now), rollout)
+        return self._next_wave(state.with_verdict(verdict), rollout)
 
     def _refused(
         self, state: ModelState, rollout: FleetRollout, verdict: GateVerdict
     ) -> ModelState:
         state = state.with_verdict(verdict)
-        return blocked(
-            state, rollout.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns
-        )
+        return blocked(state, rollout.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
 
     def _next_wave(self, state: ModelState, rollout: FleetRollout) -> ModelState:
         """Returns the state in the next wave that has more servers."""
@@ -232,29 +271,6 @@ class _Step:
         while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= quota:
             wave += 1
         return replace(state, rollout=in_wave(rollout, wave, self.settings))
-
-    def _completed(self, state: ModelState, rollout: FleetRollout) -> ModelState:
-        """Returns the state with the version as the stable one, once no server must swap to it.
-
-        More than half of the fleet must serve it. The rest may be lost, or miss its files, and follows.
-        """
-        if not self.view.is_complete or not self.view.live:
-            return state
-        version = rollout.version
-        if any(slot.version == version for slot in state.loading.values()):
-            return state
-        if 2 * sum(1 for _ in self.view.serving(version)) <= self.view.fleet_size:
-            return state
-        is_over = all(
-            report.serves(version)
-            or version not in report.found
-            or name in rollout.setbacks
-            or name in self.view.draining
-            for name, report in self.view.live.items()
-        )
-        if not is_over:
-            return state
-        return replace(state, stable=version, previous=state.stable, rollout=None)
 
     def _begun(self, state: ModelState) -> ModelState:
         """Returns the state with a rollout of the highest new version, if there is one."""
@@ -266,26 +282,29 @@ class _Step:
             return state
         return replace(state, rollout=FleetRollout(version=version))
 
-    def _behind(self, state: ModelState, free: int) -> list[str]:
-        """Returns servers that serve another version than they should, and may swap now."""
-        names: list[str] = []
-        stable = state.stable
-        if stable is None:
-            return names
+    def _behind(self, state: ModelState, free: int) -> dict[str, int]:
+        """Returns servers that were granted another version than they should, and may swap to it now.
+
+        They have missed a rollout, or were lost before they took the grant of one.
+        """
+        members = state.rollout.members if state.rollout else {}
+        behind: dict[str, int] = {}
         for name, report in self.view.live.items():
-            if len(names) == free:
+            if len(behind) == free:
                 break
-            if report.granted == stable or stable not in report.found:
+            if report.granted == state.stable and name not in members:
                 continue
-            wanted = wanted_version(state, self.settings, name, report.granted)
+            wanted = wanted_version(state, self.settings, name, report)
             if (
-                wanted == stable
+                wanted is not None
+                and wanted != report.granted
+                and wanted in report.found
                 and name not in state.loading
                 and name not in self.view.draining
-                and not _needs_no_slot(report, stable, state)
+                and not _needs_no_slot(report, wanted, state)
             ):
-                names.append(name)
-        return names
+                behind[name] = wanted
+        return behind
 
     def _with_new_members(self, state: ModelState, free: int) -> ModelState:
         rollout = state.rollout
@@ -296,9 +315,7 @@ class _Step:
             return state
         if not self.settings.is_last(rollout.wave):
             joined = {name: self.view.servers[name].incarnation for name in names}
-            state = replace(
-                state, rollout=replace(rollout, members={**rollout.members, **joined})
-            )
+            state = replace(state, rollout=replace(rollout, members={**rollout.members, **joined}))
         return self._with_slots_for(state, dict.fromkeys(names, rollout.version))
 
     def _room(self, rollout: FleetRollout) -> int:
@@ -306,26 +323,31 @@ class _Step:
         quota = self.settings.quota(rollout.wave, self.view.fleet_size)
         if self.settings.is_last(rollout.wave):
             return quota
+        needed = needed_count(rollout, self.view, self.settings)
         sound = len(rollout.members.keys() - self.view.lost)
         touched = len(rollout.members) + len(rollout.setbacks)
         room = quota + self.settings.setback_count_max(quota) - touched
-        if sound < quota and room <= 0:
+        if sound < needed and room <= 0:
             self.watch = replace(
-                self.watch, waits_for="servers of the wave are lost: millpond fleet abort or promote"
+                self.watch,
+                waits_for="servers of the wave are lost: millpond fleet abort or promote",
             )
-        return max(0, min(quota - sound, room))
+        return max(0, min(needed - sound, room))
 
     def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
         """Returns the servers that try the version next, spread over the fleet by their names."""
         version, stable = rollout.version, state.stable
         if count <= 0:
             return []
+        # The last wave also has servers that cannot load the stable version.
+        is_picky = stable is not None and not self.settings.is_last(rollout.wave)
         sound = (
             name
             for name, report in self.view.live.items()
             if version in report.found
             and report.granted != version
-            and (stable is None or (report.granted == stable and report.serves(stable)))
+            and report.granted == wanted_version(state, self.settings, name, report)
+            and (not is_picky or report.default_version == stable)
             and name not in rollout.members
             and name not in rollout.setbacks
             and name not in state.loading
@@ -333,14 +355,10 @@ class _Step:
         )
         return nsmallest(count, sound, key=lambda name: spread(name, version))
 
-    def _with_slots_for(self, state: ModelState, versions: Mapping[str, int | None]) -> ModelState:
+    def _with_slots_for(self, state: ModelState, versions: Mapping[str, int]) -> ModelState:
         if not versions:
             return state
-        slots = {
-            name: Slot(version, self.order)
-            for name, version in versions.items()
-            if version is not None
-        }
+        slots = {name: Slot(version, self.order) for name, version in versions.items()}
         return replace(state, loading={**state.loading, **slots})
 
 

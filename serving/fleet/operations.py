@@ -56,11 +56,11 @@ def rolled_back(state: FleetState, model: str, reason: str, wall_ns: int) -> Fle
 
     def roll_back(of_model: ModelState) -> ModelState:
         if of_model.rollout is not None and of_model.stable is not None:
-            return blocked(
-                of_model, of_model.rollout.version, BlockedBy.OPERATOR, reason, wall_ns
-            )
+            return blocked(of_model, of_model.rollout.version, BlockedBy.OPERATOR, reason, wall_ns)
         if of_model.stable is None or of_model.previous is None:
-            raise FailedPrecondition(f"the fleet knows no version of model {model!r} to roll back to")
+            raise FailedPrecondition(
+                f"the fleet knows no version of model {model!r} to roll back to"
+            )
         earlier = replace(of_model, stable=of_model.previous, previous=None)
         return blocked(earlier, of_model.stable, BlockedBy.OPERATOR, reason, wall_ns)
 

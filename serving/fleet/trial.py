@@ -31,7 +31,8 @@ class ModelWatch:
     `wave` is the version and the wave that the other values belong to. `members` and `controls` are
     the figures at the time when the first member served, from which the two versions are compared.
     `full_since_ns` is the time since when enough members serve, `slot_since_ns` the time since when a
-    server may be swapping. `waits_for` is the reason why nothing goes on now, for people.
+    server may be swapping. `incarnations` are those with which servers were first seen to have the
+    version in the last wave, which has no members. `waits_for` is the reason why nothing goes on now, for people.
     """
 
     wave: tuple[int, int] | None = None
@@ -39,6 +40,7 @@ class ModelWatch:
     controls: Mapping[str, Baseline] = field(default_factory=dict)
     full_since_ns: int | None = None
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
+    incarnations: Mapping[str, int] = field(default_factory=dict)
     waits_for: str = ""
 
 
@@ -47,7 +49,9 @@ def spread(server: str, version: int) -> int:
     return zlib.crc32(server.encode(), version & 0xFFFFFFFF)
 
 
-def noted_setbacks(rollout: FleetRollout, view: ModelView, late: frozenset[str]) -> FleetRollout:
+def noted_setbacks(
+    rollout: FleetRollout, view: ModelView, watch: ModelWatch, late: frozenset[str]
+) -> FleetRollout:
     """Returns the rollout without the members on which the version has failed, and without unknown ones.
 
     Servers that are `late` have loaded it for too long.
@@ -59,7 +63,7 @@ def noted_setbacks(rollout: FleetRollout, view: ModelView, late: frozenset[str])
     }
     restarted = {
         name
-        for name, incarnation in rollout.members.items()
+        for name, incarnation in {**watch.incarnations, **rollout.members}.items()
         if name in view.servers
         and view.live[name].granted == rollout.version
         and view.servers[name].incarnation != incarnation
@@ -80,6 +84,12 @@ def _has_failed_on(report: ModelReport, version: int) -> bool:
     return version in report.blocked or (row is not None and row.has_failed)
 
 
+def needed_count(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> int:
+    """Returns how many members must serve, so that the wave is full: its quota, if so many are left."""
+    quota = settings.quota(rollout.wave, view.fleet_size)
+    return max(1, min(quota, view.fleet_size - len(rollout.setbacks)))
+
+
 def fault(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> str:
     """Returns why the version is at fault by its loads and its servers' ends; "" if it is not."""
     refusal = next(_refusals(rollout.version, view), None)
@@ -89,7 +99,7 @@ def fault(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> str
     lost = _blamed_lost(rollout, view)
     count = len(rollout.setbacks) + len(lost)
     # Half of the fleet is too many for a stable version, however small the fleet is.
-    is_half = settings.is_last(rollout.wave) and 0 < quota <= 2 * count
+    is_half = 0 < view.fleet_size <= 2 * len(rollout.setbacks)
     if count <= settings.setback_count_max(quota) and not is_half:
         return ""
     examples = sorted(rollout.setbacks | lost)[:3]
@@ -136,7 +146,13 @@ def watched(
         watch = ModelWatch(wave=wave)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
-        return watch
+        seen = {
+            name: watch.incarnations.get(name, view.servers[name].incarnation)
+            for name, report in view.live.items()
+            if report.granted == rollout.version
+        }
+        watch = replace(watch, incarnations=seen)
+        return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if watch.members is None and serving:
         watch = replace(
@@ -144,9 +160,40 @@ def watched(
             members=_baselines(view, serving, rollout.version),
             controls=_controls(state, rollout, view, settings),
         )
-    is_full = len(serving) >= settings.quota(rollout.wave, view.fleet_size)
-    since_full_ns = now_ns if watch.full_since_ns is None else watch.full_since_ns
-    return replace(watch, full_since_ns=since_full_ns if is_full else None)
+    is_full = len(serving) >= needed_count(rollout, view, settings)
+    return _full_since(watch, now_ns, is_full=is_full)
+
+
+def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:
+    since_ns = now_ns if watch.full_since_ns is None else watch.full_since_ns
+    return replace(watch, full_since_ns=since_ns if is_full else None)
+
+
+def is_everywhere(rollout: FleetRollout, state: ModelState, view: ModelView) -> bool:
+    """Returns True if no server must swap to the version any more.
+
+    More than half of the fleet must serve it. The rest may be lost, or miss its files, and follows.
+    """
+    version = rollout.version
+    if not view.is_complete or any(slot.version == version for slot in state.loading.values()):
+        return False
+    if 2 * sum(1 for _ in view.serving(version)) <= view.fleet_size:
+        return False
+    return all(
+        report.serves(version)
+        or version not in report.found
+        or name in rollout.setbacks
+        or name in view.draining
+        for name, report in view.live.items()
+    )
+
+
+def has_held(watch: ModelWatch, state: ModelState, settings: WaveSettings, now_ns: int) -> bool:
+    """Returns True if a full wave has lasted as long as a judgement. A first version need not wait."""
+    if watch.full_since_ns is None:
+        return False
+    waited_ns = now_ns - watch.full_since_ns
+    return state.stable is None or waited_ns >= settings.judged_seconds * NS_PER_SECOND
 
 
 def _serves(view: ModelView, name: str, version: int) -> bool:
@@ -223,10 +270,7 @@ def wave_verdict(
     verdict = judge(settings.judgement, new, old)
     if verdict is not None:
         return replace(verdict, gate=gate)
-    if watch.full_since_ns is None:
-        return None
-    waited_ns = now_ns - watch.full_since_ns
-    if state.stable is not None and waited_ns < settings.judged_seconds * NS_PER_SECOND:
+    if not has_held(watch, state, settings, now_ns):
         return None
     if new.request_count == 0:
         reason = f"no request in {settings.judged_seconds:g} s"

@@ -64,7 +64,10 @@ class ModelView:
 
 
 def model_views(
-    sightings: Mapping[str, Sighting], models: Mapping[str, ModelState], lost_seconds: float, now_ns: int
+    sightings: Mapping[str, Sighting],
+    models: Mapping[str, ModelState],
+    lost_seconds: float,
+    now_ns: int,
 ) -> dict[str, ModelView]:
     """Returns the view of each model of the state or of a report."""
     views = {name: ModelView() for name in models}

@@ -51,7 +51,9 @@ class WaveSettings:
 
     def __post_init__(self) -> None:
         if self.load_count_max < 1:
-            raise InvalidConfig(f"load_count_max {self.load_count_max} allows no load; give 1 or more")
+            raise InvalidConfig(
+                f"load_count_max {self.load_count_max} allows no load; give 1 or more"
+            )
         for name in ("judged_seconds", "lost_seconds", "load_seconds_max"):
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"{name} {getattr(self, name)} is not a time; give more than 0")
