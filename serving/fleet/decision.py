@@ -30,6 +30,7 @@ from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
 from serving.fleet.trial import (
     ModelWatch,
     fault,
+    has_failed_on,
     has_held,
     needed_count,
     noted_setbacks,
@@ -151,7 +152,7 @@ class _Step:
     def judged(self, state: ModelState, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
         """Returns the state after the reports were read: slots given back, a rollout judged or begun."""
         late = self._late(state, watch)
-        state = self._adopted(self._released(state))
+        state = self._adopted(self._with_returned(self._released(state)))
         if state.rollout is not None:
             rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
             state = replace(state, rollout=rollout)
@@ -207,6 +208,25 @@ class _Step:
             name: slot for name, slot in state.loading.items() if not self._is_over(name, slot)
         }
         return state if len(loading) == len(state.loading) else replace(state, loading=loading)
+
+    def _with_returned(self, state: ModelState) -> ModelState:
+        """Returns the state with a slot for each server that was lost and still loads the version.
+
+        Without a slot its load would never be late.
+        """
+        rollout = state.rollout
+        if rollout is None:
+            return state
+        returned = {
+            name: Slot(rollout.version, report.order)
+            for name, report in self.view.live.items()
+            if report.granted == rollout.version
+            and name not in state.loading
+            and name not in rollout.setbacks
+            and not report.serves(rollout.version)
+            and not has_failed_on(report, rollout.version)
+        }
+        return replace(state, loading={**state.loading, **returned}) if returned else state
 
     def _is_over(self, name: str, slot: Slot) -> bool:
         """Returns True if the swap of a slot has ended, or its server is lost or not in the fleet."""

@@ -59,7 +59,7 @@ def noted_setbacks(
     failed = {
         name
         for name, report in view.live.items()
-        if report.granted == rollout.version and _has_failed_on(report, rollout.version)
+        if report.granted == rollout.version and has_failed_on(report, rollout.version)
     }
     restarted = {
         name
@@ -79,7 +79,8 @@ def noted_setbacks(
     return replace(rollout, members=members, setbacks=frozenset(setbacks))
 
 
-def _has_failed_on(report: ModelReport, version: int) -> bool:
+def has_failed_on(report: ModelReport, version: int) -> bool:
+    """Returns True if the server has refused the version, or could not load it."""
     row = report.versions.get(version)
     return version in report.blocked or (row is not None and row.has_failed)
 

@@ -170,7 +170,7 @@ def test_lost_member_is_replaced_and_its_slot_returned() -> None:
     assert world.granted(2) != [first]
 
 
-def test_lost_member_that_missed_its_grant_gets_it_again() -> None:
+def test_lost_member_gets_a_missed_grant_again() -> None:
     world = in_first_wave()
     first = world.members[0]
     world.silent.add(first)
@@ -184,7 +184,21 @@ def test_lost_member_that_missed_its_grant_gets_it_again() -> None:
     assert world.granted(2) == [first]
 
 
-def test_network_that_loses_all_servers_blames_no_version() -> None:
+def test_load_of_a_returned_server_can_be_late() -> None:
+    world = in_first_wave()
+    first = world.members[0]
+    world.take(until="loading")
+    world.silent.add(first)
+    world.step(31)
+    world.take()
+    world.silent.clear()
+    world.step()
+    assert first in world.model.loading
+    world.step(101)
+    assert first in world.rollout.setbacks
+
+
+def test_lost_network_blames_no_version() -> None:
     world = in_first_wave()
     world.take()
     world.step()
@@ -317,7 +331,7 @@ def test_new_coordinator_waits_for_first_reports() -> None:
     assert (world.model.stable, world.rollout.version) == (1, 2)
 
 
-def test_first_version_of_an_empty_fleet_comes_in_waves() -> None:
+def test_empty_fleet_gets_its_first_version_in_waves() -> None:
     world = FleetWorld(found=frozenset({1}))
     for name in world.reports:
         world.change(name, granted=None, default_version=None, versions={})

@@ -48,7 +48,7 @@ def test_rollback_during_a_rollout_ends_it() -> None:
     assert (model.stable, model.rollout, [*model.blocked]) == (2, None, [3])
 
 
-def test_rollback_of_a_stable_version_takes_the_one_before() -> None:
+def test_rollback_of_stable_takes_the_one_before() -> None:
     model = rolled_back(IDLE, "m", "", 5).models["m"]
     assert (model.stable, model.previous, [*model.blocked]) == (1, None, [2])
 
@@ -84,6 +84,6 @@ def test_allow_unblocks() -> None:
     assert allowed(state, "m", 3).models["m"].blocked == {}
 
 
-def test_operation_on_an_unknown_model_names_the_models() -> None:
+def test_operation_on_unknown_model_lists_models() -> None:
     with pytest.raises(NotFound, match="models: m"):
         paused(IDLE, "n")

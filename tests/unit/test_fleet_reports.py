@@ -20,7 +20,7 @@ def test_ended_version_by_its_error(code: StatusCode, has_failed: bool, is_refus
     assert (row.has_failed, row.is_refused) == (has_failed, is_refused)
 
 
-def test_version_with_an_error_that_loads_again_is_hopeful() -> None:
+def test_version_that_loads_again_has_not_failed() -> None:
     row = VersionReport(state=LOADING, health=Health(StatusCode.DATA_LOSS, "a retry"))
     assert not row.has_failed
 
