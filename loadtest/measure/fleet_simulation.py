@@ -479,6 +479,10 @@ class FleetSimulation:
         old, new = before.models.get(MODEL), after.models.get(MODEL)
         if old is None or new is None:
             return
+        rollout = new.rollout
+        if rollout is not None and (old.rollout is None or old.rollout.version != rollout.version):
+            # A version that an operator has allowed is tried once more, from its first wave on.
+            self.tally.touched[rollout.version] = set()
         for version in new.blocked.keys() - old.blocked.keys():
             if old.rollout is not None:
                 self._check_wave(version, old.rollout)
