@@ -276,7 +276,8 @@ class FleetSimulation:
         """Returns True if a server serves the stable version, or cannot load it and serves another."""
         if server.serving is not None and server.serving == server.granted:
             return state.stable in (server.serving, *server.failed)
-        return state.stable in server.failed and state.previous not in server.found
+        has_previous = state.previous in server.found and state.previous not in server.failed
+        return state.stable in server.failed and not has_previous
 
     @property
     def state(self) -> FleetState:

@@ -126,17 +126,21 @@ def wanted_version(
 
 
 def _stable_for(state: ModelState, report: ModelReport) -> int | None:
-    """Returns the stable version, or the one before on a server that cannot load the stable one.
+    """Returns the stable version, or an earlier one on a server that cannot load the stable one.
 
-    Otherwise such a server would serve nothing after its next start.
+    That is the version that it serves, or else the one that was stable before. Otherwise such a server
+    would serve nothing after its next start.
     """
-    stable, previous = state.stable, state.previous
-    if stable is None or previous is None or report.default_version == stable:
+    stable = state.stable
+    if stable is None or report.default_version == stable:
         return stable
     row = report.versions.get(stable)
-    is_unfit = row is not None and row.has_failed
-    has_previous = previous in report.found and previous not in state.blocked
-    return previous if is_unfit and has_previous else stable
+    if row is None or not row.has_failed:
+        return stable
+    served = report.default_version
+    earlier = state.previous if served is None or served > stable else served
+    is_sound = earlier in report.found and earlier not in state.blocked
+    return earlier if is_sound else stable
 
 
 @dataclass

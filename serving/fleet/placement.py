@@ -75,7 +75,7 @@ def place(
 ) -> Placement:
     """Returns a placement that moves as few models as it can.
 
-    `present` are the servers of each model now. A replica stays where it is while its server is there,
+    `present` are the servers of each model now. A replica keeps its server while that is there,
     does not drain and has the room. Larger models are placed first, each on the server with the most
     free memory; among equal ones the first by name. So the same values give the same placement.
     """

@@ -62,16 +62,14 @@ class ModelReport:
 class ServerReport:
     """One server. `incarnation` differs after each start of its process.
 
-    A server that drains answers what it has begun and gets no new version. `memory_bytes` is its whole
-    memory, `free_bytes` the part that is not in use, and `requests_per_second` its present load.
+    A server that drains answers what it has begun and gets no new version. `free_bytes` is the memory
+    that it may still take.
     """
 
     incarnation: int = 0
     models: Mapping[str, ModelReport] = field(default_factory=dict)
     is_draining: bool = False
-    memory_bytes: int = 0
     free_bytes: int = 0
-    requests_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

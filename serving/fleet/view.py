@@ -79,9 +79,9 @@ def model_views(
                 _add_silent(view, name, is_lost=is_lost)
             continue
         for model, of_model in report.models.items():
-            view = views.get(model)
-            if view is None:
-                view = views[model] = ModelView()
+            if model not in views:
+                views[model] = ModelView()
+            view = views[model]
             if is_lost:
                 view.lost.add(name)
                 continue

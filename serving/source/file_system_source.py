@@ -17,7 +17,7 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
 from serving.core.label_targets import NO_LABELS
 from serving.core.servable import AspiredVersion
-from serving.core.version_selection import VersionSelection, select_unblocked
+from serving.core.version_selection import VersionSelection
 from serving.source.found_versions import (
     SelectionInputs,
     SourceState,
@@ -258,6 +258,11 @@ class FileSystemSource:
         with self._lock:
             self._select_again(replace(self._inputs, blocked=versions))
 
+    def set_granted(self, versions: frozenset[int]) -> None:
+        """Selects only among `versions` until the next call, as a member of a fleet."""
+        with self._lock:
+            self._select_again(replace(self._inputs, granted=versions))
+
     def set_base_path(self, base_path: str) -> None:
         """Replaces the base path and polls it at once.
 
@@ -288,7 +293,7 @@ class FileSystemSource:
         """Returns the versions that would be aspired if these were found."""
         with self._lock:
             inputs = self._inputs
-        return frozenset(select_unblocked(inputs.selection, versions, inputs.blocked).versions)
+        return frozenset(inputs.select(versions).versions)
 
     def aspired_versions(self) -> frozenset[int]:
         """Returns the versions that are aspired now."""

@@ -5,7 +5,7 @@ import pytest
 from serving.core.servable import AVAILABLE, LOADING
 from serving.fleet.operations import paused, rolled_back
 from serving.fleet.reports import VersionReport
-from serving.fleet.state import fleet_state_from_json
+from serving.fleet.state import ModelState, fleet_state_from_json
 from tests.unit.worlds.fleet import MODEL, NO_MEMORY, REFUSED, FleetWorld, requests, serving
 
 
@@ -378,3 +378,20 @@ def test_member_keeps_its_version_in_the_last_wave() -> None:
     assert world.granted(1) == []
     served = [name for name, report in world.reports.items() if report.serves(2)]
     assert all(world.reports[name].versions[2].state is AVAILABLE for name in served)
+
+
+def test_server_that_cannot_load_stable_keeps_its_own() -> None:
+    world = FleetWorld(found=frozenset({1}))
+    world.step()
+    world.state = world.state.changed({MODEL: ModelState(stable=2, previous=0)})
+    for name in world.reports:
+        world.reports[name] = serving(2, found=frozenset({0, 1, 2}))
+    world.reports["s3"] = serving(1, found=frozenset({0, 1, 2}))
+    world.change("s3", granted=2)
+    world.fail("s3", 2, NO_MEMORY)
+    world.step()
+    assert world.granted(1) == ["s3"]
+    # After a restart it serves nothing, and gets the version that was stable before.
+    world.change("s3", granted=2, default_version=None)
+    world.step()
+    assert world.granted(0) == ["s3"]
