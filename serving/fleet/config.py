@@ -178,7 +178,8 @@ def _made(kind: type[Made], name: str, values: Mapping[str, Any]) -> Made:
     ]
     if missing:
         raise InvalidConfig(f"{name}: {missing[0]} is missing")
-    return kind(**values)
+    made: Made = kind(**values)
+    return made
 
 
 def _check_types(kind: type[Any], name: str, values: Mapping[str, Any]) -> None:

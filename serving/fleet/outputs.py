@@ -55,7 +55,7 @@ def reload_haproxy(pid_file: str) -> None:
 
     The new worker takes the listeners of the old one, which ends its requests first.
     """
-    os.kill(int(Path(pid_file).read_text().split()[0]), signal.SIGUSR2)
+    os.kill(int(Path(pid_file).read_text().strip()), signal.SIGUSR2)
 
 
 class Outputs:

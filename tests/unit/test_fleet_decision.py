@@ -71,7 +71,11 @@ def test_second_wave_loads_at_most_two_at_once() -> None:
 def test_version_that_passes_all_waves_is_stable() -> None:
     world = in_first_wave()
     while world.model.rollout is not None:
-        world.pass_wave() if world.rollout.wave < 2 else (world.take(), world.step())
+        if world.rollout.wave < 2:
+            world.pass_wave()
+        else:
+            world.take()
+            world.step(10)
     assert (world.model.stable, world.model.previous) == (2, 1)
     assert all(report.default_version == 2 for report in world.reports.values())
 
@@ -353,9 +357,7 @@ def test_version_blocked_by_one_server_is_a_refusal() -> None:
 def test_half_of_a_small_fleet_is_too_many() -> None:
     world = in_first_wave(server_count=2)
     world.pass_wave()
-    (other,) = (
-        {"s0", "s1"} - {world.grants[0].server} if not world.grants else {world.grants[0].server}
-    )
+    (other,) = world.granted(2)
     world.take(until="loading")
     world.fail(other, 2, NO_MEMORY)
     world.step()

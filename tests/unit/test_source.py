@@ -621,6 +621,23 @@ def test_source_blocked_version_falls_back_and_returns(site: Site) -> None:
     assert site.aspirations.lists == [[2], [1], [2]]
 
 
+def test_source_of_a_fleet_member_awaits_its_grant(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
+    source.set_granted(frozenset())
+    source.poll()
+    assert site.aspirations.lists == []
+    assert [note.event for note in source.notes()] == ["grant_awaited"]
+    source.set_granted(frozenset({1}))
+    assert source.notes() == []
+    source.set_granted(frozenset({2}))
+    # Without files for it, a granted version leaves the one before.
+    source.set_granted(frozenset({3}))
+    assert site.aspirations.lists == [[1], [2]]
+    assert source.selected_among([1, 2, 3]) == {3}
+
+
 def test_source_blocked_version_falls_back_on_hang(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
