@@ -91,7 +91,7 @@ def print_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
                 f"{row['p99_ms']:.1f}",
                 f"{row['p999_ms']:.1f}",
             )
-            print(printable("\t".join(map(str, cells))))
+            print("\t".join(printable(str(cell)) for cell in cells))
 
 
 def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
@@ -99,7 +99,8 @@ def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
     print("server\tstate\tseen\tversions")
     for row in servers:
         versions = ", ".join(f"{model} {version}" for model, version in row["versions"].items())
-        print(printable(f"{row['name']}\t{row['state']}\t{row['seen_seconds']} s ago\t{versions}"))
+        cells = (row["name"], row["state"], f"{row['seen_seconds']} s ago", versions)
+        print("\t".join(printable(str(cell)) for cell in cells))
 
 
 def _start(config_file: Path) -> int:

@@ -1,7 +1,7 @@
 """The versions that the coordinator of a fleet grants to a server (--fleet_member). Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from serving.base.errors import DataLoss
@@ -12,10 +12,12 @@ class GrantedVersion:
     """The one version of a model that the server may select.
 
     `order` numbers the coordinator's decisions: a grant with a lower order than the last one is stale.
+    `since_wall_ns` is when this process was granted the version; 0: before its start.
     """
 
     version: int
     order: int
+    since_wall_ns: int = field(default=0, compare=False)
 
 
 def as_document(granted: Mapping[str, GrantedVersion]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from serving.base.clock import Clock
 from serving.base.directory_files import PRIVATE_FILE_MODE, opened_directory, replace_file
 from serving.base.errors import DataLoss
 from serving.core.granted_versions import GrantedVersion, as_document, from_document
@@ -25,10 +26,14 @@ class Grants:
     """
 
     def __init__(
-        self, directory: Path | None, set_granted: Callable[[str, frozenset[int]], None]
+        self,
+        directory: Path | None,
+        set_granted: Callable[[str, frozenset[int]], None],
+        clock: Clock,
     ) -> None:
         self._path = None if directory is None else directory / FILE_NAME
         self._set_granted = set_granted
+        self._clock = clock
         self._lock = threading.Lock()
         self._granted = _read(self._path)
 
@@ -51,10 +56,12 @@ class Grants:
             before = self._granted.get(name)
             if before is not None and order < before.order:
                 return before
-            after = GrantedVersion(version, order)
+            is_same = before is not None and before.version == version
+            since_wall_ns = before.since_wall_ns if before and is_same else self._clock.wall_ns()
+            after = GrantedVersion(version, order, since_wall_ns)
             self._granted = {**self._granted, name: after}
             self._write()
-            if before is None or before.version != version:
+            if not is_same:
                 _log.info("version_granted", model=name, version=version, order=order)
                 self._set_granted(name, frozenset((version,)))
             return after

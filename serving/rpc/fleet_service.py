@@ -9,7 +9,7 @@ from serving.base.errors import InvalidArgument, NotFound
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
 from serving.core.granted_versions import GrantedVersion
-from serving.core.servable import ServableId, ServableStatus
+from serving.core.servable import END, HEALTHY, START, ServableId, ServableStatus
 from serving.data_plane.request_statistics import MethodStatistics
 from serving.data_plane.servables import Servable
 from serving.manager.stream import StreamStatus
@@ -117,20 +117,36 @@ class FleetService:
                 row["version"]: row["reason"] for row in (stream.blocked_versions if stream else ())
             },
             "versions": {
-                status.id.version: self._version(status, counts.get((name, status.id.version)))
+                status.id.version: self._version(
+                    status, counts.get((name, status.id.version)), granted
+                )
                 for status in statuses
             },
         }
 
-    def _version(self, status: ServableStatus, counts: Sequence[int] | None) -> dict[str, Any]:
+    def _version(
+        self,
+        status: ServableStatus,
+        counts: Sequence[int] | None,
+        granted: GrantedVersion | None,
+    ) -> dict[str, Any]:
         servable = self._sources.control.servable(status.id)
+        # A version that ended before it was granted is about to be loaded again.
+        is_awaited = status.state is END and _ended_before(status, granted)
+        health = HEALTHY if is_awaited else status.health
         return {
-            "state": status.state.name,
-            "error_code": int(status.health.code),
-            "error_message": status.health.message,
+            "state": (START if is_awaited else status.state).name,
+            "error_code": int(health.code),
+            "error_message": health.message,
             "latency_counts": list(counts or ()),
             **(_request_counts(servable) if servable else {}),
         }
+
+
+def _ended_before(status: ServableStatus, granted: GrantedVersion | None) -> bool:
+    if granted is None or granted.version != status.id.version:
+        return False
+    return status.state_changed_wall_ns < granted.since_wall_ns
 
 
 def _edges(given: object) -> list[int]:

@@ -187,6 +187,7 @@ def make_grants(foundation: Foundation, models: Callable[[], ServedModels]) -> "
     return Grants(
         Path(directory) if directory else None,
         lambda name, versions: models().set_granted(name, versions),
+        foundation.clock,
     )
 
 

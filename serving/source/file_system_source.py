@@ -24,6 +24,7 @@ from serving.source.found_versions import (
     after_unreadable,
     decide,
     found_fingerprint,
+    granted_anew,
     is_as_found,
     known_to_serve,
     label_notes,
@@ -259,8 +260,14 @@ class FileSystemSource:
             self._select_again(replace(self._inputs, blocked=versions))
 
     def set_granted(self, versions: frozenset[int]) -> None:
-        """Selects only among `versions` until the next call, as a member of a fleet."""
+        """Selects only among `versions` until the next call, as a member of a fleet.
+
+        A version that was not granted before and has failed is loaded again.
+        """
+        failed = self._model_status.failed_versions(self._name)
         with self._lock:
+            fresh = versions - (self._inputs.granted or frozenset())
+            self._state = granted_anew(self._state, fresh, failed, self._clock.now_ns())
             self._select_again(replace(self._inputs, granted=versions))
 
     def set_base_path(self, base_path: str) -> None:

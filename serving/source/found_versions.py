@@ -298,6 +298,21 @@ def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
     return selects_nothing or (not state.found and not inputs.keeps_last)
 
 
+def granted_anew(
+    state: SourceState, versions: Collection[int], failed: Collection[int], now_ns: int
+) -> SourceState:
+    """Returns the state in which granted `versions` that have `failed` are found anew.
+
+    A fleet's coordinator grants such a version only if its operator wants it to be tried again.
+    """
+    again = {version for version in versions if version in failed and version in state.found}
+    found = {
+        version: replace(item, found_at_ns=now_ns) if version in again else item
+        for version, item in state.found.items()
+    }
+    return replace(state, found=found) if again else state
+
+
 def label_notes(
     state: SourceState, inputs: SelectionInputs, in_effect: Mapping[str, int]
 ) -> frozenset[Note]:

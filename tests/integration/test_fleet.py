@@ -84,6 +84,15 @@ class Fleet:
             if any(event["version"] == version for event in logged(server, "version_granted"))
         ]
 
+    def loads(self, version: int) -> list[str]:
+        """Returns the server of each load of a version that has begun."""
+        return [
+            name
+            for name, server in self.servers.items()
+            for event in logged(server, "load_started")
+            if event["version"] == version
+        ]
+
     def answers(self) -> list[float]:
         """Returns the answer of each server: versions of the model differ by it."""
         return [_answer(server) for server in self.servers.values()]
@@ -139,6 +148,11 @@ def test_refused_version_stays_on_one_server(
     wait_for(lambda: "version 3 is blocked by canary" in fleet.command("status"))
     wait_for(lambda: _all_granted(fleet, 1))
     assert len(fleet.granted(3)) == 1
+    assert fleet.answers() == [2.0, 2.0, 2.0]
+    # An operator lets it be tried once more, and it is refused once more.
+    fleet.command("allow", "scale", "3")
+    wait_for(lambda: len(fleet.loads(3)) == 2)
+    wait_for(lambda: "version 3 is blocked by canary" in fleet.command("status"))
     assert fleet.answers() == [2.0, 2.0, 2.0]
 
 

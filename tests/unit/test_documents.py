@@ -75,6 +75,7 @@ OTHER_PROGRAMS = {
     *("git", "cd", "apt-get", "pip", "source", "cp", "mv", "mkdir", "rm", "cat", "grep", "curl"),
     *("python", "h2load", "tensorboard", "prometheus", "sed", "kill", "ls", "until", "docker"),
     "systemctl",
+    "haproxy",
 }
 PAGE_IDS = [page.name for page in PAGES]
 
@@ -121,7 +122,8 @@ def flags_of(program: str, command: str) -> frozenset[str]:
 @cache
 def all_flags() -> frozenset[str]:
     commands = [
-        *(("millpond", command) for command in (*MILLPOND_COMMANDS, "config plan", "config apply")),
+        *(("millpond", command) for command in MILLPOND_COMMANDS),
+        *(("millpond", command) for command in ("config plan", "config apply", "fleet status")),
         *(("loadtest", command) for command in LOADTEST_COMMANDS),
         *(("warmup", command) for command in ("synthesize", "inspect", "check")),
     ]
@@ -281,7 +283,7 @@ def check_millpond(words: Sequence[str]) -> None:
     if command == "serve":
         parse_flags(words[1:])
         return
-    known = flags_of("millpond", " ".join(words[:2]) if command == "config" else command)
+    known = flags_of("millpond", " ".join(words[:2]) if command in ("config", "fleet") else command)
     assert {flag for word in words for flag in FLAG.findall(word)} <= known
 
 

@@ -58,7 +58,7 @@ def test_haproxy_has_files_and_settings() -> None:
         (SMALL + "[waves]\nrequest_count = 1.5\n", "request_count"),
         (SMALL + "[waves]\nweight = 0.5\nwaves = 3\n", "unknown key"),
         (SMALL + "[waves]\njudged_seconds = 0\n", "judged_seconds"),
-        ("coordinator = 3\n", "not a table"),
+        ("servers = 3\n", "not a table"),
     ],
 )
 def test_wrong_file_is_refused(text: str, message: str) -> None:

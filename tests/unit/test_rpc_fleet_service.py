@@ -63,7 +63,9 @@ class World:
         failed = Health(StatusCode.DATA_LOSS, "torn")
         statuses = (
             ServableStatus(id=ServableId("m", 1), state=AVAILABLE),
-            ServableStatus(id=ServableId("m", 2), state=END, health=failed),
+            ServableStatus(
+                id=ServableId("m", 2), state=END, health=failed, state_changed_wall_ns=50
+            ),
         )
         sources: Any = FleetSources(
             model_names=lambda: ["m"],
@@ -104,6 +106,13 @@ def test_report_counts_latencies_by_bucket() -> None:
     versions = World(methods).report()["models"]["m"]["versions"]
     assert versions["1"]["latency_counts"] == [4, 2, 1]
     assert versions["2"]["latency_counts"] == []
+
+
+@pytest.mark.parametrize(("since_wall_ns", "state"), [(51, "START"), (49, "END"), (0, "END")])
+def test_failure_before_the_grant_does_not_count(since_wall_ns: int, state: str) -> None:
+    report = World(granted_version=GrantedVersion(2, 5, since_wall_ns)).report()
+    row = report["models"]["m"]["versions"]["2"]
+    assert (row["state"], row["error_code"] != 0) == (state, state == "END")
 
 
 def test_report_without_a_grant() -> None:
