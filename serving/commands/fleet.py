@@ -5,7 +5,7 @@ import http.client
 import json
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one of the commands of a fleet. Raises MillpondError."""
     parsed = _parser().parse_args(arguments)
     if parsed.action == "start":
-        return _start(parsed.config)
+        return _start(parsed.config, parsed.log_format)
     if parsed.action in _OPERATIONS:
         request = {
             "operation": parsed.action,
@@ -103,24 +103,35 @@ def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
         print("\t".join(printable(str(cell)) for cell in cells))
 
 
-def _start(config_file: Path) -> int:
-    """Runs the coordinator until SIGTERM or Ctrl-C."""
+def _start(config_file: Path, log_format: str) -> int:
+    """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
+    stopped = {signal.SIGTERM, signal.SIGINT}
+    # Blocked before the first thread starts, so that `_stop_at_signal` alone gets the signals. The
+    # imports below start threads.
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopped)
     from serving.base.clock import SystemClock
     from serving.fleet.config import read_fleet_config
     from serving.fleet.service import FleetService
+    from serving.server.logs import flush_logs, start_logs
 
-    service = FleetService(read_fleet_config(config_file), SystemClock())
-    thread = threading.Thread(target=service.run, name="fleet")
-    stopped = {signal.SIGTERM, signal.SIGINT}
-    # Blocked before the threads start, so that this thread alone gets the signals.
-    signal.pthread_sigmask(signal.SIG_BLOCK, stopped)
-    thread.start()
+    config = read_fleet_config(config_file)
+    start_logs(log_format)
     try:
-        signal.sigwait(stopped)
+        service = FleetService(config, SystemClock())
+        # Daemon: it waits for a signal that never comes if the port is taken.
+        waiter = threading.Thread(
+            target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
+        )
+        waiter.start()
+        service.run()
     finally:
-        service.stop()
-        thread.join()
+        flush_logs()
     return 0
+
+
+def _stop_at_signal(signals: Collection[signal.Signals], stop: Callable[[], None]) -> None:
+    signal.sigwait(signals)
+    stop()
 
 
 def _ask(
@@ -159,6 +170,12 @@ def _parser() -> argparse.ArgumentParser:
         "start", help="run the coordinator until SIGTERM", allow_abbrev=False
     )
     start.add_argument("config", type=Path, metavar="CONFIG", help="the fleet's TOML file")
+    start.add_argument(
+        "--log_format",
+        choices=("auto", "human", "json"),
+        default="auto",
+        help="format of the log on standard error; auto: human on a terminal, else json",
+    )
     for name, summary in (
         ("status", "print the models, their rollouts and the servers"),
         ("versions", "print the versions with their requests over all servers"),

@@ -1,6 +1,9 @@
 """A coordinator with real servers: a version comes in waves, a bad one stays on its first server."""
 
+import json
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -196,6 +199,24 @@ def test_member_without_coordinator_keeps_its_grant(
     restarted.wait_until_available("scale", 1)
     with Client(restarted.admin_target) as client:
         assert client.describe_models()["scale"]["default_version"] == 1
+
+
+def test_command_runs_a_coordinator_until_sigterm(tmp_path: Path) -> None:
+    config = tmp_path / "fleet.toml"
+    config.write_text(
+        f'[coordinator]\nstate_directory = "{tmp_path / "state"}"\nlisten = "127.0.0.1:0"\n'
+        f'[servers.a]\nadmin = "unix:{tmp_path / "nowhere"}"\n'
+    )
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serving", "fleet", "start", str(config)], stderr=stderr
+        )
+        wait_for(lambda: "fleet_server_unreachable" in log.read_text(), "a line of the log")
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events == ["fleet_started", "fleet_server_unreachable"]
 
 
 def _all_granted(fleet: Fleet, version: int) -> bool:
