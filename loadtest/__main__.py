@@ -23,6 +23,7 @@
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
     rest       REST compared to FastAPI with a tf.function, and its effect on the tail of gRPC
+    fleet      a simulated fleet of up to 10,000 servers with faults: the coordinator's promises
     null       the generator against a server that does nothing: the generator's own share
 
 The exit status is 1 if a request failed or was answered wrongly, or if the command failed, and 2 if
@@ -40,6 +41,7 @@ from loadtest.commands.bench import BENCH
 from loadtest.commands.budget import BUDGET
 from loadtest.commands.crashes import CRASHES
 from loadtest.commands.demo import DEMO
+from loadtest.commands.fleet import FLEET
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
 from loadtest.commands.monitoring import MONITORING
@@ -88,6 +90,7 @@ COMMANDS: Mapping[str, Command] = {
     "queues": QUEUES,
     "rest": REST,
     "store": STORE,
+    "fleet": FLEET,
     "null": NULL,
 }
 

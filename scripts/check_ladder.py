@@ -56,6 +56,7 @@ SERVING_ROOMS = (
     "monitoring",
     "client",
     "supervisor",
+    "fleet",
     "server",
     "commands",
 )

@@ -15,10 +15,10 @@ packages_of() {
     # jemalloc, which the server preloads; the build copies it beside the module.
     run) echo "libjemalloc2" ;;
     # prometheus scrapes the server under test and brings promtool.
-    # zsh and fish read the completion scripts.
+    # haproxy balances between servers of a fleet.
     # chromium opens the live page, openssl makes certificates, curl and h2load (nghttp2-client) call the REST API.
     # zsh and fish read the completion scripts.
-    test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client zsh fish" ;;
+    test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client zsh fish haproxy" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
     # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
     fuzz) echo "clang-14 libclang-rt-14-dev" ;;

@@ -4,7 +4,7 @@ They import the control plane when they are called: a client that only predicts 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from serving.base.protos import model_management_pb2
@@ -118,6 +118,27 @@ class OperatorCalls:
         request = model_management_pb2.ReloadConfigRequest()
         request.config.ParseFromString(config)
         self._run(lambda server: server.models.HandleReloadConfigRequest, request, timeout_seconds)
+
+    def fleet_report(
+        self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
+    ) -> dict[str, Any]:
+        """Returns what a fleet's coordinator decides by. Only a server with --fleet_member has it."""
+        from serving.rpc.fleet_service import FLEET_REPORT
+
+        request = {"latency_edges_ns": list(latency_edges_ns)}
+        reply: dict[str, Any] = self._order(FLEET_REPORT, request, timeout_seconds)
+        return reply
+
+    def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int:
+        """Grants a version of a model to the server, and returns the version that is granted then.
+
+        That is another one if the server has taken a grant with a higher `order`.
+        """
+        from serving.rpc.fleet_service import GRANT
+
+        request = {"model": name, "version": version, "order": order}
+        granted: int = self._order(GRANT, request, timeout_seconds)["version"]
+        return granted
 
     def _ask(self, path: str, request: bytes, timeout_seconds: float) -> bytes:
         reply: bytes = self._run(lambda server: server.method(path), request, timeout_seconds)

@@ -248,6 +248,14 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "DIR",
     ),
     Flag(
+        "fleet_member",
+        boolean,
+        ServerConfig.fleet_member,
+        "load only versions that the coordinator of a fleet grants (millpond fleet start); with "
+        "--state_directory a restart begins with the last grant",
+        "",
+    ),
+    Flag(
         "model_cache_directory",
         local_path,
         ServerConfig.model_cache_directory,

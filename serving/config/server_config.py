@@ -169,6 +169,7 @@ class ServerConfig:
     warmup_capture_directory: str = ""  # "": off
     ready_with_stuck_sources: bool = True
     state_directory: str = ""  # "": blocked versions are forgotten when the process ends
+    fleet_member: bool = False
     otlp_endpoint: str = ""  # "": no spans are exported
     slow_request_log_seconds: float = 0.0  # 0: no requests are logged
     saved_model_tags: tuple[str, ...] = ("serve",)

@@ -39,6 +39,7 @@ from serving.source.poller_pool import PollerPool
 from serving.storage.store_urls import is_store_url
 
 if TYPE_CHECKING:
+    from serving.reload.grants import Grants
     from serving.storage.mirrors import Mirrors
 
 
@@ -148,6 +149,7 @@ def make_source(
     router: Router,
     monitor: StateMonitor,
     notes: NotePublisher,
+    grants: "Grants | None" = None,
 ) -> FileSystemSource:
     """Returns the source that finds the versions of one model. It does not look at the disk yet."""
 
@@ -170,7 +172,23 @@ def make_source(
     # Before its first poll: a version that was rolled back must not be loaded until it is
     # unblocked.
     source.set_blocked(manager.blocked(model.name))
+    if grants is not None:
+        source.set_granted(grants.versions(model.name))
     return source
+
+
+def make_grants(foundation: Foundation, models: Callable[[], ServedModels]) -> "Grants | None":
+    """Returns the grants of a member of a fleet; None for a server that runs alone."""
+    if not foundation.config.fleet_member:
+        return None
+    from serving.reload.grants import Grants
+
+    directory = foundation.config.state_directory
+    return Grants(
+        Path(directory) if directory else None,
+        lambda name, versions: models().set_granted(name, versions),
+        foundation.clock,
+    )
 
 
 def _check_saved_model(foundation: Foundation, directory: str) -> Sequence[str]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.config.server_config import ModelConfig, ServerConfig
 from serving.data_plane.plane import GrpcServer
-from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
 from serving.data_plane.requests import RareCall
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
@@ -26,6 +27,9 @@ from serving.server.admin_parts import guarded, rare_message_bytes_max
 from serving.server.foundation import Foundation
 from serving.server.model_parts import ModelControl
 from serving.server.request_parts import RequestParts
+
+if TYPE_CHECKING:
+    from serving.reload.grants import Grants
 
 _log = structlog.get_logger(__name__)
 
@@ -91,6 +95,33 @@ def make_rare_handlers(
             wait_until_kept=wait_until_kept,
         ).handlers,
     }
+
+
+def make_fleet_handlers(
+    foundation: Foundation,
+    control: ModelControl,
+    *,
+    grants: "Grants | None",
+    methods: Callable[[], Iterable[MethodStatistics]],
+    view: Callable[[], HealthView],
+) -> Mapping[str, Handler]:
+    """Returns the handlers for a fleet's coordinator; none for a server that runs alone."""
+    if grants is None:
+        return {}
+    from serving.loading.memory_fit import available_bytes
+    from serving.rpc.fleet_service import FleetService, FleetSources
+
+    sources = FleetSources(
+        model_names=lambda: control.served.names,
+        statuses=control.monitor.statuses,
+        control=control.manager,
+        found_versions=control.served.found_versions,
+        methods=methods,
+        is_draining=lambda: view().is_draining,
+        free_bytes=available_bytes,
+        incarnation=foundation.clock.wall_ns(),
+    )
+    return FleetService(sources, grants).handlers
 
 
 def make_inference_questions(

@@ -191,6 +191,7 @@ class Server:
         """Makes the configured models, their sources and the reload of the configuration."""
         config, clock = self._config, self._clock
         self._pollers = PollerPool(PollLimits(), clock, on_stuck_changed=self._on_stuck_changed)
+        self._grants = model_parts.make_grants(self._foundation, models=lambda: self._models)
         self._models = ServedModels(
             make_source=partial(
                 model_parts.make_source,
@@ -200,6 +201,7 @@ class Server:
                 router=self._router,
                 monitor=self._monitor,
                 notes=self._notes,
+                grants=self._grants,
             ),
             set_loaders=self._set_models,
             manager=self._manager,
@@ -243,6 +245,13 @@ class Server:
                 wait_until_kept=self._blocked_version_keeper.wait_until_kept,
             ),
             **InferenceService(self._inference_questions).handlers,
+            **rpc_parts.make_fleet_handlers(
+                self._foundation,
+                self._control,
+                grants=self._grants,
+                methods=self._requests.statistics.methods,
+                view=self._health_view,
+            ),
         }
         self._profiler = make_profiler(self._foundation)
         calls = {**handlers, **(self._profiler.handlers if config.enable_profiler else {})}

@@ -17,13 +17,14 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
 from serving.core.label_targets import NO_LABELS
 from serving.core.servable import AspiredVersion
-from serving.core.version_selection import VersionSelection, select_unblocked
+from serving.core.version_selection import VersionSelection
 from serving.source.found_versions import (
     SelectionInputs,
     SourceState,
     after_unreadable,
     decide,
     found_fingerprint,
+    granted_anew,
     is_as_found,
     known_to_serve,
     label_notes,
@@ -258,6 +259,17 @@ class FileSystemSource:
         with self._lock:
             self._select_again(replace(self._inputs, blocked=versions))
 
+    def set_granted(self, versions: frozenset[int]) -> None:
+        """Selects only among `versions` until the next call, as a member of a fleet.
+
+        A version that was not granted before and has failed is loaded again.
+        """
+        failed = self._model_status.failed_versions(self._name)
+        with self._lock:
+            fresh = versions - (self._inputs.granted or frozenset())
+            self._state = granted_anew(self._state, fresh, failed, self._clock.now_ns())
+            self._select_again(replace(self._inputs, granted=versions))
+
     def set_base_path(self, base_path: str) -> None:
         """Replaces the base path and polls it at once.
 
@@ -288,7 +300,7 @@ class FileSystemSource:
         """Returns the versions that would be aspired if these were found."""
         with self._lock:
             inputs = self._inputs
-        return frozenset(select_unblocked(inputs.selection, versions, inputs.blocked).versions)
+        return frozenset(inputs.select(versions).versions)
 
     def aspired_versions(self) -> frozenset[int]:
         """Returns the versions that are aspired now."""

@@ -18,6 +18,7 @@ from serving.core.label_targets import KnownVersions, absent_targets
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import (
     Latest,
+    Selected,
     Specific,
     VersionSelection,
     select_unblocked,
@@ -25,6 +26,7 @@ from serving.core.version_selection import (
 from serving.source.notes import (
     Note,
     asset_missing_note,
+    grant_awaited_note,
     only_blocked_note,
     overwritten_note,
     some_of,
@@ -43,7 +45,8 @@ from serving.source.settling import (
 class SelectionInputs:
     """The settings that select the aspired versions among the found versions.
 
-    `blocked` versions were rolled back and are not loaded again. If `keeps_last`, an emptied base
+    `blocked` versions were rolled back and are not loaded again. `granted` are the only versions that a
+    member of a fleet may select; None: the server is not a member of one. If `keeps_last`, an emptied base
     path leaves the aspired versions as they are (--servable_versions_always_present). `labels` do not
     make a version aspired: a label whose version is not aspired is reported by a note.
     """
@@ -51,7 +54,16 @@ class SelectionInputs:
     selection: VersionSelection = Latest(1)
     labels: Mapping[str, int] = field(default_factory=dict)
     blocked: frozenset[int] = frozenset()
+    granted: frozenset[int] | None = None
     keeps_last: bool = True
+
+    def selectable(self, versions: Collection[int]) -> frozenset[int]:
+        """Returns the versions of `versions` that were granted, or all outside of a fleet."""
+        return frozenset(versions) if self.granted is None else self.granted.intersection(versions)
+
+    def select(self, versions: Collection[int]) -> Selected:
+        """Selects among `versions`, without those that are blocked or were not granted."""
+        return select_unblocked(self.selection, self.selectable(versions), self.blocked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,10 +262,10 @@ def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
     The list becomes empty only if the selection is empty, or if no version is found and `keeps_last`
     is False. Otherwise an empty result leaves the aspired versions as they are.
     """
-    selected = select_unblocked(inputs.selection, state.found, inputs.blocked)
+    selected = inputs.select(state.found)
     # Selects twice, with and without the broken versions. Otherwise a broken version could take the
     # place of a sound one, and unload it.
-    sound = select_unblocked(inputs.selection, state.found.keys() - state.broken, inputs.blocked)
+    sound = inputs.select(state.found.keys() - state.broken)
     versions = sorted({*selected.versions, *sound.versions})
     notes = {note for note in state.notes if note.event not in _SELECTION_EVENTS}
     if selected.missing:
@@ -266,6 +278,8 @@ def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
             notes.add(Note.of("last_version_blocked", remedy="drop another version"))
         elif aspired is None and inputs.blocked & state.found.keys():
             notes.add(only_blocked_note(inputs.blocked & state.found.keys()))
+        elif aspired is None and state.found and not inputs.selectable(state.found):
+            notes.add(grant_awaited_note(tuple(sorted(state.found))))
     return replace(state, aspired=aspired, notes=frozenset(notes))
 
 
@@ -273,6 +287,7 @@ _SELECTION_EVENTS = (
     "specific_version_not_found",
     "last_version_blocked",
     "only_blocked_versions_found",
+    "grant_awaited",
 )
 
 
@@ -281,6 +296,21 @@ def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
         return False
     selects_nothing = inputs.selection == Specific(frozenset())
     return selects_nothing or (not state.found and not inputs.keeps_last)
+
+
+def granted_anew(
+    state: SourceState, versions: Collection[int], failed: Collection[int], now_ns: int
+) -> SourceState:
+    """Returns the state in which granted `versions` that have `failed` are found anew.
+
+    A fleet's coordinator grants such a version only if its operator wants it to be tried again.
+    """
+    again = {version for version in versions if version in failed and version in state.found}
+    found = {
+        version: replace(item, found_at_ns=now_ns) if version in again else item
+        for version, item in state.found.items()
+    }
+    return replace(state, found=found) if again else state
 
 
 def label_notes(

@@ -34,6 +34,16 @@ def only_blocked_note(versions: Collection[int]) -> Note:
     )
 
 
+def grant_awaited_note(versions: tuple[int, ...]) -> Note:
+    """Returns the note for a member of a fleet that has found versions and was granted none of them."""
+    return Note.of(
+        "grant_awaited",
+        versions=versions,
+        reason="the fleet's coordinator has granted none of them",
+        remedy="start it (millpond fleet start), or start this server without --fleet_member",
+    )
+
+
 def overwritten_note(version: int) -> Note:
     return Note.of(
         "live_version_overwritten", version=version, remedy="drop other files under a new version"

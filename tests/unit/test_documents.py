@@ -74,7 +74,7 @@ ODD_ENGLISH = (
 OTHER_PROGRAMS = {
     *("git", "cd", "apt-get", "pip", "source", "cp", "mv", "mkdir", "rm", "cat", "grep", "curl"),
     *("python", "h2load", "tensorboard", "prometheus", "sed", "kill", "ls", "until", "docker"),
-    *("helm", "kubectl", "systemctl"),
+    *("haproxy", "helm", "kubectl", "systemctl"),
 }
 PAGE_IDS = [page.name for page in PAGES]
 
@@ -121,7 +121,8 @@ def flags_of(program: str, command: str) -> frozenset[str]:
 @cache
 def all_flags() -> frozenset[str]:
     commands = [
-        *(("millpond", command) for command in (*MILLPOND_COMMANDS, "config plan", "config apply")),
+        *(("millpond", command) for command in MILLPOND_COMMANDS),
+        *(("millpond", command) for command in ("config plan", "config apply", "fleet status")),
         *(("loadtest", command) for command in LOADTEST_COMMANDS),
         *(("warmup", command) for command in ("synthesize", "inspect", "check")),
     ]
@@ -286,7 +287,7 @@ def check_millpond(words: Sequence[str]) -> None:
     if command == "serve":
         parse_flags(words[1:])
         return
-    known = flags_of("millpond", " ".join(words[:2]) if command == "config" else command)
+    known = flags_of("millpond", " ".join(words[:2]) if command in ("config", "fleet") else command)
     assert {flag for word in words for flag in FLAG.findall(word)} <= known
 
 

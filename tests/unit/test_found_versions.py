@@ -704,3 +704,10 @@ def test_blocked_sound_version_is_not_observed() -> None:
     disk = Disk(blocked=frozenset({2}))
     disk.poll(1, 2)
     assert to_observe(disk.memory, {1: "/m/1", 2: "/m/2"}, {3}, frozenset({2})) == {}
+
+
+def test_member_of_a_fleet_selects_only_granted() -> None:
+    inputs = SelectionInputs(granted=frozenset({1}))
+    assert inputs.select([1, 2, 3]).versions == (1,)
+    assert replace(inputs, blocked=frozenset({1})).select([1, 2]).versions == ()
+    assert SelectionInputs().select([1, 2, 3]).versions == (3,)

@@ -85,6 +85,9 @@ def test_blocked_versions_reach_source_of_model() -> None:
     world.configure(A, B)
     world.models.set_blocked("b", frozenset({2}))
     world.models.set_blocked("gone", frozenset({2}))
+    world.models.set_granted("b", frozenset({1}))
+    world.models.set_granted("gone", frozenset({1}))
+    assert world.log[-1] == "b granted [1]"
     blocked = {name: source.blocked for name, source in world.running.items()}
     assert blocked == {"a": frozenset(), "b": frozenset({2})}
 

@@ -29,6 +29,7 @@ class Aspirations(SourceListener):
 
     def __init__(self) -> None:
         self.lists: list[list[int]] = []
+        self.found_at_ns: list[int] = []
         self.directories: dict[int, str] = {}
         # The model's status; set by a test.
         self.failed: set[int] = set()
@@ -49,6 +50,7 @@ class Aspirations(SourceListener):
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         assert name == "m"
         self.lists.append([version.version for version in versions])
+        self.found_at_ns.append(max((version.found_at_ns for version in versions), default=0))
         self.directories.update({version.version: version.directory for version in versions})
 
     def failed_versions(self, name: str) -> set[int]:
@@ -619,6 +621,38 @@ def test_source_blocked_version_falls_back_and_returns(site: Site) -> None:
     source.poll()
     source.set_blocked(frozenset())
     assert site.aspirations.lists == [[2], [1], [2]]
+
+
+def test_source_of_a_fleet_member_awaits_its_grant(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
+    source.set_granted(frozenset())
+    source.poll()
+    assert site.aspirations.lists == []
+    assert [note.event for note in source.notes()] == ["grant_awaited"]
+    source.set_granted(frozenset({1}))
+    assert source.notes() == []
+    source.set_granted(frozenset({2}))
+    # Without files for it, a granted version leaves the one before.
+    source.set_granted(frozenset({3}))
+    assert site.aspirations.lists == [[1], [2]]
+    assert source.selected_among([1, 2, 3]) == {3}
+
+
+def test_source_loads_a_failed_version_granted_anew(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
+    source.set_granted(frozenset({2}))
+    source.poll()
+    site.aspirations.failed = {2}
+    source.set_granted(frozenset({1}))
+    site.clock.advance(1)
+    source.set_granted(frozenset({2}))
+    assert site.aspirations.lists == [[2], [1], [2]]
+    first, again = site.aspirations.found_at_ns[0], site.aspirations.found_at_ns[2]
+    assert again > first
 
 
 def test_source_blocked_version_falls_back_on_hang(

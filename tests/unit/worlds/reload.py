@@ -84,6 +84,9 @@ class FakeSource:
     def set_blocked(self, versions: frozenset[int]) -> None:
         self.blocked = versions
 
+    def set_granted(self, versions: frozenset[int]) -> None:
+        self._say(f"granted {sorted(versions)}")
+
     def set_base_path(self, base_path: str) -> None:
         self.base_path = base_path
         self._say(f"base_path {base_path}")

@@ -1,0 +1,100 @@
+"""`fleet`: a simulated fleet of servers that fail in every way, and the promises of its coordinator."""
+
+import argparse
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.commands.options import Command, add_json_option, positive_integer
+from loadtest.measure.fleet_scenario import run_fleet_scenario
+from loadtest.measure.fleet_simulation import BrokenPromise
+from loadtest.report.report import machine
+from loadtest.report.tables import write_json
+from serving.base.clock import SystemClock
+
+_SIZES = (10, 1_000, 10_000)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--servers",
+        type=positive_integer,
+        action="append",
+        metavar="N",
+        help="servers of the fleet; several times for several fleets; default 10, 1000 and 10000",
+    )
+    parser.add_argument(
+        "--seeds", type=positive_integer, default=1, help="runs of each size; default 1"
+    )
+    parser.add_argument("--first-seed", type=int, default=1, metavar="K", help="default 1")
+    add_json_option(parser)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    console, clock = Console(), SystemClock()
+    rows, broken = [], 0
+    for server_count in parsed.servers or _SIZES:
+        for seed in range(parsed.first_seed, parsed.first_seed + parsed.seeds):
+            try:
+                rows.append(run_fleet_scenario(server_count, seed, clock))
+            except BrokenPromise as error:
+                broken += 1
+                console.print(f"{server_count} servers, seed {seed}: {error}", markup=False)
+    for row in rows:
+        print_blocked(row, console)
+    console.print(fleet_table(rows))
+    console.print(f"{len(rows)} runs kept every promise, {broken} did not")
+    write_json(parsed.json, {"runs": rows, "broken": broken, "machine": machine()})
+    return 1 if broken else 0
+
+
+def print_blocked(row: Mapping[str, Any], console: Console) -> None:
+    """Prints on how many servers each blocked version was, and in which wave it was stopped."""
+    stopped = ", ".join(
+        f"{name}: wave {item['wave']}, {item['servers']} servers"
+        for name, item in row["blocked"].items()
+    )
+    console.print(f"{row['servers']} servers, seed {row['seed']}: {stopped}", highlight=False)
+
+
+def fleet_table(rows: list[Mapping[str, Any]]) -> Table:
+    """Returns a table with a row for each run."""
+    table = Table(
+        "servers",
+        "seed",
+        "simulated s",
+        "s",
+        "decision p50, p99, max ms",
+        "state KB",
+        "grants",
+        "coordinators",
+        "swapping, limit",
+        "good ones stopped",
+    )
+    for row in rows:
+        times = (row[f"decision_ms_{name}"] for name in ("p50", "p99", "max"))
+        table.add_row(
+            f"{row['servers']:,}",
+            str(row["seed"]),
+            f"{row['simulated_seconds']:,}",
+            str(row["wall_seconds"]),
+            ", ".join(map(str, times)),
+            f"{row['state_bytes_max'] / 1e3:.1f}",
+            f"{row['grants']:,}",
+            str(row["coordinators"]),
+            f"{row['swapping_max']}, {row['swapping_limit']}",
+            str(row["rollbacks_of_good_versions"]),
+        )
+    return table
+
+
+FLEET = Command(
+    "a simulated fleet that swaps in waves: its promises under faults, and the time of decisions",
+    _add_options,
+    _run,
+)

@@ -1,0 +1,515 @@
+"""A fleet of simulated servers that a real coordinator drives, with faults from a seed.
+
+Time goes in steps of a second. Servers report at their turn, load for a time, restart, are cut off and
+come back; grants are delayed, lost and reordered; the coordinator dies at any of its steps. The promises
+of `serving/fleet/decision.py` are checked after each step, on the servers themselves.
+"""
+
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import StatusCode
+from serving.core.servable import AVAILABLE, END, LOADING, Health
+from serving.fleet.coordinator import Coordinator
+from serving.fleet.decision import Decision
+from serving.fleet.figures import EDGES_NS, VersionFigures
+from serving.fleet.reports import Grant, ModelReport, ServerReport, VersionReport
+from serving.fleet.state import FleetRollout, FleetState, ModelState
+from serving.fleet.wave_settings import WaveSettings
+
+MODEL = "m"
+REQUESTS_PER_SECOND = 50
+"""The requests of each server. A minute of them is enough for a judgement of p999."""
+
+REFUSAL = Health(StatusCode.FAILED_PRECONDITION, "gate signature: output 'y' is gone")
+OUT_OF_MEMORY = Health(StatusCode.RESOURCE_EXHAUSTED, "no memory for it")
+
+
+class Kind(Enum):
+    """The behaviour of a version."""
+
+    GOOD = "good"
+    REFUSED = "refused"  # its gates refuse it on every server
+    SLOW = "slow"  # three times the p999
+    FAILING = "failing"  # one request in five fails
+    CRASHING = "crashing"  # its server ends some seconds after it serves
+    FRAGILE = "fragile"  # its load fails on three servers in ten
+    HANGING = "hanging"  # its load does not end
+
+    @property
+    def is_good(self) -> bool:
+        return self is Kind.GOOD
+
+
+class CoordinatorDied(Exception):
+    """Ends the coordinator at one of its steps."""
+
+
+class BrokenPromise(AssertionError):
+    """A promise of the fleet did not hold."""
+
+
+# An edge of EDGES_NS, and how many of 1,000 requests took at most that.
+_SHAPE = ((24, 900), (30, 985), (36, 997), (40, 1_000))
+_SLOWER_EDGES = 10
+
+
+@lru_cache(maxsize=4096)
+def figures_of(kind: Kind, seconds: int) -> VersionFigures:
+    """Returns the requests of a version of this kind after it has served for so many seconds."""
+    count = seconds * REQUESTS_PER_SECOND
+    counts = [0] * (len(EDGES_NS) + 1)
+    before = 0
+    for edge, share in _SHAPE:
+        is_tail = edge > _SHAPE[1][0]
+        upto = count * share // 1_000
+        counts[edge + (_SLOWER_EDGES if kind is Kind.SLOW and is_tail else 0)] = upto - before
+        before = upto
+    failed = count // 5 if kind is Kind.FAILING else count // 10_000
+    return VersionFigures(count, failed, tuple(counts))
+
+
+class StepClock:
+    """A clock that the simulation sets."""
+
+    def __init__(self) -> None:
+        self.second = 0
+
+    def now_ns(self) -> int:
+        return self.second * NS_PER_SECOND
+
+    def wall_ns(self) -> int:
+        return self.second * NS_PER_SECOND
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        """Returns at once: a simulation does not wait."""
+        del condition, timeout_seconds
+        return False
+
+
+class MemoryStore:
+    """A state that outlives coordinators of a simulation. `dies` ends one before or after a write."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.length_max = 0
+        self.write_count = 0
+        self.dies: str = ""
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        """Keeps `text`. Raises CoordinatorDied if that is due."""
+        dies, self.dies = self.dies, ""
+        if dies == "before":
+            raise CoordinatorDied
+        self.text = text
+        self.write_count += 1
+        self.length_max = max(self.length_max, len(text))
+        if dies == "after":
+            raise CoordinatorDied
+
+
+@dataclass(slots=True)
+class Load:
+    """A load under way. It is `unseen` if its server was lost at a time during it."""
+
+    version: int
+    ends_at: int
+    is_unseen: bool = False
+
+
+@dataclass(slots=True)
+class SimulatedServer:
+    """One server: it obeys grants, and its versions behave by their kinds."""
+
+    name: str
+    number: int
+    found: frozenset[int] = frozenset()
+    incarnation: int = 1
+    granted: int | None = None
+    order: int = 0
+    serving: int | None = None
+    # The versions in memory, with the second since which each serves or served.
+    memory: dict[int, int] = field(default_factory=dict)
+    failed: dict[int, Health] = field(default_factory=dict)
+    load: Load | None = None
+    starts_at: int | None = None
+    crashes_at: int | None = None
+    is_cut: bool = False
+    is_draining: bool = False
+    reported_at: int = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self.starts_at is None
+
+    @property
+    def swaps_forward(self) -> bool:
+        """True if it loads a newer version while one serves."""
+        return (
+            self.load is not None and self.serving is not None and self.load.version > self.serving
+        )
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """The figures of a simulation."""
+
+    steps: int = 0
+    decision_seconds: list[float] = field(default_factory=list)
+    grant_count: int = 0
+    swapping_max: int = 0
+    touched: dict[int, set[str]] = field(default_factory=dict)
+    # For each blocked version: the wave of the verdict, from 0.
+    blocked_in_wave: dict[int, int] = field(default_factory=dict)
+    coordinator_count: int = 0
+
+
+class FleetSimulation:
+    """Servers, messages and coordinators. `random` draws every time and every choice."""
+
+    def __init__(
+        self,
+        server_count: int,
+        settings: WaveSettings,
+        *,
+        seed: int = 0,
+        load_seconds: int = 20,
+        poll_seconds: int = 2,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.settings = settings
+        self.load_seconds = load_seconds
+        self.poll_seconds = poll_seconds
+        self.clock = StepClock()
+        self.store = MemoryStore()
+        self.kinds: dict[int, Kind] = {}
+        self.servers = {
+            f"server-{number:05}": SimulatedServer(f"server-{number:05}", number)
+            for number in range(server_count)
+        }
+        self.tally = Tally()
+        self.message_loss = 0.0
+        self.message_seconds_max = 0
+        self._messages: dict[int, list[Grant]] = {}
+        self.dies_after_sends: int | None = None
+        self.coordinator: Coordinator | None = None
+        # Measures the decisions themselves; None: they are not measured.
+        self.decision_clock: Clock | None = None
+        self._starts_at = 0
+
+    # --- What happens to the fleet ---
+
+    def drop(self, version: int, kind: Kind, servers: Iterable[str] | None = None) -> None:
+        """Puts a version on the disks of all servers, or of some."""
+        self.kinds[version] = kind
+        for name in self.servers if servers is None else servers:
+            server = self.servers[name]
+            server.found |= {version}
+            self._select(server)
+
+    def cut(self, names: Iterable[str]) -> None:
+        """Cuts servers off from the coordinator. Their clients still reach them."""
+        for name in names:
+            self.servers[name].is_cut = True
+
+    def heal(self) -> None:
+        """Reconnects all servers, and loses and delays no message any more."""
+        for server in self.servers.values():
+            server.is_cut = False
+        self.message_loss, self.message_seconds_max = 0.0, 0
+        self.store.dies, self.dies_after_sends = "", None
+
+    def restart(self, name: str, seconds: int = 3) -> None:
+        """Ends a server, which comes back after these seconds with its grant."""
+        server = self.servers[name]
+        server.starts_at = self.clock.second + seconds
+        server.serving, server.load, server.crashes_at = None, None, None
+        server.memory.clear()
+        server.failed.clear()
+
+    def kill_coordinator(self, seconds: int = 5) -> None:
+        """Ends the coordinator. Another one takes over its state after these seconds."""
+        self.coordinator = None
+        self._starts_at = self.clock.second + seconds
+
+    # --- A second ---
+
+    def step(self, count: int = 1) -> None:
+        """Lets seconds pass. Raises BrokenPromise."""
+        for _ in range(count):
+            self.clock.second += 1
+            self.tally.steps += 1
+            self._advance_servers()
+            self._deliver()
+            self._run_coordinator()
+            self._check_swapping()
+
+    def run_until_settled(self, seconds_max: int) -> int:
+        """Lets seconds pass until all servers serve the stable version and no rollout runs.
+
+        Returns how many passed. Raises BrokenPromise if that takes longer than `seconds_max`.
+        """
+        for passed in range(seconds_max):
+            if self.is_settled():
+                return passed
+            self.step()
+        raise BrokenPromise(f"not settled after {seconds_max} s: {self.describe()}")
+
+    def is_settled(self) -> bool:
+        state = self.state.models.get(MODEL)
+        if state is None or state.rollout is not None or state.stable is None or state.loading:
+            return False
+        good = self._best_found()
+        if good is not None and good not in state.blocked and state.stable < good:
+            return False
+        return all(self._is_at_rest(server, state) for server in self.servers.values())
+
+    def _is_at_rest(self, server: SimulatedServer, state: ModelState) -> bool:
+        """Returns True if a server serves the stable version, or cannot load it and serves another."""
+        if server.serving is not None and server.serving == server.granted:
+            return state.stable in (server.serving, *server.failed)
+        has_previous = state.previous in server.found and state.previous not in server.failed
+        return state.stable in server.failed and not has_previous
+
+    @property
+    def state(self) -> FleetState:
+        return FleetState() if self.coordinator is None else self.coordinator.state
+
+    def describe(self) -> str:
+        """Returns the state of the fleet, for the message of a failure."""
+        watch = self.coordinator.watches.get(MODEL) if self.coordinator else None
+        served: dict[int | None, int] = {}
+        for server in self.servers.values():
+            served[server.serving] = served.get(server.serving, 0) + 1
+        model = self.state.models.get(MODEL)
+        rollout = model and model.rollout
+        shown = rollout and (
+            rollout.version,
+            rollout.wave,
+            len(rollout.members),
+            len(rollout.setbacks),
+        )
+        return (
+            f"second {self.clock.second}, stable {model and model.stable}, rollout {shown}, loading "
+            f"{model and list(model.loading.items())[:3]}, served {served}, waits for "
+            f"{watch and watch.waits_for!r}"
+        )
+
+    # --- Servers ---
+
+    def _advance_servers(self) -> None:
+        now = self.clock.second
+        for server in self.servers.values():
+            if server.starts_at is not None:
+                if now >= server.starts_at:
+                    server.starts_at = None
+                    server.incarnation += 1
+                    self._select(server)
+                continue
+            if server.load is not None and now >= server.load.ends_at:
+                self._end_load(server, server.load.version)
+            if server.crashes_at is not None and now >= server.crashes_at:
+                self.restart(server.name)
+
+    def _select(self, server: SimulatedServer) -> None:
+        """Does what a server does with its grant: serves it, loads it, or waits for its files."""
+        wanted = server.granted
+        if not server.is_up or wanted is None or wanted == server.serving:
+            server.load = None
+            return
+        if wanted in server.memory:
+            server.load = None
+            self._serve(server, wanted)
+        elif server.load is None or server.load.version != wanted:
+            server.load = None
+            if wanted in server.found and wanted not in server.failed:
+                server.load = Load(wanted, self.clock.second + self._load_seconds(wanted))
+
+    def _load_seconds(self, version: int) -> int:
+        if self.kinds[version] is Kind.HANGING:
+            return 10**9
+        return self.random.randint(max(1, self.load_seconds // 2), self.load_seconds * 3 // 2)
+
+    def _end_load(self, server: SimulatedServer, version: int) -> None:
+        server.load = None
+        kind = self.kinds[version]
+        if kind is Kind.REFUSED:
+            server.failed[version] = REFUSAL
+        elif kind is Kind.FRAGILE and server.number % 10 in (1, 4, 7):
+            server.failed[version] = OUT_OF_MEMORY
+        else:
+            self._serve(server, version)
+
+    def _serve(self, server: SimulatedServer, version: int) -> None:
+        """Lets a version answer; the one before it stays in memory for a rollback."""
+        now = self.clock.second
+        server.memory = {
+            key: since for key, since in server.memory.items() if key in (server.serving, version)
+        }
+        server.memory.setdefault(version, now)
+        server.serving = version
+        server.crashes_at = None
+        if self.kinds[version] is Kind.CRASHING:
+            server.crashes_at = now + self.random.randint(1, 8)
+
+    def report(self, server: SimulatedServer) -> ServerReport:
+        now = self.clock.second
+        versions = {
+            version: VersionReport(
+                state=AVAILABLE, figures=figures_of(self.kinds[version], now - since)
+            )
+            for version, since in server.memory.items()
+        }
+        for version, health in server.failed.items():
+            versions[version] = VersionReport(state=END, health=health)
+        if server.load is not None:
+            versions[server.load.version] = VersionReport(state=LOADING)
+        model = ModelReport(
+            granted=server.granted,
+            order=server.order,
+            default_version=server.serving,
+            found=server.found,
+            versions=versions,
+        )
+        return ServerReport(
+            incarnation=server.incarnation, models={MODEL: model}, is_draining=server.is_draining
+        )
+
+    # --- Messages ---
+
+    def _deliver(self) -> None:
+        for grant in self._messages.pop(self.clock.second, ()):
+            server = self.servers[grant.server]
+            if server.is_cut or not server.is_up or grant.order < server.order:
+                continue
+            self._check_grant(server, grant)
+            server.order, server.granted = grant.order, grant.version
+            self._select(server)
+
+    def _check_grant(self, server: SimulatedServer, grant: Grant) -> None:
+        if grant.version not in self.kinds:
+            raise BrokenPromise(f"{grant} is of a version that does not exist")
+        is_served = server.serving is not None and server.serving != grant.version
+        if is_served and grant.version not in server.found and grant.version not in server.memory:
+            raise BrokenPromise(f"{grant}: the server has no such version and serves another one")
+        if grant.version != server.granted:
+            self.tally.touched.setdefault(grant.version, set()).add(server.name)
+
+    def _send(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            if self.dies_after_sends is not None:
+                self.dies_after_sends -= 1
+                if self.dies_after_sends < 0:
+                    self.dies_after_sends = None
+                    raise CoordinatorDied
+            self.tally.grant_count += 1
+            if self.message_loss and self.random.random() < self.message_loss:
+                continue
+            seconds = 1 + (
+                self.random.randint(0, self.message_seconds_max) if self.message_seconds_max else 0
+            )
+            self._messages.setdefault(self.clock.second + seconds, []).append(grant)
+
+    # --- The coordinator ---
+
+    def _run_coordinator(self) -> None:
+        try:
+            if self.coordinator is None:
+                if self.clock.second < self._starts_at:
+                    return
+                self.coordinator = Coordinator(self.store, self._send, self.settings, self.clock)
+                self.coordinator.set_servers(list(self.servers))
+                self.tally.coordinator_count += 1
+        except CoordinatorDied:
+            self.kill_coordinator()
+            return
+        self._receive(self.coordinator)
+        before, grants = self.coordinator.state, None
+        try:
+            grants = self._timed_step(self.coordinator).grants
+        except CoordinatorDied:
+            after = self.coordinator.state
+            self.kill_coordinator()
+        else:
+            after = self.coordinator.state
+        self._check_change(before, after, grants)
+
+    def _timed_step(self, coordinator: Coordinator) -> Decision:
+        if self.decision_clock is None:
+            return coordinator.step()
+        began_ns = self.decision_clock.now_ns()
+        decision = coordinator.step()
+        self.tally.decision_seconds.append(seconds_since(self.decision_clock, began_ns))
+        return decision
+
+    def _receive(self, coordinator: Coordinator) -> None:
+        now = self.clock.second
+        for server in self.servers.values():
+            is_due = (now + server.number) % self.poll_seconds == 0
+            if is_due and server.is_up and not server.is_cut:
+                server.reported_at = now
+                coordinator.receive(server.name, self.report(server))
+
+    # --- Promises ---
+
+    def _check_swapping(self) -> None:
+        lost_seconds = self.settings.lost_seconds
+        count = 0
+        for server in self.servers.values():
+            if server.load is None:
+                continue
+            if self.clock.second - server.reported_at > lost_seconds:
+                server.load.is_unseen = True
+            count += server.swaps_forward and not server.load.is_unseen
+        self.tally.swapping_max = max(self.tally.swapping_max, count)
+        if count > self.settings.load_count_max:
+            raise BrokenPromise(f"{count} servers swap at the same time: {self.describe()}")
+
+    def _check_change(
+        self, before: FleetState, after: FleetState, grants: Sequence[Grant] | None
+    ) -> None:
+        """Checks what a step has decided. `grants` is None if the coordinator died before it sent all."""
+        old, new = before.models.get(MODEL), after.models.get(MODEL)
+        if old is None or new is None:
+            return
+        rollout = new.rollout
+        if rollout is not None and (old.rollout is None or old.rollout.version != rollout.version):
+            # A version that an operator has allowed is tried once more, from its first wave on.
+            self.tally.touched[rollout.version] = set()
+        for version in new.blocked.keys() - old.blocked.keys():
+            if old.rollout is not None:
+                self._check_wave(version, old.rollout)
+            if grants is not None:
+                self._check_rollback(version, {grant.server for grant in grants})
+
+    def _check_rollback(self, version: int, addressed: set[str]) -> None:
+        """Checks that all servers that can be reached are rolled back in one step."""
+        sightings = self.coordinator.sightings if self.coordinator else {}
+        oldest_ns = self.clock.now_ns() - round(self.settings.lost_seconds * NS_PER_SECOND)
+        for name, sighting in sightings.items():
+            if sighting.report is None or sighting.seen_at_ns < oldest_ns:
+                continue
+            if sighting.report.models[MODEL].granted == version and name not in addressed:
+                raise BrokenPromise(f"{name} is not rolled back from {version} at once")
+
+    def _check_wave(self, version: int, rollout: FleetRollout) -> None:
+        """Checks that a version that was stopped was on no more servers than its wave has."""
+        self.tally.blocked_in_wave[version] = rollout.wave
+        quota = self.settings.quota(rollout.wave, len(self.servers))
+        bound = quota + self.settings.setback_count_max(quota)
+        touched = len(self.tally.touched.get(version, ()))
+        if touched > bound:
+            raise BrokenPromise(f"{touched} servers had version {version} in a wave of {quota}")
+
+    def _best_found(self) -> int | None:
+        """Returns the highest good version that every server has."""
+        common = frozenset.intersection(*(server.found for server in self.servers.values()))
+        return max((version for version in common if self.kinds[version].is_good), default=None)

@@ -1,0 +1,203 @@
+"""`millpond fleet`: starts the coordinator of a fleet, and operates one that runs."""
+
+import argparse
+import http.client
+import json
+import signal
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from serving.base.name_text import printable
+from serving.commands.argument_types import model_name, version_number
+from serving.fleet.config import DEFAULT_LISTEN, OPERATION_PATH, STATUS_PATH
+
+_TIMEOUT_SECONDS = 10.0
+
+_OPERATIONS: Mapping[str, str] = {
+    "promote": "let the version on its way go to all servers without a further judgement",
+    "abort": "block the version on its way, and roll every server back",
+    "rollback": "roll every server back to the version before, and block the newer one",
+    "pause": "let no further server begin to swap",
+    "resume": "let a paused rollout go on",
+    "allow": "unblock a version in the fleet",
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one of the commands of a fleet. Raises MillpondError."""
+    parsed = _parser().parse_args(arguments)
+    if parsed.action == "start":
+        return _start(parsed.config, parsed.log_format)
+    if parsed.action in _OPERATIONS:
+        request = {
+            "operation": parsed.action,
+            "model": parsed.model,
+            "version": getattr(parsed, "version", None),
+            "reason": getattr(parsed, "reason", ""),
+        }
+        status = _ask(parsed.coordinator, "POST", OPERATION_PATH, request)
+        print_models({parsed.model: status["models"][parsed.model]})
+        return 0
+    status = _ask(parsed.coordinator, "GET", STATUS_PATH)
+    if parsed.json:
+        print(json.dumps(status, indent=2))
+    elif parsed.action == "versions":
+        print_versions(status["models"])
+    else:
+        print_models(status["models"])
+        print_servers(status["servers"])
+    return 0
+
+
+def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints a few lines for each model: its stable version, its rollout, and what is blocked."""
+    for name, model in models.items():
+        lines = [f"{name}: stable version {model['stable']}, before it {model['previous']}"]
+        if rollout := model["rollout"]:
+            lines.append(
+                f"{name}: version {rollout['version']} is in wave {rollout['wave']} of "
+                f"{rollout['wave_count']}, on {rollout['serving_count']} of "
+                f"{rollout['needed_count']} servers"
+            )
+            if rollout["setbacks"]:
+                lines.append(f"{name}: it failed on {', '.join(rollout['setbacks'])}")
+        if model["is_paused"]:
+            lines.append(f"{name}: paused")
+        if model["waits_for"]:
+            lines.append(f"{name}: waits: {model['waits_for']}")
+        lines += [
+            f"{name}: version {row['version']} is blocked by {row['by']}: {row['reason']}"
+            for row in model["blocked_versions"]
+        ]
+        for line in lines:
+            print(printable(line))
+
+
+def print_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints a row for each version of each model, over all servers, with tabs."""
+    print("model\tversion\tservers\tdefault on\trequests\tfailed\tp99 ms\tp999 ms")
+    for name, model in models.items():
+        for row in model["versions"]:
+            cells = (
+                name,
+                row["version"],
+                row["server_count"],
+                row["default_count"],
+                row["request_count"],
+                row["failed_count"],
+                f"{row['p99_ms']:.1f}",
+                f"{row['p999_ms']:.1f}",
+            )
+            print("\t".join(printable(str(cell)) for cell in cells))
+
+
+def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
+    """Prints a row for each server, with tabs."""
+    print("server\tstate\tseen\tversions")
+    for row in servers:
+        versions = ", ".join(f"{model} {version}" for model, version in row["versions"].items())
+        cells = (row["name"], row["state"], f"{row['seen_seconds']} s ago", versions)
+        print("\t".join(printable(str(cell)) for cell in cells))
+
+
+def _start(config_file: Path, log_format: str) -> int:
+    """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
+    stopped = {signal.SIGTERM, signal.SIGINT}
+    # Blocked before the first thread starts, so that `_stop_at_signal` alone gets the signals. The
+    # imports below start threads.
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopped)
+    from serving.base.clock import SystemClock
+    from serving.fleet.config import read_fleet_config
+    from serving.fleet.service import FleetService
+    from serving.server.logs import flush_logs, start_logs
+
+    config = read_fleet_config(config_file)
+    start_logs(log_format)
+    try:
+        service = FleetService(config, SystemClock())
+        # Daemon: it waits for a signal that never comes if the port is taken.
+        waiter = threading.Thread(
+            target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
+        )
+        waiter.start()
+        service.run()
+    finally:
+        flush_logs()
+    return 0
+
+
+def _stop_at_signal(signals: Collection[signal.Signals], stop: Callable[[], None]) -> None:
+    signal.sigwait(signals)
+    stop()
+
+
+def _ask(
+    coordinator: str, method: str, path: str, body: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the coordinator's reply. Raises Unavailable, or its refusal."""
+    connection = http.client.HTTPConnection(coordinator, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body).encode())
+        response = connection.getresponse()
+        reply: dict[str, Any] = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise Unavailable(
+            f"no coordinator answers at {coordinator} ({error}); start one (millpond fleet start), "
+            "or give --coordinator=HOST:PORT"
+        ) from error
+    finally:
+        connection.close()
+    if response.status == 404:
+        raise NotFound(str(reply.get("error")))
+    if response.status == 400:
+        raise FailedPrecondition(str(reply.get("error")))
+    if response.status != 200:
+        raise InvalidArgument(str(reply.get("error")))
+    return reply
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millpond fleet",
+        description="Swap versions over many servers in waves: docs/fleet.md.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="COMMAND")
+    start = actions.add_parser(
+        "start", help="run the coordinator until SIGTERM", allow_abbrev=False
+    )
+    start.add_argument("config", type=Path, metavar="CONFIG", help="the fleet's TOML file")
+    start.add_argument(
+        "--log_format",
+        choices=("auto", "human", "json"),
+        default="auto",
+        help="format of the log on standard error; auto: human on a terminal, else json",
+    )
+    for name, summary in (
+        ("status", "print the models, their rollouts and the servers"),
+        ("versions", "print the versions with their requests over all servers"),
+    ):
+        shown = actions.add_parser(name, help=summary, allow_abbrev=False)
+        shown.add_argument("--json", action="store_true", help="print the whole reply")
+        _add_coordinator(shown)
+    for name, summary in _OPERATIONS.items():
+        operation = actions.add_parser(name, help=summary, allow_abbrev=False)
+        operation.add_argument("model", type=model_name, metavar="MODEL")
+        if name == "allow":
+            operation.add_argument("version", type=version_number, metavar="VERSION")
+        if name in ("abort", "rollback"):
+            operation.add_argument("--reason", default="", help="the reason, for the status")
+        _add_coordinator(operation)
+    return parser
+
+
+def _add_coordinator(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--coordinator",
+        default=DEFAULT_LISTEN,
+        metavar="HOST:PORT",
+        help=f"the coordinator's HTTP; default {DEFAULT_LISTEN}",
+    )

@@ -1,0 +1,108 @@
+"""The HTTP of a coordinator: its status, the registry, and the operations of its operator."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.base.clock import Clock
+from serving.base.errors import InvalidArgument, PermissionDenied
+from serving.base.json_requests import parse_object
+from serving.base.name_text import listed
+from serving.fleet import operations
+from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.coordinator import Coordinator
+from serving.fleet.state import FleetState
+from serving.fleet.status import fleet_status
+from serving.fleet.wave_settings import WaveSettings
+from serving.http.app import json_response
+
+OPERATIONS = ("pause", "resume", "promote", "abort", "rollback", "allow")
+
+Change = Callable[[FleetState], FleetState]
+
+
+def change_of(request: Mapping[str, Any], settings: WaveSettings, wall_ns: int) -> Change:
+    """Returns the change that `{"operation", "model", "version", "reason"}` asks for. Pure.
+
+    Raises InvalidArgument.
+    """
+    name, model = request.get("operation"), request.get("model")
+    reason = str(request.get("reason") or "an operator's decision")
+    version = request.get("version")
+    if not isinstance(model, str):
+        raise InvalidArgument('the request names no model: give {"model": NAME}')
+    if name == "allow" and type(version) is not int:
+        raise InvalidArgument(f"version {version!r} is not a version number")
+    changes: Mapping[str, Change] = {
+        "pause": lambda state: operations.paused(state, model),
+        "resume": lambda state: operations.resumed(state, model),
+        "promote": lambda state: operations.promoted(state, model, settings),
+        "abort": lambda state: operations.aborted(state, model, reason, wall_ns),
+        "rollback": lambda state: operations.rolled_back(state, model, reason, wall_ns),
+        "allow": lambda state: operations.allowed(state, model, int(version or 0)),
+    }
+    if not isinstance(name, str) or name not in changes:
+        raise InvalidArgument(f"operation {name!r} is not one of {listed(OPERATIONS)}")
+    return changes[name]
+
+
+class FleetApi:
+    """Answers on the event loop of the HTTP server; an operation waits for the disk on another thread.
+
+    Whoever reaches the address may operate the fleet. A request with an Origin is refused, because a
+    browser sends one for a page.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        settings: WaveSettings,
+        registry: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        self._coordinator = coordinator
+        self._settings = settings
+        self._registry = registry
+        self._clock = clock
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route(STATUS_PATH, self._status, methods=["GET"]),
+            Route(REGISTRY_PATH, self._servers, methods=["GET"]),
+            Route(OPERATION_PATH, self._operate, methods=["POST"]),
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status as it is now."""
+        return fleet_status(
+            self._coordinator.state,
+            self._coordinator.watches,
+            self._coordinator.sightings,
+            self._settings,
+            self._clock.now_ns(),
+        )
+
+    async def _status(self, request: Request) -> Response:
+        del request
+        return json_response(self.status())
+
+    async def _servers(self, request: Request) -> Response:
+        del request
+        headers = {"Cache-Control": "no-store"}
+        return Response(self._registry(), headers=headers, media_type="application/json")
+
+    async def _operate(self, request: Request) -> Response:
+        if "origin" in request.headers:
+            raise PermissionDenied(
+                "a page of a browser may not operate the fleet; use millpond fleet"
+            )
+        change = change_of(
+            parse_object(await request.body()), self._settings, self._clock.wall_ns()
+        )
+        await asyncio.to_thread(self._coordinator.operate, change)
+        return json_response(self.status())

@@ -1,0 +1,400 @@
+"""Decides the next actions of a fleet from the reports of its servers. Pure functions on values.
+
+A version comes in waves: one server, a share of the fleet, the rest. Between two waves it is judged by
+its loads and, by a canary's rule, by its requests beside those of the version on the other servers. The
+last wave is judged by loads, and by servers that end, until it has held as long as a judgement. A bad
+verdict ends the rollout: every server is granted the stable version again in the same step, and the
+version is blocked in the fleet.
+
+Each step compares the version that each server should have with the one that it was granted, so an
+action that was lost is repeated, and a server that comes back is corrected. The promises:
+
+- A server selects only the version that it was granted. So a version is never beyond its wave.
+- At most `load_count_max` servers have a *slot*, and a server swaps forward only with a slot. A slot is
+  given back when a report shows the end of the load, or when the server is lost. So under a partition
+  at most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is
+  given while more than that swap, for example because lost servers have come back.
+- A server that serves nothing, or a version that it must not serve, needs no slot.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+
+from serving.base.clock import NS_PER_SECOND
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.core.model_settings import GateMode
+from serving.core.servable import LOADING, START, GateVerdict
+from serving.fleet.reports import Grant, ModelReport, Sighting
+from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
+from serving.fleet.trial import (
+    ModelWatch,
+    fault,
+    has_failed_on,
+    has_held,
+    needed_count,
+    noted_setbacks,
+    spread,
+    watched,
+    wave_verdict,
+)
+from serving.fleet.view import ModelView, model_views
+from serving.fleet.wave_settings import WaveSettings
+
+LOADS_GATE = "loads"
+"""The gate of a verdict on the loads of a version, and on the servers that ended with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The present time: monotonic for durations, and of the wall for what people read."""
+
+    ns: int
+    wall_ns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The state after a step, which must be written before one of the `grants` is sent."""
+
+    state: FleetState
+    watches: Mapping[str, ModelWatch]
+    grants: tuple[Grant, ...] = ()
+
+
+def decide(
+    state: FleetState,
+    watches: Mapping[str, ModelWatch],
+    sightings: Mapping[str, Sighting],
+    settings: WaveSettings,
+    now: Now,
+) -> Decision:
+    """Returns the next state and the actions. `sightings` has each server of the fleet, by its name."""
+    views = model_views(sightings, state.models, settings.lost_seconds, now.ns)
+    models = dict(state.models)
+    steps = {}
+    for name, view in views.items():
+        before = models.get(name, ModelState())
+        watch = watches.get(name, ModelWatch())
+        steps[name] = _Step(view, settings, now, state.order + 1)
+        models[name], steps[name].watch = steps[name].judged(before, watch)
+    free = settings.load_count_max - sum(
+        view.swapping_count(models[name]) for name, view in views.items()
+    )
+    for name, step in steps.items():
+        used = len(models[name].loading)
+        models[name] = step.with_slots(models[name], free)
+        free -= len(models[name].loading) - used
+    changed = state.changed(models)
+    grants = tuple(
+        Grant(server, name, version, changed.order)
+        for name, step in steps.items()
+        for server, version in step.to_send(models[name])
+    )
+    return Decision(
+        state=changed, watches={name: step.watch for name, step in steps.items()}, grants=grants
+    )
+
+
+def blocked(
+    state: ModelState, version: int, by: BlockedBy, reason: str, wall_ns: int
+) -> ModelState:
+    """Returns the state with `version` blocked in the fleet, and without a rollout of it."""
+    block = BlockedVersion(by=by, reason=reason, since_wall_ns=wall_ns)
+    rollout = state.rollout
+    if rollout is not None and rollout.version == version:
+        rollout = None
+    return replace(state, rollout=rollout, blocked={**state.blocked, version: block})
+
+
+def wanted_version(
+    state: ModelState, settings: WaveSettings, server: str, report: ModelReport
+) -> int | None:
+    """Returns the version that a server should be granted; None if the fleet has none for it yet."""
+    rollout = state.rollout
+    if rollout is None:
+        return _stable_for(state, report)
+    if server in rollout.members:
+        return rollout.version
+    if settings.is_last(rollout.wave) and server not in rollout.setbacks:
+        slot = state.loading.get(server)
+        if report.granted == rollout.version or (
+            slot is not None and slot.version == rollout.version
+        ):
+            return rollout.version
+    return _stable_for(state, report)
+
+
+def _stable_for(state: ModelState, report: ModelReport) -> int | None:
+    """Returns the stable version, or an earlier one on a server that cannot load the stable one.
+
+    That is the version that it serves, or else the one that was stable before. Otherwise such a server
+    would serve nothing after its next start.
+    """
+    stable = state.stable
+    if stable is None or report.default_version == stable:
+        return stable
+    row = report.versions.get(stable)
+    if row is None or not row.has_failed:
+        return stable
+    served = report.default_version
+    earlier = state.previous if served is None or served > stable else served
+    is_sound = earlier in report.found and earlier not in state.blocked
+    return earlier if is_sound else stable
+
+
+@dataclass
+class _Step:
+    """One decision on one model. `order` is the number of the state that the step makes."""
+
+    view: ModelView
+    settings: WaveSettings
+    now: Now
+    order: int
+    watch: ModelWatch = field(default_factory=ModelWatch)
+
+    def judged(self, state: ModelState, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
+        """Returns the state after the reports were read: slots given back, a rollout judged or begun."""
+        late = self._late(state, watch)
+        state = self._adopted(self._with_returned(self._released(state)))
+        if state.rollout is not None:
+            rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
+            state = replace(state, rollout=rollout)
+            watch = watched(watch, state, self.view, self.settings, self.now.ns)
+            state = self._after_verdict(state, rollout, watch)
+        if state.rollout is None:
+            state = self._begun(state)
+        return state, watched(watch, state, self.view, self.settings, self.now.ns)
+
+    def with_slots(self, state: ModelState, free: int) -> ModelState:
+        """Returns the state with a slot for each server that begins to swap now, at most `free`."""
+        if state.is_paused:
+            self.watch = replace(
+                self.watch, waits_for="an operator has paused it: millpond fleet resume"
+            )
+            return state
+        if free <= 0:
+            self.watch = replace(self.watch, waits_for="as many servers swap as may")
+            return state
+        behind = self._behind(state, free)
+        state = self._with_slots_for(state, behind)
+        return self._with_new_members(state, free - len(behind))
+
+    def to_send(self, state: ModelState) -> Iterator[tuple[str, int]]:
+        """Yields each live server that must be granted another version, with that version."""
+        for name, report in self.view.live.items():
+            wanted = wanted_version(state, self.settings, name, report)
+            if wanted is None:
+                continue
+            slot = state.loading.get(name)
+            if report.granted == wanted:
+                # A grant of before, still under way, must come to nothing.
+                if slot is not None and report.order < slot.order:
+                    yield name, wanted
+            elif (slot is not None and slot.version == wanted) or _needs_no_slot(
+                report, wanted, state
+            ):
+                yield name, wanted
+
+    def _late(self, state: ModelState, watch: ModelWatch) -> frozenset[str]:
+        if state.rollout is None:
+            return frozenset()
+        oldest_ns = self.now.ns - round(self.settings.load_seconds_max * NS_PER_SECOND)
+        return frozenset(
+            name
+            for name, slot in state.loading.items()
+            if slot.version == state.rollout.version
+            and watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
+        )
+
+    def _released(self, state: ModelState) -> ModelState:
+        loading = {
+            name: slot for name, slot in state.loading.items() if not self._is_over(name, slot)
+        }
+        return state if len(loading) == len(state.loading) else replace(state, loading=loading)
+
+    def _with_returned(self, state: ModelState) -> ModelState:
+        """Returns the state with a slot for each server that was lost and still loads the version.
+
+        Without a slot its load would never be late.
+        """
+        rollout = state.rollout
+        if rollout is None:
+            return state
+        returned = {
+            name: Slot(rollout.version, report.order)
+            for name, report in self.view.live.items()
+            if report.granted == rollout.version
+            and name not in state.loading
+            and name not in rollout.setbacks
+            and not report.serves(rollout.version)
+            and not has_failed_on(report, rollout.version)
+        }
+        return replace(state, loading={**state.loading, **returned}) if returned else state
+
+    def _is_over(self, name: str, slot: Slot) -> bool:
+        """Returns True if the swap of a slot has ended, or its server is lost or not in the fleet."""
+        if name not in self.view.live:
+            return name in self.view.lost or self.view.is_complete
+        report = self.view.live[name]
+        if report.order < slot.order:
+            return False
+        row = report.versions.get(slot.version)
+        if report.granted != slot.version:
+            return row is None or row.state not in (START, LOADING)
+        return row is not None and (report.serves(slot.version) or row.has_failed)
+
+    def _adopted(self, state: ModelState) -> ModelState:
+        """Returns the state with a stable version: at first the one that most servers answer with."""
+        if state.stable is not None or state.rollout is not None or not self.view.is_complete:
+            return state
+        return replace(state, stable=self.view.most_served())
+
+    def _after_verdict(
+        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
+    ) -> ModelState:
+        reason = fault(rollout, self.view, self.settings)
+        if reason:
+            mode = GateMode.ENFORCE.value
+            return self._refused(
+                state,
+                rollout,
+                GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason),
+            )
+        if self.view.is_complete and self.view.live and rollout.version not in self.view.found():
+            return replace(state, rollout=None)
+        if not self.settings.is_last(rollout.wave):
+            return self._after_wave(state, rollout, watch)
+        if has_held(watch, state, self.settings, self.now.ns):
+            return replace(state, stable=rollout.version, previous=state.stable, rollout=None)
+        return state
+
+    def _after_wave(
+        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
+    ) -> ModelState:
+        verdict = wave_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if verdict is None:
+            return state
+        if not verdict.is_passed:
+            return self._refused(state, rollout, verdict)
+        if watch.full_since_ns is None or state.is_paused:
+            return state
+        return self._next_wave(state.with_verdict(verdict), rollout)
+
+    def _refused(
+        self, state: ModelState, rollout: FleetRollout, verdict: GateVerdict
+    ) -> ModelState:
+        state = state.with_verdict(verdict)
+        return blocked(state, rollout.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
+
+    def _next_wave(self, state: ModelState, rollout: FleetRollout) -> ModelState:
+        """Returns the state in the next wave that has more servers."""
+        size = self.view.fleet_size
+        quota = self.settings.quota(rollout.wave, size)
+        wave = rollout.wave + 1
+        while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= quota:
+            wave += 1
+        return replace(state, rollout=in_wave(rollout, wave, self.settings))
+
+    def _begun(self, state: ModelState) -> ModelState:
+        """Returns the state with a rollout of the highest new version, if there is one."""
+        if state.is_paused or not self.view.is_complete:
+            return state
+        stable = -1 if state.stable is None else state.stable
+        version = max(self.view.found() - state.blocked.keys(), default=stable)
+        if version <= stable:
+            return state
+        return replace(state, rollout=FleetRollout(version=version))
+
+    def _behind(self, state: ModelState, free: int) -> dict[str, int]:
+        """Returns servers that were granted another version than they should, and may swap to it now.
+
+        They have missed a rollout, or were lost before they took the grant of one.
+        """
+        members = state.rollout.members if state.rollout else {}
+        behind: dict[str, int] = {}
+        for name, report in self.view.live.items():
+            if len(behind) == free:
+                break
+            if report.granted == state.stable and name not in members:
+                continue
+            wanted = wanted_version(state, self.settings, name, report)
+            if (
+                wanted is not None
+                and wanted != report.granted
+                and wanted in report.found
+                and name not in state.loading
+                and name not in self.view.draining
+                and not _needs_no_slot(report, wanted, state)
+            ):
+                behind[name] = wanted
+        return behind
+
+    def _with_new_members(self, state: ModelState, free: int) -> ModelState:
+        rollout = state.rollout
+        if rollout is None or free <= 0 or not self.view.is_complete:
+            return state
+        names = self._new_members(state, rollout, min(free, self._room(rollout)))
+        if not names:
+            return state
+        if not self.settings.is_last(rollout.wave):
+            joined = {name: self.view.servers[name].incarnation for name in names}
+            state = replace(state, rollout=replace(rollout, members={**rollout.members, **joined}))
+        return self._with_slots_for(state, dict.fromkeys(names, rollout.version))
+
+    def _room(self, rollout: FleetRollout) -> int:
+        """Returns how many servers may join the wave now."""
+        quota = self.settings.quota(rollout.wave, self.view.fleet_size)
+        if self.settings.is_last(rollout.wave):
+            return quota
+        needed = needed_count(rollout, self.view, self.settings)
+        sound = len(rollout.members.keys() - self.view.lost)
+        touched = len(rollout.members) + len(rollout.setbacks)
+        room = quota + self.settings.setback_count_max(quota) - touched
+        if sound < needed and room <= 0:
+            self.watch = replace(
+                self.watch,
+                waits_for="servers of the wave are lost: millpond fleet abort or promote",
+            )
+        return max(0, min(needed - sound, room))
+
+    def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
+        """Returns the servers that try the version next, spread over the fleet by their names."""
+        version, stable = rollout.version, state.stable
+        if count <= 0:
+            return []
+        # The last wave also has servers that cannot load the stable version.
+        is_picky = stable is not None and not self.settings.is_last(rollout.wave)
+        sound = (
+            name
+            for name, report in self.view.live.items()
+            if version in report.found
+            and report.granted != version
+            and report.granted == wanted_version(state, self.settings, name, report)
+            and (not is_picky or report.default_version == stable)
+            and name not in rollout.members
+            and name not in rollout.setbacks
+            and name not in state.loading
+            and name not in self.view.draining
+        )
+        return nsmallest(count, sound, key=lambda name: spread(name, version))
+
+    def _with_slots_for(self, state: ModelState, versions: Mapping[str, int]) -> ModelState:
+        if not versions:
+            return state
+        slots = {name: Slot(version, self.order) for name, version in versions.items()}
+        return replace(state, loading={**state.loading, **slots})
+
+
+def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRollout:
+    """Returns the rollout in another wave. The last one has no members, so that the state stays small."""
+    members = {} if settings.is_last(wave) else rollout.members
+    return replace(rollout, wave=wave, members=members)
+
+
+def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:
+    """Returns True if a server gets `wanted` at once: it serves nothing, or what it must not serve."""
+    if report.default_version in (None, wanted):
+        return True
+    granted = report.granted
+    return granted is not None and (granted in state.blocked or granted > wanted)

@@ -1,0 +1,74 @@
+"""The requests of a version as counts that can be added over servers and subtracted over time.
+
+Quantiles of single servers cannot be averaged. Counts by latency can be added, and the quantile of the
+sum is the quantile of all requests, within the width of a bucket.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+
+EDGES_PER_DOUBLING = 6
+"""A quantile is at most 12 % above the true one: judgements compare ratios of 2."""
+
+EDGES_NS: tuple[int, ...] = tuple(
+    round(100_000 * 2 ** (step / EDGES_PER_DOUBLING)) for step in range(20 * EDGES_PER_DOUBLING + 1)
+)
+"""The upper ends of the buckets, from 100 µs to 105 s. A last bucket holds longer latencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFigures:
+    """The requests of one version, on one server or on many. A `ServableStatistics`.
+
+    `latency_counts` has the requests of each bucket of EDGES_NS, and is empty without requests.
+    """
+
+    request_count: int = 0
+    failed_count: int = 0
+    latency_counts: tuple[int, ...] = ()
+
+    @property
+    def latency_ns_p50(self) -> int:
+        return self._quantile_ns(0.5)
+
+    @property
+    def latency_ns_p99(self) -> int:
+        return self._quantile_ns(0.99)
+
+    @property
+    def latency_ns_p999(self) -> int:
+        return self._quantile_ns(0.999)
+
+    def since(self, earlier: "VersionFigures") -> "VersionFigures":
+        """Returns the requests since `earlier`, of the same version in the same process."""
+        before = earlier.latency_counts or (0,) * len(self.latency_counts)
+        return VersionFigures(
+            self.request_count - earlier.request_count,
+            self.failed_count - earlier.failed_count,
+            tuple(after - count for after, count in zip(self.latency_counts, before, strict=True)),
+        )
+
+    def _quantile_ns(self, share: float) -> int:
+        """Returns the end of the bucket with the nearest rank; 0 without requests."""
+        cumulative = tuple(accumulate(self.latency_counts))
+        if not cumulative or not cumulative[-1]:
+            return 0
+        bucket = bisect_left(cumulative, max(1, ceil(share * cumulative[-1])))
+        return EDGES_NS[min(bucket, len(EDGES_NS) - 1)]
+
+
+NO_REQUESTS = VersionFigures()
+
+
+def total(figures: Iterable[VersionFigures]) -> VersionFigures:
+    """Returns the sum over servers."""
+    rows = list(figures)
+    counts = [row.latency_counts for row in rows if row.latency_counts]
+    return VersionFigures(
+        sum(row.request_count for row in rows),
+        sum(row.failed_count for row in rows),
+        tuple(map(sum, zip(*counts, strict=True))),
+    )

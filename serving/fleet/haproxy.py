@@ -1,0 +1,153 @@
+"""Writes a configuration for HAProxy 2.6 or newer: requests over HTTP/2 to the server with the fewest. Pure.
+
+A health check is a call of gRPC's health service. HAProxy's own HTTP checks cannot send one: its body has
+zero bytes. So the check sends the frames of the call as they are on the wire, and waits for the reply
+SERVING.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from serving.base.errors import InvalidConfig
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_END_STREAM, _END_HEADERS = 1, 4
+# HPACK: entries of the static table, and a literal that no table takes.
+_METHOD_POST, _SCHEME_HTTP, _SCHEME_HTTPS = b"\x83", b"\x86", b"\x87"
+_PATH, _AUTHORITY, _CONTENT_TYPE = 4, 1, 31
+_EMPTY_MESSAGE = bytes(5)
+SERVING_REPLY = bytes((0, 0, 0, 0, 2, 8, 1))
+"""The message of a HealthCheckResponse with the status SERVING, after the length of gRPC."""
+
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_SAFE_ADDRESS = _SAFE | frozenset(":[]@/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A server behind HAProxy: its name, and the HOST:PORT of its gRPC port.
+
+    A draining server gets no further request, and ends those that it has.
+    """
+
+    name: str
+    address: str
+    is_draining: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HaproxySettings:
+    """The address that clients reach, and how servers are reached and checked."""
+
+    bind: str = "127.0.0.1:8600"
+    # A UNIX socket for statistics, over which a new process takes the listeners of the old one.
+    stats_socket: str = "/run/haproxy/millpond.sock"
+    check_seconds: float = 1.0
+    # The longest call of a client.
+    request_seconds_max: float = 3_600.0
+    # A process that was replaced ends its last requests within this time.
+    drain_seconds: float = 60.0
+    # The authority that signed the servers' certificates; "": they are reached without TLS.
+    ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        _check("bind", self.bind, _SAFE_ADDRESS)
+        _check("stats_socket", self.stats_socket, _SAFE_ADDRESS)
+        if self.ca_file:
+            _check("ca_file", self.ca_file, _SAFE_ADDRESS)
+
+
+def health_call(*, is_tls: bool = False) -> bytes:
+    """Returns the bytes of a connection that calls `grpc.health.v1.Health/Check` for the whole server."""
+    headers = b"".join(
+        (
+            _METHOD_POST,
+            _SCHEME_HTTPS if is_tls else _SCHEME_HTTP,
+            _indexed(_PATH, b"/grpc.health.v1.Health/Check"),
+            _indexed(_AUTHORITY, b"haproxy"),
+            _indexed(_CONTENT_TYPE, b"application/grpc"),
+            b"\x00" + _text(b"te") + _text(b"trailers"),
+        )
+    )
+    return b"".join(
+        (
+            PREFACE,
+            _frame(_SETTINGS, 0, 0, b""),
+            _frame(_HEADERS, _END_HEADERS, 1, headers),
+            _frame(_DATA, _END_STREAM, 1, _EMPTY_MESSAGE),
+        )
+    )
+
+
+def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
+    """Returns the configuration, with the servers by name. Raises InvalidConfig for a name it cannot hold.
+
+    The same servers give the same text, so an unchanged text needs no reload.
+    """
+    is_tls = bool(settings.ca_file)
+    ssl = f" ssl verify required ca-file {settings.ca_file} alpn h2" if is_tls else ""
+    check_ms = round(settings.check_seconds * 1_000)
+    lines = [
+        "# Written by Millpond's fleet; changes are lost.",
+        "global",
+        f"    stats socket {settings.stats_socket} mode 600 level admin expose-fd listeners",
+        f"    hard-stop-after {round(settings.drain_seconds)}s",
+        "",
+        "defaults",
+        "    mode http",
+        "    timeout connect 1s",
+        f"    timeout client {round(settings.request_seconds_max)}s",
+        f"    timeout server {round(settings.request_seconds_max)}s",
+        f"    timeout check {check_ms}ms",
+        "    retries 3",
+        "    option redispatch 1",
+        "    retry-on conn-failure",
+        "",
+        "frontend millpond",
+        f"    bind {settings.bind} proto h2",
+        "    default_backend servers",
+        "",
+        "backend servers",
+        "    balance leastconn",
+        "    option tcp-check",
+        f"    tcp-check connect{' ssl alpn h2' if is_tls else ''}",
+        f"    tcp-check send-binary {health_call(is_tls=is_tls).hex()} comment gRPC-health",
+        f"    tcp-check expect binary {SERVING_REPLY.hex()}",
+        f"    default-server check inter {check_ms}ms fall 2 rise 1 proto h2{ssl}",
+    ]
+    lines += [_server_line(backend) for backend in sorted(backends, key=lambda item: item.name)]
+    return "\n".join([*lines, ""])
+
+
+def _server_line(backend: Backend) -> str:
+    _check("server name", backend.name, _SAFE)
+    _check("server address", backend.address, _SAFE_ADDRESS)
+    # Weight 0 takes it out for new requests only.
+    return (
+        f"    server {backend.name} {backend.address}{' weight 0' if backend.is_draining else ''}"
+    )
+
+
+def _check(what: str, text: str, allowed: frozenset[str]) -> None:
+    """Raises InvalidConfig for a text that would be more than one word of the configuration."""
+    if not text or not allowed.issuperset(text):
+        raise InvalidConfig(
+            f"haproxy: {what} {text!r} has other characters than letters, digits and ._-:[]@/"
+        )
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    header = len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big")
+    return header + payload
+
+
+def _indexed(name: int, value: bytes) -> bytes:
+    """Returns a header whose name is an entry of the static table, without indexing."""
+    # Four bits hold a name up to 14; a larger one follows in a byte of its own.
+    prefix = bytes((name,)) if name < 15 else bytes((15, name - 15))
+    return prefix + _text(value)
+
+
+def _text(value: bytes) -> bytes:
+    return bytes((len(value),)) + value

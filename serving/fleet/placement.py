@@ -1,0 +1,124 @@
+"""Places models on servers by memory and load. Pure.
+
+A model gets one replica or more, each on another server. A server holds two versions of a model while it
+swaps, so each replica takes the memory of two.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+SWAP_VERSION_COUNT = 2
+"""The versions that are in memory at the peak of a swap, by the default policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNeed:
+    """A model to place: the memory of one version, its requests per second, and its replicas.
+
+    `replica_count` is the least number of servers. More are used if one server cannot take the load.
+    """
+
+    name: str
+    version_bytes: int
+    requests_per_second: float = 0.0
+    replica_count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRoom:
+    """A server: its memory for models, and the requests per second that it may be given."""
+
+    name: str
+    memory_bytes: int
+    requests_per_second: float = float("inf")
+    is_draining: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The servers of each model, and the replicas that found no room, by model."""
+
+    servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Room:
+    """A server while models are placed on it."""
+
+    server: ServerRoom
+    free_bytes: int
+    free_requests: float
+
+    def fits(self, need_bytes: int, requests: float) -> bool:
+        return self.free_bytes >= need_bytes and self.free_requests >= requests
+
+    def take(self, need_bytes: int, requests: float) -> None:
+        self.free_bytes -= need_bytes
+        self.free_requests -= requests
+
+
+def replicas_needed(need: ModelNeed, rooms: Sequence[ServerRoom]) -> int:
+    """Returns how many replicas a model must have, so that none gets more than the largest server takes."""
+    largest = max((room.requests_per_second for room in rooms), default=0.0)
+    if need.requests_per_second <= 0 or largest == float("inf"):
+        return need.replica_count
+    if largest <= 0:
+        return need.replica_count
+    return max(need.replica_count, -int(-need.requests_per_second // largest))
+
+
+def place(
+    needs: Sequence[ModelNeed],
+    rooms: Sequence[ServerRoom],
+    present: Mapping[str, Sequence[str]] | None = None,
+) -> Placement:
+    """Returns a placement that moves as few models as it can.
+
+    `present` are the servers of each model now. A replica keeps its server while that is there,
+    does not drain and has the room. Larger models are placed first, each on the server with the most
+    free memory; among equal ones the first by name. So the same values give the same placement.
+    """
+    usable = {
+        room.name: _Room(room, room.memory_bytes, room.requests_per_second)
+        for room in sorted(rooms, key=lambda room: room.name)
+        if not room.is_draining
+    }
+    ordered = sorted(needs, key=lambda need: (-need.version_bytes, need.name))
+    counts = {
+        need.name: replicas_needed(need, [room.server for room in usable.values()])
+        for need in ordered
+    }
+    chosen: dict[str, list[str]] = {need.name: [] for need in ordered}
+    for need in ordered:
+        for name in (present or {}).get(need.name, ())[: counts[need.name]]:
+            if name in usable:
+                _take(need, counts[need.name], usable[name], chosen[need.name])
+    for need in ordered:
+        _fill(need, counts[need.name], usable, chosen[need.name])
+    return Placement(
+        servers={name: tuple(sorted(servers)) for name, servers in chosen.items()},
+        missing={
+            name: counts[name] - len(servers)
+            for name, servers in chosen.items()
+            if len(servers) < counts[name]
+        },
+    )
+
+
+def _fill(need: ModelNeed, count: int, usable: Mapping[str, _Room], chosen: list[str]) -> None:
+    by_room = sorted(usable.values(), key=lambda room: (-room.free_bytes, room.server.name))
+    for room in by_room:
+        if len(chosen) >= count:
+            return
+        if room.server.name not in chosen:
+            _take(need, count, room, chosen)
+
+
+def _take(need: ModelNeed, count: int, room: _Room, chosen: list[str]) -> None:
+    """Places a replica if the server has room for it."""
+    need_bytes = SWAP_VERSION_COUNT * need.version_bytes
+    requests = need.requests_per_second / count
+    if room.fits(need_bytes, requests):
+        room.take(need_bytes, requests)
+        chosen.append(room.server.name)

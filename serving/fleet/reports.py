@@ -1,0 +1,98 @@
+"""The last report of each server: values that the fleet's decisions are made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serving.base.errors import TRANSIENT_CODES, StatusCode
+from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, Health, ServableState
+from serving.fleet.figures import NO_REQUESTS, VersionFigures
+
+# A load that was withdrawn ends as CANCELLED: the coordinator has withdrawn it itself.
+_NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionReport:
+    """One version on one server."""
+
+    state: ServableState
+    health: Health = HEALTHY
+    figures: VersionFigures = NO_REQUESTS
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the same files would fail again: a gate or an error of the version has ended it."""
+        return self.has_failed and self.health.code not in TRANSIENT_CODES
+
+    @property
+    def has_failed(self) -> bool:
+        """True if its load has ended with an error, and the server does not retry it."""
+        return self.state is END and self.health.code not in _NO_FAILURE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """One model on one server.
+
+    `granted` is the version that the server may select, of the grant with the number `order`. None:
+    the server has not been granted any. `found` are the versions on its disk. `blocked` are versions
+    that the server itself has rolled back, with the reason.
+    """
+
+    granted: int | None = None
+    order: int = 0
+    default_version: int | None = None
+    found: frozenset[int] = frozenset()
+    versions: Mapping[int, VersionReport] = field(default_factory=dict)
+    blocked: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def is_swapping(self) -> bool:
+        """True if a version is loading while another one serves."""
+        return self.default_version is not None and any(
+            row.state is LOADING for row in self.versions.values()
+        )
+
+    def serves(self, version: int) -> bool:
+        row = self.versions.get(version)
+        return row is not None and row.state is AVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReport:
+    """One server. `incarnation` differs after each start of its process.
+
+    A server that drains answers what it has begun and gets no new version. `free_bytes` is the memory
+    that it may still take.
+    """
+
+    incarnation: int = 0
+    models: Mapping[str, ModelReport] = field(default_factory=dict)
+    is_draining: bool = False
+    free_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """The last report of a server, and when it came (monotonic).
+
+    None: the server has not reported to this coordinator. Then `seen_at_ns` is the time since when the
+    coordinator waits for it.
+    """
+
+    report: ServerReport | None
+    seen_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The action on a server: from now on it may select this version of the model, and no other.
+
+    A server ignores a grant whose `order` is below the order of the last grant that it took. So a
+    grant may be sent twice, late, or by a coordinator that has been replaced.
+    """
+
+    server: str
+    model: str
+    version: int
+    order: int

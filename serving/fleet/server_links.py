@@ -1,0 +1,109 @@
+"""The calls of a coordinator to its servers: reports and grants, over the servers' admin listeners."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import structlog
+
+from serving.base.errors import MillpondError
+from serving.fleet.figures import EDGES_NS
+from serving.fleet.report_document import server_report
+from serving.fleet.reports import Grant, ServerReport
+
+CALL_SECONDS = 2.0
+"""The deadline of a call. A server answers in milliseconds; one that takes longer is asked again later."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ServerClient(Protocol):
+    """The part of `Client` that a coordinator uses."""
+
+    def fleet_report(
+        self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
+    ) -> dict[str, Any]: ...
+    def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int: ...
+    def close(self) -> None: ...
+
+
+class ServerLinks:
+    """Calls servers from a pool of threads. A server gets one call of each kind at a time.
+
+    A call that fails is logged once, until one of its kind succeeds: the coordinator repeats it.
+    """
+
+    def __init__(
+        self,
+        targets: Mapping[str, str],
+        *,
+        connect: Callable[[str], ServerClient],
+        receive: Callable[[str, ServerReport], None],
+        thread_count: int,
+    ) -> None:
+        """`targets` are the admin listeners by server. Connects with the first call to each."""
+        self._targets = targets
+        self._connect = connect
+        self._receive = receive
+        self._executor = ThreadPoolExecutor(thread_count, thread_name_prefix="fleet-call")
+        self._lock = threading.Lock()
+        self._clients: dict[str, ServerClient] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._failing: set[tuple[str, str]] = set()
+
+    def poll(self) -> None:
+        """Asks each server for a report, except those that have not answered the last time."""
+        for name in self._targets:
+            self._submit(name, "report", self._report)
+
+    def send(self, grants: Sequence[Grant]) -> None:
+        """Sends grants. One to a server that still takes the last grant is left to the next decision."""
+        for grant in grants:
+            self._submit(grant.server, f"grant {grant.model}", self._grant, grant)
+
+    def stop(self) -> None:
+        """Ends the calls, those under way within their deadline."""
+        self._executor.shutdown(cancel_futures=True)
+        for client in self._clients.values():
+            client.close()
+
+    def _submit(self, name: str, kind: str, call: Callable[..., None], *arguments: object) -> None:
+        with self._lock:
+            if (name, kind) in self._busy:
+                return
+            self._busy.add((name, kind))
+        self._executor.submit(self._run, name, kind, call, *arguments)
+
+    def _run(self, name: str, kind: str, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            call(self._client(name), name, *arguments)
+        except (MillpondError, OSError) as error:
+            self._note_failure(name, kind, str(error))
+        except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
+            _log.exception("fleet_call_failed", server=name, call=kind)
+        else:
+            self._failing.discard((name, kind))
+        finally:
+            with self._lock:
+                self._busy.discard((name, kind))
+
+    def _report(self, client: ServerClient, name: str) -> None:
+        document = client.fleet_report(EDGES_NS, timeout_seconds=CALL_SECONDS)
+        self._receive(name, server_report(document))
+
+    def _grant(self, client: ServerClient, name: str, grant: Grant) -> None:
+        client.grant(grant.model, grant.version, grant.order, timeout_seconds=CALL_SECONDS)
+        # At once, so that the next decision knows that the grant was taken.
+        self._report(client, name)
+
+    def _client(self, name: str) -> ServerClient:
+        with self._lock:
+            if name not in self._clients:
+                self._clients[name] = self._connect(self._targets[name])
+            return self._clients[name]
+
+    def _note_failure(self, name: str, kind: str, reason: str) -> None:
+        if (name, kind) not in self._failing:
+            self._failing.add((name, kind))
+            _log.warning("fleet_server_unreachable", server=name, call=kind, reason=reason)

@@ -1,0 +1,129 @@
+"""The decisions of a fleet that must outlive its coordinator. Values only, with their JSON.
+
+The state has what reports of servers cannot show. It is written before an action that follows from it
+is sent, so a coordinator that starts again never knows less than its servers.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from serving.base.errors import DataLoss
+from serving.core.blocked_versions import BlockedVersions, as_rows, from_rows
+from serving.core.servable import GateVerdict
+
+VERDICT_COUNT_MAX = 20
+"""The verdicts that are kept for the status. Older ones are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A server that may be swapping: it was granted `version` with this `order`."""
+
+    version: int
+    order: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetRollout:
+    """A version on its way through the waves.
+
+    `members` are the servers that try it, with the incarnation that was granted it. The last wave has
+    no members: there every server may try it. `setbacks` are the servers on which it failed. They are
+    back at the stable version.
+    """
+
+    version: int
+    wave: int = 0
+    members: Mapping[str, int] = field(default_factory=dict)
+    setbacks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """One model in the fleet.
+
+    `stable` is the version of all servers outside the rollout; None before a first version has
+    passed. `previous` was stable before. `loading` are the servers that may be swapping, at most as
+    many as the settings allow, or those of which no report has come since.
+    """
+
+    stable: int | None = None
+    previous: int | None = None
+    rollout: FleetRollout | None = None
+    is_paused: bool = False
+    blocked: BlockedVersions = field(default_factory=dict)
+    loading: Mapping[str, Slot] = field(default_factory=dict)
+    verdicts: tuple[GateVerdict, ...] = ()
+
+    def with_verdict(self, verdict: GateVerdict) -> "ModelState":
+        return replace(self, verdicts=(*self.verdicts, verdict)[-VERDICT_COUNT_MAX:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetState:
+    """The state of all models. `order` grows with each change, and numbers the grants."""
+
+    order: int = 0
+    models: Mapping[str, ModelState] = field(default_factory=dict)
+
+    def changed(self, models: Mapping[str, ModelState]) -> "FleetState":
+        """Returns the state with these models, with a new order if one of them differs."""
+        return self if models == self.models else FleetState(order=self.order + 1, models=models)
+
+    def taken_over(self) -> "FleetState":
+        """Returns the state with a new order, so that grants of an earlier coordinator are stale."""
+        return replace(self, order=self.order + 1)
+
+    def as_json(self) -> str:
+        models = {name: _model_document(self.models[name]) for name in sorted(self.models)}
+        return json.dumps({"order": self.order, "models": models})
+
+
+def fleet_state_from_json(text: str) -> FleetState:
+    """Reads the text that `as_json` returned. Raises DataLoss for another text."""
+    try:
+        document = json.loads(text)
+        models = {name: _model(entry) for name, entry in document["models"].items()}
+        return FleetState(order=int(document["order"]), models=models)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataLoss(f"not the state of a fleet: {error!r}") from error
+
+
+def _model_document(model: ModelState) -> dict[str, Any]:
+    rollout = model.rollout
+    return {
+        "stable": model.stable,
+        "previous": model.previous,
+        "is_paused": model.is_paused,
+        "rollout": rollout
+        and {
+            "version": rollout.version,
+            "wave": rollout.wave,
+            "members": dict(rollout.members),
+            "setbacks": sorted(rollout.setbacks),
+        },
+        "blocked": as_rows(model.blocked),
+        "loading": {name: [slot.version, slot.order] for name, slot in model.loading.items()},
+        "verdicts": [asdict(verdict) for verdict in model.verdicts],
+    }
+
+
+def _model(document: Mapping[str, Any]) -> ModelState:
+    rollout = document["rollout"]
+    return ModelState(
+        stable=document["stable"],
+        previous=document["previous"],
+        is_paused=document["is_paused"],
+        rollout=rollout
+        and FleetRollout(
+            version=rollout["version"],
+            wave=rollout["wave"],
+            members=rollout["members"],
+            setbacks=frozenset(rollout["setbacks"]),
+        ),
+        blocked=from_rows(document["blocked"]),
+        loading={name: Slot(*slot) for name, slot in document["loading"].items()},
+        verdicts=tuple(GateVerdict(**verdict) for verdict in document["verdicts"]),
+    )

@@ -1,0 +1,46 @@
+"""The state of a fleet in a directory, which one coordinator holds at a time."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TextIO
+
+from serving.base.directory_files import PRIVATE_FILE_MODE
+from serving.base.errors import FailedPrecondition
+from serving.fleet.registry import write_text
+
+FILE_NAME = "fleet.json"
+LOCK_NAME = "lock"
+
+
+class StateFile:
+    """A `StateStore` in `directory`. The lock ends with the process, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Takes the directory. Raises OSError, and FailedPrecondition if a coordinator holds it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / FILE_NAME
+        self._lock: TextIO = (directory / LOCK_NAME).open("w", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise FailedPrecondition(
+                f"another coordinator uses {directory}: stop it, or give this one another state_directory"
+            ) from error
+        os.set_inheritable(self._lock.fileno(), False)
+
+    def read(self) -> str | None:
+        """See `StateStore`."""
+        try:
+            return self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write(self, text: str) -> None:
+        """See `StateStore`."""
+        write_text(self._path, text, mode=PRIVATE_FILE_MODE)
+
+    def close(self) -> None:
+        """Lets another coordinator take the directory."""
+        self._lock.close()

@@ -1,0 +1,120 @@
+"""The status of a fleet as a document, for its commands and its HTTP. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from serving.base.clock import NS_PER_SECOND
+from serving.core.blocked_versions import as_rows
+from serving.fleet.figures import total
+from serving.fleet.reports import Sighting
+from serving.fleet.state import FleetState, ModelState
+from serving.fleet.trial import ModelWatch, needed_count
+from serving.fleet.view import ModelView, model_views
+from serving.fleet.wave_settings import WaveSettings
+
+_NS_PER_MS = 1e6
+
+
+def fleet_status(
+    state: FleetState,
+    watches: Mapping[str, ModelWatch],
+    sightings: Mapping[str, Sighting],
+    settings: WaveSettings,
+    now_ns: int,
+) -> dict[str, Any]:
+    """Returns the models with their rollouts and versions, and the servers, in the types of JSON."""
+    views = model_views(sightings, state.models, settings.lost_seconds, now_ns)
+    return {
+        "order": state.order,
+        "models": {
+            name: _model(
+                state.models.get(name, ModelState()),
+                watches.get(name, ModelWatch()),
+                views[name],
+                settings,
+            )
+            for name in sorted(views)
+        },
+        "servers": [
+            _server(name, sightings[name], settings.lost_seconds, now_ns)
+            for name in sorted(sightings)
+        ],
+    }
+
+
+def _model(
+    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings
+) -> dict[str, Any]:
+    return {
+        "stable": state.stable,
+        "previous": state.previous,
+        "is_paused": state.is_paused,
+        "waits_for": watch.waits_for,
+        "rollout": _rollout(state, view, settings),
+        "loading": sorted(state.loading),
+        "blocked_versions": as_rows(state.blocked),
+        "verdicts": [asdict(verdict) for verdict in state.verdicts],
+        "versions": _versions(view),
+    }
+
+
+def _rollout(state: ModelState, view: ModelView, settings: WaveSettings) -> dict[str, Any] | None:
+    rollout = state.rollout
+    if rollout is None:
+        return None
+    is_last = settings.is_last(rollout.wave)
+    return {
+        "version": rollout.version,
+        "wave": rollout.wave + 1,
+        "wave_count": len(settings.waves) + 1,
+        "serving_count": sum(1 for _ in view.serving(rollout.version)),
+        "needed_count": view.fleet_size if is_last else needed_count(rollout, view, settings),
+        "members": sorted(rollout.members),
+        "setbacks": sorted(rollout.setbacks),
+    }
+
+
+def _versions(view: ModelView) -> list[dict[str, Any]]:
+    """Returns the requests of each version over all servers on which it is AVAILABLE."""
+    numbers = sorted({number for report in view.live.values() for number in report.versions})
+    rows = []
+    for number in numbers:
+        serving = [*view.serving(number)]
+        if not serving:
+            continue
+        figures = total(view.live[name].versions[number].figures for name in serving)
+        rows.append(
+            {
+                "version": number,
+                "server_count": len(serving),
+                "default_count": sum(
+                    report.default_version == number for report in view.live.values()
+                ),
+                "request_count": figures.request_count,
+                "failed_count": figures.failed_count,
+                "p99_ms": figures.latency_ns_p99 / _NS_PER_MS,
+                "p999_ms": figures.latency_ns_p999 / _NS_PER_MS,
+            }
+        )
+    return rows
+
+
+def _server(name: str, sighting: Sighting, lost_seconds: float, now_ns: int) -> dict[str, Any]:
+    seconds = (now_ns - sighting.seen_at_ns) / NS_PER_SECOND
+    report = sighting.report
+    state = "live"
+    if seconds > lost_seconds:
+        state = "lost"
+    elif report is None:
+        state = "unknown"
+    elif report.is_draining:
+        state = "draining"
+    models = {} if report is None else report.models
+    return {
+        "name": name,
+        "state": state,
+        "seen_seconds": round(seconds, 1),
+        "versions": {model: row.default_version for model, row in sorted(models.items())},
+        "granted": {model: row.granted for model, row in sorted(models.items())},
+    }

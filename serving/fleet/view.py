@@ -1,0 +1,99 @@
+"""The servers of a fleet as one decision sees them, model by model. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from serving.base.clock import NS_PER_SECOND
+from serving.fleet.reports import ModelReport, ServerReport, Sighting
+from serving.fleet.state import ModelState
+
+
+@dataclass(kw_only=True)
+class ModelView:
+    """The servers of one model. Built once for each decision, and not changed after that.
+
+    `live` have reported within the time after which a server is lost, `lost` have not. `servers` are
+    the reports of the live servers, `draining` those of them that get no new version.
+    `is_complete` is False while a server has not reported at all and is not lost either: a
+    coordinator that has just started must not count its fleet yet.
+    """
+
+    live: dict[str, ModelReport] = field(default_factory=dict)
+    servers: dict[str, ServerReport] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    draining: set[str] = field(default_factory=set)
+    is_complete: bool = True
+
+    @property
+    def fleet_size(self) -> int:
+        """The number of servers that a wave is a share of: without draining ones, with lost ones.
+
+        Otherwise a coordinator that reaches one server would take it for the whole fleet.
+        """
+        return len(self.live) + len(self.lost) - len(self.draining)
+
+    def is_known(self, server: str) -> bool:
+        return server in self.live or server in self.lost
+
+    def found(self) -> frozenset[int]:
+        """Returns the versions that at least one live server has on its disk."""
+        return frozenset().union(*{report.found for report in self.live.values()})
+
+    def most_served(self) -> int | None:
+        """Returns the version that most live servers answer with, the lower of two; None without one."""
+        counts = Counter(
+            report.default_version
+            for report in self.live.values()
+            if report.default_version is not None
+        )
+        return min(counts, key=lambda version: (-counts[version], version), default=None)
+
+    def serving(self, version: int) -> Iterator[str]:
+        """Yields the live servers on which `version` is AVAILABLE."""
+        return (name for name, report in self.live.items() if report.serves(version))
+
+    def swapping_count(self, state: ModelState) -> int:
+        """Returns the servers that swap or may be swapping: those with a slot, and further ones.
+
+        A server may swap without a slot after it was lost, or because it was rolled back.
+        """
+        return len(state.loading) + sum(
+            report.is_swapping and name not in state.loading for name, report in self.live.items()
+        )
+
+
+def model_views(
+    sightings: Mapping[str, Sighting],
+    models: Mapping[str, ModelState],
+    lost_seconds: float,
+    now_ns: int,
+) -> dict[str, ModelView]:
+    """Returns the view of each model of the state or of a report."""
+    views = {name: ModelView() for name in models}
+    seen_after_ns = now_ns - round(lost_seconds * NS_PER_SECOND)
+    for name, sighting in sightings.items():
+        report, is_lost = sighting.report, sighting.seen_at_ns < seen_after_ns
+        if report is None:
+            for view in views.values():
+                _add_silent(view, name, is_lost=is_lost)
+            continue
+        for model, of_model in report.models.items():
+            if model not in views:
+                views[model] = ModelView()
+            view = views[model]
+            if is_lost:
+                view.lost.add(name)
+                continue
+            view.live[name] = of_model
+            view.servers[name] = report
+            if report.is_draining:
+                view.draining.add(name)
+    return views
+
+
+def _add_silent(view: ModelView, name: str, *, is_lost: bool) -> None:
+    if is_lost:
+        view.lost.add(name)
+    else:
+        view.is_complete = False

@@ -1,0 +1,75 @@
+"""The settings of a fleet's waves. Values only."""
+
+from dataclasses import dataclass, field
+from math import ceil, floor
+
+from serving.base.errors import InvalidConfig
+from serving.core.model_settings import CanarySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """The size of a wave: a number of servers, or a share of the fleet if that is more."""
+
+    server_count: int = 1
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.server_count < 1:
+            raise InvalidConfig(f"a wave of {self.server_count} servers is empty; give 1 or more")
+        if not 0 <= self.share < 1:
+            raise InvalidConfig(
+                f"a wave of {self.share:g} of the fleet is not a part of it; give a share below 1: "
+                "the last wave, of all servers, comes by itself"
+            )
+
+    def quota(self, fleet_size: int) -> int:
+        """Returns the number of servers that serve the new version in this wave, at least 1."""
+        return max(1, min(fleet_size, max(self.server_count, ceil(self.share * fleet_size))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveSettings:
+    """The sizes of waves, the judgement between two waves, and what a server may do wrong."""
+
+    # The waves before the last one, which is the rest of the fleet.
+    waves: tuple[Wave, ...] = (Wave(server_count=1), Wave(share=0.1))
+    # The most servers that swap at the same time.
+    load_count_max: int = 10
+    # The judgement: the rule of a single server's canary, after `request_count` requests of the wave,
+    # or after these seconds with the requests that there are. 0 requests: only after these seconds.
+    judgement: CanarySettings = field(default_factory=lambda: CanarySettings(request_count=10_000))
+    judged_seconds: float = 60.0
+    # The most servers with the old version whose requests are compared.
+    control_count_max: int = 200
+    # A server without a report for this time is lost: its load no longer counts.
+    lost_seconds: float = 30.0
+    # A server whose load takes longer goes back to the old version.
+    load_seconds_max: float = 900.0
+    # The largest share of a wave's servers that may fail before the version is at fault.
+    setback_share_max: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.load_count_max < 1:
+            raise InvalidConfig(
+                f"load_count_max {self.load_count_max} allows no load; give 1 or more"
+            )
+        for name in ("judged_seconds", "lost_seconds", "load_seconds_max"):
+            if not getattr(self, name) > 0:
+                raise InvalidConfig(f"{name} {getattr(self, name)} is not a time; give more than 0")
+        if not 0 <= self.setback_share_max < 1:
+            raise InvalidConfig(
+                f"setback_share_max {self.setback_share_max:g} is not a share; give 0 to 0.99"
+            )
+
+    def quota(self, wave: int, fleet_size: int) -> int:
+        """Returns the number of servers of the wave with this index; the last wave has all."""
+        return fleet_size if self.is_last(wave) else self.waves[wave].quota(fleet_size)
+
+    def is_last(self, wave: int) -> bool:
+        """True for the wave with the rest of the fleet."""
+        return wave >= len(self.waves)
+
+    def setback_count_max(self, quota: int) -> int:
+        """Returns how many servers of a wave may fail. One may always: one server proves nothing."""
+        return max(1, floor(self.setback_share_max * quota))

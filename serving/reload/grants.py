@@ -1,0 +1,96 @@
+"""Grants: the versions that this server may select as a member of a fleet, kept over restarts."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from serving.base.clock import Clock
+from serving.base.directory_files import PRIVATE_FILE_MODE, opened_directory, replace_file
+from serving.base.errors import DataLoss
+from serving.core.granted_versions import GrantedVersion, as_document, from_document
+
+FILE_NAME = "granted_versions.json"
+
+_log = structlog.get_logger(__name__)
+
+
+class Grants:
+    """The granted version of each model. Thread-safe.
+
+    `directory` is --state_directory. Without it a server that restarts waits for the coordinator before
+    it loads a version. `set_granted` receives each change, under the lock: so the last change is the
+    last one that a source sees.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        set_granted: Callable[[str, frozenset[int]], None],
+        clock: Clock,
+    ) -> None:
+        self._path = None if directory is None else directory / FILE_NAME
+        self._set_granted = set_granted
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._granted = _read(self._path)
+
+    def granted(self, name: str) -> GrantedVersion | None:
+        """Returns the last grant of a model; None if there is none."""
+        return self._granted.get(name)
+
+    def versions(self, name: str) -> frozenset[int]:
+        """Returns the versions that a model's source may select."""
+        granted = self._granted.get(name)
+        return frozenset() if granted is None else frozenset((granted.version,))
+
+    def grant(self, name: str, version: int, order: int) -> GrantedVersion:
+        """Takes a grant, and returns the one that is in effect then: a later one if this is stale.
+
+        A grant takes effect even if it cannot be written, because it may be a rollback. Then the next
+        start begins with an older grant, until the coordinator has corrected it.
+        """
+        with self._lock:
+            before = self._granted.get(name)
+            if before is not None and order < before.order:
+                return before
+            is_same = before is not None and before.version == version
+            since_wall_ns = before.since_wall_ns if before and is_same else self._clock.wall_ns()
+            after = GrantedVersion(version, order, since_wall_ns)
+            self._granted = {**self._granted, name: after}
+            self._write()
+            if not is_same:
+                _log.info("version_granted", model=name, version=version, order=order)
+                self._set_granted(name, frozenset((version,)))
+            return after
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        text = json.dumps({"granted_versions": as_document(self._granted)}, indent=1)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with opened_directory(self._path.parent) as directory:
+                replace_file(directory, self._path.name, [text.encode()], PRIVATE_FILE_MODE)
+        except OSError as error:
+            _log.warning(
+                "granted_versions_not_kept",
+                file=str(self._path),
+                reason=str(error),
+                consequence="a restart begins with an older grant, until the coordinator corrects it",
+            )
+
+
+def _read(path: Path | None) -> dict[str, GrantedVersion]:
+    """Returns the grants of the file. An unreadable file counts as none: the coordinator grants again."""
+    if path is None:
+        return {}
+    try:
+        return from_document(json.loads(path.read_bytes())["granted_versions"])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, DataLoss) as error:
+        _log.warning("granted_versions_unreadable", file=str(path), reason=str(error))
+        return {}

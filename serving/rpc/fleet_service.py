@@ -1,0 +1,195 @@
+"""The two calls by which a fleet's coordinator works with a server (--fleet_member). JSON (UTF-8)."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from serving.base.errors import InvalidArgument, NotFound
+from serving.base.json_requests import parse_object
+from serving.base.name_text import listed
+from serving.core.granted_versions import GrantedVersion
+from serving.core.servable import END, HEALTHY, START, ServableId, ServableStatus
+from serving.data_plane.request_statistics import MethodStatistics
+from serving.data_plane.servables import Servable
+from serving.manager.stream import StreamStatus
+
+FLEET_REPORT = "/millpond.v1.Admin/FleetReport"
+GRANT = "/millpond.v1.Admin/Grant"
+
+EDGE_COUNT_MAX = 1_000
+"""The most edges of a report: a coordinator asks for about a hundred."""
+
+_WITHOUT_A_RUN = frozenset({"GetModelMetadata", "GetModelStatus"})
+
+
+class Control(Protocol):
+    """The part of `AspiredVersionsManager` that reports read."""
+
+    def stream_status(self, name: str) -> StreamStatus | None: ...
+    def servable(self, servable_id: ServableId) -> Servable | None: ...
+
+
+class GrantTaker(Protocol):
+    """`Grants`."""
+
+    def granted(self, name: str) -> GrantedVersion | None: ...
+    def grant(self, name: str, version: int, order: int) -> GrantedVersion: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSources:
+    """The parts that a report is read from. `free_bytes` is the memory that the server may still take."""
+
+    model_names: Callable[[], Collection[str]]
+    statuses: Callable[[], Mapping[str, Sequence[ServableStatus]]]
+    control: Control
+    found_versions: Callable[[str], Collection[int]]
+    methods: Callable[[], Iterable[MethodStatistics]]
+    is_draining: Callable[[], bool]
+    free_bytes: Callable[[], int]
+    incarnation: int
+
+
+class FleetService:
+    """Answers on the threads of the rare calls. Keeps nothing from one call to the next."""
+
+    def __init__(self, sources: FleetSources, grants: GrantTaker) -> None:
+        self._sources = sources
+        self._grants = grants
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """The handlers, by the full name of the method."""
+        return {FLEET_REPORT: self.report, GRANT: self.grant}
+
+    def report(self, request: bytes) -> bytes:
+        """Replies with everything that a coordinator decides by.
+
+        Takes `{"latency_edges_ns": [...]}`, ascending. Each version that requests have reached has
+        `latency_counts`: the requests up to each edge and above the one before it, and last those
+        above all edges. They count since the version was loaded.
+        """
+        edges = _edges(parse_object(request).get("latency_edges_ns", []))
+        sources = self._sources
+        counts = _latency_counts(sources.methods(), edges)
+        statuses = sources.statuses()
+        reply = {
+            "incarnation": sources.incarnation,
+            "is_draining": sources.is_draining(),
+            "free_bytes": sources.free_bytes(),
+            "models": {
+                name: self._model(name, statuses.get(name, ()), counts)
+                for name in sorted(sources.model_names())
+            },
+        }
+        return json.dumps(reply).encode()
+
+    def grant(self, request: bytes) -> bytes:
+        """Takes `{"model", "version", "order"}`; returns `{"version", "order"}`, the grant in effect.
+
+        Raises NotFound for a model that is not configured.
+        """
+        parsed = parse_object(request)
+        name, version, order = parsed.get("model"), parsed.get("version"), parsed.get("order")
+        if type(version) is not int or type(order) is not int:
+            raise InvalidArgument(f"version {version!r} or order {order!r} is not a number")
+        names = self._sources.model_names()
+        if name not in names:
+            raise NotFound(f"no model {name!r}; models: {listed(sorted(names))}")
+        taken = self._grants.grant(str(name), version, order)
+        return json.dumps({"version": taken.version, "order": taken.order}).encode()
+
+    def _model(
+        self,
+        name: str,
+        statuses: Sequence[ServableStatus],
+        counts: Mapping[tuple[str, int], Sequence[int]],
+    ) -> dict[str, Any]:
+        stream = self._sources.control.stream_status(name)
+        granted = self._grants.granted(name)
+        return {
+            "granted": granted.version if granted else None,
+            "order": granted.order if granted else 0,
+            "default_version": stream.default_version if stream else None,
+            "found": sorted(self._sources.found_versions(name)),
+            "blocked": {
+                row["version"]: row["reason"] for row in (stream.blocked_versions if stream else ())
+            },
+            "versions": {
+                status.id.version: self._version(
+                    status, counts.get((name, status.id.version)), granted
+                )
+                for status in statuses
+            },
+        }
+
+    def _version(
+        self,
+        status: ServableStatus,
+        counts: Sequence[int] | None,
+        granted: GrantedVersion | None,
+    ) -> dict[str, Any]:
+        servable = self._sources.control.servable(status.id)
+        # A version that ended before it was granted is about to be loaded again.
+        is_awaited = status.state is END and _ended_before(status, granted)
+        health = HEALTHY if is_awaited else status.health
+        return {
+            "state": (START if is_awaited else status.state).name,
+            "error_code": int(health.code),
+            "error_message": health.message,
+            "latency_counts": list(counts or ()),
+            **(_request_counts(servable) if servable else {}),
+        }
+
+
+def _ended_before(status: ServableStatus, granted: GrantedVersion | None) -> bool:
+    if granted is None or granted.version != status.id.version:
+        return False
+    return status.state_changed_wall_ns < granted.since_wall_ns
+
+
+def _edges(given: object) -> list[int]:
+    is_list = isinstance(given, list) and len(given) <= EDGE_COUNT_MAX
+    if not is_list or not all(type(edge) is int for edge in given):  # type: ignore[attr-defined]
+        raise InvalidArgument(f"latency_edges_ns is a list of at most {EDGE_COUNT_MAX} numbers")
+    edges: list[int] = given  # type: ignore[assignment]
+    if edges != sorted(edges):
+        raise InvalidArgument("latency_edges_ns must ascend")
+    return edges
+
+
+def _latency_counts(
+    methods: Iterable[MethodStatistics], edges: Sequence[int]
+) -> dict[tuple[str, int], list[int]]:
+    """Returns the requests of each bucket, by model and version, over the methods that run a model."""
+    by_version: dict[tuple[str, int], list[int]] = {}
+    if not edges:
+        return by_version
+    for statistics in methods:
+        if statistics.method in _WITHOUT_A_RUN or not statistics.model:
+            continue
+        total = sum(statistics.count_by_code.values())
+        if not total:
+            continue
+        cumulative = [*statistics.phase_cumulative_counts("total", edges), total]
+        counts = by_version.setdefault(
+            (statistics.model, statistics.version), [0] * (len(edges) + 1)
+        )
+        before = 0
+        for index, upto in enumerate(cumulative):
+            # The counts are read one after the other, while requests go on.
+            counts[index] += max(0, upto - before)
+            before = max(before, upto)
+    return by_version
+
+
+def _request_counts(servable: Servable) -> dict[str, int]:
+    try:
+        statistics = servable.statistics()
+    except Exception:  # noqa: BLE001 (it may be in destruction)
+        return {}
+    return {
+        "request_count": statistics.request_count,
+        "failed_count": statistics.failed_count,
+    }

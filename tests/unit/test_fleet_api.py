@@ -1,0 +1,96 @@
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from serving.fleet.api import FleetApi
+from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.coordinator import Coordinator
+from serving.fleet.reports import ServerReport
+from serving.http.app import HttpSettings, make_http_app
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
+
+Reply = dict[str, Any]
+
+
+class TextStore:
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+@pytest.fixture
+def client() -> TestClient:
+    """A coordinator that has begun a rollout of version 2."""
+    clock = FakeClock()
+    coordinator = Coordinator(TextStore(), lambda grants: None, SETTINGS, clock)
+    coordinator.set_servers(["a", "b"])
+    for name in ("a", "b"):
+        report = ServerReport(models={MODEL: serving(1, found=frozenset({1, 2}))})
+        coordinator.receive(name, report)
+    coordinator.step()
+    api = FleetApi(coordinator, SETTINGS, lambda: '{"servers": []}', clock)
+    return TestClient(make_http_app(api.routes, HttpSettings()))
+
+
+def operate(client: TestClient, **request: object) -> tuple[int, Reply]:
+    reply = client.post(OPERATION_PATH, content=json.dumps(request))
+    return reply.status_code, reply.json()
+
+
+def test_status_is_served(client: TestClient) -> None:
+    status = client.get(STATUS_PATH).json()
+    assert status["models"][MODEL]["rollout"]["version"] == 2
+    assert len(status["servers"]) == 2
+
+
+def test_registry_is_served(client: TestClient) -> None:
+    assert client.get(REGISTRY_PATH).json() == {"servers": []}
+
+
+def test_abort_blocks_with_its_reason(client: TestClient) -> None:
+    code, status = operate(client, operation="abort", model=MODEL, reason="wrong")
+    assert code == 200
+    (row,) = status["models"][MODEL]["blocked_versions"]
+    assert (row["version"], row["reason"], row["by"]) == (2, "wrong", "operator")
+
+
+def test_blocked_version_is_allowed_again(client: TestClient) -> None:
+    operate(client, operation="abort", model=MODEL)
+    _, status = operate(client, operation="allow", model=MODEL, version=2)
+    assert status["models"][MODEL]["blocked_versions"] == []
+
+
+@pytest.mark.parametrize("operation", ["pause", "resume", "promote", "rollback"])
+def test_operation_is_done(client: TestClient, operation: str) -> None:
+    assert operate(client, operation=operation, model=MODEL)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("request_values", "code"),
+    [
+        ({"operation": "stop", "model": MODEL}, 400),
+        ({"operation": "abort"}, 400),
+        ({"operation": "allow", "model": MODEL}, 400),
+        ({"operation": "allow", "model": MODEL, "version": 9}, 400),
+        ({"operation": "abort", "model": "other"}, 404),
+    ],
+)
+def test_wrong_operation_is_refused(client: TestClient, request_values: Reply, code: int) -> None:
+    status, reply = operate(client, **request_values)
+    assert status == code
+    assert reply["error"]
+
+
+def test_page_of_a_browser_may_not_operate(client: TestClient) -> None:
+    body = json.dumps({"operation": "abort", "model": MODEL})
+    reply = client.post(OPERATION_PATH, content=body, headers={"Origin": "http://evil"})
+    assert reply.status_code == 403
+    assert client.get(STATUS_PATH).json()["models"][MODEL]["rollout"] is not None

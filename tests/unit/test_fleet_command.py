@@ -1,0 +1,119 @@
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from serving.commands.cli import main
+
+MODEL = {
+    "stable": 1,
+    "previous": None,
+    "is_paused": False,
+    "waits_for": "",
+    "rollout": {
+        "version": 2,
+        "wave": 1,
+        "wave_count": 3,
+        "serving_count": 0,
+        "needed_count": 1,
+        "setbacks": ["b"],
+    },
+    "blocked_versions": [{"version": 9, "by": "canary", "reason": "p999 is 3 times"}],
+    "versions": [
+        {
+            "version": 1,
+            "server_count": 2,
+            "default_count": 2,
+            "request_count": 10,
+            "failed_count": 0,
+            "p99_ms": 1.5,
+            "p999_ms": 2.25,
+        }
+    ],
+}
+SERVER = {"name": "a", "state": "live", "seen_seconds": 0.4, "versions": {"ctr": 1}}
+STATUS = {"models": {"ctr": MODEL}, "servers": [SERVER]}
+
+
+class Coordinator(http.server.BaseHTTPRequestHandler):
+    """Answers with STATUS, or refuses; remembers the requests."""
+
+    requests: list[tuple[str, object]] = []  # noqa: RUF012
+    refusal: tuple[int, str] | None = None
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+    def _answer(self, body: object) -> None:
+        Coordinator.requests.append((self.path, body))
+        code, value = 200, json.dumps(STATUS)
+        if Coordinator.refusal is not None:
+            code, value = Coordinator.refusal[0], json.dumps({"error": Coordinator.refusal[1]})
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(value.encode())
+
+    def log_message(self, *arguments: object) -> None:
+        """Logs nothing."""
+
+
+@pytest.fixture
+def coordinator() -> Iterator[str]:
+    Coordinator.requests, Coordinator.refusal = [], None
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Coordinator)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"--coordinator=127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_fleet_status_prints_rollout_and_servers(
+    coordinator: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "status", coordinator]) == 0
+    printed = capsys.readouterr().out
+    assert "ctr: version 2 is in wave 1 of 3, on 0 of 1 servers" in printed
+    assert "ctr: version 9 is blocked by canary: p999 is 3 times" in printed
+    assert "a\tlive\t0.4 s ago\tctr 1" in printed
+
+
+def test_fleet_versions_prints_requests(
+    coordinator: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "versions", coordinator]) == 0
+    assert "ctr\t1\t2\t2\t10\t0\t1.5\t2.2" in capsys.readouterr().out
+
+
+def test_fleet_status_as_json(coordinator: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "status", "--json", coordinator]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+def test_fleet_operation_is_sent(coordinator: str) -> None:
+    assert main(["fleet", "abort", "ctr", "--reason=slow", coordinator]) == 0
+    assert main(["fleet", "allow", "ctr", "9", coordinator]) == 0
+    assert [body for _, body in Coordinator.requests] == [
+        {"operation": "abort", "model": "ctr", "version": None, "reason": "slow"},
+        {"operation": "allow", "model": "ctr", "version": 9, "reason": ""},
+    ]
+
+
+@pytest.mark.parametrize("code", [400, 403, 404])
+def test_fleet_refusal_is_printed(
+    coordinator: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Coordinator.refusal = (code, "no version is on its way")
+    assert main(["fleet", "abort", "ctr", coordinator]) == 1
+    assert "no version is on its way" in capsys.readouterr().err
+
+
+def test_fleet_without_coordinator_has_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "status", "--coordinator=127.0.0.1:1"]) == 1
+    assert "millpond fleet start" in capsys.readouterr().err

@@ -1,0 +1,107 @@
+import pytest
+
+from serving.base.errors import DataLoss
+from serving.fleet.coordinator import Coordinator
+from serving.fleet.operations import paused
+from serving.fleet.reports import Grant, ServerReport
+from serving.fleet.state import fleet_state_from_json
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
+
+FOUND = frozenset({1, 2})
+
+
+class ListedStore:
+    """A store that remembers what happened in which order."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+        self.events: list[str] = []
+        self.is_full = False
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.events.append("write")
+        self.text = text
+
+    def send(self, grants: list[Grant]) -> None:
+        self.events += [f"grant {grant.version} to {grant.server}" for grant in grants]
+
+
+def coordinator_of(store: ListedStore) -> Coordinator:
+    made = Coordinator(store, store.send, SETTINGS, FakeClock())  # type: ignore[arg-type]
+    made.set_servers(["a", "b"])
+    for name in ("a", "b"):
+        made.receive(name, ServerReport(models={MODEL: serving(1, found=FOUND)}))
+    store.events.clear()
+    return made
+
+
+def test_state_is_written_before_a_grant_is_sent() -> None:
+    store = ListedStore()
+    coordinator_of(store).step()
+    assert store.events[0] == "write"
+    assert len(store.events) == 2
+    assert store.events[1].startswith("grant 2 to ")
+
+
+def test_repeated_grant_needs_no_write() -> None:
+    store = ListedStore()
+    coordinator = coordinator_of(store)
+    coordinator.step()
+    store.events.clear()
+    coordinator.step()
+    assert [event.split()[0] for event in store.events] == ["grant"]
+
+
+def test_full_disk_sends_nothing_and_decides_nothing() -> None:
+    store = ListedStore()
+    coordinator = coordinator_of(store)
+    before, store.is_full = coordinator.state, True
+    with pytest.raises(OSError, match="space"):
+        coordinator.step()
+    assert (coordinator.state, store.events) == (before, [])
+    store.is_full = False
+    coordinator.step()
+    assert len(store.events) == 2
+
+
+def test_new_coordinator_continues_with_a_higher_order() -> None:
+    store = ListedStore()
+    first = coordinator_of(store)
+    first.step()
+    second = coordinator_of(store)
+    assert second.state.models == first.state.models
+    assert second.state.order == first.state.order + 1
+    assert fleet_state_from_json(store.text or "") == second.state
+
+
+def test_unreadable_state_stops_the_start() -> None:
+    with pytest.raises(DataLoss):
+        coordinator_of(ListedStore("{"))
+
+
+def test_report_of_a_foreign_server_is_ignored() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.receive("stranger", ServerReport())
+    assert sorted(coordinator.sightings) == ["a", "b"]
+
+
+def test_server_that_left_the_fleet_is_forgotten() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.set_servers(["b", "c"])
+    assert coordinator.sightings["b"].report is not None
+    assert coordinator.sightings["c"].report is None
+    assert "a" not in coordinator.sightings
+
+
+def test_operation_is_durable_when_it_returns() -> None:
+    store = ListedStore()
+    coordinator = coordinator_of(store)
+    coordinator.step()
+    coordinator.operate(lambda state: paused(state, MODEL))
+    assert fleet_state_from_json(store.text or "").models[MODEL].is_paused

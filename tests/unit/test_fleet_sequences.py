@@ -1,0 +1,140 @@
+"""Random drops, crashes, partitions and dying coordinators: the promises of a fleet hold at each step."""
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind
+from serving.base.errors import FailedPrecondition
+from serving.fleet.operations import aborted, allowed, paused, promoted, resumed, rolled_back
+from serving.fleet.wave_settings import Wave, WaveSettings
+
+SETTLED_SECONDS_MAX = 3_000
+
+
+class FleetSequences(RuleBasedStateMachine):
+    """`FleetSimulation` checks the promises in each of its steps, and raises BrokenPromise."""
+
+    @initialize(
+        server_count=st.integers(1, 12),
+        load_count_max=st.integers(1, 4),
+        waves=st.sampled_from([(), (Wave(1),), (Wave(1), Wave(share=0.4)), (Wave(2),)]),
+        seed=st.integers(0, 1_000),
+    )
+    def begin(
+        self, server_count: int, load_count_max: int, waves: tuple[Wave, ...], seed: int
+    ) -> None:
+        self.fleet = FleetSimulation(
+            server_count,
+            WaveSettings(
+                waves=waves,
+                load_count_max=load_count_max,
+                judged_seconds=25,
+                lost_seconds=6,
+                load_seconds_max=60,
+            ),
+            seed=seed,
+            load_seconds=6,
+        )
+        self.names = list(self.fleet.servers)
+        self.version = 1
+        self.fleet.drop(1, Kind.GOOD)
+        self.fleet.run_until_settled(SETTLED_SECONDS_MAX)
+
+    def server(self, number: int) -> str:
+        return self.names[number % len(self.names)]
+
+    @rule(kind=st.sampled_from(Kind))
+    def drop(self, kind: Kind) -> None:
+        self.version += 1
+        self.fleet.drop(self.version, kind)
+
+    @rule(kind=st.sampled_from(Kind), numbers=st.sets(st.integers(0, 11)))
+    def drop_on_some(self, kind: Kind, numbers: set[int]) -> None:
+        self.version += 1
+        self.fleet.drop(self.version, kind, {self.server(number) for number in numbers})
+
+    @rule(seconds=st.integers(1, 40))
+    def wait(self, seconds: int) -> None:
+        self.fleet.step(seconds)
+
+    @rule(numbers=st.sets(st.integers(0, 11), min_size=1))
+    def cut(self, numbers: set[int]) -> None:
+        self.fleet.cut({self.server(number) for number in numbers})
+
+    @rule()
+    def reconnect(self) -> None:
+        self.fleet.heal()
+
+    @rule(loss=st.sampled_from([0.0, 0.3, 0.9]), delay=st.integers(0, 15))
+    def disturb(self, loss: float, delay: int) -> None:
+        self.fleet.message_loss, self.fleet.message_seconds_max = loss, delay
+
+    @rule(number=st.integers(0, 11), seconds=st.integers(1, 12))
+    def restart(self, number: int, seconds: int) -> None:
+        self.fleet.restart(self.server(number), seconds)
+
+    @rule(number=st.integers(0, 11), is_draining=st.booleans())
+    def drain(self, number: int, is_draining: bool) -> None:
+        self.fleet.servers[self.server(number)].is_draining = is_draining
+
+    @rule(seconds=st.integers(1, 12))
+    def kill_coordinator(self, seconds: int) -> None:
+        self.fleet.kill_coordinator(seconds)
+
+    @rule(when=st.sampled_from(["before", "after", 0, 1, 2]))
+    def kill_coordinator_in_a_step(self, when: str | int) -> None:
+        if isinstance(when, str):
+            self.fleet.store.dies = when
+        else:
+            self.fleet.dies_after_sends = when
+
+    @rule(
+        change=st.sampled_from(["pause", "resume", "promote", "abort", "rollback", "allow"]),
+    )
+    def operate(self, change: str) -> None:
+        coordinator = self.fleet.coordinator
+        if coordinator is None or MODEL not in coordinator.state.models or self.fleet.store.dies:
+            return
+        model = coordinator.state.models[MODEL]
+        newest_blocked = max(model.blocked, default=0)
+        changes = {
+            "pause": lambda state: paused(state, MODEL),
+            "resume": lambda state: resumed(state, MODEL),
+            "promote": lambda state: promoted(state, MODEL, self.fleet.settings),
+            "abort": lambda state: aborted(state, MODEL, "by the test", 0),
+            "rollback": lambda state: rolled_back(state, MODEL, "by the test", 0),
+            "allow": lambda state: allowed(state, MODEL, newest_blocked),
+        }
+        try:
+            coordinator.operate(changes[change])
+        except FailedPrecondition:
+            return
+
+    @rule()
+    def settle(self) -> None:
+        """Without further faults the fleet comes to rest with one version on every server."""
+        fleet = self.fleet
+        fleet.heal()
+        for server in fleet.servers.values():
+            server.is_draining = False
+            server.found |= {*fleet.kinds}
+        if fleet.coordinator is None:
+            fleet.step(15)
+        if fleet.coordinator is not None and fleet.coordinator.state.models[MODEL].is_paused:
+            fleet.coordinator.operate(lambda state: resumed(state, MODEL))
+        fleet.run_until_settled(SETTLED_SECONDS_MAX)
+
+    def teardown(self) -> None:
+        if hasattr(self, "fleet"):
+            self.settle()
+
+
+# Without shrinking, which takes minutes: each step is many seconds of a fleet.
+FleetSequences.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+TestFleetSequences = FleetSequences.TestCase

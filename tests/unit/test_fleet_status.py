@@ -1,0 +1,59 @@
+import json
+
+from serving.base.clock import NS_PER_SECOND
+from serving.core.servable import AVAILABLE
+from serving.fleet.reports import ModelReport, ServerReport, Sighting, VersionReport
+from serving.fleet.state import FleetRollout, FleetState, ModelState
+from serving.fleet.status import fleet_status
+from tests.unit.worlds.fleet import SETTINGS, requests, serving
+
+FOUND = frozenset({1, 2})
+NOW_NS = 100 * NS_PER_SECOND
+
+
+def status_of(model: ModelState, **reports: ModelReport | None) -> dict[str, object]:
+    sightings = {
+        name: Sighting(None if report is None else ServerReport(models={"m": report}), NOW_NS)
+        for name, report in reports.items()
+    }
+    status = fleet_status(FleetState(models={"m": model}), {}, sightings, SETTINGS, NOW_NS)
+    json.dumps(status)
+    return status
+
+
+def test_status_adds_the_requests_of_all_servers() -> None:
+    row = VersionReport(state=AVAILABLE, figures=requests(100, failed=1))
+    report = ModelReport(granted=1, default_version=1, found=FOUND, versions={1: row})
+    status = status_of(ModelState(stable=1), a=report, b=report)
+    (version,) = status["models"]["m"]["versions"]  # type: ignore[index]
+    assert (version["server_count"], version["default_count"]) == (2, 2)
+    assert (version["request_count"], version["failed_count"]) == (200, 2)
+    assert 2.0 <= version["p999_ms"] < 2.3
+
+
+def test_status_shows_a_rollout() -> None:
+    rollout = FleetRollout(version=2, members={"a": 1}, setbacks=frozenset({"b"}))
+    status = status_of(
+        ModelState(stable=1, rollout=rollout),
+        a=serving(2, found=FOUND),
+        b=serving(1, found=FOUND),
+        c=serving(1, found=FOUND),
+    )
+    shown = status["models"]["m"]["rollout"]  # type: ignore[index]
+    assert (shown["version"], shown["wave"], shown["wave_count"]) == (2, 1, 3)
+    assert (shown["serving_count"], shown["needed_count"]) == (1, 1)
+    assert (shown["members"], shown["setbacks"]) == (["a"], ["b"])
+
+
+def test_status_has_the_state_of_each_server() -> None:
+    report = ServerReport(models={"m": serving(1, found=FOUND)})
+    sightings = {
+        "live": Sighting(report, NOW_NS),
+        "lost": Sighting(report, 0),
+        "unknown": Sighting(None, NOW_NS),
+        "draining": Sighting(ServerReport(is_draining=True), NOW_NS),
+    }
+    status = fleet_status(FleetState(), {}, sightings, SETTINGS, NOW_NS)
+    assert {row["name"]: row["state"] for row in status["servers"]} == {
+        name: name for name in sightings
+    }

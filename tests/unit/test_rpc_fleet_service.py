@@ -1,0 +1,150 @@
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from serving.base.errors import InvalidArgument, NotFound, StatusCode
+from serving.core.granted_versions import GrantedVersion
+from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableStatus
+from serving.fleet.report_document import server_report
+from serving.manager.stream import StreamStatus
+from serving.rpc.fleet_service import FleetService, FleetSources
+from tests.unit.fakes.servables import FakeServable
+
+EDGES = [1_000_000, 2_000_000]
+
+
+@dataclass
+class FakeMethod:
+    """`MethodStatistics` of one method, with the counts up to each edge."""
+
+    method: str
+    cumulative: list[int]
+    total: int
+    model: str = "m"
+    version: int = 1
+
+    @property
+    def count_by_code(self) -> dict[int, int]:
+        return {0: self.total}
+
+    def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
+        assert (phase, list(edges_ns)) == ("total", EDGES)
+        return self.cumulative
+
+
+@dataclass
+class World:
+    """A server with version 1 AVAILABLE and version 2 failed."""
+
+    methods: list[FakeMethod] = field(default_factory=list)
+    granted_version: GrantedVersion | None = GrantedVersion(1, 4)
+    taken: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def granted(self, name: str) -> GrantedVersion | None:
+        assert name == "m"
+        return self.granted_version
+
+    def grant(self, name: str, version: int, order: int) -> GrantedVersion:
+        self.taken.append((name, version, order))
+        return GrantedVersion(version, order)
+
+    def stream_status(self, name: str) -> StreamStatus:
+        assert name == "m"
+        row = {"version": 9, "by": "operator", "reason": "bad", "since_wall_ns": 0}
+        return StreamStatus(policy="availability", default_version=1, blocked_versions=[row])
+
+    def servable(self, servable_id: ServableId) -> FakeServable | None:
+        return FakeServable(servable_id) if servable_id.version == 1 else None
+
+    def service(self) -> FleetService:
+        failed = Health(StatusCode.DATA_LOSS, "torn")
+        statuses = (
+            ServableStatus(id=ServableId("m", 1), state=AVAILABLE),
+            ServableStatus(
+                id=ServableId("m", 2), state=END, health=failed, state_changed_wall_ns=50
+            ),
+        )
+        sources: Any = FleetSources(
+            model_names=lambda: ["m"],
+            statuses=lambda: {"m": statuses},
+            control=self,
+            found_versions=lambda name: [2, 1],
+            methods=lambda: self.methods,  # type: ignore[arg-type,return-value]
+            is_draining=lambda: False,
+            free_bytes=lambda: 12,
+            incarnation=77,
+        )
+        return FleetService(sources, self)
+
+    def report(self) -> dict[str, Any]:
+        reply = self.service().report(json.dumps({"latency_edges_ns": EDGES}).encode())
+        document: dict[str, Any] = json.loads(reply)
+        return document
+
+
+def test_report_is_what_a_coordinator_reads() -> None:
+    report = server_report(World().report())
+    assert (report.incarnation, report.free_bytes) == (77, 12)
+    model = report.models["m"]
+    assert (model.granted, model.order, model.default_version) == (1, 4, 1)
+    assert model.found == {1, 2}
+    assert model.blocked == {9: "bad"}
+    assert model.serves(1)
+    assert model.versions[2].is_refused
+
+
+def test_report_counts_latencies_by_bucket() -> None:
+    methods = [
+        FakeMethod("Predict", [3, 5], 6),
+        FakeMethod("Classify", [1, 1], 1),
+        FakeMethod("GetModelMetadata", [9, 9], 9),
+        FakeMethod("Predict", [7, 7], 7, version=5),
+    ]
+    versions = World(methods).report()["models"]["m"]["versions"]
+    assert versions["1"]["latency_counts"] == [4, 2, 1]
+    assert versions["2"]["latency_counts"] == []
+
+
+@pytest.mark.parametrize(("since_wall_ns", "state"), [(51, "START"), (49, "END"), (0, "END")])
+def test_failure_before_the_grant_does_not_count(since_wall_ns: int, state: str) -> None:
+    report = World(granted_version=GrantedVersion(2, 5, since_wall_ns)).report()
+    row = report["models"]["m"]["versions"]["2"]
+    assert (row["state"], row["error_code"] != 0) == (state, state == "END")
+
+
+def test_report_without_a_grant() -> None:
+    assert World(granted_version=None).report()["models"]["m"]["granted"] is None
+
+
+@pytest.mark.parametrize("edges", [[2, 1], "x", ["1"], [True], list(range(2_000))])
+def test_report_refuses_wrong_edges(edges: object) -> None:
+    with pytest.raises(InvalidArgument):
+        World().service().report(json.dumps({"latency_edges_ns": edges}).encode())
+
+
+def test_grant_is_passed_on() -> None:
+    world = World()
+    request = {"model": "m", "version": 2, "order": 5}
+    assert json.loads(world.service().grant(json.dumps(request).encode())) == {
+        "version": 2,
+        "order": 5,
+    }
+    assert world.taken == [("m", 2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("request_values", "error"),
+    [
+        ({"model": "n", "version": 2, "order": 5}, NotFound),
+        ({"model": "m", "version": "2", "order": 5}, InvalidArgument),
+        ({"model": "m", "version": 2}, InvalidArgument),
+    ],
+)
+def test_wrong_grant_is_refused(request_values: dict[str, object], error: type[Exception]) -> None:
+    world = World()
+    with pytest.raises(error):
+        world.service().grant(json.dumps(request_values).encode())
+    assert world.taken == []
