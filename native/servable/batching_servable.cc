@@ -148,7 +148,7 @@ struct BatchingServable::State {
   }
   // Checks the next `count` batches of each evidence.
   void CheckBatches(int64_t count) {
-    for (auto& unchecked : unchecked_counts) unchecked = count;
+    for (auto& unchecked : unchecked_counts) unchecked = static_cast<int32_t>(count);
   }
   bool ChecksBatchesOf(Evidence evidence) const {
     return unchecked_counts[static_cast<size_t>(evidence)].load(std::memory_order_relaxed) > 0;
@@ -170,12 +170,12 @@ struct BatchingServable::State {
   BatchCost cost;
   BatchStatistics statistics;
   servable::HotBatches hot_batches;
+  std::atomic<uint64_t> begun_count{0};  // batches
+  // The batches that are to be checked, by their evidence.
+  std::array<std::atomic<int32_t>, kEvidenceCount> unchecked_counts{};
   std::atomic<bool> is_on{false};
   std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
-  // The batches that are to be checked, by their evidence.
-  std::array<std::atomic<int64_t>, kEvidenceCount> unchecked_counts{};
-  std::atomic<uint64_t> begun_count{0};  // batches
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex
   std::string padding_refusal;                                  // guarded by mutex
