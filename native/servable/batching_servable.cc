@@ -33,6 +33,23 @@ bool HaveEqualLayouts(const std::vector<TensorList>& a, const std::vector<Tensor
                     });
 }
 
+// Joins the results of the pieces of a request of `rows` rows. Each piece but the last one has
+// `piece_rows` rows, and all have equal layouts.
+Status JoinPieces(const std::vector<std::vector<TensorList>>& pieces, int64_t piece_rows,
+                  int64_t rows, std::vector<TensorList>* results) {
+  results->resize(pieces.front().size());
+  for (size_t i = 0; i < results->size(); ++i) {
+    std::vector<tensor::RowRange> parts;
+    for (size_t piece = 0; piece < pieces.size(); ++piece) {
+      const int64_t first = static_cast<int64_t>(piece) * piece_rows;
+      parts.push_back({&pieces[piece][i], 0, std::min(piece_rows, rows - first)});
+    }
+    MILLPOND_RETURN_IF_ERROR(
+        tensor::JoinRows(parts, tensor::LayoutOf(pieces.front()[i]), rows, &(*results)[i]));
+  }
+  return {};
+}
+
 // The names in a request, and what they are wrapped in.
 constexpr size_t kEnvelopeBytes = 1024;
 // The longest message of a request that has its turn between two pieces of a large one: its
@@ -131,7 +148,7 @@ struct BatchingServable::State {
   }
   // Checks the next `count` batches of each evidence.
   void CheckBatches(int64_t count) {
-    for (auto& unchecked : unchecked_counts) unchecked = count;
+    for (auto& unchecked : unchecked_counts) unchecked = static_cast<int32_t>(count);
   }
   bool ChecksBatchesOf(Evidence evidence) const {
     return unchecked_counts[static_cast<size_t>(evidence)].load(std::memory_order_relaxed) > 0;
@@ -153,12 +170,12 @@ struct BatchingServable::State {
   BatchCost cost;
   BatchStatistics statistics;
   servable::HotBatches hot_batches;
+  std::atomic<uint64_t> begun_count{0};  // batches
+  // The batches that are to be checked, by their evidence.
+  std::array<std::atomic<int32_t>, kEvidenceCount> unchecked_counts{};
   std::atomic<bool> is_on{false};
   std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
-  // The batches that are to be checked, by their evidence.
-  std::array<std::atomic<int64_t>, kEvidenceCount> unchecked_counts{};
-  std::atomic<uint64_t> begun_count{0};  // batches
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex
   std::string padding_refusal;                                  // guarded by mutex
@@ -593,17 +610,7 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     }
     scope->is_giving_turns_ = false;
   }
-  member->results.resize(pieces.front().size());
-  for (size_t i = 0; i < member->results.size(); ++i) {
-    std::vector<tensor::RowRange> parts;
-    for (size_t piece = 0; piece < pieces.size(); ++piece) {
-      const int64_t first = static_cast<int64_t>(piece) * piece_rows;
-      parts.push_back({&pieces[piece][i], 0, std::min(piece_rows, member->rows - first)});
-    }
-    MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, tensor::LayoutOf(pieces.front()[i]),
-                                              member->rows, &member->results[i]));
-  }
-  return {};
+  return JoinPieces(pieces, piece_rows, member->rows, &member->results);
 }
 
 void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t rows,
