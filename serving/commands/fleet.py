@@ -28,7 +28,7 @@ _OPERATIONS: Mapping[str, str] = {
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one of the commands of a fleet. Raises MillpondError."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     if parsed.action == "start":
         return _start(parsed.config, parsed.log_format)
     if parsed.action in _OPERATIONS:
@@ -159,7 +159,7 @@ def _ask(
     return reply
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond fleet",
         description="Swap versions over many servers in waves: docs/fleet.md.",
