@@ -14,7 +14,7 @@ IMAGE = {
     "MILLPOND_PORT": "8500",
     "MILLPOND_HTTP_PORT": "8501",
 }
-PORTS = ["--port=8500", "--rest_api_port=8501"]
+FLAGS = ["--supervise", "--port=8500", "--rest_api_port=8501"]
 
 
 def called(tmp_path: Path, script: str, *arguments: str, **environment: str) -> list[str]:
@@ -35,7 +35,7 @@ def called(tmp_path: Path, script: str, *arguments: str, **environment: str) -> 
 
 def test_entrypoint_serves_model_of_environment(tmp_path: Path):
     assert called(tmp_path, "entrypoint.sh", MODEL_NAME="ctr", MODEL_BASE_PATH="/srv") == [
-        *("serve", "--model_name=ctr", "--model_base_path=/srv/ctr", *PORTS)
+        *("serve", "--model_name=ctr", "--model_base_path=/srv/ctr", *FLAGS)
     ]
 
 
@@ -49,9 +49,9 @@ def test_entrypoint_hands_further_flags_on_as_they_are(tmp_path: Path):
 )
 def test_entrypoint_config_file_excludes_model_name(tmp_path: Path, flag: list[str]):
     given = called(tmp_path, "entrypoint.sh", "--num_load_threads=1", *flag)
-    assert given == ["serve", *PORTS, "--num_load_threads=1", *flag]
+    assert given == ["serve", *FLAGS, "--num_load_threads=1", *flag]
 
 
 def test_model_server_alias_passes_same_flags(tmp_path: Path):
     flags = ["--port=8500", "--model_name=ctr", "--model_base_path=/models/ctr"]
-    assert called(tmp_path, "tensorflow_model_server.sh", *flags) == ["serve", *flags]
+    assert called(tmp_path, "tensorflow_model_server.sh", *flags) == ["serve", "--supervise", *flags]
