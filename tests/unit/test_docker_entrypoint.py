@@ -54,4 +54,8 @@ def test_entrypoint_config_file_excludes_model_name(tmp_path: Path, flag: list[s
 
 def test_model_server_alias_passes_same_flags(tmp_path: Path):
     flags = ["--port=8500", "--model_name=ctr", "--model_base_path=/models/ctr"]
-    assert called(tmp_path, "tensorflow_model_server.sh", *flags) == ["serve", "--supervise", *flags]
+    assert called(tmp_path, "tensorflow_model_server.sh", *flags) == [
+        "serve",
+        "--supervise",
+        *flags,
+    ]
