@@ -56,8 +56,8 @@ SERVING_ROOMS = (
     "monitoring",
     "client",
     "supervisor",
-    "fleet",
     "server",
+    "fleet",
     "commands",
 )
 ROOMS = {

@@ -7,12 +7,16 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from serving.base.name_text import printable
 from serving.commands.argument_types import model_name, version_number
-from serving.fleet.config import DEFAULT_LISTEN, OPERATION_PATH, STATUS_PATH
+from serving.fleet.config import DEFAULT_LISTEN, OPERATION_PATH, REPLICAS_PATH, STATUS_PATH
+
+if TYPE_CHECKING:
+    from serving.fleet.config import FleetConfig
+    from serving.fleet.ray.front import Front
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -31,6 +35,12 @@ def run(arguments: Sequence[str]) -> int:
     parsed = make_parser().parse_args(arguments)
     if parsed.action == "start":
         return _start(parsed.config, parsed.log_format)
+    if parsed.action == "stop":
+        return _stop(parsed.config)
+    if parsed.action == "restart":
+        reply = _ask(parsed.coordinator, "POST", REPLICAS_PATH, {"model": parsed.model})
+        print_replicas(reply)
+        return 0
     if parsed.action in _OPERATIONS:
         request = {
             "operation": parsed.action,
@@ -103,6 +113,17 @@ def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
         print("\t".join(printable(str(cell)) for cell in cells))
 
 
+def print_replicas(reply: Mapping[str, Any]) -> None:
+    """Prints a row for each server that the fleet has started, with tabs."""
+    print("server\tphase\trestart\tnode\taddress")
+    for row in reply["replicas"]:
+        restart = "to come" if row["is_to_restart"] else ""
+        cells = (row["name"], row["phase"], restart, row["node"], row["grpc"])
+        print("\t".join(printable(str(cell)) for cell in cells))
+    for model, count in reply["missing"].items():
+        print(printable(f"{model}: {count} replicas find no node with room"))
+
+
 def _start(config_file: Path, log_format: str) -> int:
     """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
     stopped = {signal.SIGTERM, signal.SIGINT}
@@ -116,8 +137,12 @@ def _start(config_file: Path, log_format: str) -> int:
 
     config = read_fleet_config(config_file)
     start_logs(log_format)
+    service: FleetService | Front
     try:
-        service = FleetService(config, SystemClock())
+        if config.ray is None:
+            service = FleetService(config, SystemClock())
+        else:
+            service = _front(config, config_file.read_text(encoding="utf-8"))
         # Daemon: it waits for a signal that never comes if the port is taken.
         waiter = threading.Thread(
             target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
@@ -126,6 +151,30 @@ def _start(config_file: Path, log_format: str) -> int:
         service.run()
     finally:
         flush_logs()
+    return 0
+
+
+def _front(config: "FleetConfig", text: str) -> "Front":
+    """Puts the fleet on its cluster, and returns the process beside it. Raises FailedPrecondition."""
+    from serving.base.clock import SystemClock
+    from serving.fleet.ray import deploy
+    from serving.fleet.ray.front import Front
+
+    return Front(config, deploy(text), SystemClock())
+
+
+def _stop(config_file: Path) -> int:
+    """Drains all servers of a fleet on Ray, and ends its coordinator."""
+    from serving.fleet.config import read_fleet_config
+
+    if read_fleet_config(config_file).ray is None:
+        raise FailedPrecondition(
+            f"{config_file} has no table [ray]: the fleet has not started its servers, so end "
+            "them, and the process of millpond fleet start, with SIGTERM"
+        )
+    from serving.fleet.ray.deployment import attach
+
+    attach(config_file.read_text(encoding="utf-8")).shut_down()
     return 0
 
 
@@ -176,6 +225,19 @@ def make_parser() -> argparse.ArgumentParser:
         default="auto",
         help="format of the log on standard error; auto: human on a terminal, else json",
     )
+    stop = actions.add_parser(
+        "stop", help="drain all servers of a fleet on Ray, and end it", allow_abbrev=False
+    )
+    stop.add_argument("config", type=Path, metavar="CONFIG", help="the fleet's TOML file")
+    restart = actions.add_parser(
+        "restart",
+        help="restart the servers of a fleet on Ray, one after the other",
+        allow_abbrev=False,
+    )
+    restart.add_argument(
+        "model", nargs="?", default="", metavar="MODEL", help="only the servers of this model"
+    )
+    _add_coordinator(restart)
     for name, summary in (
         ("status", "print the models, their rollouts and the servers"),
         ("versions", "print the versions with their requests over all servers"),

@@ -23,6 +23,7 @@ from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
 from serving.core.model_settings import CanarySettings
 from serving.fleet.haproxy import HaproxySettings
+from serving.fleet.ray_settings import RayModel, RaySettings
 from serving.fleet.wave_settings import Wave, WaveSettings
 
 if sys.version_info >= (3, 11):
@@ -36,10 +37,12 @@ DEFAULT_LISTEN = "127.0.0.1:8700"
 STATUS_PATH = "/fleet/status"
 REGISTRY_PATH = "/fleet/servers"
 OPERATION_PATH = "/fleet/operations"
+REPLICAS_PATH = "/fleet/replicas"
 
 # A dataclass of this module.
 Made = TypeVar("Made", bound=Any)
 
+_TABLES = ("coordinator", "servers", "waves", "tls", "haproxy")
 _JUDGEMENT_KEYS = ("request_count", "p999_ratio_max", "error_ratio_max")
 
 
@@ -64,7 +67,7 @@ class AdminTls:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """The coordinator's own files, address and pace."""
+    """The coordinator's own files, address and pace. On Ray it has no `state_directory`."""
 
     state_directory: str
     listen: str = DEFAULT_LISTEN
@@ -93,6 +96,8 @@ class FleetConfig:
     waves: WaveSettings = field(default_factory=WaveSettings)
     tls: AdminTls = field(default_factory=AdminTls)
     haproxy: HaproxyFiles | None = None
+    # If it is there, the fleet starts its servers itself, and `servers` is empty.
+    ray: RaySettings | None = None
 
 
 def read_fleet_config(path: Path) -> FleetConfig:
@@ -109,14 +114,20 @@ def parse_fleet_config(text: str) -> FleetConfig:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfig(f"not TOML: {error}") from error
-    _check_keys("the file", document, ("coordinator", "servers", "waves", "tls", "haproxy"))
+    _check_keys("the file", document, (*_TABLES, "ray"))
     servers = _table(document, "servers")
-    if not servers:
+    coordinator = _table(document, "coordinator")
+    if "ray" in document:
+        if servers:
+            raise InvalidConfig("a fleet on Ray starts its servers itself: remove [servers]")
+        # The state lies in the cluster.
+        coordinator = {"state_directory": "", **coordinator}
+    elif not servers:
         raise InvalidConfig(
             "no server is configured: add a table [servers.NAME] with its admin address"
         )
     return FleetConfig(
-        coordinator=_made(CoordinatorSettings, "coordinator", _table(document, "coordinator")),
+        coordinator=_made(CoordinatorSettings, "coordinator", coordinator),
         servers=tuple(
             _made(FleetServer, f"servers.{name}", {**_table(servers, name), "name": name})
             for name in sorted(servers)
@@ -124,6 +135,7 @@ def parse_fleet_config(text: str) -> FleetConfig:
         waves=_waves(_table(document, "waves")),
         tls=_made(AdminTls, "tls", _table(document, "tls")),
         haproxy=_haproxy(_table(document, "haproxy")) if "haproxy" in document else None,
+        ray=_ray(_table(document, "ray")) if "ray" in document else None,
     )
 
 
@@ -157,6 +169,19 @@ def _haproxy(table: Mapping[str, Any]) -> HaproxyFiles:
         "haproxy",
         {**files, "settings": _made(HaproxySettings, "haproxy", settings)},
     )
+
+
+def _ray(table: Mapping[str, Any]) -> RaySettings:
+    models = _table(table, "models")
+    if not models:
+        raise InvalidConfig(
+            "ray: no model is configured: add a table [ray.models.NAME] with its base_path"
+        )
+    made = tuple(
+        _made(RayModel, f"ray.models.{name}", {**_table(models, name), "name": name})
+        for name in sorted(models)
+    )
+    return _made(RaySettings, "ray", {**table, "models": made})
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -16,12 +16,19 @@ class ModelNeed:
     """A model to place: the memory of one version, its requests per second, and its replicas.
 
     `replica_count` is the least number of servers. More are used if one server cannot take the load.
+    `process_bytes` is the memory of a server process itself, if each replica has one of its own.
     """
 
     name: str
     version_bytes: int
     requests_per_second: float = 0.0
     replica_count: int = 1
+    process_bytes: int = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """The memory of one replica."""
+        return self.process_bytes + SWAP_VERSION_COUNT * self.version_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +91,7 @@ def place(
         for room in sorted(rooms, key=lambda room: room.name)
         if not room.is_draining
     }
-    ordered = sorted(needs, key=lambda need: (-need.version_bytes, need.name))
+    ordered = sorted(needs, key=lambda need: (-need.room_bytes, need.name))
     counts = {
         need.name: replicas_needed(need, [room.server for room in usable.values()])
         for need in ordered
@@ -117,8 +124,7 @@ def _fill(need: ModelNeed, count: int, usable: Mapping[str, _Room], chosen: list
 
 def _take(need: ModelNeed, count: int, room: _Room, chosen: list[str]) -> None:
     """Places a replica if the server has room for it."""
-    need_bytes = SWAP_VERSION_COUNT * need.version_bytes
     requests = need.requests_per_second / count
-    if room.fits(need_bytes, requests):
-        room.take(need_bytes, requests)
+    if room.fits(need.room_bytes, requests):
+        room.take(need.room_bytes, requests)
         chosen.append(room.server.name)

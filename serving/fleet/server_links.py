@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from serving.base.errors import MillpondError
+from serving.base.errors import MillpondError, Unavailable
 from serving.fleet.figures import EDGES_NS
 from serving.fleet.report_document import server_report
 from serving.fleet.reports import Grant, ServerReport
@@ -48,9 +48,19 @@ class ServerLinks:
         self._receive = receive
         self._executor = ThreadPoolExecutor(thread_count, thread_name_prefix="fleet-call")
         self._lock = threading.Lock()
+        # By listener.
         self._clients: dict[str, ServerClient] = {}
         self._busy: set[tuple[str, str]] = set()
         self._failing: set[tuple[str, str]] = set()
+
+    def set_targets(self, targets: Mapping[str, str]) -> None:
+        """Sets the servers and their listeners. Closes connections to listeners that are not there now."""
+        with self._lock:
+            self._targets = targets
+            gone = self._clients.keys() - {*targets.values()}
+            clients = [self._clients.pop(target) for target in gone]
+        for client in clients:
+            client.close()
 
     def poll(self) -> None:
         """Asks each server for a report, except those that have not answered the last time."""
@@ -99,9 +109,12 @@ class ServerLinks:
 
     def _client(self, name: str) -> ServerClient:
         with self._lock:
-            if name not in self._clients:
-                self._clients[name] = self._connect(self._targets[name])
-            return self._clients[name]
+            target = self._targets.get(name)
+            if target is None:
+                raise Unavailable("the server is not in the fleet any more")
+            if target not in self._clients:
+                self._clients[target] = self._connect(target)
+            return self._clients[target]
 
     def _note_failure(self, name: str, kind: str, reason: str) -> None:
         if (name, kind) not in self._failing:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
+from starlette.routing import Route
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import InvalidConfig
@@ -47,14 +48,7 @@ class FleetService:
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
         host, port = host_and_port(config.coordinator.listen)
         api = FleetApi(self._coordinator, config.waves, lambda: self._outputs.registry, clock)
-        app = make_http_app(api.routes, HttpSettings())
-        self._http = HttpServer(
-            app,
-            entry=HostGuard(app, host_rule((), host, own_name())),
-            host=host,
-            port=HttpPort(port, is_required=True),
-            blocking_thread_count=_HTTP_THREAD_COUNT,
-        )
+        self._http = fleet_http(api.routes, host, port)
 
     @property
     def port(self) -> int | None:
@@ -115,6 +109,18 @@ class FleetService:
 
     def _connect(self, target: str) -> ServerClient:
         return Client(target, tls=tls_of(self._config.tls))
+
+
+def fleet_http(routes: Sequence[Route], host: str, port: int) -> HttpServer:
+    """Returns the HTTP of a coordinator, not yet started. Port 0: any that is free."""
+    app = make_http_app(routes, HttpSettings())
+    return HttpServer(
+        app,
+        entry=HostGuard(app, host_rule((), host, own_name())),
+        host=host,
+        port=HttpPort(port, is_required=True),
+        blocking_thread_count=_HTTP_THREAD_COUNT,
+    )
 
 
 def tls_of(settings: AdminTls) -> Tls | None:

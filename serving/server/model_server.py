@@ -162,6 +162,14 @@ class ModelServer:
         """The operating system's id of the process. Raises FailedPrecondition before `start`."""
         return self._running_process().pid
 
+    @property
+    def exit_status(self) -> int | None:
+        """The status with which the process has ended; None while it runs. Any thread.
+
+        Raises FailedPrecondition before `start`.
+        """
+        return self._running_process().poll()
+
     def events(self) -> tuple[LogEvent, ...]:
         """Returns the events logged until now, oldest first."""
         return self._started_log().events()

@@ -30,6 +30,12 @@ def test_replica_needs_room_for_two_versions() -> None:
     assert place([need], rooms(20)).missing == {}
 
 
+def test_replica_needs_room_for_its_process() -> None:
+    need = ModelNeed(name="m", version_bytes=10, process_bytes=5)
+    assert place([need], rooms(24)).missing == {"m": 1}
+    assert place([need], rooms(25)).missing == {}
+
+
 def test_larger_models_are_placed_first() -> None:
     needs = [ModelNeed(name="small", version_bytes=1), ModelNeed(name="large", version_bytes=40)]
     assert place(needs, rooms(30, 82)).servers == {"large": ("s1",), "small": ("s0",)}

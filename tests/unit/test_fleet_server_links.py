@@ -97,3 +97,31 @@ def test_server_that_is_down_gives_no_report() -> None:
     world.links._executor.shutdown()
     assert world.received == []
     assert world.links._failing == {("a", "report")}
+
+
+def test_server_with_another_listener_is_connected_anew() -> None:
+    world = World()
+    world.links.poll()
+    world.client.has_begun.wait(5)
+    wait_until_idle(world)
+    world.links.set_targets({"a": "h:2"})
+    assert world.client.is_closed
+    world.links.poll()
+    world.links._executor.shutdown()
+    assert world.connected == ["h:1", "h:2"]
+
+
+def test_grant_to_a_server_that_left_is_lost() -> None:
+    world = World()
+    world.links.set_targets({})
+    world.links.send([Grant("a", "m", 7, 3)])
+    world.links._executor.shutdown()
+    assert world.client.grants == []
+
+
+def wait_until_idle(world: World) -> None:
+    """Waits for the end of the calls: the pool has two threads, which meet here."""
+    barrier = threading.Barrier(3)
+    for _ in range(2):
+        world.links._executor.submit(barrier.wait, 10)
+    barrier.wait(10)

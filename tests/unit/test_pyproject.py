@@ -35,6 +35,12 @@ def test_test_group_contains_otel_extra() -> None:
     )
 
 
+def test_test_groups_contain_ray_extra() -> None:
+    (ray,) = PYPROJECT["project"]["optional-dependencies"]["ray"]
+    assert ray in PYPROJECT["dependency-groups"]["test"]
+    assert ray in PYPROJECT["dependency-groups"]["loadtest"]
+
+
 def test_each_store_has_an_extra() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
     for backend in BACKENDS.values():

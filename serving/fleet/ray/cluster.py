@@ -1,0 +1,210 @@
+"""The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from serving.base.errors import Unavailable
+from serving.fleet.placement import ServerRoom
+from serving.fleet.ray.server_actor import ServerActor
+from serving.fleet.ray_settings import RayModel, RaySettings
+from serving.fleet.replicas import Replica
+from serving.fleet.server_links import ServerClient
+
+NAMESPACE = "millpond"
+"""The namespace of all actors of fleets."""
+
+REQUESTS_RESOURCE = "millpond_requests_per_second"
+"""The custom resource by which a node states the requests per second that it takes."""
+
+# A report, a grant and a look may wait on each other's threads, and on a drain.
+_CONCURRENCY = 8
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The last answer of a launch's actor. Without addresses its server has not started yet."""
+
+    grpc: str = ""
+    http: str = ""
+    process_id: int = 0
+    is_gone: bool = False
+
+
+def room_of(node: Mapping[str, Any]) -> ServerRoom:
+    """Returns the room of a node, a row of `ray.nodes()`. Pure."""
+    resources = node["Resources"]
+    return ServerRoom(
+        name=node["NodeID"],
+        memory_bytes=int(resources.get("memory", 0)),
+        requests_per_second=float(resources.get(REQUESTS_RESOURCE, float("inf"))),
+        is_draining=bool(node.get("DeathReason")) or bool(node.get("IsDraining")),
+    )
+
+
+def server_flags(
+    settings: RaySettings, model: RayModel, replica: Replica
+) -> tuple[dict[str, Any], str]:
+    """Returns the arguments of a server's `ModelServer`, and the path of its log. Pure."""
+    flags: dict[str, Any] = {
+        **settings.flags_of(model),
+        "model_name": model.name,
+        "base_path": model.base_path,
+    }
+    if settings.state_directory:
+        flags["state_directory"] = f"{settings.state_directory}/{replica.name}"
+    log_path = ""
+    if settings.log_directory:
+        log_path = f"{settings.log_directory}/{replica.name}-{replica.launch}.log"
+    return flags, log_path
+
+
+class RayServers:
+    """The actors of a fleet's servers. One thread; `client` for any thread.
+
+    An actor is *detached*: it outlives the coordinator. It is not restarted by Ray: the coordinator
+    decides that. It runs on its replica's node, or not at all.
+    """
+
+    def __init__(self, settings: RaySettings) -> None:
+        self._settings = settings
+        # By launch. A look that has not ended is not asked again.
+        self._looking: dict[int, Any] = {}
+        self._looked: dict[int, Looked] = {}
+        self._draining: set[int] = set()
+
+    def rooms(self) -> list[ServerRoom]:
+        """Returns the living nodes."""
+        return [room_of(node) for node in ray.nodes() if node["Alive"]]
+
+    def start(self, replica: Replica) -> None:
+        """Creates the actor of a launch, and does not wait for it."""
+        model = next(item for item in self._settings.models if item.name == replica.model)
+        flags, log_path = server_flags(self._settings, model, replica)
+        ray.remote(ServerActor).options(
+            name=self.actor_name(replica),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=0,
+            max_concurrency=_CONCURRENCY,
+            num_cpus=self._settings.cpus,
+            memory=replica.room_bytes,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(replica.node, soft=False),
+        ).remote(flags, log_path)
+        _log.info(
+            "fleet_server_started", server=replica.name, launch=replica.launch, node=replica.node
+        )
+
+    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
+        """Returns the last answer of each replica's present launch, and asks again. Does not wait."""
+        launches = {replica.launch for replica in replicas}
+        for known in (self._looking, self._looked):
+            for launch in known.keys() - launches:
+                del known[launch]
+        for replica in replicas:
+            self._look(replica)
+        return {row.name: self._looked.get(row.launch, Looked()) for row in replicas}
+
+    def stop(self, replica: Replica) -> None:
+        """Makes the server of a launch drain. Does nothing the second time."""
+        if replica.launch in self._draining:
+            return
+        self._draining.add(replica.launch)
+        actor = self._actor(replica)
+        if actor is not None:
+            actor.drain.remote()
+            _log.info("fleet_server_stopped", server=replica.name, launch=replica.launch)
+
+    def end(self, replica: Replica) -> None:
+        """Removes what is left of a launch: its actor, and its server if it still runs."""
+        self._draining.discard(replica.launch)
+        actor = self._actor(replica)
+        if actor is not None:
+            ray.kill(actor, no_restart=True)
+        _log.info("fleet_server_ended", server=replica.name, launch=replica.launch)
+
+    def client(self, actor_name: str) -> ServerClient:
+        """Returns a client of the server with this actor. Any thread."""
+        return ActorClient(actor_name)
+
+    def actor_name(self, replica: Replica) -> str:
+        return f"{self._settings.name}/{replica.name}/{replica.launch}"
+
+    def _look(self, replica: Replica) -> None:
+        launch = replica.launch
+        reference = self._looking.get(launch)
+        if reference is not None:
+            ended, _ = ray.wait([reference], timeout=0)
+            if not ended:
+                return
+            self._looked[launch] = self._answer(replica, reference)
+        actor = self._actor(replica)
+        if actor is None:
+            self._looked[launch] = Looked(is_gone=True)
+        else:
+            self._looking[launch] = actor.look.remote()
+
+    def _answer(self, replica: Replica, reference: Any) -> Looked:
+        before = self._looked.get(replica.launch, Looked())
+        try:
+            answer = ray.get(reference)
+        except ray.exceptions.ActorUnavailableError:
+            return before
+        except ray.exceptions.RayError as error:
+            if not before.is_gone:
+                # The first line: Ray's own text has many.
+                reason = str(error).strip().partition("\n")[0]
+                _log.warning("fleet_server_lost", server=replica.name, reason=reason)
+            return Looked(is_gone=True)
+        status = answer["exit_status"]
+        if status is not None and not before.is_gone:
+            _log.warning("fleet_server_exited", server=replica.name, status=status)
+        return Looked(answer["grpc"], answer["http"], answer["process_id"], status is not None)
+
+    def _actor(self, replica: Replica) -> Any:
+        try:
+            return ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
+        except ValueError:
+            # No actor has the name: it was never created, or it is dead.
+            return None
+
+
+class ActorClient:
+    """The `ServerClient` of a server, through its actor."""
+
+    def __init__(self, actor_name: str) -> None:
+        self._actor_name = actor_name
+        self._actor: Any = None
+
+    def fleet_report(
+        self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
+    ) -> dict[str, Any]:
+        """See `ServerClient`."""
+        return self._call(
+            lambda actor: actor.fleet_report.remote(list(latency_edges_ns), timeout_seconds),
+            timeout_seconds,
+        )
+
+    def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int:
+        """See `ServerClient`."""
+        return self._call(
+            lambda actor: actor.grant.remote(name, version, order, timeout_seconds), timeout_seconds
+        )
+
+    def close(self) -> None:
+        """See `ServerClient`."""
+
+    def _call(self, call: Callable[[Any], Any], timeout_seconds: float) -> Any:
+        try:
+            if self._actor is None:
+                self._actor = ray.get_actor(self._actor_name, namespace=NAMESPACE)
+            return ray.get(call(self._actor), timeout=timeout_seconds)
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            reason = str(error).strip().rpartition("\n")[2]
+            raise Unavailable(f"the server's actor does not answer: {reason}") from error

@@ -1,0 +1,287 @@
+"""The actor that decides for a fleet: versions in waves, and which servers run."""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+import ray.util
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.base.errors import FailedPrecondition, PermissionDenied
+from serving.base.json_requests import parse_object
+from serving.fleet.api import FleetApi
+from serving.fleet.config import REPLICAS_PATH, FleetConfig, FleetServer, parse_fleet_config
+from serving.fleet.coordinator import Coordinator
+from serving.fleet.outputs import registered
+from serving.fleet.ray.cluster import Looked, RayServers
+from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
+from serving.fleet.ray_settings import RaySettings
+from serving.fleet.registry import registry_document
+from serving.fleet.replicas import (
+    UP,
+    ReplicaDecision,
+    ReplicaInputs,
+    ReplicaSighting,
+    ReplicaState,
+    decide_replicas,
+    replica_state_from_json,
+    with_restarts,
+)
+from serving.fleet.reports import Grant, ServerReport, Sighting
+from serving.fleet.server_links import ServerLinks
+from serving.fleet.service import fleet_http
+from serving.http.app import json_response
+from serving.server.logs import flush_logs, start_logs
+
+CONFIG_KEY = "config"
+STATE_KEY = "state"
+REPLICAS_KEY = "replicas"
+
+_log = structlog.get_logger(__name__)
+
+
+class CoordinatorActor:
+    """The coordinator of one fleet, which Ray restarts on another node if its own is gone.
+
+    Its configuration and its state lie in the cluster's key-value store. It ends its process if it
+    cannot go on, and Ray starts it again. Its servers serve on meanwhile.
+    """
+
+    def __init__(self, fleet: str) -> None:
+        """Takes over the fleet. Raises OSError, DataLoss and InvalidConfig."""
+        start_logs("json")
+        self._fleet = RayFleet(KeyValueStore(fleet), ray.util.get_node_ip_address(), SystemClock())
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+
+    def address(self) -> str:
+        """Returns the HOST:PORT of the coordinator's HTTP."""
+        return self._fleet.address
+
+    def shut_down(self) -> None:
+        """Drains all servers, and returns when they have ended. The state stays in the store."""
+        self._fleet.shut_down()
+        self._thread.join()
+
+    def place(self) -> dict[str, Any]:
+        """Returns the node and the process of the coordinator."""
+        return {
+            "node": ray.get_runtime_context().get_node_id(),
+            "process_id": os.getpid(),
+        }
+
+    def _run(self) -> None:
+        try:
+            self._fleet.run()
+        except Exception:  # noqa: BLE001 (a bug, or another coordinator has begun)
+            _log.exception("fleet_coordinator_failed")
+            flush_logs()
+            # Ray starts it again.
+            os._exit(1)
+
+
+class RayFleet:
+    """Looks at the cluster and its servers, decides and acts, until `shut_down`.
+
+    One thread runs it. An operator's restart comes on another thread, behind a lock.
+    """
+
+    def __init__(self, store: KeyValueStore, host: str, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        # Guards the replicas' state.
+        self._lock = threading.Lock()
+        self._config = self._read_config()
+        term = Term(store)
+        self._replica_store = StoredText(store, term, REPLICAS_KEY)
+        text = self._replica_store.read()
+        self._replicas = ReplicaState() if text is None else replica_state_from_json(text)
+        self._decision = ReplicaDecision(state=self._replicas)
+        self._looked: Mapping[str, Looked] = {}
+        self._is_stopping = False
+        self._servers = RayServers(self._ray)
+        self._coordinator = Coordinator(
+            StoredText(store, term, STATE_KEY),
+            self._send,
+            self._config.waves,
+            clock,
+        )
+        self._links = ServerLinks(
+            {},
+            connect=self._servers.client,
+            receive=self._receive,
+            thread_count=self._config.coordinator.poll_threads,
+        )
+        self._set_members()
+        self._registry = registry_document(())
+        api = FleetApi(self._coordinator, self._config.waves, lambda: self._registry, clock)
+        route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
+        self._http = fleet_http([*api.routes, route], host, 0)
+        self._http.start()
+        self.address = f"{host}:{self._http.port}"
+
+    def shut_down(self) -> None:
+        """Lets all servers leave, and ends `run` when they have ended."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Decides again and again. Raises FailedPrecondition if another coordinator has begun."""
+        _log.info("fleet_started", http=self.address, replicas=len(self._replicas.replicas))
+        wake = threading.Condition()
+        while not (self._is_stopping and not self._replicas.replicas):
+            self._links.poll()
+            with wake:
+                self._clock.wait(wake, self._config.coordinator.poll_seconds)
+            try:
+                self._step()
+            except OSError as error:
+                # The store did not answer: nothing was decided, and the servers serve on.
+                _log.error("fleet_state_not_written", reason=str(error))
+        self._http.stop()
+        self._links.stop()
+        self._http.join()
+
+    @property
+    def _ray(self) -> RaySettings:
+        assert self._config.ray is not None
+        return self._config.ray
+
+    def _read_config(self) -> FleetConfig:
+        text = self._store.get(CONFIG_KEY)
+        config = parse_fleet_config(text or "")
+        if config.ray is None:
+            raise FailedPrecondition("the fleet's configuration has no table [ray]")
+        return config
+
+    def _step(self) -> None:
+        with self._lock:
+            rows = [*self._replicas.replicas.values()]
+            self._looked = self._servers.look(rows)
+            self._decide_replicas()
+            self._act()
+        self._set_members()
+        self._coordinator.step()
+        self._registry = self._registry_text()
+
+    def _decide_replicas(self) -> None:
+        swapping = [name for name, model in self._coordinator.state.models.items() if model.rollout]
+        inputs = ReplicaInputs(
+            wanted=() if self._is_stopping else self._ray.wanted(),
+            rooms=self._servers.rooms(),
+            sightings=self._replica_sightings(),
+            swapping=swapping,
+            since_ns=self._decision.since_ns,
+            leave_seconds=self._ray.leave_seconds,
+            now_ns=self._clock.now_ns(),
+        )
+        before, decision = self._replicas, decide_replicas(self._replicas, inputs)
+        if decision.state != before:
+            self._replica_store.write(decision.state.as_json())
+        if decision.missing != self._decision.missing:
+            _log.warning("fleet_replicas_missing", missing=dict(decision.missing))
+        self._replicas, self._decision = decision.state, decision
+
+    def _act(self) -> None:
+        for row in self._decision.ends:
+            self._servers.end(row)
+        # The reports of a launch are no reports of the next one.
+        started = {row.name for row in self._decision.starts}
+        self._coordinator.set_servers(self._replicas.replicas.keys() - started)
+        for row in self._decision.starts:
+            self._servers.start(row)
+        for row in self._decision.stops:
+            self._servers.stop(row)
+
+    def _replica_sightings(self) -> dict[str, ReplicaSighting]:
+        """Returns if each replica is gone, and if it serves its model, by its last report."""
+        sightings = self._coordinator.sightings
+        return {
+            name: ReplicaSighting(
+                is_gone=looked.is_gone,
+                is_ready=not looked.is_gone
+                and looked.grpc != ""
+                and self._serves(name, sightings.get(name)),
+            )
+            for name, looked in self._looked.items()
+        }
+
+    def _serves(self, name: str, sighting: Sighting | None) -> bool:
+        if sighting is None or sighting.report is None or self._is_lost(sighting):
+            return False
+        model = sighting.report.models.get(self._replicas.replicas[name].model)
+        return model is not None and model.default_version is not None
+
+    def _is_lost(self, sighting: Sighting) -> bool:
+        lost_ns = round(self._config.waves.lost_seconds * NS_PER_SECOND)
+        return self._clock.now_ns() - sighting.seen_at_ns > lost_ns
+
+    def _send(self, grants: Sequence[Grant]) -> None:
+        self._links.send(grants)
+
+    def _set_members(self) -> None:
+        rows = self._replicas.replicas
+        self._coordinator.set_servers(rows)
+        self._links.set_targets({name: self._servers.actor_name(row) for name, row in rows.items()})
+
+    def _receive(self, name: str, report: ServerReport) -> None:
+        """Takes a report. A server that is about to leave drains for the waves already."""
+        row = self._replicas.replicas.get(name)
+        if row is not None and row.phase != UP:
+            report = replace(report, is_draining=True)
+        self._coordinator.receive(name, report)
+
+    def _registry_text(self) -> str:
+        rows = self._replicas.replicas
+        sightings = self._coordinator.sightings
+        servers = [
+            FleetServer(name=name, admin="", grpc=looked.grpc, http=looked.http)
+            for name, looked in self._looked.items()
+            if name in rows and looked.grpc and not looked.is_gone
+        ]
+        registered_rows = registered(
+            servers, sightings, lambda name: self._is_lost(sightings[name])
+        )
+        return registry_document(
+            replace(row, is_draining=row.is_draining or rows[row.name].phase != UP)
+            for row in registered_rows
+        )
+
+    async def _answer_replicas(self, request: Request) -> Response:
+        """GET: the replicas. POST {"model"}: restarts those of a model one by one; "": all."""
+        if request.method == "POST":
+            if "origin" in request.headers:
+                raise PermissionDenied("a page of a browser may not operate the fleet")
+            self._restart(str(parse_object(await request.body()).get("model") or ""))
+        return json_response(self._replica_document())
+
+    def _restart(self, model: str) -> None:
+        with self._lock:
+            state = with_restarts(self._replicas, model)
+            self._replica_store.write(state.as_json())
+            self._replicas = state
+
+    def _replica_document(self) -> dict[str, Any]:
+        state, looked = self._replicas, self._looked
+        return {
+            "missing": dict(self._decision.missing),
+            "replicas": [
+                {
+                    "name": row.name,
+                    "model": row.model,
+                    "node": row.node,
+                    "launch": row.launch,
+                    "phase": row.phase,
+                    "is_to_restart": row.comes_back or row.name in state.restarts,
+                    "process_id": looked.get(row.name, Looked()).process_id,
+                    "grpc": looked.get(row.name, Looked()).grpc,
+                }
+                for row in sorted(state.replicas.values(), key=lambda row: row.name)
+            ],
+        }

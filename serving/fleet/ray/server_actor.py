@@ -1,0 +1,72 @@
+"""The actor that owns one server process: it starts, watches, drains and stops it."""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import ray.util
+
+from serving.base.errors import FailedPrecondition
+from serving.client import Client
+from serving.server.model_server import ModelServer
+
+START_SECONDS = 300.0
+"""A server listens within this time, before its models are loaded. A busy node starts Python slowly."""
+
+STOP_SECONDS = 3_600.0
+"""The longest drain: --drain_seconds ends it before."""
+
+
+class ServerActor:
+    """One server of a fleet, a child of this process. It drains if this process ends, however it ends.
+
+    Its admin listener is a UNIX socket, so the fleet reaches it through this actor alone. `drain` waits on
+    a thread of the actor, and the other methods answer meanwhile.
+    """
+
+    def __init__(self, flags: Mapping[str, Any], log_path: str) -> None:
+        """Starts the server. Raises Unavailable, with the end of its log, if it does not listen."""
+        # Ray limits the threads of its own workers. The server chooses its own.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        self._host: str = ray.util.get_node_ip_address()
+        if log_path:
+            os.makedirs(os.path.dirname(log_path), exist_ok=True)
+        self._server = ModelServer(
+            **{**flags, "host": self._host, "fleet_member": True},
+            log_path=log_path or None,
+            start_timeout_seconds=START_SECONDS,
+            stop_timeout_seconds=STOP_SECONDS,
+        )
+        self._server.start()
+        self._client = Client(self._server.admin_target)
+        self._drain_lock = threading.Lock()
+
+    def look(self) -> dict[str, Any]:
+        """Returns the addresses for clients, the process, and its exit status."""
+        url = ""
+        # Without HTTP there is no address.
+        with suppress(FailedPrecondition):
+            url = self._server.url
+        return {
+            "grpc": f"{self._host}:{self._server.port}",
+            "http": f"{self._host}:{url.rpartition(':')[2]}" if url else "",
+            "process_id": self._server.process_id,
+            "exit_status": self._server.exit_status,
+        }
+
+    def fleet_report(
+        self, latency_edges_ns: Sequence[int], timeout_seconds: float
+    ) -> dict[str, Any]:
+        """See `Client.fleet_report`."""
+        return self._client.fleet_report(latency_edges_ns, timeout_seconds=timeout_seconds)
+
+    def grant(self, name: str, version: int, order: int, timeout_seconds: float) -> int:
+        """See `Client.grant`."""
+        return self._client.grant(name, version, order, timeout_seconds=timeout_seconds)
+
+    def drain(self) -> None:
+        """Stops the server as SIGTERM does, and returns when it has ended. Raises Unavailable."""
+        with self._drain_lock:
+            self._server.stop()

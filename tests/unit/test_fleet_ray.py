@@ -1,0 +1,218 @@
+"""The thin layer over Ray, without a cluster."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.base.clock import SystemClock
+from serving.base.errors import FailedPrecondition, Unavailable
+from serving.commands.cli import main
+from serving.fleet.config import parse_fleet_config
+from serving.fleet.ray_settings import RayModel, RaySettings
+from serving.fleet.registry import RegisteredServer, parse_registry, registry_document
+from serving.fleet.replicas import Replica
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
+
+from ray.experimental import internal_kv
+
+from serving.fleet.ray.cluster import room_of, server_flags
+from serving.fleet.ray.front import Front
+from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
+
+MODEL = RayModel(name="m", base_path="/models/m", memory_bytes=1, flags={"drain_seconds": 9})
+REPLICA = Replica(name="m-0", model="m", node="n", launch=7)
+
+
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[bytes, bytes], bytes]:
+    """The key-value store of a cluster, in a dictionary."""
+    kept: dict[tuple[bytes, bytes], bytes] = {}
+
+    def put(key: bytes, value: bytes, *, overwrite: bool, namespace: bytes) -> bool:
+        was_there = (namespace, key) in kept
+        if overwrite or not was_there:
+            kept[namespace, key] = value
+        return was_there
+
+    def get(key: bytes, *, namespace: bytes) -> bytes | None:
+        return kept.get((namespace, key))
+
+    def remove(key: bytes, *, namespace: bytes) -> None:
+        kept.pop((namespace, key), None)
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_put", put)
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", get)
+    monkeypatch.setattr(internal_kv, "_internal_kv_del", remove)
+    return kept
+
+
+def test_store_keeps_fleets_apart(values: dict[tuple[bytes, bytes], bytes]) -> None:
+    one, other = KeyValueStore("one"), KeyValueStore("other")
+    one.put("config", "text")
+    assert (one.get("config"), other.get("config")) == ("text", None)
+    one.remove("config")
+    assert values == {}
+
+
+@pytest.mark.usefixtures("values")
+def test_value_is_new_once() -> None:
+    store = KeyValueStore("fleet")
+    assert store.put("key", "first", is_new=True)
+    assert not store.put("key", "second", is_new=True)
+    assert store.get("key") == "first"
+
+
+@pytest.mark.usefixtures("values")
+def test_next_term_ends_the_one_before() -> None:
+    store = KeyValueStore("fleet")
+    first = StoredText(store, Term(store), "state")
+    first.write("of the first")
+    second = StoredText(store, Term(store), "state")
+    assert second.read() == "of the first"
+    second.write("of the second")
+    with pytest.raises(FailedPrecondition, match="another coordinator"):
+        first.write("late")
+    assert second.read() == "of the second"
+
+
+def test_store_without_cluster_raises_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **values: object) -> bytes:
+        raise RuntimeError("no connection")
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", fail)
+    with pytest.raises(OSError, match="no connection"):
+        KeyValueStore("fleet").get("state")
+
+
+def test_node_makes_a_room() -> None:
+    node = {"NodeID": "n", "Alive": True, "Resources": {"memory": 5e9, "CPU": 2.0}}
+    room = room_of(node)
+    assert (room.name, room.memory_bytes, room.requests_per_second) == (
+        "n",
+        5 * 10**9,
+        float("inf"),
+    )
+    node["Resources"] = {"millpond_requests_per_second": 300.0}
+    assert (room_of(node).memory_bytes, room_of(node).requests_per_second) == (0, 300)
+
+
+def test_server_gets_flags_of_its_model() -> None:
+    settings = RaySettings(
+        models=(MODEL,),
+        flags={"drain_seconds": 5, "x": 1},
+        state_directory="/s",
+        log_directory="/l",
+    )
+    flags, log_path = server_flags(settings, MODEL, REPLICA)
+    assert flags == {
+        "drain_seconds": 9,
+        "x": 1,
+        "model_name": "m",
+        "base_path": "/models/m",
+        "state_directory": "/s/m-0",
+    }
+    assert log_path == "/l/m-0-7.log"
+
+
+class FakeDeployment:
+    """A coordinator with a registry, at an address or not at all."""
+
+    def __init__(self) -> None:
+        self.document = registry_document([RegisteredServer(name="m-0", grpc="h:1")])
+        self.at = ""
+
+    def registry(self) -> str:
+        if not self.document:
+            raise Unavailable("it is dead")
+        return self.document
+
+    def address(self) -> str:
+        if not self.at:
+            raise Unavailable("it is dead")
+        return self.at
+
+
+@pytest.fixture
+def deployment() -> FakeDeployment:
+    return FakeDeployment()
+
+
+@pytest.fixture
+def front(deployment: FakeDeployment, tmp_path: Path) -> Front:
+    config = parse_fleet_config(
+        f'[coordinator]\nlisten = "127.0.0.1:0"\npoll_seconds = 0.01\n'
+        f'registry_file = "{tmp_path / "servers.json"}"\n'
+        '[ray.models.m]\nbase_path = "/m"\nmemory_bytes = 1\n'
+    )
+    return Front(config, deployment, SystemClock())  # type: ignore[arg-type]
+
+
+def test_front_keeps_files_of_a_dead_coordinator(
+    front: Front, deployment: FakeDeployment, tmp_path: Path
+) -> None:
+    front.update()
+    deployment.document = ""
+    front.update()
+    (server,) = parse_registry((tmp_path / "servers.json").read_text())
+    assert server.grpc == "h:1"
+
+
+@pytest.fixture
+def running(front: Front) -> Iterator[Front]:
+    thread = threading.Thread(target=front.run)
+    thread.start()
+    assert front.listens.wait(10)
+    yield front
+    front.stop()
+    thread.join()
+
+
+async def _exchange(port: int | None, text: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def test_front_passes_connections_on(running: Front, deployment: FakeDeployment) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"got " + await reader.read())
+        writer.close()
+
+    async def exchange() -> bytes:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        deployment.at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        answer = await _exchange(running.port, b"this")
+        server.close()
+        return answer
+
+    assert asyncio.run(exchange()) == b"got this"
+
+
+def test_front_without_coordinator_closes(running: Front) -> None:
+    assert asyncio.run(_exchange(running.port, b"")) == b""
+
+
+def test_missing_ray_has_a_remedy() -> None:
+    code = "import sys; sys.modules['ray'] = None; import millpond.fleet"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert "pip install 'millpond[ray]'" in ended.stderr
+
+
+def test_stop_of_a_fleet_without_ray_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "fleet.toml"
+    config.write_text('[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n')
+    assert main(["fleet", "stop", str(config)]) == 1
+    assert "no table [ray]" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+import pytest
+
+from serving.base.errors import InvalidConfig
+from serving.fleet.config import parse_fleet_config
+from serving.fleet.ray_settings import RaySettings
+
+FILE = """
+[ray]
+address = "10.0.0.1:6379"
+leave_seconds = 2
+[ray.flags]
+drain_seconds = 30
+[ray.models.ctr]
+base_path = "/models/ctr"
+replicas = 3
+memory_bytes = 2_000_000_000
+requests_per_second = 500
+[ray.models.ctr.flags]
+drain_seconds = 60
+supervise = true
+[ray.models.ads]
+base_path = "/models/ads"
+memory_bytes = 1
+"""
+
+
+def settings_of(text: str) -> RaySettings:
+    settings = parse_fleet_config(text).ray
+    assert settings is not None
+    return settings
+
+
+def test_ray_table_has_models_with_flags() -> None:
+    settings = settings_of(FILE)
+    ads, ctr = settings.models
+    assert (ads.name, ads.replicas, ctr.replicas) == ("ads", 1, 3)
+    assert settings.flags_of(ctr) == {"drain_seconds": 60, "supervise": True}
+    assert settings.flags_of(ads) == {"drain_seconds": 30}
+    need = settings.wanted()[1].need
+    assert need.room_bytes == 2 * ctr.memory_bytes + settings.process_bytes
+    assert (need.replica_count, need.requests_per_second) == (3, 500)
+
+
+def test_changed_flags_change_the_spec() -> None:
+    before = settings_of(FILE).wanted()
+    after = settings_of(FILE.replace("drain_seconds = 60", "drain_seconds = 61")).wanted()
+    assert [one.spec == other.spec for one, other in zip(before, after)] == [True, False]
+    more = settings_of(FILE.replace("replicas = 3", "replicas = 4")).wanted()
+    assert [one.spec == other.spec for one, other in zip(before, more)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("replicas = 3", "replicas = 0", "replicas is below 1"),
+        ("memory_bytes = 1\n", "", "memory_bytes is missing"),
+        ("supervise = true", "port = 1", "--port"),
+        ("[ray.models.ads]", '[ray.models."a b"]', "other characters"),
+        ("leave_seconds = 2", "leaves = 2", "unknown key 'leaves'"),
+        ("[ray]", '[servers.a]\nadmin = "h:1"\n[ray]', "remove [servers]"),
+    ],
+)
+def test_wrong_ray_table_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message.replace("[", r"\[")):
+        parse_fleet_config(FILE.replace(old, new))
+
+
+def test_ray_without_models_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="no model is configured"):
+        parse_fleet_config("[ray]\n")
