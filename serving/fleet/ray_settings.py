@@ -55,7 +55,7 @@ class RaySettings:
     name: str = "millpond"
     # The memory of a server process beside its model.
     process_bytes: int = 700_000_000
-    # The CPUs of Ray that each server takes. 0: memory and requests alone decide where it runs.
+    # The CPUs of Ray that each server takes. 0: its node is chosen by memory and requests alone.
     cpus: float = 0.0
     # From the moment on at which the registry shows that a server drains until it is stopped.
     leave_seconds: float = 5.0

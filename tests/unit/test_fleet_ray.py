@@ -92,14 +92,15 @@ def test_store_without_cluster_raises_os_error(monkeypatch: pytest.MonkeyPatch) 
 
 def test_node_makes_a_room() -> None:
     node = {"NodeID": "n", "Alive": True, "Resources": {"memory": 5e9, "CPU": 2.0}}
-    room = room_of(node)
+    room = room_of(node, {})
     assert (room.name, room.memory_bytes, room.requests_per_second) == (
         "n",
         5 * 10**9,
         float("inf"),
     )
     node["Resources"] = {"millpond_requests_per_second": 300.0}
-    assert (room_of(node).memory_bytes, room_of(node).requests_per_second) == (0, 300)
+    room = room_of(node, {"n": 1})
+    assert (room.memory_bytes, room.requests_per_second, room.is_draining) == (0, 300, True)
 
 
 def test_server_gets_flags_of_its_model() -> None:

@@ -183,7 +183,7 @@ def test_nothing_leaves_while_a_version_is_on_its_way() -> None:
     assert world.settle().phases() == {"m-0": UP}
 
 
-def test_draining_node_is_left_after_a_replacement_serves() -> None:
+def test_draining_node_is_left_once_another_serves() -> None:
     world = World([model(replicas=2)], [node("a"), node("b")]).settle()
     world.nodes = [node("a"), node("b", is_draining=True), node("c")]
     world.step()

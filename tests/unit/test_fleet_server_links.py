@@ -99,7 +99,7 @@ def test_server_that_is_down_gives_no_report() -> None:
     assert world.links._failing == {("a", "report")}
 
 
-def test_server_with_another_listener_is_connected_anew() -> None:
+def test_moved_server_is_connected_anew() -> None:
     world = World()
     world.links.poll()
     world.client.has_begun.wait(5)

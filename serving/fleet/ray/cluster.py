@@ -1,11 +1,12 @@
 """The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 import structlog
+from ray._private.state import state as cluster_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.base.errors import Unavailable
@@ -37,14 +38,14 @@ class Looked:
     is_gone: bool = False
 
 
-def room_of(node: Mapping[str, Any]) -> ServerRoom:
-    """Returns the room of a node, a row of `ray.nodes()`. Pure."""
+def room_of(node: Mapping[str, Any], draining: Collection[str]) -> ServerRoom:
+    """Returns the room of a node, a row of `ray.nodes()`. `draining` are names of nodes. Pure."""
     resources = node["Resources"]
     return ServerRoom(
         name=node["NodeID"],
         memory_bytes=int(resources.get("memory", 0)),
         requests_per_second=float(resources.get(REQUESTS_RESOURCE, float("inf"))),
-        is_draining=bool(node.get("DeathReason")) or bool(node.get("IsDraining")),
+        is_draining=node["NodeID"] in draining,
     )
 
 
@@ -81,7 +82,8 @@ class RayServers:
 
     def rooms(self) -> list[ServerRoom]:
         """Returns the living nodes."""
-        return [room_of(node) for node in ray.nodes() if node["Alive"]]
+        draining = cluster_state.get_draining_nodes()
+        return [room_of(node, draining) for node in ray.nodes() if node["Alive"]]
 
     def start(self, replica: Replica) -> None:
         """Creates the actor of a launch, and does not wait for it."""

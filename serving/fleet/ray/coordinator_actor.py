@@ -2,9 +2,9 @@
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 import ray.util
@@ -20,12 +20,14 @@ from serving.fleet.api import FleetApi
 from serving.fleet.config import REPLICAS_PATH, FleetConfig, FleetServer, parse_fleet_config
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.outputs import registered
+from serving.fleet.placement import ServerRoom
 from serving.fleet.ray.cluster import Looked, RayServers
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
 from serving.fleet.ray_settings import RaySettings
 from serving.fleet.registry import registry_document
 from serving.fleet.replicas import (
     UP,
+    Replica,
     ReplicaDecision,
     ReplicaInputs,
     ReplicaSighting,
@@ -35,7 +37,7 @@ from serving.fleet.replicas import (
     with_restarts,
 )
 from serving.fleet.reports import Grant, ServerReport, Sighting
-from serving.fleet.server_links import ServerLinks
+from serving.fleet.server_links import ServerClient, ServerLinks
 from serving.fleet.service import fleet_http
 from serving.http.app import json_response
 from serving.server.logs import flush_logs, start_logs
@@ -87,13 +89,32 @@ class CoordinatorActor:
             os._exit(1)
 
 
+class Servers(Protocol):
+    """`RayServers`."""
+
+    def rooms(self) -> list[ServerRoom]: ...
+    def start(self, replica: Replica) -> None: ...
+    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]: ...
+    def stop(self, replica: Replica) -> None: ...
+    def end(self, replica: Replica) -> None: ...
+    def client(self, actor_name: str) -> ServerClient: ...
+    def actor_name(self, replica: Replica) -> str: ...
+
+
 class RayFleet:
     """Looks at the cluster and its servers, decides and acts, until `shut_down`.
 
     One thread runs it. An operator's restart comes on another thread, behind a lock.
     """
 
-    def __init__(self, store: KeyValueStore, host: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: KeyValueStore,
+        host: str,
+        clock: Clock,
+        make_servers: Callable[[RaySettings], Servers] = RayServers,
+    ) -> None:
+        """Takes over the fleet, and answers HTTP. Raises OSError, DataLoss and InvalidConfig."""
         self._store = store
         self._clock = clock
         # Guards the replicas' state.
@@ -106,7 +127,7 @@ class RayFleet:
         self._decision = ReplicaDecision(state=self._replicas)
         self._looked: Mapping[str, Looked] = {}
         self._is_stopping = False
-        self._servers = RayServers(self._ray)
+        self._servers = make_servers(self._ray)
         self._coordinator = Coordinator(
             StoredText(store, term, STATE_KEY),
             self._send,
@@ -116,12 +137,12 @@ class RayFleet:
         self._links = ServerLinks(
             {},
             connect=self._servers.client,
-            receive=self._receive,
+            receive=self.receive,
             thread_count=self._config.coordinator.poll_threads,
         )
         self._set_members()
-        self._registry = registry_document(())
-        api = FleetApi(self._coordinator, self._config.waves, lambda: self._registry, clock)
+        self.registry = registry_document(())
+        api = FleetApi(self._coordinator, self._config.waves, lambda: self.registry, clock)
         route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
         self._http = fleet_http([*api.routes, route], host, 0)
         self._http.start()
@@ -140,10 +161,39 @@ class RayFleet:
             with wake:
                 self._clock.wait(wake, self._config.coordinator.poll_seconds)
             try:
-                self._step()
+                self.step()
             except OSError as error:
                 # The store did not answer: nothing was decided, and the servers serve on.
                 _log.error("fleet_state_not_written", reason=str(error))
+        self.close()
+
+    def step(self) -> None:
+        """Looks, decides and acts once. Raises OSError, with nothing done, if the store does not answer."""
+        with self._lock:
+            rows = [*self._replicas.replicas.values()]
+            self._looked = self._servers.look(rows)
+            self._decide_replicas()
+            self._act()
+        self._set_members()
+        self._coordinator.step()
+        self.registry = self._registry_text()
+
+    def receive(self, name: str, report: ServerReport) -> None:
+        """Takes a report. A server that is about to leave drains for the waves already. Any thread."""
+        row = self._replicas.replicas.get(name)
+        if row is not None and row.phase != UP:
+            report = replace(report, is_draining=True)
+        self._coordinator.receive(name, report)
+
+    def restart(self, model: str) -> None:
+        """Lets the servers of a model restart, or all. Any thread. Raises OSError, with nothing done."""
+        with self._lock:
+            state = with_restarts(self._replicas, model)
+            self._replica_store.write(state.as_json())
+            self._replicas = state
+
+    def close(self) -> None:
+        """Ends HTTP and the calls to servers. The servers serve on."""
         self._http.stop()
         self._links.stop()
         self._http.join()
@@ -159,16 +209,6 @@ class RayFleet:
         if config.ray is None:
             raise FailedPrecondition("the fleet's configuration has no table [ray]")
         return config
-
-    def _step(self) -> None:
-        with self._lock:
-            rows = [*self._replicas.replicas.values()]
-            self._looked = self._servers.look(rows)
-            self._decide_replicas()
-            self._act()
-        self._set_members()
-        self._coordinator.step()
-        self._registry = self._registry_text()
 
     def _decide_replicas(self) -> None:
         swapping = [name for name, model in self._coordinator.state.models.items() if model.rollout]
@@ -230,13 +270,6 @@ class RayFleet:
         self._coordinator.set_servers(rows)
         self._links.set_targets({name: self._servers.actor_name(row) for name, row in rows.items()})
 
-    def _receive(self, name: str, report: ServerReport) -> None:
-        """Takes a report. A server that is about to leave drains for the waves already."""
-        row = self._replicas.replicas.get(name)
-        if row is not None and row.phase != UP:
-            report = replace(report, is_draining=True)
-        self._coordinator.receive(name, report)
-
     def _registry_text(self) -> str:
         rows = self._replicas.replicas
         sightings = self._coordinator.sightings
@@ -258,14 +291,8 @@ class RayFleet:
         if request.method == "POST":
             if "origin" in request.headers:
                 raise PermissionDenied("a page of a browser may not operate the fleet")
-            self._restart(str(parse_object(await request.body()).get("model") or ""))
+            self.restart(str(parse_object(await request.body()).get("model") or ""))
         return json_response(self._replica_document())
-
-    def _restart(self, model: str) -> None:
-        with self._lock:
-            state = with_restarts(self._replicas, model)
-            self._replica_store.write(state.as_json())
-            self._replicas = state
 
     def _replica_document(self) -> dict[str, Any]:
         state, looked = self._replicas, self._looked

@@ -1,0 +1,217 @@
+"""The coordinator on Ray, with a cluster of fakes."""
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from serving.base.errors import FailedPrecondition
+from serving.fleet.placement import ServerRoom
+from serving.fleet.registry import RegisteredServer, parse_registry
+from serving.fleet.replicas import Replica
+from serving.fleet.reports import ModelReport, ServerReport
+from tests.unit.fakes.clocks import FakeClock
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
+
+from serving.fleet.ray.cluster import Looked
+from serving.fleet.ray.coordinator_actor import CONFIG_KEY, RayFleet
+
+CONFIG = """
+[coordinator]
+poll_seconds = 0.01
+[waves]
+sizes = []
+[ray]
+leave_seconds = 5
+[ray.models.m]
+base_path = "/models/m"
+replicas = 2
+memory_bytes = 1
+"""
+
+
+class FakeStore:
+    """A `KeyValueStore` in a dictionary."""
+
+    def __init__(self) -> None:
+        self.values = {CONFIG_KEY: CONFIG}
+        self.is_down = False
+
+    def get(self, key: str) -> str | None:
+        return self.values.get(key)
+
+    def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
+        if self.is_down:
+            raise OSError("no answer")
+        if is_new and key in self.values:
+            return False
+        self.values[key] = text
+        return True
+
+    def remove(self, key: str) -> None:
+        self.values.pop(key, None)
+
+
+class NoClient:
+    """A server that is never called: the tests bring its reports."""
+
+    def close(self) -> None:
+        """Closes nothing."""
+
+
+class FakeServers:
+    """Launches that are there at once, and end when they are stopped."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.stopped: list[str] = []
+        self.ended: list[str] = []
+
+    def rooms(self) -> list[ServerRoom]:
+        return [ServerRoom(name=name, memory_bytes=10**12) for name in "ab"]
+
+    def start(self, replica: Replica) -> None:
+        self.running.add(replica.launch)
+
+    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
+        return {
+            row.name: Looked(
+                grpc=f"{row.node}:{row.launch}", is_gone=row.launch not in self.running
+            )
+            for row in replicas
+        }
+
+    def stop(self, replica: Replica) -> None:
+        self.stopped.append(replica.name)
+        self.running.discard(replica.launch)
+
+    def end(self, replica: Replica) -> None:
+        self.ended.append(replica.name)
+        self.running.discard(replica.launch)
+
+    def client(self, actor_name: str) -> Any:
+        return NoClient()
+
+    def actor_name(self, replica: Replica) -> str:
+        return f"{replica.name}/{replica.launch}"
+
+
+class World:
+    def __init__(self) -> None:
+        self.store, self.servers, self.clock = FakeStore(), FakeServers(), FakeClock()
+        self.fleets: list[RayFleet] = []
+        self.take_over()
+
+    @property
+    def fleet(self) -> RayFleet:
+        return self.fleets[-1]
+
+    def take_over(self) -> None:
+        store: Any = self.store
+        self.fleets.append(RayFleet(store, "127.0.0.1", self.clock, lambda _: self.servers))
+
+    def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
+        self.clock.advance(seconds)
+        model = ModelReport(granted=1, default_version=1, found=frozenset({1}))
+        for name in ready:
+            self.fleet.receive(name, ServerReport(incarnation=1, models={"m": model}))
+        self.fleet.step()
+
+    def registered(self) -> dict[str, RegisteredServer]:
+        return {row.name: row for row in parse_registry(self.fleet.registry)}
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        connection = http.client.HTTPConnection(self.fleet.address, timeout=10)
+        connection.request(method, path, json.dumps(body) if body is not None else None)
+        reply = json.loads(connection.getresponse().read())
+        connection.close()
+        return reply
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    made.step(ready=())
+    made.step(ready=())
+    yield made
+    for fleet in made.fleets:
+        fleet.close()
+
+
+def test_servers_are_registered_with_their_addresses(world: World) -> None:
+    assert {name: row.grpc for name, row in world.registered().items()} == {
+        "m-0": "a:1",
+        "m-1": "b:2",
+    }
+    assert not any(row.is_ready for row in world.registered().values())
+    world.step()
+    assert all(row.is_ready for row in world.registered().values())
+
+
+def test_restart_drains_in_the_registry_first(world: World) -> None:
+    world.step()
+    world.ask("POST", "/fleet/replicas", {"model": "m"})
+    world.step()
+    assert world.registered()["m-0"].is_draining
+    assert not world.registered()["m-1"].is_draining
+    assert world.servers.stopped == []
+    world.step(seconds=5)
+    assert world.servers.stopped == ["m-0"]
+    world.step()
+    world.step(ready=["m-1"])
+    # The new launch has not reported, so the other one waits.
+    assert world.registered()["m-0"].grpc == "a:3"
+    world.step(seconds=5, ready=["m-1"])
+    assert world.servers.stopped == ["m-0"]
+    world.step()
+    world.step()
+    assert world.registered()["m-1"].is_draining
+
+
+def test_ended_server_leaves_the_registry(world: World) -> None:
+    world.step()
+    world.servers.running.discard(1)
+    world.step(ready=["m-1"])
+    assert [*world.registered()] == ["m-1"]
+    world.step(ready=["m-1"])
+    assert world.registered()["m-0"].grpc == "a:3"
+    assert not world.registered()["m-0"].is_ready
+
+
+def test_next_coordinator_keeps_the_servers(world: World) -> None:
+    world.step()
+    first = world.fleet
+    world.take_over()
+    world.step()
+    assert {row.grpc for row in world.registered().values()} == {"a:1", "b:2"}
+    assert world.servers.ended == []
+    # The first one was cut off, and does not know yet.
+    with pytest.raises(FailedPrecondition, match="another coordinator"):
+        first.restart("m")
+
+
+def test_store_that_is_down_changes_nothing(world: World) -> None:
+    world.step()
+    world.store.is_down = True
+    with pytest.raises(OSError, match="no answer"):
+        world.fleet.restart("m")
+    assert not any(row["is_to_restart"] for row in world.ask("GET", "/fleet/replicas")["replicas"])
+
+
+def test_shut_down_stops_every_server(world: World) -> None:
+    world.step()
+    world.fleet.shut_down()
+    for _ in range(4):
+        world.step(seconds=5)
+    assert sorted(world.servers.stopped) == ["m-0", "m-1"]
+    assert world.registered() == {}
+
+
+def test_configuration_without_ray_is_refused() -> None:
+    store: Any = FakeStore()
+    store.values[CONFIG_KEY] = '[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n'
+    with pytest.raises(FailedPrecondition, match=r"no table \[ray\]"):
+        RayFleet(store, "127.0.0.1", FakeClock(), lambda _: FakeServers())
