@@ -39,7 +39,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--nodes", type=positive_integer, default=3, metavar="N", help="nodes; default 3"
     )
     parser.add_argument(
-        "--rate", type=positive, default=200.0, help="requests per second in all; default 200"
+        "--rate", type=positive, default=250.0, help="requests per second in all; default 250"
     )
     parser.add_argument(
         "--steady-seconds",

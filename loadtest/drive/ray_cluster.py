@@ -32,9 +32,7 @@ _POLL_SECONDS = 0.1
 # No reports to Ray's makers, no dashboard, no processes ahead of demand.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_enable_open_telemetry": "0",
     "RAY_prestart_worker_first_driver": "0",
-    "RAY_DEDUP_LOGS": "0",
 }
 
 

@@ -75,6 +75,9 @@ class RayServers:
 
     def __init__(self, settings: RaySettings) -> None:
         self._settings = settings
+        self._actor_class = ray.remote(ServerActor)
+        # By launch: Ray looks names up at its head node.
+        self._actors: dict[int, Any] = {}
         # By launch. A look that has not ended is not asked again.
         self._looking: dict[int, Any] = {}
         self._looked: dict[int, Looked] = {}
@@ -89,7 +92,7 @@ class RayServers:
         """Creates the actor of a launch, and does not wait for it."""
         model = next(item for item in self._settings.models if item.name == replica.model)
         flags, log_path = server_flags(self._settings, model, replica)
-        ray.remote(ServerActor).options(
+        self._actor_class.options(
             name=self.actor_name(replica),
             namespace=NAMESPACE,
             lifetime="detached",
@@ -106,7 +109,7 @@ class RayServers:
     def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
         """Returns the last answer of each replica's present launch, and asks again. Does not wait."""
         launches = {replica.launch for replica in replicas}
-        for known in (self._looking, self._looked):
+        for known in (self._looking, self._looked, self._actors):
             for launch in known.keys() - launches:
                 del known[launch]
         for replica in replicas:
@@ -170,11 +173,14 @@ class RayServers:
         return Looked(answer["grpc"], answer["http"], answer["process_id"], status is not None)
 
     def _actor(self, replica: Replica) -> Any:
-        try:
-            return ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
-        except ValueError:
-            # No actor has the name: it was never created, or it is dead.
-            return None
+        """Returns the actor of a launch; None if it was never created, or is dead."""
+        if replica.launch not in self._actors:
+            try:
+                actor = ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
+            except ValueError:
+                return None
+            self._actors[replica.launch] = actor
+        return self._actors[replica.launch]
 
 
 class ActorClient:

@@ -20,7 +20,7 @@ STOP_SECONDS = 3_600.0
 
 
 class ServerActor:
-    """One server of a fleet, a child of this process. It drains if this process ends, however it ends.
+    """One server of a fleet, a child of this process. It ends with this process, however that ends.
 
     Its admin listener is a UNIX socket, so the fleet reaches it through this actor alone. `drain` waits on
     a thread of the actor, and the other methods answer meanwhile.
