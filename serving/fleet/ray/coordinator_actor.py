@@ -46,6 +46,9 @@ CONFIG_KEY = "config"
 STATE_KEY = "state"
 REPLICAS_KEY = "replicas"
 
+# A coordinator that has begun waits so long for its servers' actors before it publishes a registry.
+_LOOK_SECONDS = 15.0
+
 _log = structlog.get_logger(__name__)
 
 
@@ -125,6 +128,9 @@ class RayFleet:
         text = self._replica_store.read()
         self._replicas = ReplicaState() if text is None else replica_state_from_json(text)
         self._decision = ReplicaDecision(state=self._replicas)
+        # Launches that clients may be told of. Those of the coordinator before this one are among them.
+        self._public = {row.launch for row in self._replicas.replicas.values()}
+        self._began_ns = clock.now_ns()
         self._looked: Mapping[str, Looked] = {}
         self._is_stopping = False
         self._servers = make_servers(self._ray)
@@ -141,7 +147,8 @@ class RayFleet:
             thread_count=self._config.coordinator.poll_threads,
         )
         self._set_members()
-        self.registry = registry_document(())
+        # Not a document, so that nobody takes a fleet that has not been looked at for an empty one.
+        self.registry = ""
         api = FleetApi(self._coordinator, self._config.waves, lambda: self.registry, clock)
         route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
         self._http = fleet_http([*api.routes, route], host, 0)
@@ -176,7 +183,8 @@ class RayFleet:
             self._act()
         self._set_members()
         self._coordinator.step()
-        self.registry = self._registry_text()
+        if self.registry or self._has_looked():
+            self.registry = self._registry_text()
 
     def receive(self, name: str, report: ServerReport) -> None:
         """Takes a report. A server that is about to leave drains for the waves already. Any thread."""
@@ -250,6 +258,7 @@ class RayFleet:
                 and self._serves(name, sightings.get(name)),
             )
             for name, looked in self._looked.items()
+            if name in self._replicas.replicas
         }
 
     def _serves(self, name: str, sighting: Sighting | None) -> bool:
@@ -270,13 +279,34 @@ class RayFleet:
         self._coordinator.set_servers(rows)
         self._links.set_targets({name: self._servers.actor_name(row) for name, row in rows.items()})
 
+    def _has_looked(self) -> bool:
+        """Returns True once every launch that was taken over has answered, or has had the time to."""
+        if self._clock.now_ns() - self._began_ns > _LOOK_SECONDS * NS_PER_SECOND:
+            return True
+        rows = self._replicas.replicas.values()
+        return all(
+            row.name in self._looked
+            and (self._looked[row.name].grpc or self._looked[row.name].is_gone)
+            for row in rows
+            if row.launch in self._public
+        )
+
     def _registry_text(self) -> str:
+        """Returns the registry. A launch is in it from its first answer as a ready server on.
+
+        A proxy takes a server that it has not checked yet for a healthy one.
+        """
         rows = self._replicas.replicas
+        ready = self._replica_sightings()
+        self._public |= {rows[name].launch for name in rows.keys() & ready if ready[name].is_ready}
         sightings = self._coordinator.sightings
         servers = [
             FleetServer(name=name, admin="", grpc=looked.grpc, http=looked.http)
             for name, looked in self._looked.items()
-            if name in rows and looked.grpc and not looked.is_gone
+            if name in rows
+            and rows[name].launch in self._public
+            and looked.grpc
+            and not looked.is_gone
         ]
         registered_rows = registered(
             servers, sightings, lambda name: self._is_lost(sightings[name])
