@@ -197,7 +197,7 @@ def placed(
 def _layers(need: ModelNeed, usable: Sequence[ServerRoom]) -> list[ModelNeed]:
     """Returns the needs of a model with at most one replica a node each."""
     count = replicas_needed(need, usable)
-    layers = []
+    layers: list[ModelNeed] = []
     left = count if usable else 0
     while left > 0:
         size = min(left, len(usable))

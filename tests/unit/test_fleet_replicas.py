@@ -11,6 +11,7 @@ from serving.fleet.replicas import (
     LEAVING,
     STOPPING,
     UP,
+    Replica,
     ReplicaDecision,
     ReplicaInputs,
     ReplicaSighting,
@@ -159,7 +160,8 @@ def test_fewer_replicas_leave_before_they_stop() -> None:
     assert world.decision.stops == ()
     world.step(0.1)
     assert world.phases() == {"m-0": UP, "m-1": STOPPING, "m-2": STOPPING}
-    assert {row.name for row in world.decision.stops} == {"m-1", "m-2"}
+    stopped: tuple[Replica, ...] = world.decision.stops
+    assert [row.name for row in stopped] == ["m-1", "m-2"]
     assert world.settle().phases() == {"m-0": UP}
 
 

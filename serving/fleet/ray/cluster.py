@@ -85,8 +85,9 @@ class RayServers:
 
     def rooms(self) -> list[ServerRoom]:
         """Returns the living nodes."""
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         draining = cluster_state.get_draining_nodes()
-        return [room_of(node, draining) for node in ray.nodes() if node["Alive"]]
+        return [room_of(node, draining) for node in nodes if node["Alive"]]
 
     def start(self, replica: Replica) -> None:
         """Creates the actor of a launch, and does not wait for it."""
@@ -194,16 +195,18 @@ class ActorClient:
         self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
     ) -> dict[str, Any]:
         """See `ServerClient`."""
-        return self._call(
+        report: dict[str, Any] = self._call(
             lambda actor: actor.fleet_report.remote(list(latency_edges_ns), timeout_seconds),
             timeout_seconds,
         )
+        return report
 
     def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int:
         """See `ServerClient`."""
-        return self._call(
+        granted: int = self._call(
             lambda actor: actor.grant.remote(name, version, order, timeout_seconds), timeout_seconds
         )
+        return granted
 
     def close(self) -> None:
         """See `ServerClient`."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import ray
-import ray.util
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +22,7 @@ from serving.fleet.outputs import registered
 from serving.fleet.placement import ServerRoom
 from serving.fleet.ray.cluster import Looked, RayServers
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
+from serving.fleet.ray.server_actor import node_address
 from serving.fleet.ray_settings import RaySettings
 from serving.fleet.registry import registry_document
 from serving.fleet.replicas import (
@@ -62,7 +62,7 @@ class CoordinatorActor:
     def __init__(self, fleet: str) -> None:
         """Takes over the fleet. Raises OSError, DataLoss and InvalidConfig."""
         start_logs("json")
-        self._fleet = RayFleet(KeyValueStore(fleet), ray.util.get_node_ip_address(), SystemClock())
+        self._fleet = RayFleet(KeyValueStore(fleet), node_address(), SystemClock())
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._thread.start()
 

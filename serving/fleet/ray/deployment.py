@@ -42,7 +42,7 @@ def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
     store = KeyValueStore(settings.name)
     is_changed = store.get(CONFIG_KEY) not in (None, config)
     store.put(CONFIG_KEY, config)
-    actor = (
+    actor: Any = (
         ray.remote(CoordinatorActor)
         .options(
             name=_actor_name(settings.name),

@@ -1,5 +1,7 @@
 """The state of a fleet in the key-value store of a Ray cluster."""
 
+from typing import Any
+
 from ray.experimental import internal_kv
 
 from serving.base.errors import FailedPrecondition
@@ -16,7 +18,8 @@ class KeyValueStore:
     def get(self, key: str) -> str | None:
         """Returns a value; None if there is none. Raises OSError."""
         try:
-            value = internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
+            # Ray's annotation leaves None out.
+            value: Any = internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
         except Exception as error:
             raise OSError(f"Ray's key-value store does not answer: {error}") from error
         return None if value is None else bytes(value).decode()

@@ -19,6 +19,12 @@ STOP_SECONDS = 3_600.0
 """The longest drain: --drain_seconds ends it before."""
 
 
+def node_address() -> str:
+    """Returns the address of this process's node."""
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
 class ServerActor:
     """One server of a fleet, a child of this process. It ends with this process, however that ends.
 
@@ -30,7 +36,7 @@ class ServerActor:
         """Starts the server. Raises Unavailable, with the end of its log, if it does not listen."""
         # Ray limits the threads of its own workers. The server chooses its own.
         os.environ.pop("OMP_NUM_THREADS", None)
-        self._host: str = ray.util.get_node_ip_address()
+        self._host = node_address()
         if log_path:
             os.makedirs(os.path.dirname(log_path), exist_ok=True)
         self._server = ModelServer(
