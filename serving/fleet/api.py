@@ -54,12 +54,13 @@ class FleetApi:
     """Answers on the event loop of the HTTP server; an operation waits for the disk on another thread.
 
     Whoever reaches the address may operate the fleet. A request with an Origin is refused, because a
-    browser sends one for a page.
+    browser sends one for a page. `coordinator` returns that of the present term, and raises
+    Unavailable while there is none.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: Callable[[], Coordinator],
         settings: WaveSettings,
         registry: Callable[[], str],
         clock: Clock,
@@ -79,10 +80,11 @@ class FleetApi:
 
     def status(self) -> dict[str, Any]:
         """Returns the status as it is now."""
+        coordinator = self._coordinator()
         return fleet_status(
-            self._coordinator.state,
-            self._coordinator.watches,
-            self._coordinator.sightings,
+            coordinator.state,
+            coordinator.watches,
+            coordinator.sightings,
             self._settings,
             self._clock.now_ns(),
         )
@@ -104,5 +106,5 @@ class FleetApi:
         change = change_of(
             parse_object(await request.body()), self._settings, self._clock.wall_ns()
         )
-        await asyncio.to_thread(self._coordinator.operate, change)
+        await asyncio.to_thread(self._coordinator().operate, change)
         return json_response(self.status())

@@ -43,7 +43,7 @@ def registered(
                 grpc=server.grpc,
                 http=server.http,
                 is_ready=bool(versions) and not is_lost(server.name),
-                is_draining=report is not None and report.is_draining,
+                is_draining=sighting is not None and sighting.is_draining,
                 versions=versions,
             )
         )

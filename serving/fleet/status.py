@@ -106,10 +106,10 @@ def _server(name: str, sighting: Sighting, lost_seconds: float, now_ns: int) -> 
     state = "live"
     if seconds > lost_seconds:
         state = "lost"
+    elif sighting.is_draining:
+        state = "draining"
     elif report is None:
         state = "unknown"
-    elif report.is_draining:
-        state = "draining"
     models = {} if report is None else report.models
     return {
         "name": name,

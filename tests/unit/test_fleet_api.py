@@ -36,7 +36,7 @@ def client() -> TestClient:
         report = ServerReport(models={MODEL: serving(1, found=frozenset({1, 2}))})
         coordinator.receive(name, report)
     coordinator.step()
-    api = FleetApi(coordinator, SETTINGS, lambda: '{"servers": []}', clock)
+    api = FleetApi(lambda: coordinator, SETTINGS, lambda: '{"servers": []}', clock)
     return TestClient(make_http_app(api.routes, HttpSettings()))
 
 

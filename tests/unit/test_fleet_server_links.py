@@ -42,12 +42,14 @@ class World:
         self.client = FakeClient()
         self.received: list[tuple[str, ServerReport]] = []
         self.connected: list[str] = []
+        self.may_send = True
         self.links = ServerLinks(
-            {"a": "h:1"},
             connect=self.connect,
             receive=lambda name, report: self.received.append((name, report)),
             thread_count=2,
+            may_send=lambda: self.may_send,
         )
+        self.links.set_targets({"a": "h:1"})
 
     def connect(self, target: str) -> FakeClient:
         self.connected.append(target)
@@ -97,3 +99,31 @@ def test_server_that_is_down_gives_no_report() -> None:
     world.links._executor.shutdown()
     assert world.received == []
     assert world.links._failing == {("a", "report")}
+
+
+def test_grant_of_a_lost_lead_is_not_sent() -> None:
+    world = World()
+    world.may_send = False
+    world.links.send([Grant("a", "m", 7, 3)])
+    world.links._executor.shutdown()
+    assert world.client.grants == []
+
+
+def test_server_that_left_is_closed_and_not_asked() -> None:
+    world = World()
+    world.links.poll()
+    assert world.client.has_begun.wait(5)
+    world.links.set_targets({})
+    assert world.client.is_closed
+    world.links.send([Grant("a", "m", 7, 3)])
+    world.links._executor.shutdown()
+    assert world.client.grants == []
+
+
+def test_server_with_a_new_address_is_connected_again() -> None:
+    world = World()
+    world.links.send([Grant("a", "m", 7, 3)])
+    world.links.set_targets({"a": "h:2"})
+    world.links.send([Grant("a", "n", 7, 3)])
+    world.links._executor.shutdown()
+    assert world.connected[-1] == "h:2"
