@@ -154,6 +154,8 @@ def _ask(
         raise NotFound(str(reply.get("error")))
     if response.status == 400:
         raise FailedPrecondition(str(reply.get("error")))
+    if response.status == 503:
+        raise Unavailable(str(reply.get("error")))
     if response.status != 200:
         raise InvalidArgument(str(reply.get("error")))
     return reply

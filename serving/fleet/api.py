@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.base.clock import Clock
-from serving.base.errors import InvalidArgument, PermissionDenied
+from serving.base.errors import InvalidArgument, PermissionDenied, Unavailable
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
 from serving.fleet import operations
@@ -106,5 +106,10 @@ class FleetApi:
         change = change_of(
             parse_object(await request.body()), self._settings, self._clock.wall_ns()
         )
-        await asyncio.to_thread(self._coordinator().operate, change)
+        try:
+            await asyncio.to_thread(self._coordinator().operate, change)
+        except OSError as error:
+            raise Unavailable(
+                f"nothing is changed: the state cannot be written: {error}"
+            ) from error
         return json_response(self.status())

@@ -72,7 +72,7 @@ def test_renewal_counts_from_its_beginning() -> None:
     term = holder.term()
     assert term is not None
     # The answer of the renewal takes 4 s.
-    process.stall_seconds = 4
+    process.stalls["lease"] = 4
     holder.turn()
     world.clock.advance(LEASE_SECONDS - MARGIN_SECONDS - 4.001)
     assert term.is_valid()
@@ -85,7 +85,7 @@ def test_answer_that_comes_too_late_renews_nothing() -> None:
     process, holder = leading(world)
     term = holder.term()
     assert term is not None
-    process.stall_seconds = LEASE_SECONDS
+    process.stalls["lease"] = LEASE_SECONDS
     holder.turn()
     assert not term.is_valid()
     assert holder.term() is None

@@ -60,7 +60,7 @@ def test_terminating_pod_is_leaving() -> None:
 
 def test_place_is_unknown_before_the_first_list() -> None:
     cluster = FakeCluster()
-    link = Link(cluster, lambda: None)
+    link = Link(cluster, lambda kind: None)
     place = PodPlace(FakeCluster(allowed=[]), SETTINGS)
     assert not place.turn()
     assert place.membership() is None

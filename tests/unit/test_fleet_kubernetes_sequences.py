@@ -64,9 +64,32 @@ class CoordinatorSequences(RuleBasedStateMachine):
         self.world.check_state()
 
     @precondition(has_processes)
-    @rule(number=st.integers(0, 2), seconds=st.integers(1, 40))
-    def stall_at_next_call(self, number: int, seconds: int) -> None:
-        self.process(number).stall_seconds = seconds
+    @rule(
+        number=st.integers(0, 2),
+        kind=st.sampled_from(["lease", "state", "grant"]),
+        seconds=st.integers(1, 40),
+    )
+    def stall_before_next_call(self, number: int, kind: str, seconds: int) -> None:
+        self.process(number).stalls[kind] = seconds
+
+    @rule(kind=st.sampled_from(["lease", "state", "grant", "cut"]), seconds=st.integers(10, 30))
+    def disturb_leaders_with_work(self, kind: str, seconds: int) -> None:
+        """Gives each leader grants to repeat, and takes the cluster or the processor away from it."""
+        self.world.is_deaf = True
+        for name in self.world.leaders:
+            process = self.world.processes[name]
+            if kind == "cut":
+                self.drop()
+                self.world.run(2)
+                process.link.is_cut = True
+            else:
+                process.stalls[kind] = seconds
+        self.drop()
+        self.world.run(seconds)
+
+    @rule(is_deaf=st.booleans())
+    def lose_grants(self, is_deaf: bool) -> None:
+        self.world.is_deaf = is_deaf
 
     @precondition(has_processes)
     @rule(number=st.integers(0, 2))

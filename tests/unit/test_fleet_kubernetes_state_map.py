@@ -79,7 +79,7 @@ def test_lapsed_term_writes_nothing() -> None:
 
 def test_write_without_an_answer_is_written_over() -> None:
     cluster = FakeCluster()
-    link = Link(cluster, lambda: None)
+    link = Link(cluster, lambda kind: None)
     store = store_of(link, 1)
     store.read()
     store.write(STATE)

@@ -61,7 +61,7 @@ class SkewedClock:
 class Link:
     """One coordinator's way to the cluster, which may fail in each of its ways."""
 
-    def __init__(self, cluster: FakeCluster, stall: Callable[[], None]) -> None:
+    def __init__(self, cluster: FakeCluster, stall: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._stall = stall
         self.namespace = cluster.namespace
@@ -75,19 +75,19 @@ class Link:
         return self._called(lambda: self._cluster.read_lease(name))
 
     def create_lease(self, lease: Object) -> Object:
-        return self._written(lambda: self._cluster.create_lease(lease))
+        return self._written("lease", lambda: self._cluster.create_lease(lease))
 
     def replace_lease(self, lease: Object) -> Object:
-        return self._written(lambda: self._cluster.replace_lease(lease))
+        return self._written("lease", lambda: self._cluster.replace_lease(lease))
 
     def read_config_map(self, name: str) -> Object | None:
         return self._called(lambda: self._cluster.read_config_map(name))
 
     def create_config_map(self, config_map: Object) -> Object:
-        return self._written(lambda: self._cluster.create_config_map(config_map))
+        return self._written("state", lambda: self._cluster.create_config_map(config_map))
 
     def replace_config_map(self, config_map: Object) -> Object:
-        return self._written(lambda: self._cluster.replace_config_map(config_map))
+        return self._written("state", lambda: self._cluster.replace_config_map(config_map))
 
     def list_pods(self, selector: str) -> tuple[list[Object], str]:
         raise AssertionError(selector)
@@ -106,8 +106,8 @@ class Link:
             raise ApiFailed("no answer")
         return answer
 
-    def _written(self, call: Callable[[], Any]) -> Any:
-        self._stall()
+    def _written(self, kind: str, call: Callable[[], Any]) -> Any:
+        self._stall(kind)
         if self.is_holding and not self.is_cut:
             self.is_holding = False
             self.held.append(call)
@@ -147,8 +147,7 @@ class LeadOfWorld:
         self._world.land(lambda flight: flight.sender == self._process.identity)
 
     def _send(self, grants: Sequence[Grant]) -> None:
-        # A process may be stopped between its decision and the call.
-        self._process.stall()
+        self._process.stall("grant")
         for grant in grants:
             if self.term.is_valid():
                 self._world.note_send(grant, self.term.number, self._process.identity)
@@ -161,7 +160,8 @@ class Process:
         self.world = world
         self.identity = identity
         self.clock = SkewedClock(world.clock, rate, offset)
-        self.stall_seconds = 0
+        # The seconds for which the process is stopped just before its next call of a kind.
+        self.stalls: dict[str, int] = {}
         self.is_stalled = False
         self.link = Link(world.cluster, self.stall)
         self.holder = LeaseHolder(
@@ -184,10 +184,10 @@ class Process:
     def leader(self) -> str:
         return self.holder.leader()
 
-    def stall(self) -> None:
-        """Stops the process here for a while, and lets all others go on."""
-        if self.stall_seconds and not self.is_stalled:
-            seconds, self.stall_seconds = self.stall_seconds, 0
+    def stall(self, kind: str) -> None:
+        """Stops the process here if the test wants it, and lets all others go on."""
+        seconds = self.stalls.pop(kind, 0)
+        if seconds and not self.is_stalled:
             self.is_stalled = True
             self.world.run(seconds)
             self.is_stalled = False
@@ -224,6 +224,8 @@ class CoordinatorWorld:
     started_count: int = 0
     second: int = 0
     latest: tuple[int, int] = (0, 0)
+    # Grants arrive and get lost, so that the coordinator sends them again and again.
+    is_deaf: bool = False
 
     def __post_init__(self) -> None:
         self.reports: dict[str, ModelReport] = {
@@ -264,7 +266,9 @@ class CoordinatorWorld:
             self.second += 1
             self.land(lambda flight: flight.due_ns <= self.clock.ns)
             for number, process in enumerate([*self.processes.values()]):
-                if (self.second + number) % RENEW_SECONDS == 0:
+                # One that waits looks each second: the worst case for the one that leads.
+                is_due = (self.second + number) % RENEW_SECONDS == 0
+                if is_due or process.holder.term() is None:
                     process.renew()
                 process.work()
                 self.check_state()
@@ -284,9 +288,12 @@ class CoordinatorWorld:
         self.flights = [flight for flight in self.flights if flight not in due]
         for flight in due:
             lease = self.cluster.stored("leases", NAME)
-            if lease is not None and lease_record(lease).term > flight.term:
+            record = None if lease is None else lease_record(lease)
+            # The same process ends the calls of its last term before it works in the next one.
+            if record and record.term > flight.term and record.holder != flight.sender:
                 raise BrokenPromise(f"{flight} arrives in a later term: {lease['spec']}")
-            self._take(flight.grant)
+            if not self.is_deaf:
+                self._take(flight.grant)
 
     def check_state(self) -> None:
         """Raises BrokenPromise if the state has gone back."""
@@ -302,7 +309,8 @@ class CoordinatorWorld:
         """Without further faults one coordinator leads, and the newest version comes to every server."""
         for process in self.processes.values():
             process.link.is_cut = process.link.loses_answers = process.link.is_holding = False
-            process.stall_seconds = 0
+            process.stalls.clear()
+        self.is_deaf = False
         if not self.processes:
             self.add()
         newest = max(next(iter(self.reports.values())).found)
