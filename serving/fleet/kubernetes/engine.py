@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+import structlog
+
 from serving.base.clock import Clock, pause
 from serving.base.errors import FailedPrecondition
 from serving.base.periodic_thread import PeriodicThread
@@ -20,8 +22,10 @@ from serving.fleet.kubernetes.settings import RENEW_SECONDS, KubernetesSettings
 from serving.fleet.kubernetes.state_map import StateMap
 from serving.fleet.leadership import Term
 
-_RETRY_SECONDS = 1.0
+_PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
+
+_log = structlog.get_logger(__name__)
 
 
 def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: Clock) -> Engine:
@@ -105,8 +109,12 @@ class _WatchedPods:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            if not self._place.turn(self._is_over.is_set):
-                pause(self._clock, _RETRY_SECONDS)
+            try:
+                self._place.turn(self._is_over.is_set)
+            except Exception:  # noqa: BLE001 (a bug; the next look must come)
+                _log.exception("fleet_pods_failed")
+            # Also after a watch that has ended well: an API server may end each one at once.
+            pause(self._clock, _PAUSE_SECONDS)
 
 
 class _RenewedLease:

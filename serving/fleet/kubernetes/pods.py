@@ -46,10 +46,10 @@ class PodPlace:
             pod = (self._pods or {}).get(name)
             return "" if pod is None else str(pod["metadata"].get("uid", ""))
 
-    def turn(self, is_over: Callable[[], bool] = lambda: False) -> bool:
+    def turn(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Lists the pods if they are not known, and watches them for a while.
 
-        Returns False if the API failed, so that the caller waits before the next turn.
+        A failure is logged once; the next turn tries again.
         """
         try:
             if not self._version:
@@ -61,9 +61,8 @@ class PodPlace:
             if str(error) != self._failure:
                 self._failure = str(error)
                 _log.warning("fleet_pods_unreachable", reason=self._failure)
-            return False
+            return
         self._failure = ""
-        return True
 
     def _list(self) -> None:
         pods, version = self._cluster.list_pods(self._settings.selector)
