@@ -136,9 +136,25 @@ class PodFleet:
 
 
 @pytest.fixture
+def empty_fleet(tmp_path: Path) -> Iterator[PodFleet]:
+    """A fleet without a pod."""
+    with serving_api(FakeCluster()) as api:
+        made = PodFleet(api, {}, tmp_path)
+        try:
+            yield made
+        finally:
+            for coordinator in made.coordinators:
+                coordinator.end()
+
+
+@pytest.fixture
 def fleet(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
-) -> Iterator[PodFleet]:
+    empty_fleet: PodFleet,
+    start_server: StartServer,
+    scale_model: ScaleModel,
+    base_path: Path,
+    tmp_path: Path,
+) -> PodFleet:
     scale_model.write(base_path, 1)
     servers = {
         f"web-{number}": start_server(
@@ -151,16 +167,10 @@ def fleet(
         )
         for number in range(SERVER_COUNT)
     }
-    cluster = FakeCluster()
     for name, server in servers.items():
-        cluster.put_pod(pod_of(name, server))
-    with serving_api(cluster) as api:
-        made = PodFleet(api, servers, tmp_path)
-        try:
-            yield made
-        finally:
-            for coordinator in made.coordinators:
-                coordinator.end()
+        empty_fleet.api.cluster.put_pod(pod_of(name, server))
+    empty_fleet.servers.update(servers)
+    return empty_fleet
 
 
 def test_standby_takes_over_in_the_middle_of_a_wave(
@@ -215,12 +225,23 @@ def test_pods_come_and_go(fleet: PodFleet) -> None:
     fleet.wait_for(lambda: "live" in row("web-9"), "a new pod joins the fleet")
 
 
-def test_stopped_coordinator_hands_the_lease_over(fleet: PodFleet) -> None:
-    first = fleet.start_coordinator()
-    fleet.wait_for(lambda: first.leads, "the first coordinator leads")
-    second = fleet.start_coordinator()
+def test_stopped_coordinator_hands_the_lease_over(empty_fleet: PodFleet) -> None:
+    first = empty_fleet.start_coordinator()
+    empty_fleet.wait_for(lambda: first.leads, "the first coordinator leads")
+    second = empty_fleet.start_coordinator()
     first.process.terminate()
     assert first.process.wait(PATIENCE_SECONDS) == 0
-    fleet.wait_for(lambda: second.leads, "the second coordinator leads")
-    assert fleet.term == 2
-    fleet.wait_for(lambda: fleet.answers() == [2.0] * SERVER_COUNT, "version 1 everywhere")
+    empty_fleet.wait_for(lambda: second.leads, "the second coordinator leads")
+    assert empty_fleet.term == 2
+
+
+def test_lead_ends_while_the_api_is_away(empty_fleet: PodFleet) -> None:
+    coordinator = empty_fleet.start_coordinator()
+    stored = empty_fleet.api.cluster.stored
+    empty_fleet.wait_for(lambda: stored("configmaps", "fleet"), "it takes the state over")
+    # It answers only while it leads.
+    empty_fleet.wait_for(lambda: coordinator.command("status"), "the coordinator leads")
+    empty_fleet.api.is_cut = True
+    empty_fleet.wait_for(lambda: coordinator.events("fleet_lead_lost"), "the lead ends")
+    empty_fleet.api.is_cut = False
+    empty_fleet.wait_for(lambda: empty_fleet.term == 2, "the coordinator leads again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,11 @@ class FakeApiServer(ThreadingHTTPServer):
         self.cluster = cluster
         self.is_cut = False
         self.is_stopping = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints no stack for a client that was killed, or that was cut."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
