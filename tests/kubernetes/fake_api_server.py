@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             ("get", "configmaps"): lambda: cluster.read_config_map(name),
             ("create", "configmaps"): lambda: cluster.create_config_map(item),
             ("update", "configmaps"): lambda: cluster.replace_config_map(item),
-            ("create", "events"): lambda: cluster.create_event(item) or item,
+            ("create", "events"): lambda: _posted(cluster, item),
         }
         groups = {"leases": "coordination.k8s.io", "configmaps": None, "events": "events.k8s.io"}
         if (verb, resource) not in calls or groups[resource] != match["group"]:
@@ -201,6 +201,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _posted(cluster: FakeCluster, event: Object) -> Object:
+    cluster.create_event(event)
+    return event
 
 
 def _status(error: ApiFailed) -> Object:

@@ -118,7 +118,10 @@ class LeaseHolder:
         self._failure = ""
 
     def release(self) -> None:
-        """Gives the Lease up if this coordinator holds it. No later `turn` takes it again."""
+        """Gives the Lease up if this coordinator holds it. No later `turn` takes it again.
+
+        Not during a `turn`.
+        """
         with self._lock:
             held, self._term = self._term, None
             self._is_stopped = True
@@ -165,9 +168,8 @@ class LeaseHolder:
                 self._valid_until_ns = self._end_ns(began_ns)
 
     def _take(self, record: LeaseRecord, began_ns: int) -> None:
-        with self._lock:
-            if self._is_stopped:
-                return
+        if self._has_stopped():
+            return
         number = record.term + 1
         self._acquired_wall_ns = self._clock.wall_ns()
         self._write(
@@ -181,8 +183,6 @@ class LeaseHolder:
         )
         term = self._make_term(number, lambda: self._is_valid(number))
         with self._lock:
-            if self._is_stopped:
-                return
             self._term = term
             self._valid_until_ns = self._end_ns(began_ns)
         _log.info("fleet_lease_acquired", lease=self._name, term=number)
@@ -218,6 +218,10 @@ class LeaseHolder:
 
     def _object(self, record: LeaseRecord) -> "dict[str, object]":
         return dict(lease_object(self._name, record, self._clock.wall_ns(), self._acquired_wall_ns))
+
+    def _has_stopped(self) -> bool:
+        with self._lock:
+            return self._is_stopped
 
     def _is_own(self, record: LeaseRecord, number: int) -> bool:
         return record.holder == self._identity and record.term == number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE
@@ -20,6 +20,9 @@ from serving.fleet.state import FleetState, fleet_state_from_json
 from serving.fleet.wave_settings import Wave, WaveSettings
 from tests.kubernetes.fake_cluster import FakeCluster
 from tests.unit.fakes.clocks import FakeClock
+
+# The reply of a call.
+T = TypeVar("T")
 
 MODEL = "ctr"
 NAME = "fleet"
@@ -98,7 +101,7 @@ class Link:
     def create_event(self, event: Object) -> None:
         raise AssertionError(event)
 
-    def _called(self, call: Callable[[], Any]) -> Any:
+    def _called(self, call: Callable[[], T]) -> T:
         if self.is_cut:
             raise ApiFailed("no answer")
         answer = call()
@@ -106,7 +109,7 @@ class Link:
             raise ApiFailed("no answer")
         return answer
 
-    def _written(self, kind: str, call: Callable[[], Any]) -> Any:
+    def _written(self, kind: str, call: Callable[[], T]) -> T:
         self._stall(kind)
         if self.is_holding and not self.is_cut:
             self.is_holding = False
@@ -291,7 +294,7 @@ class CoordinatorWorld:
             record = None if lease is None else lease_record(lease)
             # The same process ends the calls of its last term before it works in the next one.
             if record and record.term > flight.term and record.holder != flight.sender:
-                raise BrokenPromise(f"{flight} arrives in a later term: {lease['spec']}")
+                raise BrokenPromise(f"{flight} arrives in a later term: {record}")
             if not self.is_deaf:
                 self._take(flight.grant)
 
