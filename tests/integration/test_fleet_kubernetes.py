@@ -5,6 +5,7 @@ and watches (tests/kubernetes/fake_api_server.py): no cluster was at hand.
 """
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ from tests.kubernetes.fake_cluster import FakeCluster, pod_object
 PATIENCE_SECONDS = 120
 SERVER_COUNT = 3
 LEASE_SECONDS = 10
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def port_of(address: str) -> int:
@@ -161,7 +168,7 @@ def fleet(
             model_name="scale",
             base_path=base_path,
             state_directory=tmp_path / f"web-{number}",
-            admin_address="127.0.0.1:0",
+            admin_address=f"127.0.0.1:{free_port()}",
             fleet_member=True,
             listen_before_ready=True,
         )
@@ -186,6 +193,7 @@ def test_standby_takes_over_in_the_middle_of_a_wave(
 
     scale_model.write(base_path, 2)
     fleet.wait_for(lambda: fleet.granted(2) != [], "version 2 begins its first wave")
+    fleet.wait_for(lambda: "scale: version 2 begins wave 1" in fleet.notes(), "its Event")
     leader.end()
     first = fleet.granted(2)
     assert len(first) == 1
@@ -204,8 +212,8 @@ def test_standby_takes_over_in_the_middle_of_a_wave(
     fleet.wait_for(
         lambda: "scale: version 2 is stable; before: 1" in fleet.notes(), "an Event of the end"
     )
-    assert "scale: version 2 begins wave 1" in fleet.notes()
-    assert fleet.notes().count("scale: version 2 is granted") >= SERVER_COUNT
+    # The coordinator that was killed may have taken the Event of its grant with it.
+    assert fleet.notes().count("scale: version 2 is granted") >= SERVER_COUNT - 1
 
 
 def test_pods_come_and_go(fleet: PodFleet) -> None:
