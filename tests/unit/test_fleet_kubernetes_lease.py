@@ -167,3 +167,20 @@ def test_deleted_lease_goes_on_with_a_higher_term() -> None:
     world.clock.advance(1)
     holder.turn()
     assert record_of(world) == ("c1", 2)
+
+
+def test_lease_made_and_deleted_unseen_is_waited_for() -> None:
+    world = CoordinatorWorld()
+    process, _ = leading(world)
+    process.work()
+    other, waiting = holder_of(world)
+    world.cluster.delete("leases", NAME)
+    waiting.turn()
+    other.link.is_cut = True
+    # The first one leads once more meanwhile, and its Lease is deleted again.
+    world.run(LEASE_SECONDS + 5)
+    assert record_of(world) == ("c1", 2)
+    world.cluster.delete("leases", NAME)
+    other.link.is_cut = False
+    waiting.turn()
+    assert waiting.term() is None

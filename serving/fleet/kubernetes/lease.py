@@ -139,7 +139,8 @@ class LeaseHolder:
         began_ns = self._clock.now_ns()
         held = self._held_term()
         record = self._read() or self._absent()
-        if self._observed is None or self._observed.record.version != record.version:
+        # The whole record: a Lease that was made and deleted unseen has no version either.
+        if self._observed is None or self._observed.record != record:
             # From now, and not from the call: the holder may have renewed it a moment ago.
             self._observed = Observed(record, self._clock.now_ns())
         if held is not None:

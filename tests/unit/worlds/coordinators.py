@@ -34,7 +34,8 @@ SETTINGS = WaveSettings(
     load_count_max=2,
     judged_seconds=2,
     lost_seconds=20,
-    load_seconds_max=60,
+    # Longer than any sequence: a version must not be blocked because grants were lost.
+    load_seconds_max=100_000,
 )
 
 
