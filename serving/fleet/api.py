@@ -12,8 +12,9 @@ from serving.base.clock import Clock
 from serving.base.errors import InvalidArgument, PermissionDenied
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
+from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet import operations
-from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.state import FleetState
 from serving.fleet.status import fleet_status
