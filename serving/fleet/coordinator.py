@@ -10,8 +10,9 @@ from typing import Protocol
 
 import structlog
 
-from serving.base.clock import Clock
+from serving.base.clock import Clock, seconds_since
 from serving.fleet.decision import Decision, Now, decide
+from serving.fleet.observer import FleetObserver
 from serving.fleet.reports import Grant, ServerReport, Sighting
 from serving.fleet.state import FleetState, ModelState, fleet_state_from_json
 from serving.fleet.trial import ModelWatch
@@ -45,8 +46,10 @@ class Coordinator:
         send: Callable[[Sequence[Grant]], None],
         settings: WaveSettings,
         clock: Clock,
+        observer: FleetObserver | None = None,
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable."""
+        self._observer = observer or FleetObserver()
         self._store = store
         self._send = send
         self._settings = settings
@@ -90,12 +93,14 @@ class Coordinator:
 
     def step(self) -> Decision:
         """Decides once, writes the state if it has changed, and sends the grants."""
+        started_ns = self._clock.now_ns()
         with self._lock:
             now = Now(self._clock.now_ns(), self._clock.wall_ns())
             before = self._state
             decision = decide(before, self._watches, self._sightings, self._settings, now)
             self._keep(decision.state)
             self._watches = decision.watches
+        self._observer.decided(seconds_since(self._clock, started_ns))
         _log_changes(before, decision.state)
         if decision.grants:
             self._send(decision.grants)
@@ -114,9 +119,16 @@ class Coordinator:
         return after
 
     def _keep(self, state: FleetState) -> None:
-        if state != self._state:
+        if state == self._state:
+            return
+        try:
             self._store.write(state.as_json())
-            self._state = state
+        except OSError:
+            self._observer.state_written(is_ok=False)
+            raise
+        self._observer.state_written(is_ok=True)
+        self._observer.state_changed(self._state, state)
+        self._state = state
 
 
 def _log_changes(before: FleetState, after: FleetState) -> None:

@@ -9,6 +9,7 @@ import structlog
 
 from serving.base.errors import MillpondError
 from serving.fleet.figures import EDGES_NS
+from serving.fleet.observer import FleetObserver
 from serving.fleet.report_document import server_report
 from serving.fleet.reports import Grant, ServerReport
 
@@ -41,11 +42,13 @@ class ServerLinks:
         connect: Callable[[str], ServerClient],
         receive: Callable[[str, ServerReport], None],
         thread_count: int,
+        observer: FleetObserver | None = None,
     ) -> None:
         """`targets` are the admin listeners by server. Connects with the first call to each."""
         self._targets = targets
         self._connect = connect
         self._receive = receive
+        self._observer = observer or FleetObserver()
         self._executor = ThreadPoolExecutor(thread_count, thread_name_prefix="fleet-call")
         self._lock = threading.Lock()
         self._clients: dict[str, ServerClient] = {}
@@ -76,8 +79,10 @@ class ServerLinks:
         self._executor.submit(self._run, name, kind, call, *arguments)
 
     def _run(self, name: str, kind: str, call: Callable[..., None], *arguments: object) -> None:
+        is_ok = False
         try:
             call(self._client(name), name, *arguments)
+            is_ok = True
         except (MillpondError, OSError) as error:
             self._note_failure(name, kind, str(error))
         except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
@@ -85,6 +90,8 @@ class ServerLinks:
         else:
             self._failing.discard((name, kind))
         finally:
+            # A kind of a grant also names its model.
+            self._observer.called(kind.partition(" ")[0], is_ok=is_ok)
             with self._lock:
                 self._busy.discard((name, kind))
 

@@ -13,6 +13,7 @@ from serving.config.server_config import HttpPort
 from serving.fleet.api import FleetApi
 from serving.fleet.config import AdminTls, FleetConfig
 from serving.fleet.coordinator import Coordinator
+from serving.fleet.metrics import FleetMetrics
 from serving.fleet.outputs import Outputs, registered
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
@@ -36,17 +37,21 @@ class FleetService:
         self._is_stopping = False
         self._wake = threading.Condition()
         self._store = StateFile(Path(config.coordinator.state_directory))
-        self._coordinator = Coordinator(self._store, self._send, config.waves, clock)
+        metrics = FleetMetrics(clock)
+        self._coordinator = Coordinator(self._store, self._send, config.waves, clock, metrics)
         self._coordinator.set_servers([server.name for server in config.servers])
         self._links = ServerLinks(
             {server.name: server.admin for server in config.servers},
             connect=self._connect,
             receive=self._coordinator.receive,
             thread_count=config.coordinator.poll_threads,
+            observer=metrics,
         )
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
         host, port = host_and_port(config.coordinator.listen)
-        api = FleetApi(self._coordinator, config.waves, lambda: self._outputs.registry, clock)
+        api = FleetApi(
+            self._coordinator, config.waves, lambda: self._outputs.registry, clock, metrics
+        )
         app = make_http_app(api.routes, HttpSettings())
         self._http = HttpServer(
             app,
