@@ -327,8 +327,12 @@ class AsyncFleetConnection:
             return
         channel = self._open_channel(targets)
         if before is not None:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(channel.channel_ready(), _CONNECT_SECONDS)
+            try:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(channel.channel_ready(), _CONNECT_SECONDS)
+            except asyncio.CancelledError:  # By `close`.
+                await channel.close()
+                raise
         self._present = self._fleet.new_generation(targets, channel)
         if before is not None:
             self._retired.add(before)
