@@ -15,6 +15,19 @@ from serving.base.clock import SystemClock
 
 _SIZES = (10, 100)
 
+# The columns of the table: the keys of a row, and shorter heads.
+_HEADS = {
+    "phase": "phase",
+    "servers": "servers",
+    "seconds": "s",
+    "core_share": "cores",
+    "processor_ms_per_report": "ms/report",
+    "messages_per_server": "messages",
+    "messages_per_server_per_second": "a second",
+    "grants_per_server": "grants",
+    "failed_calls": "failed",
+}
+
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -35,9 +48,9 @@ def _run(parsed: argparse.Namespace) -> int:
     for server_count in parsed.servers or _SIZES:
         with TemporaryDirectory() as directory:
             rows += run_fleet_cost(server_count, parsed.seconds, Path(directory), SystemClock())
-    table = Table(*(key.replace("_", " ") for key in rows[0]))
+    table = Table(*_HEADS.values(), caption="messages and grants are for each server")
     for row in rows:
-        table.add_row(*map(str, row.values()))
+        table.add_row(*(str(row.get(key, "")) for key in _HEADS))
     Console().print(table)
     write_json(parsed.json, {"runs": rows, "machine": machine()})
     return 1 if any(row["failed_calls"] for row in rows) else 0
