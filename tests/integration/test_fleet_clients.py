@@ -181,7 +181,7 @@ def test_stock_client_loses_nothing_as_one_drains(fleet: Fleet) -> None:
     config = json.dumps(stock_service_config())
     request = predict_request("scale", {"x": np.ones(1, np.float32)}).SerializeToString()
     with grpc.insecure_channel(target, [("grpc.service_config", config)]) as channel:
-        call = channel.unary_unary(PREDICT)
+        call: Any = channel.unary_unary(PREDICT)
         with Load(lambda: call(request, timeout=60)).running() as load:
             load.wait_for_more(300)
             assert all(request_count(server) > 0 for server in fleet.servers)

@@ -301,7 +301,7 @@ def test_running_call_ends_on_its_old_channel(file: Path, clock: FakeClock):
         def _answer(self, path: str, context: object) -> bytes:
             begun.set()
             assert may_end.wait(PATIENCE_SECONDS)
-            return ANSWER
+            return bytes(ANSWER)
 
     with SlowServer(ANSWER) as slow, GrpcServer(ANSWER) as other:
         write_text(file, of(slow))
@@ -378,7 +378,7 @@ def test_asyncio_call_ends_on_its_old_channel(file: Path, clock: FakeClock):
         def _answer(self, path: str, context: object) -> bytes:
             begun.set()
             assert may_end.wait(PATIENCE_SECONDS)
-            return ANSWER
+            return bytes(ANSWER)
 
     async def call(other: GrpcServer) -> None:
         async with AsyncClient(f"fleet+file://{file}", clock=clock) as client:

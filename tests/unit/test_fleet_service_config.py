@@ -22,7 +22,8 @@ def start() -> Iterator[Callable[..., GrpcServer]]:
         yield lambda *answers, **settings: stack.enter_context(GrpcServer(*answers, **settings))
 
 
-def channel_to(*servers: GrpcServer, config: str) -> grpc.Channel:
+def channel_to(*servers: GrpcServer, config: str) -> Any:
+    """Returns a `grpc.Channel`, whose types do not know methods of bytes."""
     target = f"ipv4:{','.join(server.target for server in servers)}"
     return grpc.insecure_channel(target, [("grpc.service_config", config)])
 
