@@ -169,9 +169,9 @@ TEST_F(FirstVersionWaitTest, BeyondTheBoundRequestsAreAnsweredAtOnce) {
   }
   ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
   for (auto& reply : replies) {
-    if (reply.valid()) {
-      EXPECT_TRUE(reply.get().status.ok());
-    }
+    if (!reply.valid()) continue;
+    const RawClient::Reply answer = reply.get();
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   }
 }
 
