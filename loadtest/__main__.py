@@ -24,6 +24,7 @@
     queues     the effect of the number of request threads
     rest       REST compared to FastAPI with a tf.function, and its effect on the tail of gRPC
     fleet      a simulated fleet of up to 10,000 servers with faults: the coordinator's promises
+    fleet-cost the processor time and the messages of a fleet's coordinator, for each server
     null       the generator against a server that does nothing: the generator's own share
 
 The exit status is 1 if a request failed or was answered wrongly, or if the command failed, and 2 if
@@ -42,6 +43,7 @@ from loadtest.commands.budget import BUDGET
 from loadtest.commands.crashes import CRASHES
 from loadtest.commands.demo import DEMO
 from loadtest.commands.fleet import FLEET
+from loadtest.commands.fleet_cost import FLEET_COST
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
 from loadtest.commands.monitoring import MONITORING
@@ -91,6 +93,7 @@ COMMANDS: Mapping[str, Command] = {
     "rest": REST,
     "store": STORE,
     "fleet": FLEET,
+    "fleet-cost": FLEET_COST,
     "null": NULL,
 }
 

@@ -31,6 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     parsed = make_parser().parse_args(arguments)
     if parsed.action == "start":
         return _start(parsed.config, parsed.log_format)
+    if parsed.action == "service-config":
+        return _print_service_config(parsed.health_service, is_for_dns=parsed.dns)
     if parsed.action in _OPERATIONS:
         request = {
             "operation": parsed.action,
@@ -101,6 +103,15 @@ def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
         versions = ", ".join(f"{model} {version}" for model, version in row["versions"].items())
         cells = (row["name"], row["state"], f"{row['seen_seconds']} s ago", versions)
         print("\t".join(printable(str(cell)) for cell in cells))
+
+
+def _print_service_config(health_service: str, *, is_for_dns: bool) -> int:
+    """Prints gRPC's service config. It needs no coordinator."""
+    from serving.fleet.service_config import dns_text, stock_service_config
+
+    config = stock_service_config(health_service)
+    print(dns_text(config) if is_for_dns else json.dumps(config, indent=2))
+    return 0
 
 
 def _start(config_file: Path, log_format: str) -> int:
@@ -177,6 +188,20 @@ def make_parser() -> argparse.ArgumentParser:
         choices=("auto", "human", "json"),
         default="auto",
         help="format of the log on standard error; auto: human on a terminal, else json",
+    )
+    config = actions.add_parser(
+        "service-config",
+        help="print gRPC's service config for stock clients of several servers",
+        allow_abbrev=False,
+    )
+    config.add_argument(
+        "--health_service",
+        default="",
+        metavar="MODEL",
+        help="watch the health of this model; default: of the server",
+    )
+    config.add_argument(
+        "--dns", action="store_true", help="print the TXT record of _grpc_config.NAME"
     )
     for name, summary in (
         ("status", "print the models, their rollouts and the servers"),

@@ -12,9 +12,12 @@ from serving.base.clock import Clock
 from serving.base.errors import InvalidArgument, PermissionDenied, Unavailable
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
+from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet import operations
-from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
+from serving.fleet.metrics import FleetMetrics, metrics_route
+from serving.fleet.page_routes import fleet_page_routes
 from serving.fleet.state import FleetState
 from serving.fleet.status import fleet_status
 from serving.fleet.wave_settings import WaveSettings
@@ -64,11 +67,15 @@ class FleetApi:
         settings: WaveSettings,
         registry: Callable[[], str],
         clock: Clock,
+        metrics: FleetMetrics | None = None,
     ) -> None:
+        """`metrics` are those of this coordinator, which observes it; None: only its status has any."""
         self._coordinator = coordinator
         self._settings = settings
         self._registry = registry
         self._clock = clock
+        self._metrics = metrics or FleetMetrics(clock)
+        self._metrics.show(self.status)
 
     @property
     def routes(self) -> list[Route]:
@@ -76,6 +83,8 @@ class FleetApi:
             Route(STATUS_PATH, self._status, methods=["GET"]),
             Route(REGISTRY_PATH, self._servers, methods=["GET"]),
             Route(OPERATION_PATH, self._operate, methods=["POST"]),
+            metrics_route(self._metrics),
+            *fleet_page_routes(self.status),
         ]
 
     def status(self) -> dict[str, Any]:

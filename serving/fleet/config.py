@@ -37,7 +37,6 @@ DEFAULT_LISTEN = "127.0.0.1:8700"
 """The address of the coordinator's HTTP, at which the commands look for it."""
 
 STATUS_PATH = "/fleet/status"
-REGISTRY_PATH = "/fleet/servers"
 OPERATION_PATH = "/fleet/operations"
 
 # A dataclass of this module.

@@ -11,9 +11,10 @@ from typing import Protocol
 
 import structlog
 
-from serving.base.clock import Clock
+from serving.base.clock import Clock, seconds_since
 from serving.fleet.changes import Change, changes
 from serving.fleet.decision import Decision, Now, decide
+from serving.fleet.observer import FleetObserver
 from serving.fleet.reports import Grant, ServerReport, Sighting
 from serving.fleet.state import FleetState, fleet_state_from_json
 from serving.fleet.trial import ModelWatch
@@ -47,12 +48,14 @@ class Coordinator:
         send: Callable[[Sequence[Grant]], None],
         settings: WaveSettings,
         clock: Clock,
+        observer: FleetObserver | None = None,
         on_change: Callable[[Sequence[Change]], None] | None = None,
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable.
 
         `on_change` gets the changes of the state once they are durable. It returns at once.
         """
+        self._observer = observer or FleetObserver()
         self._store = store
         self._send = send
         self._settings = settings
@@ -103,12 +106,14 @@ class Coordinator:
 
     def step(self) -> Decision:
         """Decides once, writes the state if it has changed, and sends the grants."""
+        started_ns = self._clock.now_ns()
         with self._lock:
             now = Now(self._clock.now_ns(), self._clock.wall_ns())
             before = self._state
             decision = decide(before, self._watches, self._sightings, self._settings, now)
             self._keep(decision.state)
             self._watches = decision.watches
+        self._observer.decided(seconds_since(self._clock, started_ns))
         self._publish(before, decision.state)
         if decision.grants:
             self._send(decision.grants)
@@ -127,9 +132,16 @@ class Coordinator:
         return after
 
     def _keep(self, state: FleetState) -> None:
-        if state != self._state:
+        if state == self._state:
+            return
+        try:
             self._store.write(state.as_json())
-            self._state = state
+        except OSError:
+            self._observer.state_written(is_ok=False)
+            raise
+        self._observer.state_written(is_ok=True)
+        self._observer.state_changed(self._state, state)
+        self._state = state
 
     def _publish(self, before: FleetState, after: FleetState) -> None:
         found = changes(before, after)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.client.fleet_registry import RegisteredServer
 from serving.fleet.changes import Change
 from serving.fleet.config import FleetConfig
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.leadership import Term
+from serving.fleet.observer import FleetObserver
 from serving.fleet.outputs import registered
 from serving.fleet.places import Membership
-from serving.fleet.registry import RegisteredServer
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
 
@@ -30,7 +31,9 @@ class FleetLead:
         config: FleetConfig,
         connect: Callable[[str], ServerClient],
         clock: Clock,
+        *,
         notice: Notice | None = None,
+        observer: FleetObserver | None = None,
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable."""
         self._term = term
@@ -39,13 +42,14 @@ class FleetLead:
         self._notice = notice
         self._membership: Membership | None = None
         self.coordinator = Coordinator(
-            term.store, self._send, config.waves, clock, on_change=self._on_change
+            term.store, self._send, config.waves, clock, observer, on_change=self._on_change
         )
         self._links = ServerLinks(
             connect=connect,
             receive=self.coordinator.receive,
             thread_count=config.coordinator.poll_threads,
             may_send=term.is_valid,
+            observer=observer,
         )
 
     @property

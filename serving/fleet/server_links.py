@@ -9,6 +9,7 @@ import structlog
 
 from serving.base.errors import MillpondError
 from serving.fleet.figures import EDGES_NS
+from serving.fleet.observer import FleetObserver
 from serving.fleet.report_document import server_report
 from serving.fleet.reports import Grant, ServerReport
 
@@ -41,6 +42,7 @@ class ServerLinks:
         receive: Callable[[str, ServerReport], None],
         thread_count: int,
         may_send: Callable[[], bool] = lambda: True,
+        observer: FleetObserver | None = None,
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
 
@@ -50,6 +52,7 @@ class ServerLinks:
         self._may_send = may_send
         self._connect = connect
         self._receive = receive
+        self._observer = observer or FleetObserver()
         self._executor = ThreadPoolExecutor(thread_count, thread_name_prefix="fleet-call")
         # Guards the members below.
         self._lock = threading.Lock()
@@ -93,11 +96,13 @@ class ServerLinks:
         self._executor.submit(self._run, name, kind, call, *arguments)
 
     def _run(self, name: str, kind: str, call: Callable[..., None], *arguments: object) -> None:
+        is_ok = False
         client = None
         try:
             client = self._client(name)
             if client is not None:
                 call(client, name, *arguments)
+            is_ok = True
         except (MillpondError, OSError) as error:
             self._note_failure(name, kind, client, str(error))
         except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
@@ -106,6 +111,8 @@ class ServerLinks:
             with self._lock:
                 self._failing.discard((name, kind))
         finally:
+            # A kind of a grant also names its model.
+            self._observer.called(kind.partition(" ")[0], is_ok=is_ok)
             with self._lock:
                 self._busy.discard((name, kind))
 

@@ -16,6 +16,7 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.engine import Engine, engine_of
 from serving.fleet.lead import FleetLead
 from serving.fleet.leadership import Term
+from serving.fleet.metrics import FleetMetrics
 from serving.fleet.outputs import Outputs
 from serving.fleet.server_links import ServerClient
 from serving.fleet.standby import StandbyGate
@@ -47,7 +48,10 @@ class FleetService:
         self._candidate = Candidate(self._engine.leadership, self._begin)
         self._coordinator: Coordinator | None = None
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
-        api = FleetApi(self._present, config.waves, lambda: self._outputs.registry, clock)
+        self._metrics = FleetMetrics(clock)
+        api = FleetApi(
+            self._present, config.waves, lambda: self._outputs.registry, clock, self._metrics
+        )
         app = make_http_app(api.routes, HttpSettings())
         gate = StandbyGate(
             app, leads=lambda: self._coordinator is not None, leader=self._engine.leadership.leader
@@ -90,7 +94,14 @@ class FleetService:
             self._wake.notify_all()
 
     def _begin(self, term: Term) -> FleetLead:
-        return FleetLead(term, self._config, self._connect, self._clock, self._engine.notice)
+        return FleetLead(
+            term,
+            self._config,
+            self._connect,
+            self._clock,
+            notice=self._engine.notice,
+            observer=self._metrics,
+        )
 
     def _lead(self) -> FleetLead | None:
         """Returns the lead of the present term, and lets HTTP answer for it."""

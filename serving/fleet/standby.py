@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.fleet.metrics import METRICS_PATH
 from serving.http.app import BodyLimit, HandlerGuard, error_response
 
 HEALTH_PATH = "/healthz"
@@ -22,7 +23,9 @@ _BODY_BYTES_MAX = 2**20
 
 
 class StandbyGate:
-    """Passes requests on to the leading coordinator while this one waits. Answers `/healthz` itself.
+    """Passes requests on to the leading coordinator while this one waits.
+
+    Each process answers for its own health and metrics.
 
     A request is passed on once: two coordinators that take each other for the leader refuse it.
     """
@@ -42,7 +45,7 @@ class StandbyGate:
             await self._app(scope, receive, send)
         elif scope["path"] == HEALTH_PATH:
             await Response(b"ok\n", media_type="text/plain")(scope, receive, send)
-        elif self._leads():
+        elif scope["path"] == METRICS_PATH or self._leads():
             await self._app(scope, receive, send)
         else:
             await self._passing(scope, receive, send)

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet.api import FleetApi
-from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.reports import ServerReport
 from serving.http.app import HttpSettings, make_http_app

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from serving.fleet.metrics import METRICS_PATH
 from serving.fleet.standby import HEALTH_PATH, StandbyGate
 from serving.http.app import HttpSettings, json_response, make_http_app
 
@@ -51,8 +52,12 @@ async def own(request: Request) -> Response:
 
 
 def client_of(leader: str, *, leads: bool = False) -> TestClient:
-    app = make_http_app([Route("/status", own)], HttpSettings())
+    app = make_http_app([Route("/status", own), Route(METRICS_PATH, own)], HttpSettings())
     return TestClient(StandbyGate(app, leads=lambda: leads, leader=lambda: leader))
+
+
+def test_waiting_coordinator_has_its_own_metrics() -> None:
+    assert client_of("nowhere:1").get(METRICS_PATH).json() == "own"
 
 
 def test_leading_coordinator_answers_itself() -> None:
