@@ -29,8 +29,8 @@ FROM ${BASE} AS install
 WORKDIR /tmp/setup
 COPY scripts/docker/install.sh ./
 COPY --from=wheel /*.whl wheels/
-# Of pyproject.toml: object storage (s3, gs, az, hf) and spans (otel).
-ARG EXTRAS=s3,gs,az,hf,otel
+# Of pyproject.toml: object storage (s3, gs, az, hf), spans (otel) and the coordinator of a fleet of pods (kubernetes).
+ARG EXTRAS=s3,gs,az,hf,otel,kubernetes
 # The packages for --op_package, like "tensorflow-text==2.21.*".
 ARG OP_PACKAGES=
 RUN ./install.sh /opt/millpond "${EXTRAS}" ${OP_PACKAGES}

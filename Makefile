@@ -138,7 +138,13 @@ sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packa
 
 .PHONY: integration
 integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed ## Run the integration tests (real server, stock clients, real models)
-	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile
+	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile --ignore $(RAY_TEST)
+
+# Apart from the others: three nodes of Ray and five servers want a machine of their own.
+RAY_TEST := tests/integration/test_fleet_ray.py
+.PHONY: ray
+ray: setup ## Run a fleet on a Ray cluster of this machine (4 minutes; not part of `make test`)
+	$(BIN)/pytest $(RAY_TEST)
 
 $(MODELS)/.fetched: scripts/fetch_models.py | $(VENV)/.dependencies
 	$(BIN)/python scripts/fetch_models.py $(MODELS)

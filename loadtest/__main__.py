@@ -24,6 +24,7 @@
     queues     the effect of the number of request threads
     rest       REST compared to FastAPI with a tf.function, and its effect on the tail of gRPC
     fleet      a simulated fleet of up to 10,000 servers with faults: the coordinator's promises
+    fleet-cost the processor time and the messages of a fleet's coordinator, for each server
     fleet-ray  a fleet on a Ray cluster of this machine: bad versions and deaths, behind HAProxy
     null       the generator against a server that does nothing: the generator's own share
 
@@ -43,6 +44,7 @@ from loadtest.commands.budget import BUDGET
 from loadtest.commands.crashes import CRASHES
 from loadtest.commands.demo import DEMO
 from loadtest.commands.fleet import FLEET
+from loadtest.commands.fleet_cost import FLEET_COST
 from loadtest.commands.fleet_ray import FLEET_RAY
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
@@ -93,6 +95,7 @@ COMMANDS: Mapping[str, Command] = {
     "rest": REST,
     "store": STORE,
     "fleet": FLEET,
+    "fleet-cost": FLEET_COST,
     "fleet-ray": FLEET_RAY,
     "null": NULL,
 }

@@ -71,10 +71,12 @@ def _run(parsed: argparse.Namespace) -> int:
             with ModelServer(model_name="m", base_path=f"s3://{BUCKET}/m", **flags) as server:
                 server.wait_until_available("m", 1, timeout_seconds=_START_SECONDS)
                 _pad(export, parsed.mib)
-                seconds = [
-                    _upload(s3, export, number, server, clock)
-                    for number in range(2, parsed.uploads + 2)
-                ]
+                seconds = []
+                for index, wait_seconds in enumerate(
+                    waits_seconds(parsed.uploads, parsed.poll_seconds)
+                ):
+                    pause(clock, wait_seconds)
+                    seconds.append(_upload(s3, export, index + 2, server, clock))
                 idle = _idle(server, export.parent, log, parsed.idle_seconds, clock)
     report = store_report(seconds, idle, parsed.mib, parsed.poll_seconds)
     print_store(report, console)
@@ -88,6 +90,15 @@ def _flags(directory: Path, poll_seconds: float) -> dict[str, Any]:
         "model_store_poll_wait_seconds": poll_seconds,
         "rest_api_port": 0,
     }
+
+
+def waits_seconds(upload_count: int, poll_seconds: float) -> Sequence[float]:
+    """Returns the wait before each upload, spread evenly over the time between two looks.
+
+    Without it, each upload would begin right after the look that found the one before, and so wait
+    nearly the longest time for the next look.
+    """
+    return [poll_seconds * (index + 0.5) / upload_count for index in range(upload_count)]
 
 
 def _pad(export: Path, mib: int) -> None:

@@ -311,9 +311,8 @@ bool Call::TryAwait(const servable::AwaitedChange& change) {
   const int64_t until_ns =
       servable::AwaitEndNs(received_ns_, limits_->first_version_wait_ns, run_.deadline_ns);
   const bool is_wanted = !cancellation_.is_cancelled();
-  if (!ticket_ || !is_wanted || base::MonotonicNs() >= until_ns || !limits_->threads->MayAwait()) {
-    return false;
-  }
+  if (!ticket_ || !is_wanted || base::MonotonicNs() >= until_ns) return false;
+  if (!limits_->threads->TakeAwaitingPlace()) return false;
   awaited_ = Awaited{change, until_ns};
   return true;
 }

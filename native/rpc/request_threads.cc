@@ -295,10 +295,16 @@ void RequestThreads::ShareThreads(int64_t now_ns) {
   if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
 }
 
+bool RequestThreads::TakeAwaitingPlace() {
+  if (is_releasing_) return false;
+  if (awaiting_count_.fetch_add(1) < kAwaitingMax) return true;
+  awaiting_count_.fetch_sub(1);
+  return false;
+}
+
 void RequestThreads::Await(AwaitingCall awaiting) {
   const std::lock_guard<std::mutex> lock(awaiting_mutex_);
   awaiting_.push_back(std::move(awaiting));
-  awaiting_count_.store(awaiting_.size());
 }
 
 void RequestThreads::RunDueAwaiting(int64_t now_ns) {
@@ -311,7 +317,7 @@ void RequestThreads::RunDueAwaiting(int64_t now_ns) {
         [&](const AwaitingCall& item) { return !is_releasing_ && !item.IsDue(now_ns); });
     std::move(first_due, awaiting_.end(), std::back_inserter(due));
     awaiting_.erase(first_due, awaiting_.end());
-    awaiting_count_.store(awaiting_.size());
+    awaiting_count_.fetch_sub(due.size());
   }
   if (due.empty()) return;
   for (AwaitingCall& item : due) queue_.AddAgain(std::move(item.call), now_ns);

@@ -91,9 +91,10 @@ class RequestThreads {
   // pinned: the one that it relieves is on that core.
   bool PinToCores(bool is_pinned);
 
-  // True if a request may wait for the first version of its model.
-  bool MayAwait() const { return !is_releasing_ && awaiting_count_.load() < kAwaitingMax; }
-  // Runs `awaiting.call` again when it is due.
+  // True if a request may wait for the first version of its model. It has a place then, and Await
+  // follows.
+  bool TakeAwaitingPlace();
+  // Runs `awaiting.call` again when it is due. Then its place is free.
   void Await(AwaitingCall awaiting);
   // Runs what waits for a version within kStallNs; nothing waits any more.
   void ReleaseAwaiting() { is_releasing_ = true; }
@@ -195,7 +196,7 @@ class RequestThreads {
 
   std::mutex awaiting_mutex_;
   std::vector<AwaitingCall> awaiting_;
-  std::atomic<size_t> awaiting_count_{0};
+  std::atomic<size_t> awaiting_count_{0};  // places taken: by `awaiting_`, or soon
   std::atomic<bool> is_releasing_{false};
 
   std::mutex mutex_;  // no thread takes it while it serves, unless it was held up

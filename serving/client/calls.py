@@ -41,6 +41,8 @@ class Call(Generic[Reply]):
     """Returns the reply that a response means."""
     timeout_seconds: float | None = None
     metadata: Mapping[str, str] | None = None
+    is_repeatable: bool = False
+    """True if a server may run it twice: it changes nothing there."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -66,7 +68,13 @@ def predict(
     """Returns the call of Predict. Raises InvalidArgument, which names the input."""
     spec, sending = _split(name, options)
     request = messages.predict_request(spec, inputs, output_filter)
-    return Call(method=PREDICT, request=request, read=messages.prediction, **sending)
+    return Call(
+        method=PREDICT,
+        request=request,
+        read=messages.prediction,
+        is_repeatable=True,
+        **sending,
+    )
 
 
 def predict_message(
@@ -79,6 +87,7 @@ def predict_message(
         method=PREDICT,
         request=request,
         read=lambda response: response,
+        is_repeatable=True,
         metadata=metadata,
         timeout_seconds=timeout_seconds,
     )
@@ -93,7 +102,13 @@ def classify(
     """Returns the call of Classify. Raises InvalidArgument, which names the feature."""
     spec, sending = _split(name, options)
     request = messages.classify_request(spec, examples, context)
-    return Call(method=CLASSIFY, request=request, read=messages.classification, **sending)
+    return Call(
+        method=CLASSIFY,
+        request=request,
+        read=messages.classification,
+        is_repeatable=True,
+        **sending,
+    )
 
 
 def regress(
@@ -105,7 +120,13 @@ def regress(
     """Returns the call of Regress. Raises InvalidArgument, which names the feature."""
     spec, sending = _split(name, options)
     request = messages.regress_request(spec, examples, context)
-    return Call(method=REGRESS, request=request, read=messages.regression, **sending)
+    return Call(
+        method=REGRESS,
+        request=request,
+        read=messages.regression,
+        is_repeatable=True,
+        **sending,
+    )
 
 
 def model_status(
@@ -116,6 +137,7 @@ def model_status(
         method=MODEL_STATUS,
         request=messages.status_request(messages.model_spec(name, version=version)),
         read=messages.statuses,
+        is_repeatable=True,
         timeout_seconds=timeout_seconds,
     )
 
@@ -128,6 +150,7 @@ def signatures(
         method=MODEL_METADATA,
         request=messages.metadata_request(messages.model_spec(name, version=version, label=label)),
         read=messages.signatures,
+        is_repeatable=True,
         timeout_seconds=timeout_seconds,
     )
 

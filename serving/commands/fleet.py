@@ -35,6 +35,8 @@ def run(arguments: Sequence[str]) -> int:
     parsed = make_parser().parse_args(arguments)
     if parsed.action == "start":
         return _start(parsed.config, parsed.log_format)
+    if parsed.action == "service-config":
+        return _print_service_config(parsed.health_service, is_for_dns=parsed.dns)
     if parsed.action == "stop":
         return _stop(parsed.config)
     if parsed.action == "restart":
@@ -124,6 +126,15 @@ def print_replicas(reply: Mapping[str, Any]) -> None:
         print(printable(f"{model}: {count} replicas find no node with room"))
 
 
+def _print_service_config(health_service: str, *, is_for_dns: bool) -> int:
+    """Prints gRPC's service config. It needs no coordinator."""
+    from serving.fleet.service_config import dns_text, stock_service_config
+
+    config = stock_service_config(health_service)
+    print(dns_text(config) if is_for_dns else json.dumps(config, indent=2))
+    return 0
+
+
 def _start(config_file: Path, log_format: str) -> int:
     """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
     stopped = {signal.SIGTERM, signal.SIGINT}
@@ -203,6 +214,8 @@ def _ask(
         raise NotFound(str(reply.get("error")))
     if response.status == 400:
         raise FailedPrecondition(str(reply.get("error")))
+    if response.status == 503:
+        raise Unavailable(str(reply.get("error")))
     if response.status != 200:
         raise InvalidArgument(str(reply.get("error")))
     return reply
@@ -224,6 +237,20 @@ def make_parser() -> argparse.ArgumentParser:
         choices=("auto", "human", "json"),
         default="auto",
         help="format of the log on standard error; auto: human on a terminal, else json",
+    )
+    config = actions.add_parser(
+        "service-config",
+        help="print gRPC's service config for stock clients of several servers",
+        allow_abbrev=False,
+    )
+    config.add_argument(
+        "--health_service",
+        default="",
+        metavar="MODEL",
+        help="watch the health of this model; default: of the server",
+    )
+    config.add_argument(
+        "--dns", action="store_true", help="print the TXT record of _grpc_config.NAME"
     )
     stop = actions.add_parser(
         "stop", help="drain all servers of a fleet on Ray, and end it", allow_abbrev=False

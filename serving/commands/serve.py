@@ -113,10 +113,11 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
 def _load_libraries() -> None:
     """Loads TensorFlow and the server's modules, which takes most of the time of a start."""
     _silence_tensorflow()
-    from serving.data_plane.plane import native_module
-    from serving.server import server
+    with quiet_stderr():
+        from serving.data_plane.plane import native_module
+        from serving.server import server
 
-    native_module()
+        native_module()
     del server
 
 

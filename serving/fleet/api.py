@@ -9,12 +9,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.base.clock import Clock
-from serving.base.errors import InvalidArgument, PermissionDenied
+from serving.base.errors import InvalidArgument, PermissionDenied, Unavailable
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
+from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet import operations
-from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
+from serving.fleet.metrics import FleetMetrics, metrics_route
+from serving.fleet.page_routes import fleet_page_routes
 from serving.fleet.state import FleetState
 from serving.fleet.status import fleet_status
 from serving.fleet.wave_settings import WaveSettings
@@ -54,20 +57,25 @@ class FleetApi:
     """Answers on the event loop of the HTTP server; an operation waits for the disk on another thread.
 
     Whoever reaches the address may operate the fleet. A request with an Origin is refused, because a
-    browser sends one for a page.
+    browser sends one for a page. `coordinator` returns that of the present term, and raises
+    Unavailable while there is none.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: Callable[[], Coordinator],
         settings: WaveSettings,
         registry: Callable[[], str],
         clock: Clock,
+        metrics: FleetMetrics | None = None,
     ) -> None:
+        """`metrics` are those of this coordinator, which observes it; None: only its status has any."""
         self._coordinator = coordinator
         self._settings = settings
         self._registry = registry
         self._clock = clock
+        self._metrics = metrics or FleetMetrics(clock)
+        self._metrics.show(self.status)
 
     @property
     def routes(self) -> list[Route]:
@@ -75,14 +83,17 @@ class FleetApi:
             Route(STATUS_PATH, self._status, methods=["GET"]),
             Route(REGISTRY_PATH, self._servers, methods=["GET"]),
             Route(OPERATION_PATH, self._operate, methods=["POST"]),
+            metrics_route(self._metrics),
+            *fleet_page_routes(self.status),
         ]
 
     def status(self) -> dict[str, Any]:
         """Returns the status as it is now."""
+        coordinator = self._coordinator()
         return fleet_status(
-            self._coordinator.state,
-            self._coordinator.watches,
-            self._coordinator.sightings,
+            coordinator.state,
+            coordinator.watches,
+            coordinator.sightings,
             self._settings,
             self._clock.now_ns(),
         )
@@ -104,5 +115,10 @@ class FleetApi:
         change = change_of(
             parse_object(await request.body()), self._settings, self._clock.wall_ns()
         )
-        await asyncio.to_thread(self._coordinator.operate, change)
+        try:
+            await asyncio.to_thread(self._coordinator().operate, change)
+        except OSError as error:
+            raise Unavailable(
+                f"nothing is changed: the state cannot be written: {error}"
+            ) from error
         return json_response(self.status())

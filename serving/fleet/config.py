@@ -10,11 +10,13 @@ grpc = "10.0.0.1:8500"
 
 [waves]
 sizes = ["1", "10%"]
+
+Instead of `state_directory` and servers, a table `[kubernetes]` finds the servers' pods by their labels.
 """
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
 from serving.core.model_settings import CanarySettings
 from serving.fleet.haproxy import HaproxySettings
+from serving.fleet.kubernetes.settings import KubernetesSettings
 from serving.fleet.ray_settings import RayModel, RaySettings
 from serving.fleet.wave_settings import Wave, WaveSettings
 
@@ -35,14 +38,12 @@ DEFAULT_LISTEN = "127.0.0.1:8700"
 """The address of the coordinator's HTTP, at which the commands look for it."""
 
 STATUS_PATH = "/fleet/status"
-REGISTRY_PATH = "/fleet/servers"
 OPERATION_PATH = "/fleet/operations"
 REPLICAS_PATH = "/fleet/replicas"
 
 # A dataclass of this module.
 Made = TypeVar("Made", bound=Any)
 
-_TABLES = ("coordinator", "servers", "waves", "tls", "haproxy")
 _JUDGEMENT_KEYS = ("request_count", "p999_ratio_max", "error_ratio_max")
 
 
@@ -63,13 +64,16 @@ class AdminTls:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    # The name in the servers' certificates if it is not the host of `admin`; a pod's host is a number.
+    server_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """The coordinator's own files, address and pace. On Ray it has no `state_directory`."""
+    """The coordinator's own files, address and pace."""
 
-    state_directory: str
+    # The state, and a lock; "": an engine like Kubernetes or Ray has both.
+    state_directory: str = ""
     listen: str = DEFAULT_LISTEN
     poll_seconds: float = 1.0
     # The most calls to servers at the same time.
@@ -89,15 +93,37 @@ class HaproxyFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetConfig:
-    """All of the file."""
+    """All of the file. With `kubernetes` it has no servers, and no directory for the state."""
 
     coordinator: CoordinatorSettings
     servers: tuple[FleetServer, ...]
     waves: WaveSettings = field(default_factory=WaveSettings)
     tls: AdminTls = field(default_factory=AdminTls)
     haproxy: HaproxyFiles | None = None
+    kubernetes: KubernetesSettings | None = None
     # If it is there, the fleet starts its servers itself, and `servers` is empty.
     ray: RaySettings | None = None
+
+    def __post_init__(self) -> None:
+        has_directory = bool(self.coordinator.state_directory)
+        engines = {"kubernetes": self.kubernetes, "ray": self.ray}
+        names = [f"[{name}]" for name, settings in engines.items() if settings is not None]
+        if len(names) > 1:
+            raise InvalidConfig(
+                f"a fleet has one engine, not {' and '.join(names)}: remove one of them"
+            )
+        if names:
+            if self.servers or has_directory:
+                table = "[servers]" if self.servers else "state_directory"
+                raise InvalidConfig(f"{table} has no use beside {names[0]}: remove one of them")
+            return
+        if not has_directory:
+            raise InvalidConfig("coordinator: state_directory is missing")
+        if not self.servers:
+            raise InvalidConfig(
+                "no server is configured: add a table [servers.NAME] with its admin address, "
+                "[kubernetes] or [ray]"
+            )
 
 
 def read_fleet_config(path: Path) -> FleetConfig:
@@ -114,18 +140,9 @@ def parse_fleet_config(text: str) -> FleetConfig:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfig(f"not TOML: {error}") from error
-    _check_keys("the file", document, (*_TABLES, "ray"))
+    _check_keys("the file", document, [item.name for item in dataclasses.fields(FleetConfig)])
     servers = _table(document, "servers")
     coordinator = _table(document, "coordinator")
-    if "ray" in document:
-        if servers:
-            raise InvalidConfig("a fleet on Ray starts its servers itself: remove [servers]")
-        # The state lies in the cluster.
-        coordinator = {"state_directory": "", **coordinator}
-    elif not servers:
-        raise InvalidConfig(
-            "no server is configured: add a table [servers.NAME] with its admin address"
-        )
     return FleetConfig(
         coordinator=_made(CoordinatorSettings, "coordinator", coordinator),
         servers=tuple(
@@ -135,6 +152,9 @@ def parse_fleet_config(text: str) -> FleetConfig:
         waves=_waves(_table(document, "waves")),
         tls=_made(AdminTls, "tls", _table(document, "tls")),
         haproxy=_haproxy(_table(document, "haproxy")) if "haproxy" in document else None,
+        kubernetes=_made(KubernetesSettings, "kubernetes", _table(document, "kubernetes"))
+        if "kubernetes" in document
+        else None,
         ray=_ray(_table(document, "ray")) if "ray" in document else None,
     )
 
@@ -222,7 +242,7 @@ def _name(kind: object) -> object:
     return kind.__name__ if isinstance(kind, type) else kind
 
 
-def _check_keys(name: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _check_keys(name: str, table: Mapping[str, Any], known: Collection[str]) -> None:
     unknown = sorted(table.keys() - {*known})
     if unknown:
         raise InvalidConfig(f"{name}: unknown key {unknown[0]!r}; known: {listed(sorted(known))}")

@@ -6,14 +6,17 @@ Kubernetes.
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from serving.base.clock import Clock
+from serving.base.clock import Clock, seconds_since
+from serving.fleet.changes import Change, changes
 from serving.fleet.decision import Decision, Now, decide
+from serving.fleet.observer import FleetObserver
 from serving.fleet.reports import Grant, ServerReport, Sighting
-from serving.fleet.state import FleetState, ModelState, fleet_state_from_json
+from serving.fleet.state import FleetState, fleet_state_from_json
 from serving.fleet.trial import ModelWatch
 from serving.fleet.wave_settings import WaveSettings
 
@@ -45,12 +48,19 @@ class Coordinator:
         send: Callable[[Sequence[Grant]], None],
         settings: WaveSettings,
         clock: Clock,
+        observer: FleetObserver | None = None,
+        on_change: Callable[[Sequence[Change]], None] | None = None,
     ) -> None:
-        """Takes over the state. Raises OSError, and DataLoss if the state is not readable."""
+        """Takes over the state. Raises OSError, and DataLoss if the state is not readable.
+
+        `on_change` gets the changes of the state once they are durable. It returns at once.
+        """
+        self._observer = observer or FleetObserver()
         self._store = store
         self._send = send
         self._settings = settings
         self._clock = clock
+        self._on_change = on_change
         # Guards the members below. Held during a write of the state, not while grants are sent.
         self._lock = threading.Lock()
         text = store.read()
@@ -73,30 +83,38 @@ class Coordinator:
         with self._lock:
             return dict(self._sightings)
 
-    def set_servers(self, names: Collection[str]) -> None:
-        """Sets the servers of the fleet. A new one has the usual time to report before it is lost."""
+    def set_servers(self, names: Collection[str], leaving: Collection[str] = ()) -> None:
+        """Sets the servers of the fleet, and those of them that are being ended.
+
+        A new server has the usual time to report before it is lost.
+        """
         now_ns = self._clock.now_ns()
+        new = Sighting(None, now_ns)
         with self._lock:
             self._sightings = {
-                name: self._sightings.get(name) or Sighting(None, now_ns) for name in names
+                name: replace(self._sightings.get(name, new), is_leaving=name in leaving)
+                for name in names
             }
 
     def receive(self, name: str, report: ServerReport) -> None:
         """Takes the report of a server. Ignores a server that is not in the fleet."""
         now_ns = self._clock.now_ns()
         with self._lock:
-            if name in self._sightings:
-                self._sightings[name] = Sighting(report, now_ns)
+            before = self._sightings.get(name)
+            if before is not None:
+                self._sightings[name] = replace(before, report=report, seen_at_ns=now_ns)
 
     def step(self) -> Decision:
         """Decides once, writes the state if it has changed, and sends the grants."""
+        started_ns = self._clock.now_ns()
         with self._lock:
             now = Now(self._clock.now_ns(), self._clock.wall_ns())
             before = self._state
             decision = decide(before, self._watches, self._sightings, self._settings, now)
             self._keep(decision.state)
             self._watches = decision.watches
-        _log_changes(before, decision.state)
+        self._observer.decided(seconds_since(self._clock, started_ns))
+        self._publish(before, decision.state)
         if decision.grants:
             self._send(decision.grants)
         return decision
@@ -110,39 +128,29 @@ class Coordinator:
             before = self._state
             self._keep(change(before))
             after = self._state
-        _log_changes(before, after)
+        self._publish(before, after)
         return after
 
     def _keep(self, state: FleetState) -> None:
-        if state != self._state:
+        if state == self._state:
+            return
+        try:
             self._store.write(state.as_json())
-            self._state = state
+        except OSError:
+            self._observer.state_written(is_ok=False)
+            raise
+        self._observer.state_written(is_ok=True)
+        self._observer.state_changed(self._state, state)
+        self._state = state
+
+    def _publish(self, before: FleetState, after: FleetState) -> None:
+        found = changes(before, after)
+        for change in found:
+            _log_change(change)
+        if found and self._on_change is not None:
+            self._on_change(found)
 
 
-def _log_changes(before: FleetState, after: FleetState) -> None:
-    if before is after:
-        return
-    for name, model in after.models.items():
-        _log_model(name, before.models.get(name, ModelState()), model)
-
-
-def _log_model(name: str, before: ModelState, after: ModelState) -> None:
-    if after.verdicts != before.verdicts and after.verdicts:
-        verdict = after.verdicts[-1]
-        _log.log(
-            20 if verdict.is_passed else 30,
-            "fleet_verdict",
-            model=name,
-            gate=verdict.gate,
-            is_passed=verdict.is_passed,
-            reason=verdict.reason,
-        )
-    for version in after.blocked.keys() - before.blocked.keys():
-        _log.warning(
-            "fleet_rolled_back", model=name, version=version, reason=after.blocked[version].reason
-        )
-    old, new = before.rollout, after.rollout
-    if new is not None and (old is None or (old.version, old.wave) != (new.version, new.wave)):
-        _log.info("fleet_wave_began", model=name, version=new.version, wave=new.wave + 1)
-    if after.stable != before.stable:
-        _log.info("fleet_stable_version", model=name, version=after.stable, before=before.stable)
+def _log_change(change: Change) -> None:
+    log = _log.warning if change.is_warning else _log.info
+    log(change.event, model=change.model, **change.values)

@@ -279,12 +279,12 @@ class _Step:
             return self._refused(state, rollout, verdict)
         if watch.full_since_ns is None or state.is_paused:
             return state
-        return self._next_wave(state.with_verdict(verdict), rollout)
+        return self._next_wave(state.with_verdict(verdict, rollout.version), rollout)
 
     def _refused(
         self, state: ModelState, rollout: FleetRollout, verdict: GateVerdict
     ) -> ModelState:
-        state = state.with_verdict(verdict)
+        state = state.with_verdict(verdict, rollout.version)
         return blocked(state, rollout.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
 
     def _next_wave(self, state: ModelState, rollout: FleetRollout) -> ModelState:

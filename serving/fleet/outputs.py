@@ -7,9 +7,10 @@ from pathlib import Path
 
 import structlog
 
+from serving.client.fleet_registry import RegisteredServer
 from serving.fleet.config import FleetServer, HaproxyFiles
 from serving.fleet.haproxy import Backend, haproxy_text
-from serving.fleet.registry import RegisteredServer, registry_document, write_text
+from serving.fleet.registry import registry_document, write_text
 from serving.fleet.reports import Sighting
 
 HAPROXY_MODE = 0o600
@@ -43,7 +44,7 @@ def registered(
                 grpc=server.grpc,
                 http=server.http,
                 is_ready=bool(versions) and not is_lost(server.name),
-                is_draining=report is not None and report.is_draining,
+                is_draining=sighting is not None and sighting.is_draining,
                 versions=versions,
             )
         )

@@ -1,45 +1,21 @@
 """The registry of a fleet: a JSON document of its servers, for clients and proxies that look for one."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from serving.base.directory_files import opened_directory, replace_file
-from serving.base.errors import DataLoss
+from serving.client.fleet_registry import RegisteredServer
 
 FILE_MODE = 0o644
 """Clients of other users read the registry: it has addresses, and nothing that is secret."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredServer:
-    """A server that clients may reach. `versions` has the version that answers, by model.
-
-    A server that is not ready answers no requests now. Clients send a draining server no further ones.
-    """
-
-    name: str
-    grpc: str
-    http: str = ""
-    is_ready: bool = True
-    is_draining: bool = False
-    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 def registry_document(servers: Iterable[RegisteredServer]) -> str:
     """Returns the document, with the servers by name. The same servers give the same text."""
     rows = [_row(server) for server in sorted(servers, key=lambda server: server.name)]
     return json.dumps({"servers": rows}, indent=1) + "\n"
-
-
-def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
-    """Returns the servers of a document. Raises DataLoss for another text."""
-    try:
-        return tuple(RegisteredServer(**row) for row in json.loads(text)["servers"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataLoss(f"not the registry of a fleet: {error!r}") from error
 
 
 def write_text(path: Path, text: str, *, mode: int = FILE_MODE) -> None:

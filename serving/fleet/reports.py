@@ -77,11 +77,17 @@ class Sighting:
     """The last report of a server, and when it came (monotonic).
 
     None: the server has not reported to this coordinator. Then `seen_at_ns` is the time since when the
-    coordinator waits for it.
+    coordinator waits for it. A server that `is_leaving` is being ended by the place where it runs,
+    whether it drains already or not.
     """
 
     report: ServerReport | None
     seen_at_ns: int
+    is_leaving: bool = False
+
+    @property
+    def is_draining(self) -> bool:
+        return self.is_leaving or (self.report is not None and self.report.is_draining)
 
 
 @dataclass(frozen=True, slots=True)

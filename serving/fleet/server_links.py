@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from serving.base.errors import MillpondError, Unavailable
+from serving.base.errors import MillpondError
 from serving.fleet.figures import EDGES_NS
+from serving.fleet.observer import FleetObserver
 from serving.fleet.report_document import server_report
 from serving.fleet.reports import Grant, ServerReport
 
@@ -36,29 +37,38 @@ class ServerLinks:
 
     def __init__(
         self,
-        targets: Mapping[str, str],
         *,
         connect: Callable[[str], ServerClient],
         receive: Callable[[str, ServerReport], None],
         thread_count: int,
+        may_send: Callable[[], bool] = lambda: True,
+        observer: FleetObserver | None = None,
     ) -> None:
-        """`targets` are the admin listeners by server. Connects with the first call to each."""
-        self._targets = targets
+        """Has no server before `set_targets`. Connects with the first call to each.
+
+        A grant is dropped if `may_send` returns False when its call is due.
+        """
+        self._targets: Mapping[str, str] = {}
+        self._may_send = may_send
         self._connect = connect
         self._receive = receive
+        self._observer = observer or FleetObserver()
         self._executor = ThreadPoolExecutor(thread_count, thread_name_prefix="fleet-call")
+        # Guards the members below.
         self._lock = threading.Lock()
-        # By listener.
-        self._clients: dict[str, ServerClient] = {}
+        self._clients: dict[str, tuple[str, ServerClient]] = {}
         self._busy: set[tuple[str, str]] = set()
         self._failing: set[tuple[str, str]] = set()
 
     def set_targets(self, targets: Mapping[str, str]) -> None:
-        """Sets the servers and their listeners. Closes connections to listeners that are not there now."""
+        """Sets the admin listeners by server. Closes connections to servers that are not there any more."""
         with self._lock:
-            self._targets = targets
-            gone = self._clients.keys() - {*targets.values()}
-            clients = [self._clients.pop(target) for target in gone]
+            self._targets = dict(targets)
+            gone = [
+                name for name, (target, _) in self._clients.items() if targets.get(name) != target
+            ]
+            clients = [self._clients.pop(name)[1] for name in gone]
+            self._failing = {call for call in self._failing if call[0] in targets}
         for client in clients:
             client.close()
 
@@ -75,7 +85,7 @@ class ServerLinks:
     def stop(self) -> None:
         """Ends the calls, those under way within their deadline."""
         self._executor.shutdown(cancel_futures=True)
-        for client in self._clients.values():
+        for _, client in self._clients.values():
             client.close()
 
     def _submit(self, name: str, kind: str, call: Callable[..., None], *arguments: object) -> None:
@@ -86,15 +96,23 @@ class ServerLinks:
         self._executor.submit(self._run, name, kind, call, *arguments)
 
     def _run(self, name: str, kind: str, call: Callable[..., None], *arguments: object) -> None:
+        is_ok = False
+        client = None
         try:
-            call(self._client(name), name, *arguments)
+            client = self._client(name)
+            if client is not None:
+                call(client, name, *arguments)
+            is_ok = True
         except (MillpondError, OSError) as error:
-            self._note_failure(name, kind, str(error))
+            self._note_failure(name, kind, client, str(error))
         except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
             _log.exception("fleet_call_failed", server=name, call=kind)
         else:
-            self._failing.discard((name, kind))
+            with self._lock:
+                self._failing.discard((name, kind))
         finally:
+            # A kind of a grant also names its model.
+            self._observer.called(kind.partition(" ")[0], is_ok=is_ok)
             with self._lock:
                 self._busy.discard((name, kind))
 
@@ -103,20 +121,30 @@ class ServerLinks:
         self._receive(name, server_report(document))
 
     def _grant(self, client: ServerClient, name: str, grant: Grant) -> None:
+        # At the last moment: the call may have waited for a thread.
+        if not self._may_send():
+            return
         client.grant(grant.model, grant.version, grant.order, timeout_seconds=CALL_SECONDS)
         # At once, so that the next decision knows that the grant was taken.
         self._report(client, name)
 
-    def _client(self, name: str) -> ServerClient:
+    def _client(self, name: str) -> ServerClient | None:
+        """Returns the client of a server; None if the server has left the fleet."""
         with self._lock:
             target = self._targets.get(name)
             if target is None:
-                raise Unavailable("the server is not in the fleet any more")
-            if target not in self._clients:
-                self._clients[target] = self._connect(target)
-            return self._clients[target]
+                return None
+            if name not in self._clients:
+                self._clients[name] = target, self._connect(target)
+            return self._clients[name][1]
 
-    def _note_failure(self, name: str, kind: str, reason: str) -> None:
-        if (name, kind) not in self._failing:
-            self._failing.add((name, kind))
+    def _note_failure(self, name: str, kind: str, client: ServerClient | None, reason: str) -> None:
+        with self._lock:
+            known = self._clients.get(name)
+            # The call of a server that has left the fleet ends with its connection.
+            is_gone = client is not None and (known is None or known[1] is not client)
+            is_logged = is_gone or (name, kind) in self._failing
+            if not is_gone:
+                self._failing.add((name, kind))
+        if not is_logged:
             _log.warning("fleet_server_unreachable", server=name, call=kind, reason=reason)

@@ -1,54 +1,70 @@
 """The process of a coordinator: `millpond fleet start`. The composition root of `serving/fleet/`."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import InvalidConfig
+from serving.base.errors import InvalidConfig, Unavailable
 from serving.client import Client, Tls
 from serving.config.server_config import HttpPort
 from serving.fleet.api import FleetApi
+from serving.fleet.candidate import Candidate
 from serving.fleet.config import AdminTls, FleetConfig
 from serving.fleet.coordinator import Coordinator
-from serving.fleet.outputs import Outputs, registered
-from serving.fleet.reports import Grant
-from serving.fleet.server_links import ServerClient, ServerLinks
-from serving.fleet.state_file import StateFile
+from serving.fleet.engine import Engine, engine_of
+from serving.fleet.lead import FleetLead
+from serving.fleet.leadership import Term
+from serving.fleet.metrics import FleetMetrics
+from serving.fleet.outputs import Outputs
+from serving.fleet.server_links import ServerClient
+from serving.fleet.standby import StandbyGate
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HttpServer
 
 _HTTP_THREAD_COUNT = 4
+# The time between two looks of a coordinator that waits for its term.
+_STANDBY_SECONDS = 1.0
 
 _log = structlog.get_logger(__name__)
 
 
 class FleetService:
-    """Polls the servers, decides and acts, until `stop`. Started once."""
+    """Leads the fleet, or waits until it may, until `stop`. Started once."""
 
-    def __init__(self, config: FleetConfig, clock: Clock) -> None:
-        """Takes over the state. Raises OSError, DataLoss, FailedPrecondition and InvalidConfig."""
+    def __init__(self, config: FleetConfig, clock: Clock, engine: Engine | None = None) -> None:
+        """Takes the directory of the state, if it has one. Raises OSError, FailedPrecondition and InvalidConfig.
+
+        `engine` takes the place of the one that the configuration names.
+        """
+        host, port = host_and_port(config.coordinator.listen)
         self._config = config
         self._clock = clock
         self._is_stopping = False
         self._wake = threading.Condition()
-        self._store = StateFile(Path(config.coordinator.state_directory))
-        self._coordinator = Coordinator(self._store, self._send, config.waves, clock)
-        self._coordinator.set_servers([server.name for server in config.servers])
-        self._links = ServerLinks(
-            {server.name: server.admin for server in config.servers},
-            connect=self._connect,
-            receive=self._coordinator.receive,
-            thread_count=config.coordinator.poll_threads,
-        )
+        self._engine = engine_of(config, clock) if engine is None else engine
+        self._candidate = Candidate(self._engine.leadership, self._begin)
+        self._coordinator: Coordinator | None = None
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
-        host, port = host_and_port(config.coordinator.listen)
-        api = FleetApi(self._coordinator, config.waves, lambda: self._outputs.registry, clock)
-        self._http = fleet_http(api.routes, host, port)
+        self._metrics = FleetMetrics(clock)
+        api = FleetApi(
+            self._present, config.waves, lambda: self._outputs.registry, clock, self._metrics
+        )
+        self._http = fleet_http(
+            api.routes,
+            host,
+            port,
+            gate=lambda app: StandbyGate(
+                app,
+                leads=lambda: self._coordinator is not None,
+                leader=self._engine.leadership.leader,
+            ),
+        )
 
     @property
     def port(self) -> int | None:
@@ -56,19 +72,22 @@ class FleetService:
         return self._http.port
 
     def run(self) -> None:
-        """Decides again and again until `stop`, on this thread. Raises the errors of the port."""
+        """Works until `stop`, on this thread. Raises the errors of the port, and DataLoss."""
         self._http.start()
+        assert self._http.port is not None
+        self._engine.start(self._http.port)
         _log.info(
             "fleet_started", servers=len(self._config.servers), http=f"port {self._http.port}"
         )
         try:
-            while not self._waits_until_stop():
+            while not self._waits_until_stop(self._polled()):
                 self._step()
         finally:
             self._http.stop()
-            self._links.stop()
+            self._candidate.stop()
+            # After the last grant: another coordinator may lead at once.
+            self._engine.stop()
             self._http.join()
-            self._store.close()
 
     def stop(self) -> None:
         """Ends `run` after the present step. Any thread, and signal handlers of another thread."""
@@ -76,15 +95,40 @@ class FleetService:
             self._is_stopping = True
             self._wake.notify_all()
 
-    def _send(self, grants: Sequence[Grant]) -> None:
-        self._links.send(grants)
-
-    def _waits_until_stop(self) -> bool:
-        """Polls, waits for the reports, and returns True if the service ends."""
-        self._links.poll()
-        deadline_ns = self._clock.now_ns() + round(
-            self._config.coordinator.poll_seconds * NS_PER_SECOND
+    def _begin(self, term: Term) -> FleetLead:
+        return FleetLead(
+            term,
+            self._config,
+            self._connect,
+            self._clock,
+            notice=self._engine.notice,
+            observer=self._metrics,
         )
+
+    def _lead(self) -> FleetLead | None:
+        """Returns the lead of the present term, and lets HTTP answer for it."""
+        lead = self._candidate.turn()
+        self._coordinator = None if lead is None else lead.coordinator
+        return lead
+
+    def _present(self) -> Coordinator:
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise Unavailable("this coordinator does not lead the fleet now; ask again")
+        return coordinator
+
+    def _polled(self) -> float:
+        """Polls the servers if this coordinator leads. Returns how long to wait for their reports."""
+        lead, membership = self._lead(), self._engine.place.membership()
+        if lead is None:
+            return min(self._config.coordinator.poll_seconds, _STANDBY_SECONDS)
+        if membership is not None:
+            lead.poll(membership)
+        return self._config.coordinator.poll_seconds
+
+    def _waits_until_stop(self, seconds: float) -> bool:
+        """Waits, and returns True if the service ends."""
+        deadline_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
         with self._wake:
             while not self._is_stopping and self._clock.now_ns() < deadline_ns:
                 left_ns = deadline_ns - self._clock.now_ns()
@@ -92,31 +136,31 @@ class FleetService:
             return self._is_stopping
 
     def _step(self) -> None:
-        try:
-            self._coordinator.step()
-        except OSError as error:
-            # A full disk: nothing was sent, and the servers serve on.
-            _log.error("fleet_state_not_written", reason=str(error))
-        now_ns = self._clock.now_ns()
-        lost_ns = round(self._config.waves.lost_seconds * NS_PER_SECOND)
-        sightings = self._coordinator.sightings
-        rows = registered(
-            self._config.servers,
-            sightings,
-            lambda name: now_ns - sightings[name].seen_at_ns > lost_ns,
-        )
-        self._outputs.update(rows)
+        lead = self._lead()
+        if lead is None or not lead.is_polled:
+            return
+        lead.step()
+        self._outputs.update(lead.registered())
 
     def _connect(self, target: str) -> ServerClient:
         return Client(target, tls=tls_of(self._config.tls))
 
 
-def fleet_http(routes: Sequence[Route], host: str, port: int) -> HttpServer:
-    """Returns the HTTP of a coordinator, not yet started. Port 0: any that is free."""
+def fleet_http(
+    routes: Sequence[Route],
+    host: str,
+    port: int,
+    *,
+    gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+) -> HttpServer:
+    """Returns the HTTP of a coordinator, not yet started. Port 0: any that is free.
+
+    `gate` stands before the routes, behind the check of the host.
+    """
     app = make_http_app(routes, HttpSettings())
     return HttpServer(
         app,
-        entry=HostGuard(app, host_rule((), host, own_name())),
+        entry=HostGuard(gate(app), host_rule((), host, own_name())),
         host=host,
         port=HttpPort(port, is_required=True),
         blocking_thread_count=_HTTP_THREAD_COUNT,
@@ -131,6 +175,7 @@ def tls_of(settings: AdminTls) -> Tls | None:
         ca_file=Path(settings.ca) if settings.ca else None,
         certificate_file=Path(settings.cert) if settings.cert else None,
         key_file=Path(settings.key) if settings.key else None,
+        server_name=settings.server_name,
     )
 
 

@@ -57,7 +57,9 @@ class ModelState:
     loading: Mapping[str, Slot] = field(default_factory=dict)
     verdicts: tuple[GateVerdict, ...] = ()
 
-    def with_verdict(self, verdict: GateVerdict) -> "ModelState":
+    def with_verdict(self, verdict: GateVerdict, version: int) -> "ModelState":
+        """Returns the state with a verdict on `version`, which its figures name."""
+        verdict = replace(verdict, figures={**verdict.figures, "version": version})
         return replace(self, verdicts=(*self.verdicts, verdict)[-VERDICT_COUNT_MAX:])
 
 

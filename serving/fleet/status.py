@@ -6,10 +6,10 @@ from typing import Any
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.blocked_versions import as_rows
-from serving.fleet.figures import total
+from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState, ModelState
-from serving.fleet.trial import ModelWatch, needed_count
+from serving.fleet.trial import ModelWatch, compared, needed_count
 from serving.fleet.view import ModelView, model_views
 from serving.fleet.wave_settings import WaveSettings
 
@@ -51,7 +51,7 @@ def _model(
         "previous": state.previous,
         "is_paused": state.is_paused,
         "waits_for": watch.waits_for,
-        "rollout": _rollout(state, view, settings),
+        "rollout": _rollout(state, watch, view, settings),
         "loading": sorted(state.loading),
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
@@ -59,11 +59,15 @@ def _model(
     }
 
 
-def _rollout(state: ModelState, view: ModelView, settings: WaveSettings) -> dict[str, Any] | None:
+def _rollout(
+    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings
+) -> dict[str, Any] | None:
     rollout = state.rollout
     if rollout is None:
         return None
     is_last = settings.is_last(rollout.wave)
+    # The last wave has no servers left to compare with.
+    new, old = (None, None) if is_last else compared(watch, state, rollout, view)
     return {
         "version": rollout.version,
         "wave": rollout.wave + 1,
@@ -72,6 +76,16 @@ def _rollout(state: ModelState, view: ModelView, settings: WaveSettings) -> dict
         "needed_count": view.fleet_size if is_last else needed_count(rollout, view, settings),
         "members": sorted(rollout.members),
         "setbacks": sorted(rollout.setbacks),
+        "compared": new and old and {"wave": _figures(new), "control": _figures(old)},
+    }
+
+
+def _figures(figures: VersionFigures) -> dict[str, float]:
+    return {
+        "request_count": figures.request_count,
+        "failed_count": figures.failed_count,
+        "p99_ms": figures.latency_ns_p99 / _NS_PER_MS,
+        "p999_ms": figures.latency_ns_p999 / _NS_PER_MS,
     }
 
 
@@ -91,10 +105,7 @@ def _versions(view: ModelView) -> list[dict[str, Any]]:
                 "default_count": sum(
                     report.default_version == number for report in view.live.values()
                 ),
-                "request_count": figures.request_count,
-                "failed_count": figures.failed_count,
-                "p99_ms": figures.latency_ns_p99 / _NS_PER_MS,
-                "p999_ms": figures.latency_ns_p999 / _NS_PER_MS,
+                **_figures(figures),
             }
         )
     return rows
@@ -106,10 +117,10 @@ def _server(name: str, sighting: Sighting, lost_seconds: float, now_ns: int) -> 
     state = "live"
     if seconds > lost_seconds:
         state = "lost"
+    elif sighting.is_draining:
+        state = "draining"
     elif report is None:
         state = "unknown"
-    elif report.is_draining:
-        state = "draining"
     models = {} if report is None else report.models
     return {
         "name": name,

@@ -270,11 +270,23 @@ def wave_verdict(
     gate = f"wave {rollout.wave + 1}"
     verdict = judge(settings.judgement, new, old)
     if verdict is not None:
-        return replace(verdict, gate=gate)
+        return _of_wave(verdict, gate, new, old)
     if not has_held(watch, state, settings, now_ns):
         return None
     if new.request_count == 0:
         reason = f"no request in {settings.judged_seconds:g} s"
         return GateVerdict(gate=gate, mode=GateMode.ENFORCE.value, is_passed=True, reason=reason)
     verdict = judge(replace(settings.judgement, request_count=1), new, old)
-    return None if verdict is None else replace(verdict, gate=gate)
+    return None if verdict is None else _of_wave(verdict, gate, new, old)
+
+
+def _of_wave(
+    verdict: GateVerdict, gate: str, new: VersionFigures, old: VersionFigures
+) -> GateVerdict:
+    """Returns a canary's verdict as that of a wave. The p99 is for people: p999 alone is judged."""
+    figures = {
+        **verdict.figures,
+        "latency_seconds_p99": new.latency_ns_p99 / NS_PER_SECOND,
+        "stable_latency_seconds_p99": old.latency_ns_p99 / NS_PER_SECOND,
+    }
+    return replace(verdict, gate=gate, figures=figures)

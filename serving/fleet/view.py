@@ -69,11 +69,16 @@ def model_views(
     lost_seconds: float,
     now_ns: int,
 ) -> dict[str, ModelView]:
-    """Returns the view of each model of the state or of a report."""
+    """Returns the view of each model of the state or of a report.
+
+    A server that is leaving and lost has left: nothing waits for it.
+    """
     views = {name: ModelView() for name in models}
     seen_after_ns = now_ns - round(lost_seconds * NS_PER_SECOND)
     for name, sighting in sightings.items():
         report, is_lost = sighting.report, sighting.seen_at_ns < seen_after_ns
+        if sighting.is_leaving and (is_lost or report is None):
+            continue
         if report is None:
             for view in views.values():
                 _add_silent(view, name, is_lost=is_lost)
@@ -87,7 +92,7 @@ def model_views(
                 continue
             view.live[name] = of_model
             view.servers[name] = report
-            if report.is_draining:
+            if sighting.is_draining:
                 view.draining.add(name)
     return views
 

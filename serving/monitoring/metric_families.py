@@ -7,7 +7,7 @@ Values only. Unless its help says otherwise, a metric with the label `version` h
 load of the version to 10 minutes after its end (ENDED_SECONDS_MAX).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -574,15 +574,15 @@ FAMILIES: tuple[MetricFamily, ...] = (
 )
 
 
-def markdown_table() -> str:
-    """Returns FAMILIES as a table for docs/observability.md."""
-    return "\n".join(_rows()) + "\n"
+def markdown_table(families: Iterable[MetricFamily] = FAMILIES) -> str:
+    """Returns families as a table for the documents."""
+    return "\n".join(_rows(families)) + "\n"
 
 
-def _rows() -> Iterator[str]:
+def _rows(families: Iterable[MetricFamily]) -> Iterator[str]:
     yield "| metric | kind | unit | labels | meaning |"
     yield "|---|---|---|---|---|"
-    for family in FAMILIES:
+    for family in families:
         labels = ", ".join(f"`{label}`" for label in family.labels)
         yield f"| `{family.name}` | {family.kind} | {family.unit} | {labels} | {family.help} |"
 

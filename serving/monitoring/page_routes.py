@@ -7,6 +7,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -67,17 +68,17 @@ def read_page_files(directory: Path = PAGE_DIRECTORY) -> Mapping[str, PageFile]:
 
 def page_routes(data: PageData) -> list[Route]:
     """Returns `GET /`, `GET /static/…` and `GET /v1/page`. Reads all files now, and never later."""
-    files = read_page_files()
+    return [*file_routes(read_page_files()), Route("/v1/page", partial(_poll, data))]
+
+
+def file_routes(files: Mapping[str, PageFile]) -> list[Route]:
+    """Returns `GET /`, which is index.html, and `GET /static/…` for all files."""
     index = files["index.html"]
 
     async def get_index(request: Request) -> Response:
         return _file_response(index, request)
 
-    return [
-        Route("/", get_index),
-        Route("/static/{name:path}", partial(_get_static, files)),
-        Route("/v1/page", partial(_poll, data)),
-    ]
+    return [Route("/", get_index), Route("/static/{name:path}", partial(_get_static, files))]
 
 
 def _poll(data: PageData, request: Request) -> Response:
@@ -88,8 +89,13 @@ def _poll(data: PageData, request: Request) -> Response:
         cursor=query.get("cursor", ""),
         swaps_tag=query.get("swaps_tag", ""),
     )
+    return poll_response(data.answer(question))
+
+
+def poll_response(document: Mapping[str, Any]) -> Response:
+    """Returns the answer to a poll of a page."""
     # As ASCII: a message may hold a file name that is not UTF-8.
-    content = json.dumps(data.answer(question), separators=(",", ":"))
+    content = json.dumps(document, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **_SECURITY_HEADERS}
     return Response(content, media_type="application/json", headers=headers)
 

@@ -1,12 +1,13 @@
-"""The live page over fake figures, served like the real one: by uvicorn on its own thread."""
+"""Pages served like the real ones, by uvicorn on its own thread: the live page over fake figures."""
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.monitoring.page_data import PageData
@@ -24,14 +25,21 @@ def serve_page(
 
     It answers inside the context; afterwards nothing listens there.
     """
+    started_wall_ns = clock.wall_ns() - round(started_seconds_ago * NS_PER_SECOND)
+    data = PageData(scene.sources(), clock, "1.2.3", started_wall_ns=started_wall_ns)
+    with serve_routes(page_routes(data), port) as address:
+        yield address
+
+
+@contextmanager
+def serve_routes(routes: Sequence[BaseRoute], port: int = 0) -> Iterator[str]:
+    """Yields the address of these routes, which answer inside the context."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     # Connections wait in the backlog until the server is ready.
     listener.listen()
-    started_wall_ns = clock.wall_ns() - round(started_seconds_ago * NS_PER_SECOND)
-    data = PageData(scene.sources(), clock, "1.2.3", started_wall_ns=started_wall_ns)
-    app = Starlette(routes=page_routes(data))
+    app = Starlette(routes=routes)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, args=([listener],), name="page")
     thread.start()

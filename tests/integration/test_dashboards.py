@@ -62,10 +62,15 @@ class Case(NamedTuple):
     expr: str
 
 
+OF_A_FLEET = "fleet"
+"""The dashboard of a coordinator, which this scenario of one server does not have."""
+
+
 def dashboards() -> Iterator[tuple[str, Any]]:
-    """Returns the dashboards by name."""
+    """Returns the dashboards of a server by name."""
     for path in sorted((DEPLOY / "grafana").glob("*.json")):
-        yield path.stem, json.loads(path.read_text())
+        if path.stem != OF_A_FLEET:
+            yield path.stem, json.loads(path.read_text())
 
 
 def dashboard_cases() -> list[Case]:

@@ -286,6 +286,8 @@ def test_standby_serves_after_crash(start_supervised: StartSupervised):
     assert child_processes(server.process_id)[:1] == standbys
     metrics = urllib.request.urlopen(f"{server.url}/metrics", timeout=30).read().decode()
     assert "serving_supervisor_restarts_total 1" in metrics
+    # TensorFlow's greeting, which each process that loads TensorFlow would write, stays out of the log.
+    assert "InitializeLog" not in server.log_path.read_text()
 
 
 def test_sigterm_of_supervisor_drains(start_supervised: StartSupervised):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ DOCKERFILE = REPOSITORY / "Dockerfile"
 _PYTHON = REPOSITORY / "build" / "kubernetes" / "bin" / "python"
 _TOOLS = Path(__file__).parent / "cluster_tools.py"
 _TIMEOUT_SECONDS = 300
+
+_COMPONENT = "app.kubernetes.io/component"
+_COORDINATOR = "coordinator"
 
 Object = dict[str, Any]
 
@@ -43,12 +46,26 @@ class Release:
         return found
 
     @property
+    def servers(self) -> Release:
+        """The release without the coordinator of its fleet."""
+        return self._part(lambda labels: labels.get(_COMPONENT) != _COORDINATOR)
+
+    @property
+    def coordinator(self) -> Release:
+        """The coordinator of the fleet alone."""
+        return self._part(lambda labels: labels.get(_COMPONENT) == _COORDINATOR)
+
+    def _part(self, is_in: Callable[[Mapping[str, str]], bool]) -> Release:
+        objects = [item for item in self.objects if is_in(item["metadata"]["labels"])]
+        return replace(self, objects=objects)
+
+    @property
     def workload(self) -> Object:
         return self.only("Deployment", "StatefulSet")
 
     @property
     def pod(self) -> Object:
-        """The specification of a server's pod."""
+        """The specification of a pod of the workload."""
         spec: Object = self.workload["spec"]["template"]["spec"]
         return spec
 

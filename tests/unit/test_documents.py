@@ -123,6 +123,7 @@ def all_flags() -> frozenset[str]:
     commands = [
         *(("millpond", command) for command in MILLPOND_COMMANDS),
         *(("millpond", command) for command in ("config plan", "config apply", "fleet status")),
+        ("millpond", "fleet service-config"),
         *(("loadtest", command) for command in LOADTEST_COMMANDS),
         *(("warmup", command) for command in ("synthesize", "inspect", "check")),
     ]

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet.api import FleetApi
-from serving.fleet.config import OPERATION_PATH, REGISTRY_PATH, STATUS_PATH
+from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.reports import ServerReport
 from serving.http.app import HttpSettings, make_http_app
@@ -18,25 +19,33 @@ Reply = dict[str, Any]
 class TextStore:
     def __init__(self) -> None:
         self.text: str | None = None
+        self.is_full = False
 
     def read(self) -> str | None:
         return self.text
 
     def write(self, text: str) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
         self.text = text
 
 
 @pytest.fixture
-def client() -> TestClient:
+def store() -> TextStore:
+    return TextStore()
+
+
+@pytest.fixture
+def client(store: TextStore) -> TestClient:
     """A coordinator that has begun a rollout of version 2."""
     clock = FakeClock()
-    coordinator = Coordinator(TextStore(), lambda grants: None, SETTINGS, clock)
+    coordinator = Coordinator(store, lambda grants: None, SETTINGS, clock)
     coordinator.set_servers(["a", "b"])
     for name in ("a", "b"):
         report = ServerReport(models={MODEL: serving(1, found=frozenset({1, 2}))})
         coordinator.receive(name, report)
     coordinator.step()
-    api = FleetApi(coordinator, SETTINGS, lambda: '{"servers": []}', clock)
+    api = FleetApi(lambda: coordinator, SETTINGS, lambda: '{"servers": []}', clock)
     return TestClient(make_http_app(api.routes, HttpSettings()))
 
 
@@ -94,3 +103,9 @@ def test_page_of_a_browser_may_not_operate(client: TestClient) -> None:
     reply = client.post(OPERATION_PATH, content=body, headers={"Origin": "http://evil"})
     assert reply.status_code == 403
     assert client.get(STATUS_PATH).json()["models"][MODEL]["rollout"] is not None
+
+
+def test_operation_without_room_is_unavailable(client: TestClient, store: TextStore) -> None:
+    store.is_full = True
+    code, reply = operate(client, operation="abort", model=MODEL)
+    assert (code, "No space" in reply["error"]) == (503, True)

@@ -4,6 +4,7 @@ import pytest
 
 from serving.base.errors import InvalidConfig
 from serving.fleet.config import FleetServer, parse_fleet_config, read_fleet_config
+from serving.fleet.kubernetes.settings import KubernetesSettings
 from serving.fleet.wave_settings import Wave, WaveSettings
 
 SMALL = """
@@ -43,9 +44,29 @@ def test_haproxy_has_files_and_settings() -> None:
     assert (haproxy.file, haproxy.settings.bind) == ("/etc/haproxy.cfg", "0.0.0.0:80")
 
 
+PODS = "[kubernetes]\nselector = 'app=millpond'\n"
+
+
+def test_kubernetes_takes_the_place_of_servers() -> None:
+    config = parse_fleet_config(PODS + "[tls]\nca = 'ca.pem'\nserver_name = 'millpond'\n")
+    assert config.kubernetes == KubernetesSettings(selector="app=millpond")
+    assert (config.servers, config.coordinator.state_directory) == ((), "")
+    assert config.tls.server_name == "millpond"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (SMALL + PODS, "servers"),
+        ("[coordinator]\nstate_directory = 'x'\n" + PODS, "state_directory"),
+        ("[kubernetes]\n", "selector is missing"),
+        ("[kubernetes]\nselector = ' '\n", "selects every pod"),
+        (PODS + "lease_seconds = 5\n", "lease_seconds 5"),
+        (PODS + "admin_port = 8599\n", "admin_port is 8599"),
+        (PODS + "admin_port = 'Admin'\n", "'Admin'"),
+        (PODS + "name = 'Fleet'\n", "'Fleet'"),
+        (PODS + "name = ''\n", "name is empty"),
+        (PODS + "pods = 3\n", "unknown key 'pods'"),
         ("[", "not TOML"),
         ("[coordinator]\nstate_directory = 'x'\n", "no server"),
         ("[coordinator]\n[servers.a]\nadmin = 'h:1'\n", "state_directory is missing"),

@@ -105,3 +105,35 @@ def test_operation_is_durable_when_it_returns() -> None:
     coordinator.step()
     coordinator.operate(lambda state: paused(state, MODEL))
     assert fleet_state_from_json(store.text or "").models[MODEL].is_paused
+
+
+def test_server_that_is_ended_by_its_place_drains() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.set_servers(["a", "b"], leaving=["a"])
+    drains = {name: seen.is_draining for name, seen in coordinator.sightings.items()}
+    assert drains == {"a": True, "b": False}
+    coordinator.receive("a", ServerReport(models={MODEL: serving(1, found=FOUND)}))
+    assert coordinator.sightings["a"].is_leaving
+    (grant,) = coordinator.step().grants
+    assert grant.server == "b"
+
+
+def test_change_is_reported_once_it_is_durable() -> None:
+    store = ListedStore()
+    made = Coordinator(
+        store,
+        store.send,  # type: ignore[arg-type]
+        SETTINGS,
+        FakeClock(),
+        on_change=lambda changes: store.events.extend(change.event for change in changes),
+    )
+    made.set_servers(["a"])
+    made.receive("a", ServerReport(models={MODEL: serving(1, found=FOUND)}))
+    made.step()
+    assert store.events == [
+        "write",
+        "write",
+        "fleet_wave_began",
+        "fleet_stable_version",
+        "grant 2 to a",
+    ]

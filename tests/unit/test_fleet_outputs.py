@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.client.fleet_registry import parse_registry
 from serving.fleet.config import FleetServer, HaproxyFiles
 from serving.fleet.outputs import Outputs, registered, reload_haproxy
-from serving.fleet.registry import parse_registry
 from serving.fleet.reports import ServerReport, Sighting
 from tests.unit.worlds.fleet import MODEL, serving
 

@@ -11,10 +11,11 @@ import pytest
 
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, Unavailable
+from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.commands.cli import main
 from serving.fleet.config import parse_fleet_config
 from serving.fleet.ray_settings import RayModel, RaySettings
-from serving.fleet.registry import RegisteredServer, parse_registry, registry_document
+from serving.fleet.registry import registry_document
 from serving.fleet.replicas import Replica
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")

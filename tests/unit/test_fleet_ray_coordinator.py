@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from serving.base.errors import FailedPrecondition
+from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.fleet.placement import ServerRoom
-from serving.fleet.registry import RegisteredServer, parse_registry
 from serving.fleet.replicas import Replica
 from serving.fleet.reports import ModelReport, ServerReport
 from tests.unit.fakes.clocks import FakeClock

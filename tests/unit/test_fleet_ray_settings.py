@@ -57,7 +57,7 @@ def test_changed_flags_change_the_spec() -> None:
         ("supervise = true", "port = 1", "--port"),
         ("[ray.models.ads]", '[ray.models."a b"]', "other characters"),
         ("leave_seconds = 2", "leaves = 2", "unknown key 'leaves'"),
-        ("[ray]", '[servers.a]\nadmin = "h:1"\n[ray]', "remove [servers]"),
+        ("[ray]", '[servers.a]\nadmin = "h:1"\n[ray]', "[servers] has no use beside [ray]"),
     ],
 )
 def test_wrong_ray_table_is_refused(old: str, new: str, message: str) -> None:

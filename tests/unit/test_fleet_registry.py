@@ -3,12 +3,8 @@ from pathlib import Path
 import pytest
 
 from serving.base.errors import DataLoss
-from serving.fleet.registry import (
-    RegisteredServer,
-    parse_registry,
-    registry_document,
-    write_text,
-)
+from serving.client.fleet_registry import RegisteredServer, parse_registry
+from serving.fleet.registry import registry_document, write_text
 
 SERVERS = (
     RegisteredServer(name="a", grpc="10.0.0.1:8500", versions={"ctr": 7}),

@@ -1,3 +1,4 @@
+import sys
 import threading
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def test_directory_has_one_coordinator(tmp_path: Path) -> None:
         service_in(tmp_path)
     first.stop()
     first.run()
+
+
+def test_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*sys.modules]:
+        if name == "serving.fleet.kubernetes.client":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    config = parse_fleet_config("[kubernetes]\nselector = 'a=b'\n")
+    with pytest.raises(FailedPrecondition, match=r"pip install 'millpond\[kubernetes\]'"):
+        FleetService(config, SystemClock())
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_order_grows_only_with_a_change() -> None:
 def test_state_keeps_the_last_verdicts() -> None:
     model = ModelState()
     for _ in range(VERDICT_COUNT_MAX + 5):
-        model = model.with_verdict(VERDICT)
+        model = model.with_verdict(VERDICT, 2)
     assert len(model.verdicts) == VERDICT_COUNT_MAX
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE, LOADING
 from serving.fleet.reports import ModelReport, ServerReport, Sighting, VersionReport
@@ -36,6 +38,16 @@ def test_view_is_incomplete_before_first_reports() -> None:
 def test_draining_server_does_not_count_in_the_fleet() -> None:
     view = view_of({"a": seen(server(is_draining=True)), "b": seen(server())})
     assert (view.draining, view.fleet_size) == ({"a"}, 1)
+
+
+def test_leaving_server_drains_and_then_has_left() -> None:
+    leaving = replace(seen(server()), is_leaving=True)
+    silent = replace(seen(server(), 31), is_leaving=True)
+    unseen = replace(seen(None), is_leaving=True)
+    view = view_of({"a": leaving, "b": seen(server()), "c": silent, "d": unseen})
+    assert (view.draining, view.fleet_size, view.lost) == ({"a"}, 1, set())
+    assert view.is_complete
+    assert not view.is_known("c")
 
 
 def test_view_of_a_model_that_only_servers_know() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from serving.fleet.metric_families import FLEET_FAMILIES
 from serving.monitoring.metric_families import FAMILIES
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -163,7 +164,7 @@ def test_panel_unit_is_the_unit_of_its_metric(dashboard: Any):
         expr = panel["targets"][0]["expr"]
         if made_of.search(re.sub(r'"[^"]*"', "", expr)):
             continue
-        (metric, *_) = re.findall(r"\b(?:serving|process)_\w+", expr)
+        (metric, *_) = re.findall(r"\b(?:serving|process|fleet)_\w+", expr)
         expected = {"seconds": "s", "bytes": "bytes"}.get(metric.rpartition("_")[2])
         assert expected in (unit, None), panel["title"]
 
@@ -171,7 +172,7 @@ def test_panel_unit_is_the_unit_of_its_metric(dashboard: Any):
 def exported_labels() -> dict[str, set[str]]:
     """Returns the labels of each metric, by its name in PromQL. Prometheus adds `instance`."""
     labels: dict[str, set[str]] = {}
-    for family in FAMILIES:
+    for family in (*FAMILIES, *FLEET_FAMILIES):
         own = {*family.labels, "instance"}
         labels |= {family.name + suffix: own for suffix in ("", "_sum", "_count")}
         labels[f"{family.name}_bucket"] = {*own, "le"}
@@ -197,7 +198,7 @@ def expressions(dashboard: Any) -> list[tuple[str, str]]:
 
 def test_panels_read_only_exported_metrics(dashboard: Any):
     for expr, _ in expressions(dashboard):
-        metrics = re.findall(r"\b(?:serving|process)_[a-z_]+\b", expr)
+        metrics = re.findall(r"\b(?:serving|process|fleet)_[a-z0-9_]+\b", expr)
         assert metrics
         assert set(metrics) <= set(exported_labels()), expr
 
@@ -205,7 +206,7 @@ def test_panels_read_only_exported_metrics(dashboard: Any):
 def test_panels_read_only_labels_of_their_metrics(dashboard: Any):
     labels_of = exported_labels()
     for expr, legend in expressions(dashboard):
-        selectors = re.findall(r"\b((?:serving|process)_[a-z_]+)(?:\{([^}]*)\})?", expr)
+        selectors = re.findall(r"\b((?:serving|process|fleet)_[a-z0-9_]+)(?:\{([^}]*)\})?", expr)
         for metric, selector in selectors:
             assert set(re.findall(r"(\w+)(?:=|!)", selector)) <= labels_of[metric], expr
         known = set[str]().union(*(labels_of[metric] for metric, _ in selectors))

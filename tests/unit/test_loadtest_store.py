@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from loadtest.commands.store import Idle, print_store, store_report
+from loadtest.commands.store import Idle, print_store, store_report, waits_seconds
 
 
 def test_report_has_medians_and_the_longest_time():
@@ -17,3 +17,8 @@ def test_report_has_medians_and_the_longest_time():
     text = console.file.getvalue()
     assert "to AVAILABLE 4.0 s (longest 9.0 s)" in text
     assert "6.5 requests a minute, 1.20% of a core; with a local directory 0.40%" in text
+
+
+def test_uploads_are_spread_between_two_looks():
+    assert waits_seconds(4, 10) == [1.25, 3.75, 6.25, 8.75]
+    assert waits_seconds(1, 10) == [5]

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from serving.fleet.metric_families import FLEET_FAMILIES
 from serving.monitoring.metric_families import FAMILIES
 from tests.unit import promtool
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "prometheus"
-ALERT_RULES = (DIRECTORY / "alert_rules.yml").read_text()
+FLEET_RULES = (DIRECTORY / "fleet_rules.yml").read_text()
+ALERT_RULES = (DIRECTORY / "alert_rules.yml").read_text() + FLEET_RULES
 RECORDING_RULES = (DIRECTORY / "recording_rules.yml").read_text()
-TESTS = (DIRECTORY / "tests" / "alerts.yml").read_text()
+TESTS = "".join((DIRECTORY / "tests" / f"{name}.yml").read_text() for name in ("alerts", "fleet"))
 
 
 def alerts() -> dict[str, str]:
@@ -25,9 +27,10 @@ def alerts() -> dict[str, str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("check", "rules", "recording_rules.yml", "alert_rules.yml"),
+        ("check", "rules", "recording_rules.yml", "alert_rules.yml", "fleet_rules.yml"),
         ("check", "config", "prometheus.yml"),
         ("test", "rules", "tests/alerts.yml"),
+        ("test", "rules", "tests/fleet.yml"),
     ],
     ids=" ".join,
 )
@@ -59,10 +62,10 @@ def test_alert_has_firing_and_silent_tests(name: str):
 
 
 def test_rules_read_only_existing_metrics():
-    names = {family.name for family in FAMILIES}
+    names = {family.name for family in (*FAMILIES, *FLEET_FAMILIES)}
     known = {f"{name}{suffix}" for name in names for suffix in ("", "_bucket")}
     recorded = re.findall(r"record: (\S+)", RECORDING_RULES)
     text = re.sub(r'"[^"]*"|#.*', "", RECORDING_RULES + ALERT_RULES)
     for name in recorded:
         text = text.replace(name, "")
-    assert set(re.findall(r"\b(?:serving|process)_[a-z_]+\b", text)) <= known
+    assert set(re.findall(r"\b(?:serving|process|fleet)_[a-z_]+\b", text)) <= known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import tomli
 
 from loadtest.drive.peer_environments import PEERS
@@ -29,8 +30,9 @@ def test_module_builds_with_tensorflow_of_runtime() -> None:
     assert REQUIREMENT.startswith(f"tensorflow>={MINOR_VERSION},")
 
 
-def test_test_group_contains_otel_extra() -> None:
-    assert set(PYPROJECT["project"]["optional-dependencies"]["otel"]) <= set(
+@pytest.mark.parametrize("extra", ["otel", "kubernetes"])
+def test_test_group_contains_extra(extra: str) -> None:
+    assert set(PYPROJECT["project"]["optional-dependencies"][extra]) <= set(
         PYPROJECT["dependency-groups"]["test"]
     )
 

@@ -18,6 +18,7 @@ from serving.base.json_requests import parse_object
 from serving.fleet.api import FleetApi
 from serving.fleet.config import REPLICAS_PATH, FleetConfig, FleetServer, parse_fleet_config
 from serving.fleet.coordinator import Coordinator
+from serving.fleet.metrics import FleetMetrics
 from serving.fleet.outputs import registered
 from serving.fleet.placement import ServerRoom
 from serving.fleet.ray.cluster import Looked, RayServers
@@ -134,22 +135,26 @@ class RayFleet:
         self._looked: Mapping[str, Looked] = {}
         self._is_stopping = False
         self._servers = make_servers(self._ray)
+        metrics = FleetMetrics(clock)
         self._coordinator = Coordinator(
             StoredText(store, term, STATE_KEY),
             self._send,
             self._config.waves,
             clock,
+            metrics,
         )
         self._links = ServerLinks(
-            {},
             connect=self._servers.client,
             receive=self.receive,
             thread_count=self._config.coordinator.poll_threads,
+            observer=metrics,
         )
         self._set_members()
         # Not a document, so that nobody takes a fleet that has not been looked at for an empty one.
         self.registry = ""
-        api = FleetApi(self._coordinator, self._config.waves, lambda: self.registry, clock)
+        api = FleetApi(
+            lambda: self._coordinator, self._config.waves, lambda: self.registry, clock, metrics
+        )
         route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
         self._http = fleet_http([*api.routes, route], host, 0)
         self._http.start()

@@ -9,9 +9,9 @@ import ray
 
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, InvalidConfig, NotFound, Unavailable
+from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet.config import (
     OPERATION_PATH,
-    REGISTRY_PATH,
     REPLICAS_PATH,
     STATUS_PATH,
     parse_fleet_config,

@@ -13,10 +13,10 @@ import structlog
 
 from serving.base.clock import Clock, pause
 from serving.base.errors import MillpondError
+from serving.client.fleet_registry import parse_registry
 from serving.fleet.config import FleetConfig
 from serving.fleet.outputs import Outputs
 from serving.fleet.ray.deployment import Deployment
-from serving.fleet.registry import parse_registry
 from serving.fleet.service import host_and_port
 
 _CHUNK_BYTES = 65_536

@@ -19,8 +19,24 @@ app.kubernetes.io/name: {{ include "millpond.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Not the servers' name: their Services must not select the coordinator. */}}
+{{- define "millpond.fleetSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "millpond.name" . }}-fleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "millpond.fleetLabels" -}}
+{{ include "millpond.fleetSelectorLabels" . }}
+{{ include "millpond.releaseLabels" . }}
+app.kubernetes.io/component: coordinator
+{{- end -}}
+
 {{- define "millpond.labels" -}}
 {{ include "millpond.selectorLabels" . }}
+{{ include "millpond.releaseLabels" . }}
+{{- end -}}
+
+{{- define "millpond.releaseLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -87,6 +103,11 @@ capabilities:
 {{- if not (hasPrefix (printf "%s/" $.Values.modelVolume.mountPath) (printf "%s/" .basePath)) -}}
 {{- fail (printf "models: %q has the directory %s outside modelVolume.mountPath %s" .name .basePath $.Values.modelVolume.mountPath) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.fleet.enabled -}}
+{{- range list "admin_address" "fleet_member" -}}
+{{- if hasKey $.Values.flags . -}}{{- fail (printf "flags: fleet.enabled sets %s" .) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}

@@ -41,6 +41,11 @@ spec:
         - --state_directory=/var/lib/millpond
         - --drain_seconds={{ int64 .Values.drain.seconds }}
         - --log_format=json
+        {{- if .Values.fleet.enabled }}
+        - --fleet_member=true
+        # A network policy lets only the coordinator reach it.
+        - --admin_address=0.0.0.0:8599
+        {{- end }}
         {{- /* toJson writes a large number without an exponent. */}}
         {{- range $name, $value := .Values.flags }}
         - {{ printf "--%s=%s" $name (kindIs "string" $value | ternary $value (toJson $value)) | quote }}
@@ -69,6 +74,11 @@ spec:
         - name: http
           containerPort: 8501
           protocol: TCP
+        {{- if .Values.fleet.enabled }}
+        - name: admin
+          containerPort: 8599
+          protocol: TCP
+        {{- end }}
       startupProbe:
         httpGet: {path: /healthz, port: http}
         {{- toYaml .Values.probes.startup | nindent 8 }}

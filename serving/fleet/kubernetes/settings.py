@@ -1,0 +1,56 @@
+"""The table `[kubernetes]` of a coordinator's file. Values only."""
+
+import re
+from dataclasses import dataclass
+
+from serving.base.errors import InvalidConfig
+
+RENEW_SECONDS = 3.0
+"""The time between two renewals of the Lease, and between two looks of a coordinator that waits."""
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+# A name of a port, or its number.
+_PORT = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?|[0-9]{1,5}")
+_LEASE_SECONDS_MIN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesSettings:
+    """The pods that are the servers, and the objects that the coordinators share.
+
+    Ports are names or numbers of the pods' containers. A pod without such a port has no such address.
+    """
+
+    # The labels of the servers' pods, as in `kubectl get pods --selector`.
+    selector: str
+    # The Lease, and the ConfigMap of the state. Each fleet of a namespace has its own.
+    name: str = "millpond-fleet"
+    # "": the namespace of the coordinator's own pod, or of the kubeconfig's context.
+    namespace: str = ""
+    admin_port: str = "admin"
+    grpc_port: str = "grpc"
+    http_port: str = "http"
+    # A coordinator that has not renewed the Lease for so long is replaced.
+    lease_seconds: int = 15
+    # A kubeconfig file; "": the service account of the coordinator's own pod.
+    kubeconfig: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.selector.strip():
+            raise InvalidConfig("kubernetes: an empty selector selects every pod; give labels")
+        for key in ("name", "namespace"):
+            value = getattr(self, key)
+            if value and not _NAME.fullmatch(value):
+                raise InvalidConfig(f"kubernetes: {key} {value!r} is not a name of an object")
+        if not self.name:
+            raise InvalidConfig("kubernetes: name is empty")
+        for key in ("admin_port", "grpc_port", "http_port"):
+            if not _PORT.fullmatch(getattr(self, key)):
+                raise InvalidConfig(
+                    f"kubernetes: {key} {getattr(self, key)!r} is not the name or number of a port"
+                )
+        if self.lease_seconds < _LEASE_SECONDS_MIN:
+            raise InvalidConfig(
+                f"kubernetes: lease_seconds {self.lease_seconds} leaves no time for a call that is "
+                f"slow; give {_LEASE_SECONDS_MIN} or more"
+            )

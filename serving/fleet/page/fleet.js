@@ -1,0 +1,244 @@
+// The page of a fleet: polls the coordinator once a second while it is visible.
+
+import { byId, make, makeCell, makeRow, setText, syncRows } from "./dom.js";
+import * as format from "./format.js";
+
+const POLL_MS = 1000;
+const PATIENCE_MS = 5000;
+
+// Shown from the second failure on: a single lost poll means nothing.
+const FAILURES_TILL_LOST = 2;
+
+const US_PER_MS = 1000;
+const US_PER_SECOND = 1e6;
+
+let failureCount = 0;
+let heardAt = null;
+let timer = null;
+let asking = null;
+
+const models = new Map();
+const servers = new Map();
+const tiles = Object.fromEntries(
+  [...byId("tiles").children].map((tile) => [tile.dataset.tile, tile.querySelector("dd")]));
+
+/** Fetches all data of the page, one poll at a time. */
+async function poll() {
+  clearTimeout(timer);
+  asking?.abort();
+  const request = new AbortController();
+  asking = request;
+  const patience = setTimeout(() => request.abort(), PATIENCE_MS);
+  try {
+    const response = await fetch("fleet/page", { signal: request.signal, cache: "no-store" });
+    if (!response.ok) throw new Error(`fleet/page: HTTP ${response.status}`);
+    const answer = await response.json();
+    if (asking !== request) return;
+    show(answer);
+    failureCount = 0;
+    heardAt = Date.now();
+  } catch (error) {
+    if (asking !== request) return;
+    failureCount += 1;
+    if (!(error instanceof TypeError) && error.name !== "AbortError") console.warn(error);
+  } finally {
+    clearTimeout(patience);
+  }
+  showConnection();
+  asking = null;
+  if (!document.hidden) timer = setTimeout(poll, POLL_MS);
+}
+
+function show(answer) {
+  const count = `${format.count(answer.server_count)} server${answer.server_count === 1 ? "" : "s"}`;
+  setText(byId("server"), `${location.host} · ${count}`);
+  for (const [state, tile] of Object.entries(tiles)) {
+    const number = answer.server_states[state] ?? 0;
+    setText(tile, format.count(number));
+    tile.classList.toggle("bad", state === "lost" && number > 0);
+  }
+  const named = Object.entries(answer.models);
+  byId("models-empty").hidden = named.length > 0;
+  syncRows(byId("models"), models, named, {
+    keyOf: ([name]) => name,
+    factsOf: ([, model]) => [model, answer.server_count],
+    makeElement: ([name, model]) => makeModel(name, model, answer.server_count),
+  });
+  const { length } = answer.servers;
+  setText(byId("servers-count"), length < answer.server_count ? `the first ${length} of ${format.count(answer.server_count)}` : "");
+  syncRows(byId("servers"), servers, answer.servers, {
+    keyOf: (server) => server.name,
+    factsOf: (server) => ({ ...server, seen_seconds: format.age(server.seen_seconds) }),
+    makeElement: makeServer,
+  });
+}
+
+// --- A model -----------------------------------------------------------------------------------------------
+
+function makeModel(name, model, serverCount) {
+  const section = make("section", "card model");
+  section.dataset.model = name;
+  const heading = make("h2", "", name);
+  if (model.is_paused) heading.append(badge("paused", "paused"));
+  section.append(heading, makeLines(model));
+  if (model.rollout) section.append(...makeRollout(model));
+  section.append(...makeVersions(name, model, serverCount));
+  if (model.verdicts.length) section.append(...makeVerdicts(name, model));
+  if (model.blocked_versions.length) section.append(...makeBlocked(name, model));
+  return section;
+}
+
+function makeLines(model) {
+  const before = model.previous === null ? "" : `, before it ${model.previous}`;
+  const lines = [model.stable === null ? "no stable version yet" : `stable version ${model.stable}${before}`];
+  if (model.waits_for) lines.push(`waits: ${model.waits_for}`);
+  return make("div", "lines", ...lines.map((line) => make("p", "", line)));
+}
+
+function makeRollout(model) {
+  const { rollout } = model;
+  const serving = `${format.count(rollout.serving_count)} of ${format.count(rollout.needed_count)} servers serve it`;
+  const loading = model.loading ? `, ${format.count(model.loading)} may be swapping` : "";
+  const lines = make("div", "lines",
+    make("p", "", `version ${rollout.version} is in wave ${rollout.wave} of ${rollout.wave_count}: ${serving}${loading}`),
+    makeBar("wave", rollout.serving_count / Math.max(1, rollout.needed_count)));
+  if (rollout.setback_count) {
+    const more = rollout.setback_count > rollout.setbacks.length ? ", …" : "";
+    lines.append(make("p", "reason", `it failed on ${rollout.setbacks.join(", ")}${more}`));
+  }
+  lines.dataset.part = "rollout";
+  if (!rollout.compared) return [make("h3", "", "Rollout"), lines];
+  const rows = [
+    [`version ${rollout.version} in the wave`, rollout.compared.wave],
+    [`version ${model.stable ?? "–"} on other servers`, rollout.compared.control],
+  ].map(([title, figures]) => makeRow([makeCell("", "id wide", title), ...figureCells(figures)]));
+  const table = makeTable("compared", "Wave and control", ["Since the wave began", "*Requests", "*Failed", "*p99", "*p999"], rows);
+  return [make("h3", "", "Rollout"), lines, table];
+}
+
+function makeVersions(name, model, serverCount) {
+  const rows = model.versions.map((version) => makeRow([
+    makeCell("", "id", `${version.version}`),
+    makeCell("Servers", "wide", `${format.count(version.server_count)} of ${format.count(serverCount)}`,
+      makeBar("share", version.server_count / Math.max(1, serverCount))),
+    makeCell("Default on", "number", format.count(version.default_count)),
+    ...figureCells(version),
+  ]));
+  if (!rows.length) return [make("p", "empty", "No version serves.")];
+  const heads = ["Version", "Servers", "*Default on", "*Requests", "*Failed", "*p99", "*p999"];
+  return [make("h3", "", "Versions"), makeTable("versions-of", `Versions of ${name}`, heads, rows)];
+}
+
+function makeVerdicts(name, model) {
+  const rows = [...model.verdicts].reverse().map((verdict) => {
+    const { figures } = verdict;
+    return makeRow([
+      makeCell("", "id", `version ${figures.version ?? "–"}, ${verdict.gate}`),
+      makeCell("", "", badge(verdict.is_passed ? "passed" : "failed", verdict.is_passed ? "passed" : "failed")),
+      makeCell("", "reason", verdict.reason),
+      makeCell("Requests", "number", format.count(figures.request_count)),
+      pairCell("p99, control", figures.latency_seconds_p99, figures.stable_latency_seconds_p99),
+      pairCell("p999, control", figures.latency_seconds_p999, figures.stable_latency_seconds_p999),
+    ]);
+  });
+  const heads = ["Wave", "Result", "Reason", "*Requests", "*p99, control", "*p999, control"];
+  return [make("h3", "", "Verdicts"), makeTable("verdicts", `Verdicts of ${name}`, heads, rows)];
+}
+
+function makeBlocked(name, model) {
+  const rows = model.blocked_versions.map((row) => makeRow([
+    makeCell("", "id", `version ${row.version}`),
+    makeCell("", "", `blocked by ${row.by}`),
+    makeCell("", "reason wide", row.reason),
+  ]));
+  return [make("h3", "", "Blocked versions"), makeTable("blocked", `Blocked versions of ${name}`, ["Version", "By", "Reason"], rows)];
+}
+
+/** Returns a table. A head with a star is that of a column of numbers. */
+function makeTable(kind, label, heads, rows) {
+  const cells = heads.map((text) => {
+    const isNumber = text.startsWith("*");
+    const cell = make("th", isNumber ? "number" : "", isNumber ? text.slice(1) : text);
+    cell.setAttribute("role", "columnheader");
+    cell.scope = "col";
+    return cell;
+  });
+  const head = make("thead", "", makeRow(cells));
+  const body = make("tbody", "", ...rows);
+  for (const group of [head, body]) group.setAttribute("role", "rowgroup");
+  const table = make("table", kind, head, body);
+  table.setAttribute("role", "table");
+  table.setAttribute("aria-label", label);
+  return table;
+}
+
+function figureCells(figures) {
+  const hasRequests = figures.request_count > 0;
+  const isWeak = figures.request_count < format.P999_REQUESTS_MIN;
+  const p999 = makeCell("p999", `number${isWeak ? " weak" : ""}`, milliseconds(figures.p999_ms, hasRequests));
+  if (hasRequests && isWeak) p999.append(make("small", "few", format.fewRequests(figures.request_count)));
+  return [
+    makeCell("Requests", "number", format.count(figures.request_count)),
+    makeCell("Failed", "number", format.count(figures.failed_count)),
+    makeCell("p99", "number", milliseconds(figures.p99_ms, hasRequests)),
+    p999,
+  ];
+}
+
+function milliseconds(value, hasRequests) {
+  return hasRequests ? format.latency(value * US_PER_MS) : format.NONE;
+}
+
+function pairCell(label, wave, control) {
+  const texts = [wave, control].map((seconds) => format.latency(seconds ? seconds * US_PER_SECOND : null));
+  return makeCell(label, "number", texts[0], make("small", "few", texts[1]));
+}
+
+function badge(kind, text) {
+  return make("span", `badge ${kind}`, text);
+}
+
+function makeBar(kind, share) {
+  const part = make("div", "part");
+  part.style.width = `${Math.round(100 * Math.min(1, share))}%`;
+  const bar = make("div", `bar ${kind}`, part);
+  bar.setAttribute("aria-hidden", "true");
+  return bar;
+}
+
+// --- A server ----------------------------------------------------------------------------------------------
+
+function makeServer(server) {
+  return makeRow([
+    makeCell("", "id", server.name),
+    makeCell("", "state", badge(server.state, server.state)),
+    makeCell("", "answers", versionsText(server.versions)),
+    makeCell("", "answers", versionsText(server.granted)),
+    makeCell("Last report", "number", `${format.age(server.seen_seconds)} ago`),
+  ]);
+}
+
+function versionsText(versions) {
+  return Object.entries(versions).map(([model, version]) => `${model} ${version ?? "–"}`).join(", ") || format.NONE;
+}
+
+function showConnection() {
+  const isLost = failureCount >= FAILURES_TILL_LOST;
+  const banner = byId("lost");
+  const status = byId("connection");
+  document.body.classList.toggle("stale", isLost);
+  status.dataset.state = isLost ? "lost" : heardAt === null ? "waiting" : "live";
+  setText(status, isLost ? "no connection" : heardAt === null ? "connecting" : "live");
+  if (isLost) {
+    const since = heardAt === null ? "It has not answered yet." : `The figures are from ${format.clock(heardAt / 1000)}.`;
+    setText(banner, `Connection to the coordinator lost. ${since} Servers serve on without it. Retrying every second.`);
+  }
+  banner.hidden = !isLost;
+}
+
+document.title = `${location.host} · Millpond fleet`;
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) clearTimeout(timer);
+  else poll();
+});
+poll();
