@@ -19,22 +19,12 @@ from tests.integration.page_visit import (
     opened_pages,
     running_browser,
 )
+from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import SETTINGS, requests, serving
 
 FOUND = frozenset({1, 2})
 SERVERS = ("a", "b", "c")
 MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'
-
-
-class MemoryStore:
-    def __init__(self) -> None:
-        self.text: str | None = None
-
-    def read(self) -> str | None:
-        return self.text
-
-    def write(self, text: str) -> None:
-        self.text = text
 
 
 class Fleet:

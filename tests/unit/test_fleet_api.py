@@ -11,32 +11,19 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.reports import ServerReport
 from serving.http.app import HttpSettings, make_http_app
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
 
 Reply = dict[str, Any]
 
 
-class TextStore:
-    def __init__(self) -> None:
-        self.text: str | None = None
-        self.is_full = False
-
-    def read(self) -> str | None:
-        return self.text
-
-    def write(self, text: str) -> None:
-        if self.is_full:
-            raise OSError(28, "No space left on device")
-        self.text = text
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
 
 
 @pytest.fixture
-def store() -> TextStore:
-    return TextStore()
-
-
-@pytest.fixture
-def client(store: TextStore) -> TestClient:
+def client(store: MemoryStore) -> TestClient:
     """A coordinator that has begun a rollout of version 2."""
     clock = FakeClock()
     coordinator = Coordinator(store, lambda grants: None, SETTINGS, clock)
@@ -105,7 +92,7 @@ def test_page_of_a_browser_may_not_operate(client: TestClient) -> None:
     assert client.get(STATUS_PATH).json()["models"][MODEL]["rollout"] is not None
 
 
-def test_operation_without_room_is_unavailable(client: TestClient, store: TextStore) -> None:
+def test_operation_without_room_is_unavailable(client: TestClient, store: MemoryStore) -> None:
     store.is_full = True
     code, reply = operate(client, operation="abort", model=MODEL)
     assert (code, "No space" in reply["error"]) == (503, True)

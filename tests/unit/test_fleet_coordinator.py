@@ -6,27 +6,22 @@ from serving.fleet.operations import paused
 from serving.fleet.reports import Grant, ServerReport
 from serving.fleet.state import fleet_state_from_json
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
 
 FOUND = frozenset({1, 2})
 
 
-class ListedStore:
+class ListedStore(MemoryStore):
     """A store that remembers what happened in which order."""
 
     def __init__(self, text: str | None = None) -> None:
-        self.text = text
+        super().__init__(text)
         self.events: list[str] = []
-        self.is_full = False
-
-    def read(self) -> str | None:
-        return self.text
 
     def write(self, text: str) -> None:
-        if self.is_full:
-            raise OSError(28, "No space left on device")
+        super().write(text)
         self.events.append("write")
-        self.text = text
 
     def send(self, grants: list[Grant]) -> None:
         self.events += [f"grant {grant.version} to {grant.server}" for grant in grants]

@@ -21,26 +21,11 @@ from serving.fleet.state import FleetState
 from serving.http.app import HttpSettings, make_http_app
 from serving.monitoring.metric_families import markdown_table
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, requests, serving
 
 FOUND = frozenset({1, 2})
 DOCUMENT = Path(__file__).parents[2] / "docs" / "fleet.md"
-
-
-class MemoryStore:
-    """Holds the state. While it is full, a write fails."""
-
-    def __init__(self) -> None:
-        self.text: str | None = None
-        self.is_full = False
-
-    def read(self) -> str | None:
-        return self.text
-
-    def write(self, text: str) -> None:
-        if self.is_full:
-            raise OSError(28, "No space left on device")
-        self.text = text
 
 
 class World:
