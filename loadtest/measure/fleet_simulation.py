@@ -143,6 +143,8 @@ class SimulatedServer:
     starts_at: int | None = None
     crashes_at: int | None = None
     is_cut: bool = False
+    # It reports, and grants do not reach it.
+    is_deaf: bool = False
     is_draining: bool = False
     reported_at: int = 0
 
@@ -220,10 +222,15 @@ class FleetSimulation:
         for name in names:
             self.servers[name].is_cut = True
 
+    def deafen(self, names: Iterable[str]) -> None:
+        """Lets no grant reach the servers, which report as before."""
+        for name in names:
+            self.servers[name].is_deaf = True
+
     def heal(self) -> None:
         """Reconnects all servers, and loses and delays no message any more."""
         for server in self.servers.values():
-            server.is_cut = False
+            server.is_cut = server.is_deaf = False
         self.message_loss, self.message_seconds_max = 0.0, 0
         self.store.dies, self.dies_after_sends = "", None
 
@@ -322,7 +329,11 @@ class FleetSimulation:
     def _select(self, server: SimulatedServer) -> None:
         """Does what a server does with its grant: serves it, loads it, or waits for its files."""
         wanted = server.granted
-        if not server.is_up or wanted is None or wanted == server.serving:
+        if wanted is None:
+            server.serving = server.load = server.crashes_at = None
+            server.memory.clear()
+            return
+        if not server.is_up or wanted == server.serving:
             server.load = None
             return
         if wanted in server.memory:
@@ -388,13 +399,19 @@ class FleetSimulation:
     def _deliver(self) -> None:
         for grant in self._messages.pop(self.clock.second, ()):
             server = self.servers[grant.server]
-            if server.is_cut or not server.is_up or grant.order < server.order:
+            is_reached = server.is_up and not server.is_cut and not server.is_deaf
+            if not is_reached or grant.order < server.order:
                 continue
             self._check_grant(server, grant)
             server.order, server.granted = grant.order, grant.version
             self._select(server)
 
     def _check_grant(self, server: SimulatedServer, grant: Grant) -> None:
+        if grant.version is None:
+            model = self.state.models.get(MODEL)
+            if model is not None and model.stable is not None:
+                raise BrokenPromise(f"{grant}: there is a version to go back to")
+            return
         if grant.version not in self.kinds:
             raise BrokenPromise(f"{grant} is of a version that does not exist")
         is_served = server.serving is not None and server.serving != grant.version
@@ -488,16 +505,22 @@ class FleetSimulation:
             if old.rollout is not None:
                 self._check_wave(version, old.rollout)
             if grants is not None:
-                self._check_rollback(version, {grant.server for grant in grants})
+                addressed = {grant.server for grant in grants}
+                self._check_rollback(version, addressed, has_stable=new.stable is not None)
 
-    def _check_rollback(self, version: int, addressed: set[str]) -> None:
-        """Checks that all servers that can be reached are rolled back in one step."""
+    def _check_rollback(self, version: int, addressed: set[str], *, has_stable: bool) -> None:
+        """Checks that all servers that can be reached are rolled back in one step.
+
+        Without a stable version, a server that answers with the version keeps it.
+        """
         sightings = self.coordinator.sightings if self.coordinator else {}
         oldest_ns = self.clock.now_ns() - round(self.settings.lost_seconds * NS_PER_SECOND)
         for name, sighting in sightings.items():
             if sighting.report is None or sighting.seen_at_ns < oldest_ns:
                 continue
-            if sighting.report.models[MODEL].granted == version and name not in addressed:
+            report = sighting.report.models[MODEL]
+            is_due = has_stable or report.default_version is None
+            if report.granted == version and is_due and name not in addressed:
                 raise BrokenPromise(f"{name} is not rolled back from {version} at once")
 
     def _check_wave(self, version: int, rollout: FleetRollout) -> None:

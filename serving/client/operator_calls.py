@@ -129,15 +129,18 @@ class OperatorCalls:
         reply: dict[str, Any] = self._order(FLEET_REPORT, request, timeout_seconds)
         return reply
 
-    def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int:
+    def grant(
+        self, name: str, version: int | None, order: int, *, timeout_seconds: float = 10
+    ) -> int | None:
         """Grants a version of a model to the server, and returns the version that is granted then.
 
-        That is another one if the server has taken a grant with a higher `order`.
+        None withdraws the last grant. Another version is returned if the server has taken a grant with a
+        higher `order`.
         """
         from serving.rpc.fleet_service import GRANT
 
         request = {"model": name, "version": version, "order": order}
-        granted: int = self._order(GRANT, request, timeout_seconds)["version"]
+        granted: int | None = self._order(GRANT, request, timeout_seconds)["version"]
         return granted
 
     def _ask(self, path: str, request: bytes, timeout_seconds: float) -> bytes:

@@ -9,13 +9,13 @@ from serving.base.errors import DataLoss
 
 @dataclass(frozen=True, slots=True)
 class GrantedVersion:
-    """The one version of a model that the server may select.
+    """The one version of a model that the server may select. None: the last one was withdrawn.
 
     `order` numbers the coordinator's decisions: a grant with a lower order than the last one is stale.
     `since_wall_ns` is when this process was granted the version; 0: before its start.
     """
 
-    version: int
+    version: int | None
     order: int
     since_wall_ns: int = field(default=0, compare=False)
 
@@ -36,6 +36,8 @@ def from_document(document: object) -> dict[str, GrantedVersion]:
 
 
 def _granted(name: str, row: object) -> GrantedVersion:
-    if isinstance(row, dict) and type(row.get("version")) is int and type(row.get("order")) is int:
-        return GrantedVersion(row["version"], row["order"])
+    if isinstance(row, dict) and "version" in row and type(row.get("order")) is int:
+        version = row["version"]
+        if version is None or type(version) is int:
+            return GrantedVersion(version, row["order"])
     raise DataLoss(f"not a granted version of model {name!r}: {row!r}")

@@ -15,6 +15,9 @@ action that was lost is repeated, and a server that comes back is corrected. The
   at most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is
   given while more than that swap, for example because lost servers have come back.
 - A server that serves nothing, or a version that it must not serve, needs no slot.
+- Before a first version has passed there is none to go back to. Then each server keeps the version
+  that it answers with, even a blocked one, and a version that was stopped is withdrawn from the servers
+  that answer with none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -129,10 +132,12 @@ def _stable_for(state: ModelState, report: ModelReport) -> int | None:
     """Returns the stable version, or an earlier one on a server that cannot load the stable one.
 
     That is the version that it serves, or else the one that was stable before. Otherwise such a server
-    would serve nothing after its next start.
+    would serve nothing after its next start. Without a stable version, each server keeps its own.
     """
     stable = state.stable
-    if stable is None or report.default_version == stable:
+    if stable is None:
+        return report.default_version
+    if report.default_version == stable:
         return stable
     row = report.versions.get(stable)
     if row is None or not row.has_failed:
@@ -180,17 +185,18 @@ class _Step:
         state = self._with_slots_for(state, behind)
         return self._with_new_members(state, free - len(behind))
 
-    def to_send(self, state: ModelState) -> Iterator[tuple[str, int]]:
+    def to_send(self, state: ModelState) -> Iterator[tuple[str, int | None]]:
         """Yields each live server that must be granted another version, with that version."""
         for name, report in self.view.live.items():
             wanted = wanted_version(state, self.settings, name, report)
-            if wanted is None:
-                continue
             slot = state.loading.get(name)
             if report.granted == wanted:
                 # A grant of before, still under way, must come to nothing.
                 if slot is not None and report.order < slot.order:
                     yield name, wanted
+            elif wanted is None:
+                if slot is not None or report.granted in state.blocked:
+                    yield name, None
             elif (slot is not None and slot.version == wanted) or _needs_no_slot(
                 report, wanted, state
             ):
@@ -248,7 +254,7 @@ class _Step:
         """Returns the state with a stable version: at first the one that most servers answer with."""
         if state.stable is not None or state.rollout is not None or not self.view.is_complete:
             return state
-        return replace(state, stable=self.view.most_served())
+        return replace(state, stable=self.view.most_served(state.blocked))
 
     def _after_verdict(
         self, state: ModelState, rollout: FleetRollout, watch: ModelWatch

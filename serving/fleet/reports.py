@@ -35,8 +35,8 @@ class ModelReport:
     """One model on one server.
 
     `granted` is the version that the server may select, of the grant with the number `order`. None:
-    the server has not been granted any. `found` are the versions on its disk. `blocked` are versions
-    that the server itself has rolled back, with the reason.
+    it may select none, because nothing was granted yet or the last grant was withdrawn. `found` are the
+    versions on its disk. `blocked` are versions that the server itself has rolled back, with the reason.
     """
 
     granted: int | None = None
@@ -94,11 +94,12 @@ class Sighting:
 class Grant:
     """The action on a server: from now on it may select this version of the model, and no other.
 
-    A server ignores a grant whose `order` is below the order of the last grant that it took. So a
-    grant may be sent twice, late, or by a coordinator that has been replaced.
+    None withdraws the version that it was granted: it may select none. A server ignores a grant whose
+    `order` is below the order of the last grant that it took. So a grant may be sent twice, late, or by
+    a coordinator that has been replaced.
     """
 
     server: str
     model: str
-    version: int
+    version: int | None
     order: int

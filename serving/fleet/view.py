@@ -1,7 +1,7 @@
 """The servers of a fleet as one decision sees them, model by model. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from serving.base.clock import NS_PER_SECOND
@@ -40,12 +40,15 @@ class ModelView:
         """Returns the versions that at least one live server has on its disk."""
         return frozenset().union(*{report.found for report in self.live.values()})
 
-    def most_served(self) -> int | None:
-        """Returns the version that most live servers answer with, the lower of two; None without one."""
+    def most_served(self, blocked: Collection[int]) -> int | None:
+        """Returns the version that most live servers answer with, the lower of two; None without one.
+
+        Leaves out `blocked` versions.
+        """
         counts = Counter(
             report.default_version
             for report in self.live.values()
-            if report.default_version is not None
+            if report.default_version is not None and report.default_version not in blocked
         )
         return min(counts, key=lambda version: (-counts[version], version), default=None)
 

@@ -43,14 +43,14 @@ class Grants:
 
     def versions(self, name: str) -> frozenset[int]:
         """Returns the versions that a model's source may select."""
-        granted = self._granted.get(name)
-        return frozenset() if granted is None else frozenset((granted.version,))
+        return _selectable(self._granted.get(name))
 
-    def grant(self, name: str, version: int, order: int) -> GrantedVersion:
+    def grant(self, name: str, version: int | None, order: int) -> GrantedVersion:
         """Takes a grant, and returns the one that is in effect then: a later one if this is stale.
 
-        A grant takes effect even if it cannot be written, because it may be a rollback. Then the next
-        start begins with an older grant, until the coordinator has corrected it.
+        A `version` of None withdraws the last grant. A grant takes effect even if it cannot be written,
+        because it may be a rollback. Then the next start begins with an older grant, until the coordinator
+        has corrected it.
         """
         with self._lock:
             before = self._granted.get(name)
@@ -62,8 +62,9 @@ class Grants:
             self._granted = {**self._granted, name: after}
             self._write()
             if not is_same:
-                _log.info("version_granted", model=name, version=version, order=order)
-                self._set_granted(name, frozenset((version,)))
+                event = "version_granted" if version is not None else "version_withdrawn"
+                _log.info(event, model=name, version=version, order=order)
+                self._set_granted(name, _selectable(after))
             return after
 
     def _write(self) -> None:
@@ -81,6 +82,12 @@ class Grants:
                 reason=str(error),
                 consequence="a restart begins with an older grant, until the coordinator corrects it",
             )
+
+
+def _selectable(granted: GrantedVersion | None) -> frozenset[int]:
+    if granted is None or granted.version is None:
+        return frozenset()
+    return frozenset((granted.version,))
 
 
 def _read(path: Path | None) -> dict[str, GrantedVersion]:

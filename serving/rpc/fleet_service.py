@@ -34,7 +34,7 @@ class GrantTaker(Protocol):
     """`Grants`."""
 
     def granted(self, name: str) -> GrantedVersion | None: ...
-    def grant(self, name: str, version: int, order: int) -> GrantedVersion: ...
+    def grant(self, name: str, version: int | None, order: int) -> GrantedVersion: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,13 @@ class FleetService:
     def grant(self, request: bytes) -> bytes:
         """Takes `{"model", "version", "order"}`; returns `{"version", "order"}`, the grant in effect.
 
+        A version of null withdraws the last grant.
         Raises NotFound for a model that is not configured.
         """
         parsed = parse_object(request)
         name, version, order = parsed.get("model"), parsed.get("version"), parsed.get("order")
-        if type(version) is not int or type(order) is not int:
+        is_version = "version" in parsed and (version is None or type(version) is int)
+        if not is_version or type(order) is not int:
             raise InvalidArgument(f"version {version!r} or order {order!r} is not a number")
         names = self._sources.model_names()
         if name not in names:

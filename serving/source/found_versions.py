@@ -259,8 +259,8 @@ def decide(
 def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
     """Returns the state with the aspired versions that follow from the found ones and `inputs`.
 
-    The list becomes empty only if the selection is empty, or if no version is found and `keeps_last`
-    is False. Otherwise an empty result leaves the aspired versions as they are.
+    The list becomes empty only if the selection is empty, if a fleet has withdrawn its grant, or if no
+    version is found and `keeps_last` is False. Otherwise an empty result leaves the aspired versions as they are.
     """
     selected = inputs.select(state.found)
     # Selects twice, with and without the broken versions. Otherwise a broken version could take the
@@ -294,7 +294,7 @@ _SELECTION_EVENTS = (
 def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
     if state.aspired is None:
         return False
-    selects_nothing = inputs.selection == Specific(frozenset())
+    selects_nothing = inputs.selection == Specific(frozenset()) or inputs.granted == frozenset()
     return selects_nothing or (not state.found and not inputs.keeps_last)
 
 

@@ -201,6 +201,27 @@ def test_member_without_coordinator_keeps_its_grant(
         assert client.describe_models()["scale"]["default_version"] == 1
 
 
+def test_member_unloads_a_withdrawn_version(
+    start_server: StartServer, base_path: Path, scale_model: ScaleModel, tmp_path: Path
+) -> None:
+    scale_model.write(base_path, 1)
+    server = start_server(
+        model_name="scale",
+        base_path=base_path,
+        state_directory=tmp_path / "state",
+        fleet_member=True,
+        listen_before_ready=True,
+    )
+    with Client(server.admin_target) as client:
+        assert client.grant("scale", 1, 1) == 1
+        server.wait_until_available("scale", 1)
+        assert client.grant("scale", None, 2) is None
+        wait_for(lambda: client.describe_models()["scale"]["default_version"] is None)
+        assert client.grant("scale", 1, 1) is None
+        assert client.grant("scale", 1, 3) == 1
+        wait_for(lambda: _answer(server) == 2.0)
+
+
 def test_command_runs_a_coordinator_until_sigterm(tmp_path: Path) -> None:
     config = tmp_path / "fleet.toml"
     config.write_text(

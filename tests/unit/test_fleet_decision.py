@@ -3,7 +3,7 @@
 import pytest
 
 from serving.core.servable import AVAILABLE, LOADING
-from serving.fleet.operations import paused, rolled_back
+from serving.fleet.operations import aborted, paused, rolled_back
 from serving.fleet.reports import VersionReport
 from serving.fleet.state import ModelState, fleet_state_from_json
 from tests.unit.worlds.fleet import MODEL, NO_MEMORY, REFUSED, FleetWorld, requests, serving
@@ -397,3 +397,58 @@ def test_server_that_cannot_load_stable_keeps_its_own() -> None:
     world.change("s3", granted=2, default_version=None)
     world.step()
     assert world.granted(0) == ["s3"]
+
+
+def empty_fleet(server_count: int) -> FleetWorld:
+    """Returns a fleet that serves nothing, in the first wave of its first version, 1."""
+    world = FleetWorld(server_count=server_count, found=frozenset({1}))
+    for name in world.reports:
+        world.change(name, granted=None, default_version=None, versions={})
+    world.step()
+    return world
+
+
+def test_first_version_that_never_arrives_is_withdrawn() -> None:
+    world = empty_fleet(server_count=1)
+    world.step()
+    world.step(101)
+    assert 1 in world.model.blocked
+    assert [(grant.server, grant.version) for grant in world.grants] == [("s0", None)]
+    world.take()
+    world.change("s0", found=frozenset({1, 2}))
+    world.step()
+    world.step()
+    assert world.granted(2) == ["s0"]
+
+
+def test_first_version_that_hangs_is_withdrawn() -> None:
+    world = empty_fleet(server_count=1)
+    world.take(until="loading")
+    world.step()
+    world.step(101)
+    assert [(grant.server, grant.version) for grant in world.grants] == [("s0", None)]
+
+
+def test_blocked_first_version_stays_if_it_answers() -> None:
+    world = empty_fleet(server_count=4)
+    world.take()
+    world.step()
+    world.state = aborted(world.state, MODEL, "wrong prices", 0)
+    world.step()
+    serving_it = [name for name, report in world.reports.items() if report.serves(1)]
+    assert (world.model.stable, len(serving_it)) == (None, 1)
+    assert {grant.version for grant in world.grants} <= {None}
+    assert serving_it[0] not in {grant.server for grant in world.grants}
+    world.take()
+    # The server that answers with it may try the next version, as any other.
+    for name in world.reports:
+        world.change(name, found=frozenset({1, 2}))
+    seen = set()
+    for _ in range(8):
+        world.step()
+        seen |= {*world.granted(2)}
+        assert world.granted(1) == []
+        world.take()
+        world.step(60)
+    assert seen == {*world.reports}
+    assert world.model.stable == 2

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind
 from serving.base.errors import FailedPrecondition
 from serving.fleet.operations import aborted, allowed, paused, promoted, resumed, rolled_back
+from serving.fleet.state import ModelState
 from serving.fleet.wave_settings import Wave, WaveSettings
 
 SETTLED_SECONDS_MAX = 3_000
@@ -19,10 +20,17 @@ class FleetSequences(RuleBasedStateMachine):
         server_count=st.integers(1, 12),
         load_count_max=st.integers(1, 4),
         waves=st.sampled_from([(), (Wave(1),), (Wave(1), Wave(share=0.4)), (Wave(2),)]),
+        # A first version is not watched for long: one that ends its servers may become stable.
+        first=st.sampled_from([Kind.GOOD, *(kind for kind in Kind if kind is not Kind.CRASHING)]),
         seed=st.integers(0, 1_000),
     )
     def begin(
-        self, server_count: int, load_count_max: int, waves: tuple[Wave, ...], seed: int
+        self,
+        server_count: int,
+        load_count_max: int,
+        waves: tuple[Wave, ...],
+        first: Kind,
+        seed: int,
     ) -> None:
         self.fleet = FleetSimulation(
             server_count,
@@ -38,8 +46,11 @@ class FleetSequences(RuleBasedStateMachine):
         )
         self.names = list(self.fleet.servers)
         self.version = 1
-        self.fleet.drop(1, Kind.GOOD)
-        self.fleet.run_until_settled(SETTLED_SECONDS_MAX)
+        self.fleet.drop(1, first)
+        if first.is_good:
+            self.fleet.run_until_settled(SETTLED_SECONDS_MAX)
+        else:
+            self.fleet.step(20)
 
     def server(self, number: int) -> str:
         return self.names[number % len(self.names)]
@@ -61,6 +72,10 @@ class FleetSequences(RuleBasedStateMachine):
     @rule(numbers=st.sets(st.integers(0, 11), min_size=1))
     def cut(self, numbers: set[int]) -> None:
         self.fleet.cut({self.server(number) for number in numbers})
+
+    @rule(numbers=st.sets(st.integers(0, 11), min_size=1))
+    def deafen(self, numbers: set[int]) -> None:
+        self.fleet.deafen({self.server(number) for number in numbers})
 
     @rule()
     def reconnect(self) -> None:
@@ -118,11 +133,16 @@ class FleetSequences(RuleBasedStateMachine):
         fleet.heal()
         for server in fleet.servers.values():
             server.is_draining = False
-            server.found |= {*fleet.kinds}
+        for version, kind in list(fleet.kinds.items()):
+            fleet.drop(version, kind)
         if fleet.coordinator is None:
             fleet.step(15)
         if fleet.coordinator is not None and fleet.coordinator.state.models[MODEL].is_paused:
             fleet.coordinator.operate(lambda state: resumed(state, MODEL))
+        # All versions may be blocked, a good one too if the version before it ended its servers.
+        while fleet.state.models.get(MODEL, ModelState()).stable is None:
+            self.drop(Kind.GOOD)
+            fleet.step(300)
         fleet.run_until_settled(SETTLED_SECONDS_MAX)
 
     def teardown(self) -> None:

@@ -13,7 +13,7 @@ class FakeClient:
     """A server that answers, fails, or holds its calls."""
 
     def __init__(self) -> None:
-        self.grants: list[tuple[str, int, int]] = []
+        self.grants: list[tuple[str, int | None, int]] = []
         self.is_down = False
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -29,7 +29,9 @@ class FakeClient:
             raise Unavailable("no server answers")
         return EMPTY
 
-    def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int:
+    def grant(
+        self, name: str, version: int | None, order: int, *, timeout_seconds: float = 10
+    ) -> int | None:
         self.grants.append((name, version, order))
         return version
 

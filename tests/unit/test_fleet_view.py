@@ -60,8 +60,9 @@ def test_most_served_prefers_the_lower_of_two() -> None:
     view = ModelView(
         live={name: ModelReport(default_version=version) for name, version in reports.items()}
     )
-    assert view.most_served() == 1
-    assert ModelView().most_served() is None
+    assert view.most_served(()) == 1
+    assert view.most_served({1}) == 2
+    assert ModelView().most_served(()) is None
 
 
 def test_found_is_the_union_of_all_disks() -> None:

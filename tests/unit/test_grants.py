@@ -30,6 +30,16 @@ def test_grant_reaches_the_source() -> None:
     assert grants.versions("m") == {7}
 
 
+def test_withdrawn_grant_leaves_nothing_to_select(tmp_path: Path) -> None:
+    selections = Selections()
+    grants = Grants(tmp_path, selections.set_granted, FakeClock())
+    grants.grant("m", 7, 1)
+    assert grants.grant("m", None, 2) == GrantedVersion(None, 2)
+    assert selections.calls[-1] == ("m", frozenset())
+    again = Grants(tmp_path, Selections().set_granted, FakeClock())
+    assert (again.granted("m"), again.versions("m")) == (GrantedVersion(None, 2), frozenset())
+
+
 def test_stale_grant_changes_nothing() -> None:
     selections = Selections()
     grants = Grants(None, selections.set_granted, FakeClock())

@@ -41,13 +41,13 @@ class World:
 
     methods: list[FakeMethod] = field(default_factory=list)
     granted_version: GrantedVersion | None = GrantedVersion(1, 4)
-    taken: list[tuple[str, int, int]] = field(default_factory=list)
+    taken: list[tuple[str, int | None, int]] = field(default_factory=list)
 
     def granted(self, name: str) -> GrantedVersion | None:
         assert name == "m"
         return self.granted_version
 
-    def grant(self, name: str, version: int, order: int) -> GrantedVersion:
+    def grant(self, name: str, version: int | None, order: int) -> GrantedVersion:
         self.taken.append((name, version, order))
         return GrantedVersion(version, order)
 
@@ -135,12 +135,20 @@ def test_grant_is_passed_on() -> None:
     assert world.taken == [("m", 2, 5)]
 
 
+def test_grant_is_withdrawn() -> None:
+    world = World()
+    request = {"model": "m", "version": None, "order": 5}
+    assert json.loads(world.service().grant(json.dumps(request).encode()))["version"] is None
+    assert world.taken == [("m", None, 5)]
+
+
 @pytest.mark.parametrize(
     ("request_values", "error"),
     [
         ({"model": "n", "version": 2, "order": 5}, NotFound),
         ({"model": "m", "version": "2", "order": 5}, InvalidArgument),
         ({"model": "m", "version": 2}, InvalidArgument),
+        ({"model": "m", "order": 5}, InvalidArgument),
     ],
 )
 def test_wrong_grant_is_refused(request_values: dict[str, object], error: type[Exception]) -> None:

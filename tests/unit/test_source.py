@@ -638,6 +638,8 @@ def test_source_of_a_fleet_member_awaits_its_grant(site: Site) -> None:
     source.set_granted(frozenset({3}))
     assert site.aspirations.lists == [[1], [2]]
     assert source.selected_among([1, 2, 3]) == {3}
+    source.set_granted(frozenset())
+    assert site.aspirations.lists == [[1], [2], []]
 
 
 def test_source_loads_a_failed_version_granted_anew(site: Site) -> None:

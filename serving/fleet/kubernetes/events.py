@@ -40,7 +40,7 @@ class Events:
         self._clock = clock
         self._waiting: queue.Queue[Object | None] = queue.Queue(QUEUE_LENGTH_MAX)
         # The last grant that was shown of each server and model: a grant may be sent again and again.
-        self._shown: dict[tuple[str, str], int] = {}
+        self._shown: dict[tuple[str, str], int | None] = {}
 
     def regard(self, config_map: Object) -> None:
         """Takes the identity of the ConfigMap, by which `kubectl describe` finds its Events."""
@@ -60,7 +60,7 @@ class Events:
             )
         for grant in grants:
             place = (grant.server, grant.model)
-            if self._shown.get(place) != grant.version:
+            if place not in self._shown or self._shown[place] != grant.version:
                 self._shown[place] = grant.version
                 self._put(self._grant_event(grant))
 
@@ -86,10 +86,13 @@ class Events:
             return
 
     def _grant_event(self, grant: Grant) -> Object:
+        reason, what = "VersionGranted", f"version {grant.version} is granted"
+        if grant.version is None:
+            reason, what = "VersionWithdrawn", "the last grant is withdrawn"
         return event_object(
             Regarded(kind="Pod", name=grant.server, uid=self._uid_of(grant.server)),
-            "VersionGranted",
-            f"{grant.model}: version {grant.version} is granted",
+            reason,
+            f"{grant.model}: {what}",
             namespace=self._cluster.namespace,
             instance=self._instance,
             wall_ns=self._clock.wall_ns(),

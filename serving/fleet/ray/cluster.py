@@ -201,9 +201,11 @@ class ActorClient:
         )
         return report
 
-    def grant(self, name: str, version: int, order: int, *, timeout_seconds: float = 10) -> int:
+    def grant(
+        self, name: str, version: int | None, order: int, *, timeout_seconds: float = 10
+    ) -> int | None:
         """See `ServerClient`."""
-        granted: int = self._call(
+        granted: int | None = self._call(
             lambda actor: actor.grant.remote(name, version, order, timeout_seconds), timeout_seconds
         )
         return granted

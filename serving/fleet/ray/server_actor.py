@@ -68,7 +68,9 @@ class ServerActor:
         """See `Client.fleet_report`."""
         return self._client.fleet_report(latency_edges_ns, timeout_seconds=timeout_seconds)
 
-    def grant(self, name: str, version: int, order: int, timeout_seconds: float) -> int:
+    def grant(
+        self, name: str, version: int | None, order: int, timeout_seconds: float
+    ) -> int | None:
         """See `Client.grant`."""
         return self._client.grant(name, version, order, timeout_seconds=timeout_seconds)
 

@@ -338,5 +338,5 @@ class CoordinatorWorld:
             granted=version,
             order=grant.order,
             default_version=version,
-            versions={version: VersionReport(state=AVAILABLE)},
+            versions={} if version is None else {version: VersionReport(state=AVAILABLE)},
         )

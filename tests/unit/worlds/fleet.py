@@ -93,6 +93,9 @@ class FleetWorld:
         for grant in self.grants:
             name, version = grant.server, grant.version
             self.change(name, granted=version, order=grant.order)
+            if version is None:
+                self.change(name, default_version=None, versions={})
+                continue
             if until == "loading":
                 self.set_version(name, version, VersionReport(state=LOADING))
                 continue
