@@ -54,7 +54,9 @@ def change_of(request: Mapping[str, Any], settings: WaveSettings, wall_ns: int) 
 
 
 class FleetApi:
-    """Answers on the event loop of the HTTP server; an operation waits for the disk on another thread.
+    """Answers on threads, because a status is long and an operation waits for the disk.
+
+    The event loop stays free for the probes of the process.
 
     Whoever reaches the address may operate the fleet. A request with an Origin is refused, because a
     browser sends one for a page. `coordinator` returns that of the present term, and raises
@@ -90,15 +92,17 @@ class FleetApi:
     def status(self) -> dict[str, Any]:
         """Returns the status as it is now."""
         coordinator = self._coordinator()
+        decided = coordinator.decided
         return fleet_status(
-            coordinator.state,
-            coordinator.watches,
+            decided.state,
+            decided.watches,
             coordinator.sightings,
             self._settings,
             self._clock.now_ns(),
         )
 
-    async def _status(self, request: Request) -> Response:
+    # Not async: see the class.
+    def _status(self, request: Request) -> Response:
         del request
         return json_response(self.status())
 
@@ -115,8 +119,11 @@ class FleetApi:
         change = change_of(
             parse_object(await request.body()), self._settings, self._clock.wall_ns()
         )
+        return await asyncio.to_thread(self._operated, change)
+
+    def _operated(self, change: Change) -> Response:
         try:
-            await asyncio.to_thread(self._coordinator().operate, change)
+            self._coordinator().operate(change)
         except OSError as error:
             raise Unavailable(
                 f"nothing is changed: the state cannot be written: {error}"

@@ -16,6 +16,9 @@ from serving.fleet.places import Membership
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
 
+PAUSE_SECONDS_MAX = 60.0
+"""The longest pause after a decision that has failed by a bug."""
+
 _log = structlog.get_logger(__name__)
 
 Notice = Callable[[Sequence[Change], Sequence[Grant]], None]
@@ -41,6 +44,9 @@ class FleetLead:
         self._clock = clock
         self._notice = notice
         self._membership: Membership | None = None
+        # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
+        self._failure_count = 0
+        self._paused_until_ns = 0
         self.coordinator = Coordinator(
             term.store, self._send, config.waves, clock, observer, on_change=self._on_change
         )
@@ -67,12 +73,25 @@ class FleetLead:
         self._links.poll()
 
     def step(self) -> None:
-        """Decides once. A state that cannot be written is logged, and nothing is sent."""
+        """Decides once. If that fails, nothing is sent, and the servers serve on.
+
+        A state that cannot be written is logged. So is any other error, which is a bug: a pause follows
+        that grows with each failure in turn, and reports are taken meanwhile.
+        """
+        if self._clock.now_ns() < self._paused_until_ns:
+            return
         try:
             self.coordinator.step()
         except OSError as error:
-            # A full disk, or a lead that was lost: the servers serve on.
+            # A full disk, or a lead that was lost.
             _log.error("fleet_state_not_written", reason=str(error))
+        except Exception:  # noqa: BLE001 (the reports of tomorrow may be others)
+            seconds = min(2.0**self._failure_count, PAUSE_SECONDS_MAX)
+            self._failure_count = min(self._failure_count + 1, 10)
+            self._paused_until_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
+            _log.exception("fleet_decision_failed", pause_seconds=seconds)
+        else:
+            self._failure_count = 0
 
     def registered(self) -> list[RegisteredServer]:
         """Returns the servers that clients may reach, as they are now."""
@@ -86,8 +105,9 @@ class FleetLead:
         )
 
     def stop(self) -> None:
-        """See `Lead`."""
+        """See `Lead`. A write of the state under way ends first: it must not land in the next term."""
         self._links.stop()
+        self.coordinator.close()
 
     def _send(self, grants: Sequence[Grant]) -> None:
         self._links.send(grants)
