@@ -15,6 +15,7 @@ from serving.fleet.outputs import registered
 from serving.fleet.places import Membership
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
+from serving.fleet.view import is_silent
 
 PAUSE_SECONDS_MAX = 60.0
 """The longest pause after a decision that has failed by a bug."""
@@ -95,13 +96,11 @@ class FleetLead:
 
     def registered(self) -> list[RegisteredServer]:
         """Returns the servers that clients may reach, as they are now."""
-        now_ns = self._clock.now_ns()
-        lost_ns = round(self._config.waves.lost_seconds * NS_PER_SECOND)
-        sightings = self.coordinator.sightings
+        now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
         return registered(
             self._membership.servers if self._membership is not None else (),
             sightings,
-            lambda name: now_ns - sightings[name].seen_at_ns > lost_ns,
+            lambda name: is_silent(sightings[name], self._config.waves.lost_seconds, now_ns),
         )
 
     def stop(self) -> None:

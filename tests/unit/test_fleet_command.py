@@ -21,6 +21,8 @@ MODEL = {
         "setbacks": ["b"],
     },
     "blocked_versions": [{"version": 9, "by": "canary", "reason": "p999 is 3 times"}],
+    "without_files": [],
+    "ignored_by": [],
     "versions": [
         {
             "version": 1,
