@@ -67,7 +67,9 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
     """Returns the live servers that neither serve the stable version nor have it on their disks."""
     if state.stable is None:
         return []
-    return sorted(name for name, report in view.live.items() if not has_version(report, state.stable))
+    return sorted(
+        name for name, report in view.live.items() if not has_version(report, state.stable)
+    )
 
 
 def _rollout(

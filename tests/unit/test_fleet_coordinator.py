@@ -1,6 +1,12 @@
-import pytest
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from serving.base.errors import DataLoss
+import pytest
+from structlog.testing import capture_logs
+
+from serving.base.errors import DataLoss, Unavailable
+from serving.fleet.api import FleetApi
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.operations import paused
 from serving.fleet.reports import Grant, ServerReport
@@ -10,6 +16,7 @@ from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
 
 FOUND = frozenset({1, 2})
+WAIT_SECONDS = 20
 
 
 class ListedStore(MemoryStore):
@@ -25,6 +32,30 @@ class ListedStore(MemoryStore):
 
     def send(self, grants: list[Grant]) -> None:
         self.events += [f"grant {grant.version} to {grant.server}" for grant in grants]
+
+
+class HeldStore(ListedStore):
+    """A store whose writes the test can hold, like a disk that hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write, self.has_begun = threading.Event(), threading.Event()
+        self.may_write.set()
+
+    def write(self, text: str) -> None:
+        self.has_begun.set()
+        assert self.may_write.wait(WAIT_SECONDS)
+        super().write(text)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds writes. The test goes on once one has begun."""
+        self.has_begun.clear()
+        self.may_write.clear()
+        try:
+            yield
+        finally:
+            self.may_write.set()
 
 
 def coordinator_of(store: ListedStore) -> Coordinator:
@@ -132,3 +163,113 @@ def test_change_is_reported_once_it_is_durable() -> None:
         "fleet_stable_version",
         "grant 2 to a",
     ]
+
+
+def pause(coordinator: Coordinator) -> None:
+    coordinator.operate(lambda state: paused(state, MODEL))
+
+
+def test_readers_do_not_wait_for_a_write() -> None:
+    store = HeldStore()
+    coordinator = coordinator_of(store)
+    api = FleetApi(lambda: coordinator, SETTINGS, lambda: "", FakeClock())
+    with store.held():
+        deciding = threading.Thread(target=coordinator.step)
+        deciding.start()
+        assert store.has_begun.wait(WAIT_SECONDS)
+        order = coordinator.state.order
+        read = threading.Event()
+
+        def use() -> None:
+            coordinator.receive("a", ServerReport(free_bytes=7))
+            coordinator.set_servers(["a"])
+            api.status()
+            read.set()
+
+        threading.Thread(target=use).start()
+        assert read.wait(WAIT_SECONDS)
+        assert coordinator.state.order == order
+    deciding.join(WAIT_SECONDS)
+    assert coordinator.state.order > order
+    assert coordinator.sightings.keys() == {"a"}
+
+
+def test_end_waits_for_a_write_and_refuses_others() -> None:
+    store = HeldStore()
+    coordinator = coordinator_of(store)
+    coordinator.step()
+    with store.held():
+        operating = threading.Thread(target=pause, args=(coordinator,))
+        operating.start()
+        assert store.has_begun.wait(WAIT_SECONDS)
+        events_at_end: list[list[str]] = []
+
+        def close() -> None:
+            coordinator.close()
+            events_at_end.append([*store.events])
+
+        closing = threading.Thread(target=close)
+        store.events.clear()
+        closing.start()
+    operating.join(WAIT_SECONDS)
+    closing.join(WAIT_SECONDS)
+    assert events_at_end == [["write"]]
+    with pytest.raises(Unavailable):
+        pause(coordinator)
+    assert store.events == ["write"]
+
+
+# --- The order of grants, if the state is behind the servers ---
+
+
+def ahead(order: int) -> ServerReport:
+    return ServerReport(models={MODEL: serving(1, found=FOUND, order=order)})
+
+
+def test_lost_state_begins_above_its_servers() -> None:
+    store = ListedStore()
+    coordinator = Coordinator(store, store.send, SETTINGS, FakeClock())  # type: ignore[arg-type]
+    coordinator.set_servers(["a", "b"])
+    for name, order in (("a", 90), ("b", 500)):
+        coordinator.receive(name, ahead(order))
+    with capture_logs() as logs:
+        grants = coordinator.step().grants
+    assert grants
+    assert all(grant.order > 500 for grant in grants)
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
+        "fleet_orders_raised"
+    ]
+    # It was written before it was sent.
+    assert fleet_state_from_json(store.text or "") == coordinator.state
+
+
+def test_later_report_does_not_raise_the_order() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.step()
+    coordinator.receive("a", ahead(500))
+    assert all(grant.order < 500 for grant in coordinator.step().grants)
+    assert coordinator.state.order < 500
+
+
+def test_server_that_joins_can_raise_the_order() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.set_servers(["a", "b", "c"])
+    coordinator.receive("c", ahead(500))
+    coordinator.step()
+    assert coordinator.state.order > 500
+
+
+def test_replaced_coordinator_cannot_raise_its_order() -> None:
+    store = ListedStore()
+    replaced = Coordinator(store, store.send, SETTINGS, FakeClock())  # type: ignore[arg-type]
+    replaced.set_servers(["a", "b"])
+    order = replaced.state.order
+    # Its successor has granted, before it has had a first report. Its place refuses its writes.
+    store.is_full = True
+    store.events.clear()
+    for name in ("a", "b"):
+        replaced.receive(name, ahead(500))
+    for _ in range(2):
+        with pytest.raises(OSError, match="space"):
+            replaced.step()
+    assert (replaced.state.order, store.events) == (order, [])
