@@ -179,11 +179,22 @@ def files(draw: st.DrawFn) -> dict[str, Any]:
         "coordinator": {"state_directory": "/var/lib/fleet"},
         "servers": {"a": {"admin": "a:1", "grpc": "a:2"}},
     }
-    names = draw(st.lists(st.sampled_from([*KEYS]), max_size=3))
-    for name in names:
-        keys = st.sampled_from(KEYS[name])
-        tables[name] = {**tables.get(name, {}), **draw(st.dictionaries(keys, VALUES, max_size=3))}
+    for name in draw(st.lists(st.sampled_from([*KEYS]), min_size=1, max_size=2)):
+        key = draw(st.sampled_from(KEYS[name]))
+        tables[name] = {**tables.get(name, {}), key: draw(VALUES)}
     return tables
+
+
+# Numbers that are right for most keys that have one, and others.
+WHOLE = st.integers(min_value=0, max_value=40)
+REAL = WHOLE | st.floats(min_value=0.05, max_value=0.9) | st.floats(allow_nan=False)
+NUMBERS = {
+    "sizes": st.lists(st.sampled_from(["1", "10%", 3, "99.9%"]), max_size=3),
+    **dict.fromkeys(("load_count_max", "request_count", "control_count_max"), WHOLE),
+    **dict.fromkeys(("p999_ratio_max", "error_ratio_max", "lost_seconds"), REAL),
+    **dict.fromkeys(("judged_seconds", "load_seconds_max", "setback_share_max"), REAL),
+}
+WAVES = st.fixed_dictionaries({}, optional=NUMBERS)
 
 
 def toml_of(value: object) -> str:
@@ -198,13 +209,25 @@ def toml_of(value: object) -> str:
     return repr(value)
 
 
+def text_of(tables: dict[str, Any]) -> str:
+    return "\n".join(f"{name} = {toml_of(table)}" for name, table in tables.items())
+
+
 @given(files())
-@example({"waves": {"lost_seconds": math.inf}})
+@example({"waves": {"sizes": 3}})
 def test_any_file_is_a_configuration_or_refused(tables: dict[str, Any]) -> None:
-    text = "\n".join(f"{name} = {toml_of(table)}" for name, table in tables.items())
     with suppress(InvalidConfig):
-        config = parse_fleet_config(text)
-        # What was accepted can be decided by.
+        parse_fleet_config(text_of(tables))
+
+
+@given(WAVES)
+@example({"lost_seconds": math.inf})
+@example({"lost_seconds": 1e9, "load_seconds_max": 1e9, "judged_seconds": 1e9})
+def test_waves_that_are_accepted_can_be_decided_by(waves: dict[str, Any]) -> None:
+    with suppress(InvalidConfig):
+        settings = parse_fleet_config(text_of({"waves": waves}) + SMALL).waves
         report = ServerReport(models={MODEL: serving(1, found=frozenset({1, 2}))})
         sightings = {"a": Sighting(report, 0), "b": Sighting(None, 0)}
-        decide(FleetState(), {}, sightings, config.waves, Now(10**12))
+        state = decide(FleetState(), {}, sightings, settings, Now(10**12)).state
+        sightings["b"] = Sighting(report, 10**12)
+        decide(state, {}, sightings, settings, Now(10**12 + 1))

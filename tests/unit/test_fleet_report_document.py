@@ -99,6 +99,7 @@ LEAVES = (
     | st.text(max_size=3)
     | st.sampled_from(["1", "2", *(state.name for state in ServableState)])
     | st.just([1] * (len(EDGES_NS) + 1))
+    | st.just([1, 2])
 )
 ANYTHING = st.recursive(
     LEAVES,
@@ -113,8 +114,13 @@ def documents(draw: st.DrawFn) -> Any:
     document = json.loads(json.dumps(REPLY))
     model = document["models"]["m"]
     for part in (model["versions"]["1"], model, document):
-        for key in draw(st.lists(st.sampled_from([*part, "request_count"]), max_size=2)):
-            part[key] = draw(ANYTHING)
+        if not draw(st.booleans()):
+            continue
+        key = draw(st.sampled_from([*part, "request_count"]))
+        is_number = type(part.get(key, 0)) is int
+        part[key] = draw(
+            st.integers(min_value=0) if is_number and draw(st.booleans()) else ANYTHING
+        )
     return document
 
 
