@@ -128,7 +128,7 @@ def test_ended_lead_writes_nothing_more(world: World) -> None:
     assert world.store.text == text
 
 
-def test_server_that_is_silent_is_registered_as_not_ready(world: World) -> None:
+def test_silent_server_is_registered_as_not_ready(world: World) -> None:
     world.lead.poll(MEMBERSHIP)
     report = ServerReport(models={MODEL: serving(1, found=frozenset({1}))})
     for name in ("a", "b"):

@@ -129,6 +129,6 @@ def test_any_json_is_a_report_or_data_loss(document: Any) -> None:
     with suppress(DataLoss):
         report = server_report(json.loads(json.dumps(document)))
         sightings = {"a": Sighting(report, 0), "b": Sighting(report, 0)}
-        # What was read ends neither a decision nor the status.
+        # A report that was read ends neither a decision nor the status.
         decision = decide(FleetState(), {}, sightings, SETTINGS, Now(0))
         json.dumps(fleet_status(decision.state, decision.watches, sightings, SETTINGS, 0))

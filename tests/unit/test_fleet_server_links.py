@@ -110,7 +110,7 @@ class World:
                 pool.shutdown()
 
     def settle(self) -> None:
-        """Waits for the calls under way, where none is held."""
+        """Waits for the calls under way. None of them may be held."""
         for pools in (self.links._prompt, self.links._patient):
             for pool in pools.values():
                 # Passed when each thread of the pool has ended the call that it had.
