@@ -86,7 +86,7 @@ class FleetLead:
         except OSError as error:
             # A full disk, or a lead that was lost.
             _log.error("fleet_state_not_written", reason=str(error))
-        except Exception:  # noqa: BLE001 (the reports of tomorrow may be others)
+        except Exception:  # noqa: BLE001 (a bug; the next reports may be others)
             seconds = min(2.0**self._failure_count, PAUSE_SECONDS_MAX)
             self._failure_count = min(self._failure_count + 1, 10)
             self._paused_until_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)

@@ -92,9 +92,9 @@ class ServerLinks:
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
 
-        `thread_count` is the number of threads for reports of prompt servers, and that for their grants.
-        Other servers have half as many of each. A grant is dropped if `may_send` returns False when its
-        call is due.
+        Reports and grants of prompt servers, and those of the others, have `thread_count` threads each,
+        which start when they are needed. A grant is dropped if `may_send` returns False when its call
+        is due.
         """
         self._targets: Mapping[str, str] = {}
         self._may_send = may_send
@@ -103,7 +103,7 @@ class ServerLinks:
         self._observer = observer or FleetObserver()
         self._clock = clock or SystemClock()
         self._prompt = _pools("fleet", thread_count)
-        self._patient = _pools("fleet-slow", max(1, thread_count // 2))
+        self._patient = _pools("fleet-slow", thread_count)
         self._round = 0
         # Guards the members below.
         self._lock = threading.Lock()

@@ -331,15 +331,20 @@ def _control_figures(
 def lacks_comparison(
     watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
 ) -> bool:
-    """Returns True if servers have the stable version, and none of them can be compared with now."""
+    """Returns True if servers have the stable version, or load it, and none can be compared with now."""
     stable = state.stable
     if stable is None or next(_control_figures(watch, state, rollout, view), None) is not None:
         return False
-    may_serve = (
-        name not in rollout.members and (report is None or report.serves(stable))
-        for name, report in [*view.live.items(), *view.lost.items()]
+    lost = (view.lost[name] for name in view.lost.keys() - rollout.members.keys())
+    live = (view.live[name] for name in view.live.keys() - rollout.members.keys())
+    return any(report is None or report.granted == stable for report in lost) or any(
+        report.serves(stable) or _will_serve(report, stable) for report in live
     )
-    return any(may_serve)
+
+
+def _will_serve(report: ModelReport, version: int) -> bool:
+    is_granted = report.granted == version and version in report.found
+    return is_granted and not has_failed_on(report, version)
 
 
 def wave_verdict(
