@@ -18,11 +18,11 @@ from serving.fleet.state import FleetState, ModelState
 from tests.unit.fakes.state_stores import HeldStore
 
 
-def config_in(directory: Path) -> FleetConfig:
+def config_in(directory: Path, *, poll_seconds: float = 0.01) -> FleetConfig:
     """Returns a configuration with one server that does not exist."""
     text = (
         f'[coordinator]\nstate_directory = "{directory}"\nlisten = "127.0.0.1:0"\n'
-        f'poll_seconds = 0.01\nregistry_file = "{directory / "servers.json"}"\n'
+        f'poll_seconds = {poll_seconds}\nregistry_file = "{directory / "servers.json"}"\n'
         f'[servers.a]\nadmin = "unix:{directory / "nowhere"}"\ngrpc = "127.0.0.1:1"\n'
     )
     return parse_fleet_config(text)
@@ -88,7 +88,8 @@ class HeldLeadership:
 
 def test_lead_is_given_up_after_the_last_write(tmp_path: Path) -> None:
     leadership = HeldLeadership()
-    config = config_in(tmp_path)
+    # No decision comes in between: it would wait for the write too.
+    config = config_in(tmp_path, poll_seconds=25)
     engine = Engine(ListedServers(config.servers), leadership)
     service = FleetService(config, SystemClock(), engine)
     running = threading.Thread(target=service.run)
