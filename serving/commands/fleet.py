@@ -84,13 +84,13 @@ def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
             lines.append(f"{name}: waits: {model['waits_for']}")
         if servers := model["without_files"]:
             lines.append(
-                f"{name}: version {model['stable']} is not on {_names(servers)}, "
-                "which keep another one: put its files back"
+                f"{name}: servers without the files of version {model['stable']}, which keep another "
+                f"one until they have them: {_names(servers)}"
             )
         if servers := model["ignored_by"]:
             lines.append(
-                f"{name}: {_names(servers)} ignore this coordinator: they have taken grants of "
-                "another one, or of one whose state is lost"
+                f"{name}: servers that ignore this coordinator, because they have taken grants of "
+                f"another one, or of one whose state is lost: {_names(servers)}"
             )
         lines += [
             f"{name}: version {row['version']} is blocked by {row['by']}: {row['reason']}"

@@ -100,11 +100,12 @@ class FleetApi:
     def status(self) -> dict[str, Any]:
         """Returns the status as it is now."""
         coordinator = self._coordinator()
-        decided = coordinator.decided
+        # In this order: no report is of a grant that the state does not have yet.
+        sightings, decided = coordinator.sightings, coordinator.decided
         return fleet_status(
             decided.state,
             decided.watches,
-            coordinator.sightings,
+            sightings,
             self._settings,
             self._clock.now_ns(),
         )

@@ -197,7 +197,9 @@ class ServerLinks:
             elif client is not None:
                 self._report(client, key.server, timeout_seconds)
         except (MillpondError, OSError) as error:
-            if not is_patient and _is_late(error):
+            seconds = seconds_since(self._clock, started_ns)
+            if not is_patient and (_is_deadline(error) or seconds >= PROMPT_SECONDS):
+                # No failure yet: it is called with the whole deadline next.
                 self._set_delay(key, _Delay())
             elif self._note_failure(key, client):
                 _log.warning(
@@ -287,5 +289,5 @@ def _pools(name: str, thread_count: int) -> Mapping[str, ThreadPoolExecutor]:
     }
 
 
-def _is_late(error: Exception) -> bool:
+def _is_deadline(error: Exception) -> bool:
     return isinstance(error, MillpondError) and error.code is StatusCode.DEADLINE_EXCEEDED

@@ -132,7 +132,5 @@ def test_servers_without_files_are_printed(capsys: pytest.CaptureFixture[str]) -
     many = [f"s{number:02}" for number in range(12)]
     print_models({"ctr": {**MODEL, "without_files": many, "ignored_by": ["b"]}})
     printed = capsys.readouterr().out
-    assert (
-        "version 1 is not on s00, s01, s02, s03, s04, s05, s06, s07, s08, s09 and 2 more" in printed
-    )
-    assert "ctr: b ignore this coordinator" in printed
+    assert "s00, s01, s02, s03, s04, s05, s06, s07, s08, s09 and 2 more" in printed
+    assert "state is lost: b\n" in printed

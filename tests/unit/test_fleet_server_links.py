@@ -54,6 +54,7 @@ class FakeClient:
     def _answer(self, timeout_seconds: float) -> None:
         self.has_begun.set()
         if self.is_down:
+            self.clock.advance(self.answer_seconds)
             raise Unavailable("no server answers")
         assert self.may_begin.wait(WAIT_SECONDS)
         is_late = self.answer_seconds > timeout_seconds
@@ -274,6 +275,18 @@ def test_server_that_is_slow_stays_with_the_slow() -> None:
         # The first call is late. Each later one succeeds, and none is made twice.
         assert (world.client.report_count, len(world.received)) == (4, 3)
         assert logs == []
+
+
+def test_late_call_is_no_failure_yet() -> None:
+    with World("a") as world, capture_logs() as logs:
+        # A client may have another error for a deadline.
+        world.client.is_down, world.client.answer_seconds = True, PROMPT_SECONDS
+        world.links.poll()
+        world.settle()
+        assert logs == []
+        world.links.poll()
+        world.settle()
+        assert [line["event"] for line in logs] == ["fleet_server_unreachable"]
 
 
 def test_server_that_is_down_is_asked_less_often() -> None:
