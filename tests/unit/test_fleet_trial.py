@@ -12,7 +12,15 @@ from serving.fleet.state import fleet_state_from_json
 from serving.fleet.trial import compared
 from serving.fleet.view import model_views
 from serving.fleet.wave_settings import Wave
-from tests.unit.worlds.fleet import MODEL, NO_MEMORY, REFUSED, SETTINGS, FleetWorld, requests
+from tests.unit.worlds.fleet import (
+    MODEL,
+    NO_MEMORY,
+    REFUSED,
+    SETTINGS,
+    FleetWorld,
+    requests,
+    serving,
+)
 
 # As quick as a first version: none of the waves is judged by requests.
 LAST_WAVE_ONLY = replace(SETTINGS, waves=(), load_count_max=10)
@@ -209,6 +217,20 @@ def test_version_without_files_gives_way_to_a_newer_one() -> None:
     world.step()
     assert world.rollout.version == 3
     assert 2 not in world.model.blocked
+
+
+def test_version_on_half_of_a_lost_fleet_keeps_its_rollout() -> None:
+    world = FleetWorld(settings=LAST_WAVE_ONLY, server_count=4)
+    world.step()
+    world.silent = {"s2", "s3"}
+    world.seen_at |= dict.fromkeys(world.silent, world.second - 100)
+    world.state = world.state.changed({MODEL: replace(world.model, loading={})})
+    for name in ("s0", "s1"):
+        world.reports[name] = serving(2, found=frozenset({1, 2, 3}), order=world.state.order)
+    world.step()
+    world.step()
+    assert world.rollout.version == 2
+    assert world.watches[MODEL].waits_for == "2 of 4 servers are lost"
 
 
 def test_load_that_cannot_be_ended_gives_its_slot_back() -> None:
