@@ -17,7 +17,7 @@ from serving.base.errors import MillpondError
 from serving.client import Client
 from serving.fleet.haproxy import Backend, HaproxySettings
 from serving.fleet.haproxy import haproxy_text as text_of
-from serving.fleet.outputs import reload_haproxy
+from serving.fleet.haproxy_process import reload_haproxy
 from serving.fleet.registry import write_text
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
