@@ -119,6 +119,7 @@ def fleet(
             model_settings_file=settings,
             state_directory=tmp_path / name,
             fleet_member=True,
+            drain_seconds=1,
             listen_before_ready=True,
         )
 
@@ -195,6 +196,7 @@ def test_member_without_coordinator_keeps_its_grant(
         base_path=base_path,
         state_directory=fleet.directory / "s0",
         fleet_member=True,
+        drain_seconds=1,
     )
     restarted.wait_until_available("scale", 1)
     with Client(restarted.admin_target) as client:
@@ -210,6 +212,7 @@ def test_member_unloads_a_withdrawn_version(
         base_path=base_path,
         state_directory=tmp_path / "state",
         fleet_member=True,
+        drain_seconds=1,
         listen_before_ready=True,
     )
     with Client(server.admin_target) as client:
