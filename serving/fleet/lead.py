@@ -62,7 +62,10 @@ class FleetLead:
         """Follows the servers as they come and go, and asks each of them for a report."""
         self._membership = membership
         self.coordinator.set_servers(
-            [server.name for server in membership.servers], membership.leaving
+            [server.name for server in membership.servers],
+            membership.leaving,
+            ended=membership.ended,
+            identities=membership.identities,
         )
         self._links.set_targets({server.name: server.admin for server in membership.servers})
         self._links.poll()

@@ -5,6 +5,7 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.operations import paused
 from serving.fleet.reports import Grant, ServerReport
 from serving.fleet.state import fleet_state_from_json
+from serving.fleet.view import model_views
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
@@ -111,6 +112,35 @@ def test_server_that_is_ended_by_its_place_drains() -> None:
     assert coordinator.sightings["a"].is_leaving
     (grant,) = coordinator.step().grants
     assert grant.server == "b"
+
+
+def test_server_that_has_failed_is_lost_at_once() -> None:
+    store = ListedStore()
+    coordinator = coordinator_of(store)
+    coordinator.step()
+    for _ in range(2):
+        coordinator.set_servers(["b", "c"], ended=["a", "d"])
+        sightings = coordinator.sightings
+        assert [*sightings] == ["b", "c", "a"]
+        view = model_views(sightings, {}, SETTINGS.lost_seconds, FakeClock().now_ns())[MODEL]
+        assert (view.lost, [*view.live]) == ({"a"}, ["b"])
+    coordinator.set_servers(["b", "c"])
+    assert coordinator.sightings.keys() == {"b", "c"}
+
+
+def test_server_with_the_name_of_another_is_new() -> None:
+    coordinator = coordinator_of(ListedStore())
+
+    def reported() -> set[str]:
+        return {name for name, seen in coordinator.sightings.items() if seen.report is not None}
+
+    coordinator.set_servers(["a", "b"], identities={"b": "1"})
+    assert reported() == {"a"}
+    coordinator.receive("b", ServerReport())
+    coordinator.set_servers(["a", "b"], identities={"b": "1"})
+    assert reported() == {"a", "b"}
+    coordinator.set_servers(["a", "b"], identities={"b": "2"})
+    assert reported() == {"a"}
 
 
 def test_change_is_reported_once_it_is_durable() -> None:
