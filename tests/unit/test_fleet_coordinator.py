@@ -6,6 +6,7 @@ from serving.fleet.operations import paused
 from serving.fleet.reports import Grant, ServerReport
 from serving.fleet.state import fleet_state_from_json
 from serving.fleet.view import model_views
+from serving.fleet.wave_settings import Wave, WaveSettings
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
@@ -123,9 +124,35 @@ def test_server_that_has_failed_is_lost_at_once() -> None:
         sightings = coordinator.sightings
         assert [*sightings] == ["b", "c", "a"]
         view = model_views(sightings, {}, SETTINGS.lost_seconds, FakeClock().now_ns())[MODEL]
-        assert (view.lost, [*view.live]) == ({"a"}, ["b"])
+        assert ([*view.lost], [*view.live]) == (["a"], ["b"])
     coordinator.set_servers(["b", "c"])
     assert coordinator.sightings.keys() == {"b", "c"}
+
+
+def test_version_that_ends_its_servers_is_blocked() -> None:
+    """Each server that gets version 2 fails, and one of another name takes its place, as evicted pods do."""
+    clock, grants = FakeClock(), list[Grant]()
+    settings = WaveSettings(waves=(Wave(1),), judged_seconds=60)
+    coordinator = Coordinator(MemoryStore(), grants.extend, settings, clock)
+    versions = dict.fromkeys((f"s{number}" for number in range(12)), 1)
+    failed: list[str] = []
+    for second in range(120):
+        clock.advance(1)
+        if second % 5 == 4:
+            for name in [name for name, version in versions.items() if version == 2]:
+                del versions[name]
+                failed.append(name)
+                versions[f"after-{name}"] = 1
+        coordinator.set_servers([*versions], ended=failed)
+        for name, version in versions.items():
+            report = ServerReport(models={MODEL: serving(version, found=FOUND, order=10**6)})
+            coordinator.receive(name, report)
+        grants.clear()
+        coordinator.step()
+        for grant in grants:
+            versions[grant.server] = grant.version or 1
+    assert 2 in coordinator.state.models[MODEL].blocked
+    assert len(failed) == 2
 
 
 def test_server_with_the_name_of_another_is_new() -> None:
