@@ -355,37 +355,45 @@ class _Step:
                 return False
         elif self._sound_count(rollout) >= needed_count(rollout, view, self.settings):
             return False
-        return not any(
-            version in report.found
-            and not report.serves(version)
+        untried = [
+            report
+            for name, report in view.live.items()
+            if not report.serves(version)
             and name not in rollout.members
             and name not in rollout.setbacks
             and name not in view.draining
-            for name, report in view.live.items()
-        )
+        ]
+        return bool(untried) and not any(version in report.found for report in untried)
 
     def _reason_to_wait(self, state: ModelState, free: int) -> str:
         """Returns the reason why nothing goes on, for people; "" if nothing waits."""
-        rollout, view = state.rollout, self.view
         if state.is_paused:
             return "an operator has paused it: millpond fleet resume"
-        if rollout is not None and view.is_complete:
-            if self._lacks_files(state, rollout):
-                count = sum(rollout.version in report.found for report in view.live.values())
-                return f"{count} of {view.fleet_size} servers have the files of {rollout.version}"
-            if self._is_short_of_sound(rollout):
-                return "servers of the wave are lost: millpond fleet abort or promote"
-            is_full = self.watch.full_since_ns is not None
-            is_last = self.settings.is_last(rollout.wave)
-            if is_full and not is_last and lacks_comparison(self.watch, state, rollout, view):
-                return (
-                    f"no server with version {state.stable} can be compared with: millpond fleet "
-                    "promote goes on without"
-                )
+        of_wave = ""
+        if state.rollout is not None and self.view.is_complete:
+            of_wave = self._reason_of_wave(state, state.rollout)
         stuck = self._stuck(state)
-        if stuck:
+        if stuck and not of_wave:
             return f"the load of a withdrawn version does not end on {', '.join(stuck[:3])}"
-        return "as many servers swap as may" if free <= 0 else ""
+        return of_wave or ("as many servers swap as may" if free <= 0 else "")
+
+    def _reason_of_wave(self, state: ModelState, rollout: FleetRollout) -> str:
+        view = self.view
+        is_full = self.watch.full_since_ns is not None
+        if self._lacks_files(state, rollout):
+            count = sum(rollout.version in report.found for report in view.live.values())
+            return f"{count} of {view.fleet_size} servers have the files of {rollout.version}"
+        if self.settings.is_last(rollout.wave):
+            is_short = view.lost and not is_full
+            return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
+        if self._is_short_of_sound(rollout):
+            return "servers of the wave are lost: millpond fleet abort or promote"
+        if is_full and lacks_comparison(self.watch, state, rollout, view):
+            return (
+                f"no server with version {state.stable} can be compared with: millpond fleet "
+                "promote goes on without"
+            )
+        return ""
 
     def _behind(self, state: ModelState, free: int) -> dict[str, int]:
         """Returns servers that were granted another version than they should, and may swap to it now.
@@ -444,8 +452,7 @@ class _Step:
     def _is_short_of_sound(self, rollout: FleetRollout) -> bool:
         """Returns True if the wave needs more servers, and may not have further ones."""
         missing = needed_count(rollout, self.view, self.settings) - self._sound_count(rollout)
-        is_last = self.settings.is_last(rollout.wave)
-        return not is_last and missing > 0 and self._room(rollout) == 0
+        return missing > 0 and self._room(rollout) == 0
 
     def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
         """Returns the servers that try the version next, spread over the fleet by their names."""

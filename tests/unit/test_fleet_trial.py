@@ -12,7 +12,15 @@ from serving.fleet.state import fleet_state_from_json
 from serving.fleet.trial import compared
 from serving.fleet.view import model_views
 from serving.fleet.wave_settings import Wave
-from tests.unit.worlds.fleet import MODEL, NO_MEMORY, REFUSED, SETTINGS, FleetWorld, requests
+from tests.unit.worlds.fleet import (
+    MODEL,
+    NO_MEMORY,
+    REFUSED,
+    SETTINGS,
+    FleetWorld,
+    requests,
+    serving,
+)
 
 # As quick as a first version: none of the waves is judged by requests.
 LAST_WAVE_ONLY = replace(SETTINGS, waves=(), load_count_max=10)
@@ -48,7 +56,7 @@ def test_first_reports_of_a_new_coordinator_blame_none() -> None:
     assert 2 not in world.model.blocked
 
 
-def test_wave_is_a_share_of_servers_that_are_silent_too() -> None:
+def test_wave_is_a_share_of_silent_servers_too() -> None:
     settings = replace(SETTINGS, waves=(Wave(1), Wave(share=0.4)), judged_seconds=10)
     world = in_first_wave(settings=settings)
     member = world.members[0]
@@ -92,7 +100,7 @@ def test_lost_server_that_vanishes_stays_a_setback() -> None:
     assert first in world.rollout.setbacks
 
 
-def test_new_fleet_waits_for_silent_servers_in_any_order() -> None:
+def test_new_fleet_waits_for_each_silent_server() -> None:
     world = FleetWorld(found=frozenset({1, 2}))
     last = max(world.reports)
     world.change(last, granted=None, default_version=None, versions={})
@@ -107,7 +115,7 @@ def test_new_fleet_waits_for_silent_servers_in_any_order() -> None:
     assert world.model.stable == 1
 
 
-def test_late_reports_give_a_first_version_its_predecessor() -> None:
+def test_late_reports_show_a_predecessor() -> None:
     world = FleetWorld(found=frozenset({1, 2}))
     last = max(world.reports)
     world.change(last, granted=None, default_version=None, versions={})
@@ -120,7 +128,7 @@ def test_late_reports_give_a_first_version_its_predecessor() -> None:
     assert (world.model.stable, world.rollout.version) == (1, 2)
 
 
-def test_version_needs_controls_that_have_not_restarted() -> None:
+def test_version_needs_controls_without_restarts() -> None:
     world = in_first_wave()
     member = world.members[0]
     others = [name for name in world.reports if name != member]
@@ -197,7 +205,7 @@ def test_old_refusal_does_not_count_in_the_last_wave() -> None:
     assert world.granted(1) == [first]
 
 
-def test_version_without_files_gives_way_to_a_newer_one() -> None:
+def test_version_without_files_is_superseded() -> None:
     world = in_first_wave()
     for name in world.reports.keys() - {*world.members}:
         world.change(name, found=frozenset({1}))
@@ -209,6 +217,20 @@ def test_version_without_files_gives_way_to_a_newer_one() -> None:
     world.step()
     assert world.rollout.version == 3
     assert 2 not in world.model.blocked
+
+
+def test_rollout_goes_on_beside_lost_servers() -> None:
+    world = FleetWorld(settings=LAST_WAVE_ONLY, server_count=4)
+    world.step()
+    world.silent = {"s2", "s3"}
+    world.seen_at |= dict.fromkeys(world.silent, world.second - 100)
+    world.state = world.state.changed({MODEL: replace(world.model, loading={})})
+    for name in ("s0", "s1"):
+        world.reports[name] = serving(2, found=frozenset({1, 2, 3}), order=world.state.order)
+    world.step()
+    world.step()
+    assert world.rollout.version == 2
+    assert world.watches[MODEL].waits_for == "2 of 4 servers are lost"
 
 
 def test_load_that_cannot_be_ended_gives_its_slot_back() -> None:
@@ -232,7 +254,7 @@ def test_load_that_cannot_be_ended_gives_its_slot_back() -> None:
     assert world.granted(3) not in ([], [first])
 
 
-def test_draining_member_that_does_not_serve_is_replaced() -> None:
+def test_draining_member_that_is_late_is_replaced() -> None:
     world = FleetWorld()
     world.step()
     first = world.members[0]
