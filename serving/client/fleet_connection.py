@@ -160,7 +160,8 @@ class Channels:
         """Returns the places of `routes` that must be opened because their models' calls had a channel."""
         models = ["", *self.routes.places.keys()]
         wanted = {routes.place(model) for model in models if self.of(model) is not None}
-        return sorted(place for place in wanted if self.kept(routes).opened[place] is None)
+        kept = self.kept(routes).opened
+        return sorted(place for place in wanted if kept[place] is None)
 
 
 @dataclass(frozen=True)

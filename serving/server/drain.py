@@ -15,17 +15,17 @@ REPORT_SECONDS_MAX = 5.0
 checks of HAProxy and gRPC's watch of health find in this time that the server does not serve."""
 
 READERS_SECONDS = 2.0
-"""The time in which others learn from the coordinator that a server drains: it writes its files within a second
-(`poll_seconds`), and then HAProxy starts a process that has read its file."""
+"""The time after a report until HAProxy and clients have left a server that drains. The coordinator writes its
+files within a second (`poll_seconds`), and then HAProxy starts a process that reads its file."""
 
 _log = structlog.get_logger(__name__)
 
 
 class DrainNotice:
-    """Lets a member of a fleet serve on until the fleet knows that it drains.
+    """Keeps a member of a fleet serving until its coordinator has reported the drain to others.
 
-    Otherwise a server with short requests would be gone before its coordinator asks again, and a proxy
-    would learn of its drain by requests that fail.
+    Otherwise a server with short requests would be gone before its coordinator polls it again, and
+    requests that a proxy still sends it would fail.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -35,7 +35,7 @@ class DrainNotice:
         self._is_reported = False
 
     def note_report(self) -> None:
-        """Takes that a report with the drain was answered. Any thread."""
+        """Called after each report that shows the drain. Any thread."""
         with self._changed:
             self._is_reported = True
             self._changed.notify_all()
@@ -55,7 +55,7 @@ class DrainNotice:
         if is_reported:
             pause(self._clock, min(READERS_SECONDS, drain_seconds))
         else:
-            _log.warning("drain_not_reported", reason="no coordinator has asked this server")
+            _log.warning("drain_not_reported", reason="no coordinator has polled this server")
 
 
 def drain(

@@ -531,7 +531,7 @@ class Server:
         return all(is_over)
 
     def _report_stop(self) -> None:
-        """Reports that this server drains. For a member of a fleet, returns once the fleet knows."""
+        """Reports that this server drains. For a member of a fleet, waits until the fleet knows."""
         self._service.stop()
         self._service_notices.report_stop()
         self._health.drain()

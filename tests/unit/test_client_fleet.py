@@ -574,7 +574,7 @@ def asyncio_call_on_its_old_channel(file: Path) -> None:
     assert len(other.paths) == 1
 
 
-def test_asyncio_client_calls_each_model_at_its_servers(
+def test_asyncio_client_calls_models_at_their_servers(
     file: Path, clock: FakeClock, start: Callable[..., GrpcServer], monkeypatch: pytest.MonkeyPatch
 ):
     ctr, ads = start(), start()

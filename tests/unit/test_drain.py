@@ -103,9 +103,9 @@ def test_member_serves_on_after_its_drain_is_reported():
     assert waited_seconds(20, is_asked=True) == (1 + READERS_SECONDS, [])
 
 
-def test_member_without_a_coordinator_serves_on_for_a_while():
+def test_member_without_a_coordinator_serves_on():
     assert waited_seconds(20, is_asked=False) == (REPORT_SECONDS_MAX, ["drain_not_reported"])
 
 
-def test_member_without_drain_time_waits_for_nobody():
+def test_member_without_drain_time_does_not_wait():
     assert waited_seconds(0, is_asked=False) == (0, ["drain_not_reported"])

@@ -114,7 +114,7 @@ def test_one_address_refuses_different_models() -> None:
         haproxy_text(OF_MODELS, HaproxySettings())
 
 
-def test_server_that_drains_or_is_unknown_is_no_difference() -> None:
+def test_draining_or_unknown_server_is_no_difference() -> None:
     backends = [
         OF_MODELS[0],
         Backend(name="b", address="h:1", models=frozenset({"ads"}), is_draining=True),

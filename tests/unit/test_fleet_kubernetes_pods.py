@@ -198,13 +198,13 @@ def terminate(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize(
     "end", [terminate, lambda cluster: cluster.put_pod(pod_of("1", phase="Succeeded"))]
 )
-def test_pod_that_is_told_to_end_has_not_failed(end: Callable[[FakeCluster], None]) -> None:
+def test_pod_that_is_deleted_has_not_failed(end: Callable[[FakeCluster], None]) -> None:
     fleet = Followed()
     end(fleet.cluster)
     assert fleet.ended() == frozenset()
 
 
-def test_pod_with_the_name_of_a_failed_one_takes_its_place() -> None:
+def test_pod_with_the_name_of_a_failed_one_is_new() -> None:
     fleet = Followed()
     evict(fleet.cluster)
     assert fleet.ended() == {"s-0"}
@@ -216,7 +216,7 @@ def test_pod_with_the_name_of_a_failed_one_takes_its_place() -> None:
     assert membership.identities["s-0"] == "2"
 
 
-def test_pod_that_failed_before_the_first_list_does_not_count() -> None:
+def test_pod_that_failed_before_does_not_count() -> None:
     cluster = FakeCluster()
     cluster.put_pod(pod_of("1", phase="Failed"))
     place = PodPlace(cluster, SETTINGS, FakeClock())

@@ -156,8 +156,8 @@ def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membershi
 def has_failed(before: Object, after: Object | None, settings: KubernetesSettings) -> bool:
     """Returns True if a pod that was a server has ended by itself: evicted, for example.
 
-    `after` is the pod as it is now, or None if it is not there any more. A pod that was told to end, or that
-    has completed, has not failed, nor has one in whose place another pod has come.
+    `after` is the pod as it is now, or None if it is not there any more. A pod that is being deleted, or
+    that has completed, has not failed, nor has one whose name another pod has by now.
     """
     known = membership_of([before], settings)
     if not known.servers or known.leaving:
@@ -165,8 +165,8 @@ def has_failed(before: Object, after: Object | None, settings: KubernetesSetting
     if after is None:
         return True
     is_same = before["metadata"].get("uid") == after["metadata"].get("uid")
-    is_told = bool(after["metadata"].get("deletionTimestamp"))
-    return is_same and not is_told and (after.get("status") or {}).get("phase") == "Failed"
+    is_deleted = bool(after["metadata"].get("deletionTimestamp"))
+    return is_same and not is_deleted and (after.get("status") or {}).get("phase") == "Failed"
 
 
 def _ports(pod: Object) -> dict[str, int]:

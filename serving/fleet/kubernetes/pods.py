@@ -107,7 +107,7 @@ class PodPlace:
                 self._note_ends(before, self._pods)
             elif self._is_same(name, pod):
                 del self._pods[name]
-                # The last state of a pod that was told to end says so.
+                # A pod that was deleted in the usual way has the time of that in its last state.
                 if not pod["metadata"].get("deletionTimestamp"):
                     self._note_ends(before, {})
             self._membership = None
