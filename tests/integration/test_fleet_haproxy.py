@@ -17,9 +17,9 @@ from serving.base.clock import SystemClock
 from serving.base.errors import MillpondError
 from serving.client import Client, RetryPolicy
 from serving.fleet.config import parse_fleet_config
-from serving.fleet.haproxy import Backend, HaproxySettings
+from serving.fleet.haproxy import Backend, HaproxySettings, fingerprint_of
 from serving.fleet.haproxy import haproxy_text as text_of
-from serving.fleet.haproxy_process import reload_haproxy
+from serving.fleet.haproxy_process import reload_haproxy, running_fingerprint
 from serving.fleet.registry import write_text
 from serving.fleet.service import FleetService
 from tests.integration.clients import wait_until
@@ -244,6 +244,7 @@ def test_member_that_gets_sigterm_loses_no_request(
                 base_path=tmp_path / model,
                 state_directory=tmp_path / f"s{number}",
                 fleet_member=True,
+                drain_seconds=3,
                 listen_before_ready=True,
             )
         )
@@ -263,7 +264,10 @@ def test_member_that_gets_sigterm_loses_no_request(
             for load in loads:
                 load.wait_for_more(100)
             servers[0].stop()
-            assert "weight 0" in (tmp_path / "haproxy.cfg").read_text()
+            text = (tmp_path / "haproxy.cfg").read_text()
+            assert text.count("weight 0") == 1
+            stats = str(tmp_path / "stats.sock")
+            wait_until(lambda: running_fingerprint(stats) == fingerprint_of(text), "the new file")
             for load in loads:
                 load.wait_for_more(100)
     assert [load.failures for load in loads] == [[], [], [], []]
