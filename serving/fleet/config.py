@@ -231,8 +231,13 @@ def is_host_and_port(text: str) -> bool:
 
 def _check_haproxy(servers: Sequence[FleetServer], settings: HaproxySettings) -> None:
     """Raises InvalidConfig for a name or an address that HAProxy's configuration cannot hold."""
+    models = frozenset(settings.binds)
     haproxy_text(
-        [Backend(name=server.name, address=server.grpc) for server in servers if server.grpc],
+        [
+            Backend(name=server.name, address=server.grpc, models=models)
+            for server in servers
+            if server.grpc
+        ],
         settings,
     )
 

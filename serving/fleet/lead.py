@@ -11,7 +11,7 @@ from serving.fleet.config import FleetConfig
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.leadership import Term
 from serving.fleet.observer import FleetObserver
-from serving.fleet.outputs import registered
+from serving.fleet.outputs import has_looked, registered
 from serving.fleet.places import Membership
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
@@ -48,6 +48,7 @@ class FleetLead:
         # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
         self._failure_count = 0
         self._paused_until_ns = 0
+        self._has_looked = False
         self.coordinator = Coordinator(
             term.store, self._send, config.waves, clock, observer, on_change=self._on_change
         )
@@ -68,7 +69,10 @@ class FleetLead:
         """Follows the servers as they come and go, and asks each of them for a report."""
         self._membership = membership
         self.coordinator.set_servers(
-            [server.name for server in membership.servers], membership.leaving
+            [server.name for server in membership.servers],
+            membership.leaving,
+            ended=membership.ended,
+            identities=membership.identities,
         )
         self._links.set_targets({server.name: server.admin for server in membership.servers})
         self._links.poll()
@@ -94,14 +98,17 @@ class FleetLead:
         else:
             self._failure_count = 0
 
-    def registered(self) -> list[RegisteredServer]:
-        """Returns the servers that clients may reach, as they are now."""
+    def registered(self) -> list[RegisteredServer] | None:
+        """Returns the servers that clients may reach, as they are now; None before a first whole look."""
         now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
-        return registered(
-            self._membership.servers if self._membership is not None else (),
-            sightings,
-            lambda name: is_silent(sightings[name], self._config.waves.lost_seconds, now_ns),
-        )
+        servers = self._membership.servers if self._membership is not None else ()
+
+        def is_lost(name: str) -> bool:
+            return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
+
+        # Once is enough: a server that comes later is listed before it has reported.
+        self._has_looked = self._has_looked or has_looked(servers, sightings, is_lost)
+        return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:
         """See `Lead`. A write of the state under way ends first: it must not land in the next term."""
