@@ -105,6 +105,8 @@ class FleetConfig:
     ray: RaySettings | None = None
 
     def __post_init__(self) -> None:
+        if self.ray is not None:
+            self.ray.check_pace(self.coordinator.poll_seconds)
         has_directory = bool(self.coordinator.state_directory)
         engines = {"kubernetes": self.kubernetes, "ray": self.ray}
         names = [f"[{name}]" for name, settings in engines.items() if settings is not None]

@@ -76,7 +76,7 @@ class World:
     sightings: dict[int, ReplicaSighting] = field(default_factory=dict)
     start_seconds: float = 0.0
     ready_ns: dict[int, int] = field(default_factory=dict)
-    # What is stopped goes on.
+    # A server that is stopped goes on.
     ignores_stops: bool = False
     # The replicas that were ready when the last decision was made.
     ready: set[str] = field(default_factory=set)
@@ -356,7 +356,7 @@ def test_silent_server_is_launched_again() -> None:
     world.see("m-1", SILENT)
     world.step()
     world.step(SILENT_SECONDS_MAX - 1)
-    assert world.decision.ends == ()
+    assert world.state.replicas["m-1"] == before
     world.step()
     assert world.decision.ends == (before,)
     assert world.state.replicas["m-1"].launch > before.launch
@@ -498,9 +498,11 @@ ACTIONS = st.one_of(
 )
 
 
-def _change_model(world: World, name: str, **changes: int) -> None:
+def _change_memory(world: World, name: str, version_bytes: int) -> None:
     world.wanted = [
-        replace(item, need=replace(item.need, **changes)) if item.name == name else item
+        replace(item, need=replace(item.need, version_bytes=version_bytes))
+        if item.name == name
+        else item
         for item in world.wanted
     ]
 
@@ -525,7 +527,7 @@ def _act(world: World, action: tuple[str, object, int]) -> None:
         rest = [item for item in world.wanted if item.name != subject]
         world.wanted = [*rest, model(str(subject), number)] if number else rest
     elif kind == "memory":
-        _change_model(world, str(subject), version_bytes=number)
+        _change_memory(world, str(subject), number)
     elif kind == "node":
         _change_node(world, str(subject), number)
     elif kind == "start":
@@ -592,7 +594,7 @@ def _check_rest(world: World) -> None:
     assert set(world.phases().values()) <= {UP}
     for item in world.wanted:
         count, missing = len(world.nodes_of(item.name)), world.decision.missing.get(item.name, 0)
-        # Those in surplus stay for others that are missing.
+        # Replicas in surplus stay for others that are missing.
         assert item.need.replica_count - missing <= count <= item.need.replica_count
     for room in world.nodes:
         rows = [row for row in world.state.replicas.values() if row.node == room.name]
