@@ -14,17 +14,20 @@ from functools import lru_cache
 
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import StatusCode
-from serving.core.servable import AVAILABLE, END, LOADING, Health
+from serving.core.servable import AVAILABLE, END, LOADING, GateVerdict, Health
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.decision import Decision
 from serving.fleet.figures import EDGES_NS, VersionFigures
 from serving.fleet.reports import Grant, ModelReport, ServerReport, VersionReport
 from serving.fleet.state import FleetRollout, FleetState, ModelState
 from serving.fleet.wave_settings import WaveSettings
+from serving.manager.canary import P999_REQUEST_COUNT_MIN
 
 MODEL = "m"
 REQUESTS_PER_SECOND = 50
 """The requests of each server. A minute of them is enough for a judgement of p999."""
+
+NEVER_SECONDS = 10**9
 
 REFUSAL = Health(StatusCode.FAILED_PRECONDITION, "gate signature: output 'y' is gone")
 OUT_OF_MEMORY = Health(StatusCode.RESOURCE_EXHAUSTED, "no memory for it")
@@ -206,6 +209,10 @@ class FleetSimulation:
         # Measures the decisions themselves; None: they are not measured.
         self.decision_clock: Clock | None = None
         self._starts_at = 0
+        # The seconds of the last fault, of the last drain, and of the beginning of the rollout.
+        self._faulted_at = self._drained_at = self._began_at = 0
+        # Versions that an operator has promoted: they are not judged any more.
+        self.promoted: set[int] = set()
 
     # --- What happens to the fleet ---
 
@@ -227,10 +234,17 @@ class FleetSimulation:
         for name in names:
             self.servers[name].is_deaf = True
 
+    def end(self, names: Iterable[str]) -> None:
+        """Ends servers, which come back when the fleet is healed."""
+        for name in names:
+            self.restart(name, NEVER_SECONDS)
+
     def heal(self) -> None:
-        """Reconnects all servers, and loses and delays no message any more."""
+        """Reconnects all servers, starts ended ones, and loses and delays no message any more."""
         for server in self.servers.values():
             server.is_cut = server.is_deaf = False
+            if server.starts_at is not None:
+                server.starts_at = min(server.starts_at, self.clock.second + 12)
         self.message_loss, self.message_seconds_max = 0.0, 0
         self.store.dies, self.dies_after_sends = "", None
 
@@ -314,7 +328,13 @@ class FleetSimulation:
 
     def _advance_servers(self) -> None:
         now = self.clock.second
+        if self.message_loss or self.message_seconds_max:
+            self._faulted_at = now
         for server in self.servers.values():
+            if server.starts_at is not None or server.is_cut or server.is_deaf:
+                self._faulted_at = now
+            if server.is_draining:
+                self._drained_at = now
             if server.starts_at is not None:
                 if now >= server.starts_at:
                     server.starts_at = None
@@ -346,7 +366,7 @@ class FleetSimulation:
 
     def _load_seconds(self, version: int) -> int:
         if self.kinds[version] is Kind.HANGING:
-            return 10**9
+            return NEVER_SECONDS
         return self.random.randint(max(1, self.load_seconds // 2), self.load_seconds * 3 // 2)
 
     def _end_load(self, server: SimulatedServer, version: int) -> None:
@@ -501,9 +521,15 @@ class FleetSimulation:
         if rollout is not None and (old.rollout is None or old.rollout.version != rollout.version):
             # A version that an operator has allowed is tried once more, from its first wave on.
             self.tally.touched[rollout.version] = set()
+            self._began_at = self.clock.second
+        elif rollout is not None and old.rollout is not None:
+            self._check_next_wave(old.rollout, rollout)
+        if old.rollout is not None and new.stable == old.rollout.version != old.stable:
+            self._check_stable(old, new.verdicts)
         for version in new.blocked.keys() - old.blocked.keys():
             if old.rollout is not None:
                 self._check_wave(version, old.rollout)
+                self._check_cause(version, new)
             if grants is not None:
                 addressed = {grant.server for grant in grants}
                 self._check_rollback(version, addressed, has_stable=new.stable is not None)
@@ -531,6 +557,40 @@ class FleetSimulation:
         touched = len(self.tally.touched.get(version, ()))
         if touched > bound:
             raise BrokenPromise(f"{touched} servers had version {version} in a wave of {quota}")
+
+    def _check_cause(self, version: int, state: ModelState) -> None:
+        """Checks that a good version was stopped only if servers failed without it."""
+        settled_at = self._began_at - self.settings.lost_seconds
+        if self.kinds[version].is_good and self._faulted_at < settled_at:
+            raise BrokenPromise(f"good version {version}: {state.blocked[version].reason}")
+
+    def _check_next_wave(self, before: FleetRollout, after: FleetRollout) -> None:
+        """Checks that each wave that has more servers than the one before takes its turn."""
+        size = len(self.servers)
+        if self.clock.second - self._drained_at <= self.settings.lost_seconds:
+            return
+        for wave in range(before.wave + 1, after.wave):
+            if self.settings.quota(wave, size) > self.settings.quota(before.wave, size):
+                raise BrokenPromise(f"wave {wave + 1} of version {after.version} was left out")
+
+    def _check_stable(self, before: ModelState, verdicts: Sequence[GateVerdict]) -> None:
+        """Checks that a version that is worse than a good one did not pass beside it.
+
+        With too few requests it may: then p999 is not judged.
+        """
+        assert before.rollout is not None
+        version, quota = before.rollout.version, self.settings.quota(0, len(self.servers))
+        is_worse = self.kinds[version] in (Kind.SLOW, Kind.FAILING)
+        is_judged = before.stable is not None and self.kinds[before.stable].is_good
+        if not is_worse or not is_judged or version in self.promoted or quota == len(self.servers):
+            return
+        counts = [
+            min(row.figures["request_count"], row.figures["stable_request_count"])
+            for row in verdicts
+            if row.figures["version"] == version and "request_count" in row.figures
+        ]
+        if not counts or max(counts) >= P999_REQUEST_COUNT_MIN:
+            raise BrokenPromise(f"{self.kinds[version].value} version {version} is stable")
 
     def _best_found(self) -> int | None:
         """Returns the highest good version that every server has."""

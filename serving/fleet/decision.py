@@ -13,7 +13,9 @@ action that was lost is repeated, and a server that comes back is corrected. The
 - At most `load_count_max` servers have a *slot*, and a server swaps forward only with a slot. A slot is
   given back when a report shows the end of the load, or when the server is lost. So under a partition
   at most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is
-  given while more than that swap, for example because lost servers have come back.
+  given while more than that swap, for example because lost servers have come back. A slot does not count
+  if its load was withdrawn and does not end.
+- A version that waits for files while no server that may try it has them gives way to a newer one.
 - A server that serves nothing, or a version that it must not serve, needs no slot.
 - Before a first version has passed there is none to go back to. Then each server keeps the version
   that it answers with, even a blocked one, and a version that was stopped is withdrawn from the servers
@@ -35,11 +37,14 @@ from serving.fleet.trial import (
     fault,
     has_failed_on,
     has_held,
+    has_version,
+    lacks_comparison,
     needed_count,
     noted_setbacks,
     spread,
     watched,
     wave_verdict,
+    with_lost,
 )
 from serving.fleet.view import ModelView, model_views
 from serving.fleet.wave_settings import WaveSettings
@@ -82,7 +87,7 @@ def decide(
         steps[name] = _Step(view, settings, now, state.order + 1)
         models[name], steps[name].watch = steps[name].judged(before, watch)
     free = settings.load_count_max - sum(
-        view.swapping_count(models[name]) for name, view in views.items()
+        step.swapping_count(models[name]) for name, step in steps.items()
     )
     for name, step in steps.items():
         used = len(models[name].loading)
@@ -121,9 +126,7 @@ def wanted_version(
         return rollout.version
     if settings.is_last(rollout.wave) and server not in rollout.setbacks:
         slot = state.loading.get(server)
-        if report.granted == rollout.version or (
-            slot is not None and slot.version == rollout.version
-        ):
+        if has_version(report, rollout) or (slot is not None and slot.version == rollout.version):
             return rollout.version
     return _stable_for(state, report)
 
@@ -161,25 +164,20 @@ class _Step:
     def judged(self, state: ModelState, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
         """Returns the state after the reports were read: slots given back, a rollout judged or begun."""
         late = self._late(state, watch)
+        watch = with_lost(watch, state, self.view)
         state = self._adopted(self._with_returned(self._released(state)))
         if state.rollout is not None:
             rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
             state = replace(state, rollout=rollout)
             watch = watched(watch, state, self.view, self.settings, self.now.ns)
             state = self._after_verdict(state, rollout, watch)
-        if state.rollout is None:
-            state = self._begun(state)
+        state = self._begun(state)
         return state, watched(watch, state, self.view, self.settings, self.now.ns)
 
     def with_slots(self, state: ModelState, free: int) -> ModelState:
         """Returns the state with a slot for each server that begins to swap now, at most `free`."""
-        if state.is_paused:
-            self.watch = replace(
-                self.watch, waits_for="an operator has paused it: millpond fleet resume"
-            )
-            return state
-        if free <= 0:
-            self.watch = replace(self.watch, waits_for="as many servers swap as may")
+        self.watch = replace(self.watch, waits_for=self._reason_to_wait(state, free))
+        if state.is_paused or free <= 0:
             return state
         behind = self._behind(state, free)
         state = self._with_slots_for(state, behind)
@@ -210,8 +208,25 @@ class _Step:
             name
             for name, slot in state.loading.items()
             if slot.version == state.rollout.version
+            and name in self.view.live
             and watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
         )
+
+    def swapping_count(self, state: ModelState) -> int:
+        """Returns the servers that swap or may be swapping, without those whose load never ends."""
+        return self.view.swapping_count(state) - len(self._stuck(state))
+
+    def _stuck(self, state: ModelState) -> list[str]:
+        """Returns servers that still load what was withdrawn from them long ago."""
+        oldest_ns = self.now.ns - 2 * round(self.settings.load_seconds_max * NS_PER_SECOND)
+        return [
+            name
+            for name, slot in state.loading.items()
+            if name in self.view.live
+            and self.view.live[name].granted != slot.version
+            and self.view.live[name].order >= slot.order
+            and self.watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
+        ]
 
     def _released(self, state: ModelState) -> ModelState:
         loading = {
@@ -230,7 +245,7 @@ class _Step:
         returned = {
             name: Slot(rollout.version, report.order)
             for name, report in self.view.live.items()
-            if report.granted == rollout.version
+            if has_version(report, rollout)
             and name not in state.loading
             and name not in rollout.setbacks
             and not report.serves(rollout.version)
@@ -241,7 +256,7 @@ class _Step:
     def _is_over(self, name: str, slot: Slot) -> bool:
         """Returns True if the swap of a slot has ended, or its server is lost or not in the fleet."""
         if name not in self.view.live:
-            return name in self.view.lost or self.view.is_complete
+            return name not in self.view.unknown
         report = self.view.live[name]
         if report.order < slot.order:
             return False
@@ -251,15 +266,26 @@ class _Step:
         return row is not None and (report.serves(slot.version) or row.has_failed)
 
     def _adopted(self, state: ModelState) -> ModelState:
-        """Returns the state with a stable version: at first the one that most servers answer with."""
-        if state.stable is not None or state.rollout is not None or not self.view.is_complete:
+        """Returns the state with a stable version: at first the one that most servers answer with.
+
+        A rollout that began as that of a first version goes on beside a version that, as a late report
+        shows, most servers had before.
+        """
+        if state.stable is not None or not self.view.is_complete:
             return state
-        return replace(state, stable=self.view.most_served(state.blocked))
+        rollout = state.rollout
+        if rollout is None:
+            return replace(state, stable=self.view.most_served(state.blocked))
+        version = self.view.most_served({*state.blocked, rollout.version})
+        count = sum(report.default_version == version for report in self.view.live.values())
+        if version is None or 2 * count <= self.view.fleet_size:
+            return state
+        return replace(state, stable=version)
 
     def _after_verdict(
         self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
     ) -> ModelState:
-        reason = fault(rollout, self.view, self.settings)
+        reason = fault(rollout, watch, self.view, self.settings)
         if reason:
             mode = GateMode.ENFORCE.value
             return self._refused(
@@ -303,14 +329,71 @@ class _Step:
         return replace(state, rollout=in_wave(rollout, wave, self.settings))
 
     def _begun(self, state: ModelState) -> ModelState:
-        """Returns the state with a rollout of the highest new version, if there is one."""
+        """Returns the state with a rollout of the highest new version, if there is one.
+
+        It takes the place of a rollout that waits for files.
+        """
         if state.is_paused or not self.view.is_complete:
             return state
-        stable = -1 if state.stable is None else state.stable
-        version = max(self.view.found() - state.blocked.keys(), default=stable)
-        if version <= stable:
+        present = -1 if state.stable is None else state.stable
+        if state.rollout is not None:
+            if not self._lacks_files(state, state.rollout):
+                return state
+            present = max(present, state.rollout.version)
+        version = max(self.view.found() - state.blocked.keys(), default=present)
+        if version <= present:
             return state
-        return replace(state, rollout=FleetRollout(version=version))
+        return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
+
+    def _lacks_files(self, state: ModelState, rollout: FleetRollout) -> bool:
+        """Returns True if the wave needs more servers, and none that may try the version has its files."""
+        version, view = rollout.version, self.view
+        if any(slot.version == version for slot in state.loading.values()):
+            return False
+        if self.settings.is_last(rollout.wave):
+            if 2 * sum(1 for _ in view.serving(version)) > view.fleet_size:
+                return False
+        elif self._sound_count(rollout) >= needed_count(rollout, view, self.settings):
+            return False
+        untried = [
+            report
+            for name, report in view.live.items()
+            if not report.serves(version)
+            and name not in rollout.members
+            and name not in rollout.setbacks
+            and name not in view.draining
+        ]
+        return bool(untried) and not any(version in report.found for report in untried)
+
+    def _reason_to_wait(self, state: ModelState, free: int) -> str:
+        """Returns the reason why nothing goes on, for people; "" if nothing waits."""
+        if state.is_paused:
+            return "an operator has paused it: millpond fleet resume"
+        of_wave = ""
+        if state.rollout is not None and self.view.is_complete:
+            of_wave = self._reason_of_wave(state, state.rollout)
+        stuck = self._stuck(state)
+        if stuck and not of_wave:
+            return f"the load of a withdrawn version does not end on {', '.join(stuck[:3])}"
+        return of_wave or ("as many servers swap as may" if free <= 0 else "")
+
+    def _reason_of_wave(self, state: ModelState, rollout: FleetRollout) -> str:
+        view = self.view
+        is_full = self.watch.full_since_ns is not None
+        if self._lacks_files(state, rollout):
+            count = sum(rollout.version in report.found for report in view.live.values())
+            return f"{count} of {view.fleet_size} servers have the files of {rollout.version}"
+        if self.settings.is_last(rollout.wave):
+            is_short = view.lost and not is_full
+            return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
+        if self._is_short_of_sound(rollout):
+            return "servers of the wave are lost: millpond fleet abort or promote"
+        if is_full and lacks_comparison(self.watch, state, rollout, view):
+            return (
+                f"no server with version {state.stable} can be compared with: millpond fleet "
+                "promote goes on without"
+            )
+        return ""
 
     def _behind(self, state: ModelState, free: int) -> dict[str, int]:
         """Returns servers that were granted another version than they should, and may swap to it now.
@@ -353,16 +436,23 @@ class _Step:
         quota = self.settings.quota(rollout.wave, self.view.fleet_size)
         if self.settings.is_last(rollout.wave):
             return quota
-        needed = needed_count(rollout, self.view, self.settings)
-        sound = len(rollout.members.keys() - self.view.lost)
+        missing = needed_count(rollout, self.view, self.settings) - self._sound_count(rollout)
         touched = len(rollout.members) + len(rollout.setbacks)
         room = quota + self.settings.setback_count_max(quota) - touched
-        if sound < needed and room <= 0:
-            self.watch = replace(
-                self.watch,
-                waits_for="servers of the wave are lost: millpond fleet abort or promote",
-            )
-        return max(0, min(needed - sound, room))
+        return max(0, min(missing, room))
+
+    def _sound_count(self, rollout: FleetRollout) -> int:
+        """Returns the members that serve the version or will: they are not lost, and do not end now."""
+        view, version = self.view, rollout.version
+        return sum(
+            name not in view.lost and (name not in view.draining or view.live[name].serves(version))
+            for name in rollout.members
+        )
+
+    def _is_short_of_sound(self, rollout: FleetRollout) -> bool:
+        """Returns True if the wave needs more servers, and may not have further ones."""
+        missing = needed_count(rollout, self.view, self.settings) - self._sound_count(rollout)
+        return missing > 0 and self._room(rollout) == 0
 
     def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
         """Returns the servers that try the version next, spread over the fleet by their names."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
+from operator import lt
 
 EDGES_PER_DOUBLING = 6
 """A quantile is at most 12 % above the true one: judgements compare ratios of 2."""
@@ -50,6 +51,15 @@ class VersionFigures:
             self.failed_count - earlier.failed_count,
             tuple(after - count for after, count in zip(self.latency_counts, before, strict=True)),
         )
+
+    def is_continued_from(self, earlier: "VersionFigures") -> bool:
+        """Returns True if no count is lower than in `earlier`.
+
+        Otherwise the version was loaded again, or it is being unloaded and its counts are gone.
+        """
+        now = (self.request_count, self.failed_count, *self.latency_counts)
+        before = (earlier.request_count, earlier.failed_count, *earlier.latency_counts)
+        return len(now) >= len(before) and not any(map(lt, now, before))
 
     def _quantile_ns(self, share: float) -> int:
         """Returns the end of the bucket with the nearest rank; 0 without requests."""

@@ -18,7 +18,7 @@ SHOWN_SERVERS_MAX = 100
 """More rows than people read, and few enough for a browser that shows them anew each second."""
 
 # The files of the live page that this page uses too.
-_SHARED = ("dom.js", "format.js", "icon.svg", "page.css")
+_SHARED = ("dom.js", "format.js", "icon.svg", "page.css", "poll.js")
 
 # Servers in need of attention come first.
 _PLACES = {"lost": 0, "unknown": 1, "draining": 2, "live": 4}

@@ -78,12 +78,13 @@ class Sighting:
 
     None: the server has not reported to this coordinator. Then `seen_at_ns` is the time since when the
     coordinator waits for it. A server that `is_leaving` is being ended by the place where it runs,
-    whether it drains already or not.
+    whether it drains already or not. `models` are those that it may have, if that place knows them.
     """
 
     report: ServerReport | None
     seen_at_ns: int
     is_leaving: bool = False
+    models: frozenset[str] | None = None
 
     @property
     def is_draining(self) -> bool:

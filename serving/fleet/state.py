@@ -27,7 +27,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetRollout:
-    """A version on its way through the waves.
+    """A version on its way through the waves, since the state with the number `since_order`.
 
     `members` are the servers that try it, with the incarnation that was granted it. The last wave has
     no members: there every server may try it. `setbacks` are the servers on which it failed. They are
@@ -38,6 +38,7 @@ class FleetRollout:
     wave: int = 0
     members: Mapping[str, int] = field(default_factory=dict)
     setbacks: frozenset[str] = frozenset()
+    since_order: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class ModelState:
 
     `stable` is the version of all servers outside the rollout; None before a first version has
     passed. `previous` was stable before. `loading` are the servers that may be swapping, at most as
-    many as the settings allow, or those of which no report has come since.
+    many as the settings allow, and those of which no report has come since.
     """
 
     stable: int | None = None
@@ -105,6 +106,7 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "wave": rollout.wave,
             "members": dict(rollout.members),
             "setbacks": sorted(rollout.setbacks),
+            "since_order": rollout.since_order,
         },
         "blocked": as_rows(model.blocked),
         "loading": {name: [slot.version, slot.order] for name, slot in model.loading.items()},
@@ -124,6 +126,7 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             wave=rollout["wave"],
             members=rollout["members"],
             setbacks=frozenset(rollout["setbacks"]),
+            since_order=rollout["since_order"],
         ),
         blocked=from_rows(document["blocked"]),
         loading={name: Slot(*slot) for name, slot in document["loading"].items()},

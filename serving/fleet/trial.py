@@ -8,7 +8,7 @@ from heapq import nsmallest
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
-from serving.fleet.figures import NO_REQUESTS, VersionFigures, total
+from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView
@@ -29,10 +29,12 @@ class ModelWatch:
     """The observations of one coordinator. They are not kept: a new coordinator observes anew.
 
     `wave` is the version and the wave that the other values belong to. `members` and `controls` are
-    the figures at the time when the first member served, from which the two versions are compared.
-    `full_since_ns` is the time since when enough members serve, `slot_since_ns` the time since when a
-    server may be swapping. `incarnations` are those with which servers were first seen to have the
-    version in the last wave, which has no members. `waits_for` is the reason why nothing goes on now, for people.
+    the figures from which on the two versions are compared: those at the time when the first member
+    served, or when too few controls were left and others took their place. `full_since_ns` is the time
+    since when enough members serve, `slot_since_ns` the time since when a server may be swapping.
+    `incarnations` are those with which servers were first seen to have the version in the last wave,
+    which has no members. `lost` are servers with the version that are lost. `waits_for` is the reason
+    why nothing goes on now, for people.
     """
 
     wave: tuple[int, int] | None = None
@@ -41,6 +43,7 @@ class ModelWatch:
     full_since_ns: int | None = None
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
     waits_for: str = ""
 
 
@@ -52,31 +55,41 @@ def spread(server: str, version: int) -> int:
 def noted_setbacks(
     rollout: FleetRollout, view: ModelView, watch: ModelWatch, late: frozenset[str]
 ) -> FleetRollout:
-    """Returns the rollout without the members on which the version has failed, and without unknown ones.
+    """Returns the rollout without the members on which the version has failed, and without those that left.
 
-    Servers that are `late` have loaded it for too long.
+    Servers that are `late` have loaded it for too long. A server that was lost with the version, and
+    has left the fleet since, has failed too: its place may give it another name.
     """
     failed = {
         name
         for name, report in view.live.items()
-        if report.granted == rollout.version and has_failed_on(report, rollout.version)
+        if has_version(report, rollout) and has_failed_on(report, rollout.version)
     }
     restarted = {
         name
         for name, incarnation in {**watch.incarnations, **rollout.members}.items()
         if name in view.servers
-        and view.live[name].granted == rollout.version
+        and has_version(view.live[name], rollout)
         and view.servers[name].incarnation != incarnation
     }
-    setbacks = rollout.setbacks | failed | restarted | late
+    vanished = {name for name in watch.lost if not view.is_known(name)}
+    setbacks = rollout.setbacks | failed | restarted | late | vanished
     members = {
         name: incarnation
         for name, incarnation in rollout.members.items()
-        if name not in setbacks and (view.is_known(name) or not view.is_complete)
+        if name not in setbacks and view.is_known(name)
     }
     if setbacks == rollout.setbacks and len(members) == len(rollout.members):
         return rollout
     return replace(rollout, members=members, setbacks=frozenset(setbacks))
+
+
+def has_version(report: ModelReport, rollout: FleetRollout) -> bool:
+    """Returns True if the server was granted the version in this rollout.
+
+    A grant of an earlier rollout does not count: an operator has allowed the version since.
+    """
+    return report.granted == rollout.version and report.order >= rollout.since_order
 
 
 def has_failed_on(report: ModelReport, version: int) -> bool:
@@ -88,16 +101,17 @@ def has_failed_on(report: ModelReport, version: int) -> bool:
 def needed_count(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> int:
     """Returns how many members must serve, so that the wave is full: its quota, if so many are left."""
     quota = settings.quota(rollout.wave, view.fleet_size)
-    return max(1, min(quota, view.fleet_size - len(rollout.setbacks)))
+    setback_count = sum(map(view.is_known, rollout.setbacks))
+    return max(1, min(quota, view.fleet_size - setback_count))
 
 
-def fault(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> str:
+def fault(rollout: FleetRollout, watch: ModelWatch, view: ModelView, settings: WaveSettings) -> str:
     """Returns why the version is at fault by its loads and its servers' ends; "" if it is not."""
-    refusal = next(_refusals(rollout.version, view), None)
+    refusal = next(_refusals(rollout, view), None)
     if refusal is not None and next(view.serving(rollout.version), None) is None:
         return f"server {refusal[0]} refused it before any server served it: {refusal[1]}"
     quota = settings.quota(rollout.wave, view.fleet_size)
-    lost = _blamed_lost(rollout, view)
+    lost = _blamed_lost(rollout, watch, view) - rollout.setbacks
     count = len(rollout.setbacks) + len(lost)
     # Half of the fleet is too many for a stable version, however small the fleet is.
     is_half = 0 < view.fleet_size <= 2 * len(rollout.setbacks)
@@ -108,9 +122,10 @@ def fault(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> str
     return text if refusal is None else f"{text}: {refusal[1]}"
 
 
-def _refusals(version: int, view: ModelView) -> Iterator[tuple[str, str]]:
+def _refusals(rollout: FleetRollout, view: ModelView) -> Iterator[tuple[str, str]]:
+    version = rollout.version
     for name, report in view.live.items():
-        if report.granted != version:
+        if not has_version(report, rollout):
             continue
         if version in report.blocked:
             yield name, report.blocked[version]
@@ -120,18 +135,43 @@ def _refusals(version: int, view: ModelView) -> Iterator[tuple[str, str]]:
             yield name, row.health.message
 
 
-def _blamed_lost(rollout: FleetRollout, view: ModelView) -> frozenset[str]:
-    """Returns the members that are lost, unless servers without the version are lost nearly as often.
+def with_lost(watch: ModelWatch, state: ModelState, view: ModelView) -> ModelWatch:
+    """Returns the watch with the lost servers that have the version on its way, or may have taken it.
+
+    `state` has the slots of before: a server may be lost before it has reported that it took a grant.
+    """
+    rollout = state.rollout
+    if rollout is None:
+        return watch
+    before = _lost_before(watch, rollout)
+    lost = {
+        name
+        for name, report in view.lost.items()
+        if name in before
+        or name in rollout.members
+        or (name in state.loading and state.loading[name].version == rollout.version)
+        or (report is not None and has_version(report, rollout))
+    }
+    vanished = {name for name in before if not view.is_known(name)}
+    return replace(watch, lost=frozenset(lost | vanished))
+
+
+def _lost_before(watch: ModelWatch, rollout: FleetRollout) -> frozenset[str]:
+    is_same = watch.wave is not None and watch.wave[0] == rollout.version
+    return watch.lost if is_same else frozenset()
+
+
+def _blamed_lost(rollout: FleetRollout, watch: ModelWatch, view: ModelView) -> frozenset[str]:
+    """Returns the lost servers with the version, unless those without it are lost nearly as often.
 
     Then the network is at fault. The rule is that of a canary's failures.
     """
-    lost = frozenset(rollout.members.keys() & view.lost)
+    lost = watch.lost & view.lost.keys()
     if not lost:
         return lost
-    others = view.fleet_size - len(rollout.members)
-    share = len(lost) / len(rollout.members)
-    share_of_others = (len(view.lost) - len(lost)) / max(others, 1)
-    return frozenset() if share_of_others > share * STABLE_SHARE_FACTOR_MAX else lost
+    count = len(lost) + sum(has_version(report, rollout) for report in view.live.values())
+    share_of_others = (len(view.lost) - len(lost)) / max(view.fleet_size - count, 1)
+    return frozenset() if share_of_others > len(lost) / count * STABLE_SHARE_FACTOR_MAX else lost
 
 
 def watched(
@@ -144,22 +184,29 @@ def watched(
         return ModelWatch(slot_since_ns=since_ns)
     wave = (rollout.version, rollout.wave)
     if watch.wave != wave:
-        watch = ModelWatch(wave=wave)
+        watch = ModelWatch(wave=wave, lost=_lost_before(watch, rollout))
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
         seen = {
             name: watch.incarnations.get(name, view.servers[name].incarnation)
             for name, report in view.live.items()
-            if report.granted == rollout.version
+            if has_version(report, rollout)
+        }
+        # A lost server that comes back must be known to have restarted.
+        seen |= {
+            name: incarnation
+            for name, incarnation in watch.incarnations.items()
+            if name in watch.lost
         }
         watch = replace(watch, incarnations=seen)
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
-    if watch.members is None and serving:
+    if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
         watch = replace(
             watch,
             members=_baselines(view, serving, rollout.version),
             controls=_controls(state, rollout, view, settings),
+            full_since_ns=None,
         )
     is_full = len(serving) >= needed_count(rollout, view, settings)
     return _full_since(watch, now_ns, is_full=is_full)
@@ -207,11 +254,28 @@ def _controls(
     stable = state.stable
     if stable is None:
         return {}
-    others = (name for name in view.serving(stable) if name not in rollout.members)
     chosen = nsmallest(
-        settings.control_count_max, others, key=lambda name: spread(name, rollout.version + 1)
+        settings.control_count_max,
+        _other_servers(state, rollout, view),
+        key=lambda name: spread(name, rollout.version + 1),
     )
     return _baselines(view, chosen, stable)
+
+
+def _other_servers(state: ModelState, rollout: FleetRollout, view: ModelView) -> Iterator[str]:
+    """Yields the live servers that serve the stable version, without those that try the new one."""
+    if state.stable is not None:
+        yield from (name for name in view.serving(state.stable) if name not in rollout.members)
+
+
+def _lacks_controls(
+    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
+) -> bool:
+    """Returns True if less than half of the controls are left, and other servers can take their place."""
+    count = sum(1 for _ in _control_figures(watch, state, rollout, view))
+    if count and 2 * count >= len(watch.controls):
+        return False
+    return next(_other_servers(state, rollout, view), None) is not None
 
 
 def _baselines(view: ModelView, names: list[str], version: int) -> dict[str, Baseline]:
@@ -226,30 +290,61 @@ def compared(
 ) -> tuple[VersionFigures, VersionFigures]:
     """Returns the requests of the new and of the old version since both are watched side by side.
 
-    The old version's are those of other servers. A server that has restarted meanwhile is left out.
+    The old version's are those of other servers. A server whose counts have begun again is left out.
     """
     members = watch.members or {}
     new = [
-        _since(view, name, rollout.version, members.get(name))
+        _member_figures(view, name, rollout.version, members.get(name))
         for name in rollout.members
         if _serves(view, name, rollout.version)
     ]
-    if state.stable is None:
-        return total(new), NO_REQUESTS
-    old = [
-        _since(view, name, state.stable, baseline)
-        for name, baseline in watch.controls.items()
-        if _serves(view, name, state.stable)
-        and name not in rollout.members
-        and view.servers[name].incarnation == baseline.incarnation
-    ]
-    return total(new), total(old)
+    return total(new), total(_control_figures(watch, state, rollout, view))
 
 
-def _since(view: ModelView, name: str, version: int, baseline: Baseline | None) -> VersionFigures:
+def _member_figures(
+    view: ModelView, name: str, version: int, baseline: Baseline | None
+) -> VersionFigures:
     figures = view.live[name].versions[version].figures
-    # A member that began to serve after the comparison began is compared with all its requests.
-    return figures if baseline is None else figures.since(baseline.figures)
+    # A version that was loaded after the comparison began is compared with all its requests.
+    if baseline is None or not figures.is_continued_from(baseline.figures):
+        return figures
+    return figures.since(baseline.figures)
+
+
+def _control_figures(
+    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
+) -> Iterator[VersionFigures]:
+    """Yields the requests of each control that can still be compared with."""
+    if state.stable is None:
+        return
+    for name, baseline in watch.controls.items():
+        if (
+            _serves(view, name, state.stable)
+            and name not in rollout.members
+            and view.servers[name].incarnation == baseline.incarnation
+        ):
+            figures = view.live[name].versions[state.stable].figures
+            if figures.is_continued_from(baseline.figures):
+                yield figures.since(baseline.figures)
+
+
+def lacks_comparison(
+    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
+) -> bool:
+    """Returns True if servers have the stable version, or load it, and none can be compared with now."""
+    stable = state.stable
+    if stable is None or next(_control_figures(watch, state, rollout, view), None) is not None:
+        return False
+    lost = (view.lost[name] for name in view.lost.keys() - rollout.members.keys())
+    live = (view.live[name] for name in view.live.keys() - rollout.members.keys())
+    return any(report is None or report.granted == stable for report in lost) or any(
+        report.serves(stable) or _will_serve(report, stable) for report in live
+    )
+
+
+def _will_serve(report: ModelReport, version: int) -> bool:
+    is_granted = report.granted == version and version in report.found
+    return is_granted and not has_failed_on(report, version)
 
 
 def wave_verdict(
@@ -262,14 +357,16 @@ def wave_verdict(
 ) -> GateVerdict | None:
     """Returns the verdict on a wave by its requests; None while it needs more of them.
 
-    The judgement is that of a canary on one server.
+    The judgement is that of a canary on one server. A version that has a predecessor passes only beside
+    it: by its requests, or after the time of a judgement if the predecessor had none.
     """
-    if watch.members is None:
+    if watch.members is None or lacks_comparison(watch, state, rollout, view):
         return None
     new, old = compared(watch, state, rollout, view)
     gate = f"wave {rollout.wave + 1}"
     verdict = judge(settings.judgement, new, old)
-    if verdict is not None:
+    is_beside = state.stable is None or old.request_count > 0
+    if verdict is not None and (is_beside or not verdict.is_passed):
         return _of_wave(verdict, gate, new, old)
     if not has_held(watch, state, settings, now_ns):
         return None
@@ -284,8 +381,11 @@ def _of_wave(
     verdict: GateVerdict, gate: str, new: VersionFigures, old: VersionFigures
 ) -> GateVerdict:
     """Returns a canary's verdict as that of a wave. The p99 is for people: p999 alone is judged."""
-    figures = {
-        **verdict.figures,
+    figures = dict(verdict.figures)
+    if not old.request_count:
+        # Ratios to nothing.
+        del figures["p999_ratio"], figures["error_ratio"]
+    figures |= {
         "latency_seconds_p99": new.latency_ns_p99 / NS_PER_SECOND,
         "stable_latency_seconds_p99": old.latency_ns_p99 / NS_PER_SECOND,
     }

@@ -13,28 +13,33 @@ from serving.fleet.state import ModelState
 class ModelView:
     """The servers of one model. Built once for each decision, and not changed after that.
 
-    `live` have reported within the time after which a server is lost, `lost` have not. `servers` are
-    the reports of the live servers, `draining` those of them that get no new version.
-    `is_complete` is False while a server has not reported at all and is not lost either: a
-    coordinator that has just started must not count its fleet yet.
+    `live` have reported within the time after which a server is lost. `lost` have not; their values are
+    their last reports, None without one. `unknown` have not reported to this coordinator and are not
+    lost either. `servers` are the reports of the live servers, `draining` those of them that get no new
+    version.
     """
 
     live: dict[str, ModelReport] = field(default_factory=dict)
+    lost: dict[str, ModelReport | None] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
     servers: dict[str, ServerReport] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)
     draining: set[str] = field(default_factory=set)
-    is_complete: bool = True
+
+    @property
+    def is_complete(self) -> bool:
+        """False while a coordinator that has just started waits for first reports."""
+        return not self.unknown
 
     @property
     def fleet_size(self) -> int:
-        """The number of servers that a wave is a share of: without draining ones, with lost ones.
+        """The number of servers that a wave is a share of: all but the draining ones.
 
         Otherwise a coordinator that reaches one server would take it for the whole fleet.
         """
-        return len(self.live) + len(self.lost) - len(self.draining)
+        return len(self.live) + len(self.lost) + len(self.unknown) - len(self.draining)
 
     def is_known(self, server: str) -> bool:
-        return server in self.live or server in self.lost
+        return server in self.live or server in self.lost or server in self.unknown
 
     def found(self) -> frozenset[int]:
         """Returns the versions that at least one live server has on its disk."""
@@ -74,34 +79,31 @@ def model_views(
 ) -> dict[str, ModelView]:
     """Returns the view of each model of the state or of a report.
 
-    A server that is leaving and lost has left: nothing waits for it.
+    A server that is leaving and lost has left: nothing waits for it. A server that has not reported may
+    have each of its sighting's `models`, or any model if they are not known.
     """
-    views = {name: ModelView() for name in models}
+    reported = (sighting.report.models for sighting in sightings.values() if sighting.report)
+    views = {name: ModelView() for name in {*models}.union(*reported)}
     seen_after_ns = now_ns - round(lost_seconds * NS_PER_SECOND)
     for name, sighting in sightings.items():
         report, is_lost = sighting.report, sighting.seen_at_ns < seen_after_ns
         if sighting.is_leaving and (is_lost or report is None):
             continue
         if report is None:
-            for view in views.values():
-                _add_silent(view, name, is_lost=is_lost)
+            may_have = views.keys() if sighting.models is None else sighting.models & views.keys()
+            for model in may_have:
+                if is_lost:
+                    views[model].lost[name] = None
+                else:
+                    views[model].unknown.add(name)
             continue
         for model, of_model in report.models.items():
-            if model not in views:
-                views[model] = ModelView()
             view = views[model]
             if is_lost:
-                view.lost.add(name)
+                view.lost[name] = of_model
                 continue
             view.live[name] = of_model
             view.servers[name] = report
             if sighting.is_draining:
                 view.draining.add(name)
     return views
-
-
-def _add_silent(view: ModelView, name: str, *, is_lost: bool) -> None:
-    if is_lost:
-        view.lost.add(name)
-    else:
-        view.is_complete = False

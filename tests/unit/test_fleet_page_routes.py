@@ -47,7 +47,7 @@ def test_page_allows_only_its_own_scripts(client: TestClient) -> None:
 
 
 def test_page_has_the_files_that_it_names(client: TestClient) -> None:
-    for name in ("fleet.js", "fleet.css", "page.css", "dom.js", "format.js", "icon.svg"):
+    for name in ("fleet.js", "fleet.css", "page.css", "dom.js", "format.js", "icon.svg", "poll.js"):
         assert client.get(f"/static/{name}").status_code == 200
     assert client.get("/static/page.js").status_code == 404
     assert client.get("/static/../page_routes.py").status_code == 404

@@ -77,6 +77,10 @@ class FleetSequences(RuleBasedStateMachine):
     def deafen(self, numbers: set[int]) -> None:
         self.fleet.deafen({self.server(number) for number in numbers})
 
+    @rule(numbers=st.sets(st.integers(0, 11), min_size=1))
+    def end(self, numbers: set[int]) -> None:
+        self.fleet.end({self.server(number) for number in numbers})
+
     @rule()
     def reconnect(self) -> None:
         self.fleet.heal()
@@ -113,6 +117,8 @@ class FleetSequences(RuleBasedStateMachine):
             return
         model = coordinator.state.models[MODEL]
         newest_blocked = max(model.blocked, default=0)
+        if change == "promote" and model.rollout is not None:
+            self.fleet.promoted.add(model.rollout.version)
         changes = {
             "pause": lambda state: paused(state, MODEL),
             "resume": lambda state: resumed(state, MODEL),
@@ -135,8 +141,8 @@ class FleetSequences(RuleBasedStateMachine):
             server.is_draining = False
         for version, kind in list(fleet.kinds.items()):
             fleet.drop(version, kind)
-        if fleet.coordinator is None:
-            fleet.step(15)
+        # Until ended servers are up again, and a coordinator.
+        fleet.step(15)
         if fleet.coordinator is not None and fleet.coordinator.state.models[MODEL].is_paused:
             fleet.coordinator.operate(lambda state: resumed(state, MODEL))
         # All versions may be blocked, a good one too if the version before it ended its servers.

@@ -2,52 +2,15 @@
 
 import { byId, make, makeCell, makeRow, setText, syncRows } from "./dom.js";
 import * as format from "./format.js";
-
-const POLL_MS = 1000;
-const PATIENCE_MS = 5000;
-
-// Shown from the second failure on: a single lost poll means nothing.
-const FAILURES_TILL_LOST = 2;
+import { Poller } from "./poll.js";
 
 const US_PER_MS = 1000;
 const US_PER_SECOND = 1e6;
-
-let failureCount = 0;
-let heardAt = null;
-let timer = null;
-let asking = null;
 
 const models = new Map();
 const servers = new Map();
 const tiles = Object.fromEntries(
   [...byId("tiles").children].map((tile) => [tile.dataset.tile, tile.querySelector("dd")]));
-
-/** Fetches all data of the page, one poll at a time. */
-async function poll() {
-  clearTimeout(timer);
-  asking?.abort();
-  const request = new AbortController();
-  asking = request;
-  const patience = setTimeout(() => request.abort(), PATIENCE_MS);
-  try {
-    const response = await fetch("fleet/page", { signal: request.signal, cache: "no-store" });
-    if (!response.ok) throw new Error(`fleet/page: HTTP ${response.status}`);
-    const answer = await response.json();
-    if (asking !== request) return;
-    show(answer);
-    failureCount = 0;
-    heardAt = Date.now();
-  } catch (error) {
-    if (asking !== request) return;
-    failureCount += 1;
-    if (!(error instanceof TypeError) && error.name !== "AbortError") console.warn(error);
-  } finally {
-    clearTimeout(patience);
-  }
-  showConnection();
-  asking = null;
-  if (!document.hidden) timer = setTimeout(poll, POLL_MS);
-}
 
 function show(answer) {
   const count = `${format.count(answer.server_count)} server${answer.server_count === 1 ? "" : "s"}`;
@@ -222,23 +185,10 @@ function versionsText(versions) {
   return Object.entries(versions).map(([model, version]) => `${model} ${version ?? "–"}`).join(", ") || format.NONE;
 }
 
-function showConnection() {
-  const isLost = failureCount >= FAILURES_TILL_LOST;
-  const banner = byId("lost");
-  const status = byId("connection");
-  document.body.classList.toggle("stale", isLost);
-  status.dataset.state = isLost ? "lost" : heardAt === null ? "waiting" : "live";
-  setText(status, isLost ? "no connection" : heardAt === null ? "connecting" : "live");
-  if (isLost) {
-    const since = heardAt === null ? "It has not answered yet." : `The figures are from ${format.clock(heardAt / 1000)}.`;
-    setText(banner, `Connection to the coordinator lost. ${since} Servers serve on without it. Retrying every second.`);
-  }
-  banner.hidden = !isLost;
+function lostText(since) {
+  const age = since === null ? "It has not answered yet." : `The figures are from ${since}.`;
+  return `Connection to the coordinator lost. ${age} Servers serve on without it. Retrying every second.`;
 }
 
 document.title = `${location.host} · Millpond fleet`;
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) clearTimeout(timer);
-  else poll();
-});
-poll();
+new Poller(() => "fleet/page", show, lostText).poll();

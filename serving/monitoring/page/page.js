@@ -5,14 +5,9 @@ import { Charts } from "./charts.js";
 import { byId, make, setText } from "./dom.js";
 import * as format from "./format.js";
 import { History } from "./history.js";
+import { Poller } from "./poll.js";
 import { SwapsTable } from "./swaps.js";
 import { VersionsTable } from "./versions.js";
-
-const POLL_MS = 1000;
-const PATIENCE_MS = 5000;
-
-// Shown from the second failure on: a single lost poll means nothing.
-const FAILURES_TILL_LOST = 2;
 
 const RANGES = [60, 300, 900];
 const DEFAULT_RANGE = 900;
@@ -26,11 +21,8 @@ let swapsTag = "";
 let marks = [];
 let versions = [];
 let now = Date.now() / 1000;
-let failureCount = 0;
-let heardAt = null;
-let timer = null;
-let asking = null;
 
+const poller = new Poller(pollUrl, show, lostText);
 const points = new History();
 const versionsTable = new VersionsTable(
   byId("versions"), byId("versions-empty"), byId("versions-more"), byId("versions-count"));
@@ -60,37 +52,10 @@ function viewUrl() {
   return text ? `#${text}` : location.pathname + location.search;
 }
 
-/** Fetches all data of the page, one poll at a time. */
-async function poll() {
-  clearTimeout(timer);
-  asking?.abort();
-  const request = new AbortController();
-  asking = request;
-  const patience = setTimeout(() => request.abort(), PATIENCE_MS);
-  try {
-    const answer = await ask(request.signal);
-    if (asking !== request) return;
-    show(answer);
-    failureCount = 0;
-    heardAt = Date.now();
-  } catch (error) {
-    if (asking !== request) return;
-    failureCount += 1;
-    if (!(error instanceof TypeError) && error.name !== "AbortError") console.warn(error);
-  } finally {
-    clearTimeout(patience);
-  }
-  showConnection();
-  asking = null;
-  if (!document.hidden) timer = setTimeout(poll, POLL_MS);
-}
-
-async function ask(signal) {
+function pollUrl() {
   const query = new URLSearchParams({ cursor, swaps_tag: swapsTag });
   if (model) query.set("model", model);
-  const response = await fetch(`v1/page?${query}`, { signal, cache: "no-store" });
-  if (!response.ok) throw new Error(`v1/page: HTTP ${response.status}`);
-  return response.json();
+  return `v1/page?${query}`;
 }
 
 function show(answer) {
@@ -170,18 +135,9 @@ function showModels() {
   select.replaceChildren(...wanted.map((name) => new Option(name === "" ? "all models" : name, name, false, name === model)));
 }
 
-function showConnection() {
-  const isLost = failureCount >= FAILURES_TILL_LOST;
-  const banner = byId("lost");
-  const status = byId("connection");
-  document.body.classList.toggle("stale", isLost);
-  status.dataset.state = isLost ? "lost" : heardAt === null ? "waiting" : "live";
-  setText(status, isLost ? "no connection" : heardAt === null ? "connecting" : "live");
-  if (isLost) {
-    const since = heardAt === null ? "The server has not answered yet." : `The figures are from ${format.clock(heardAt / 1000)}.`;
-    setText(banner, `Connection to the server lost. ${since} Retrying every second.`);
-  }
-  banner.hidden = !isLost;
+function lostText(since) {
+  const age = since === null ? "The server has not answered yet." : `The figures are from ${since}.`;
+  return `Connection to the server lost. ${age} Retrying every second.`;
 }
 
 /** Shows another model or time range, as a step that the back button can undo. */
@@ -200,7 +156,7 @@ function showView(before) {
   cursor = "";
   swapsTag = "";
   showModels();
-  poll();
+  poller.poll();
 }
 
 function showRange() {
@@ -219,8 +175,4 @@ window.addEventListener("popstate", () => {
   showView(before);
 });
 showRange();
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) clearTimeout(timer);
-  else poll();
-});
-poll();
+poller.poll();

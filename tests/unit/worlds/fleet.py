@@ -115,10 +115,8 @@ class FleetWorld:
             if report.granted == 1:
                 self.answer(name, 1, figures)
 
-    def step(self, seconds: int = 1) -> Decision:
-        self.second += seconds
-        for name in self.reports.keys() - self.silent:
-            self.seen_at[name] = self.second
+    def sightings(self) -> dict[str, Sighting]:
+        """Returns the servers by name, silent ones among them: the order must not matter."""
         sightings = {
             name: Sighting(
                 ServerReport(
@@ -133,8 +131,14 @@ class FleetWorld:
         sightings |= {
             name: Sighting(None, since * NS_PER_SECOND) for name, since in self.unseen.items()
         }
+        return dict(sorted(sightings.items()))
+
+    def step(self, seconds: int = 1) -> Decision:
+        self.second += seconds
+        for name in self.reports.keys() - self.silent:
+            self.seen_at[name] = self.second
         now = Now(self.second * NS_PER_SECOND, self.second * NS_PER_SECOND)
-        decision = decide(self.state, self.watches, sightings, self.settings, now)
+        decision = decide(self.state, self.watches, self.sightings(), self.settings, now)
         self.state, self.watches, self.grants = decision.state, decision.watches, decision.grants
         return decision
 
