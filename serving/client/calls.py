@@ -43,6 +43,8 @@ class Call(Generic[Reply]):
     metadata: Mapping[str, str] | None = None
     is_repeatable: bool = False
     """True if a server may run it twice: it changes nothing there."""
+    model: str = ""
+    """The model that it is for. In a fleet, it goes to a server that has this model."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -72,6 +74,7 @@ def predict(
         method=PREDICT,
         request=request,
         read=messages.prediction,
+        model=name,
         is_repeatable=True,
         **sending,
     )
@@ -87,6 +90,7 @@ def predict_message(
         method=PREDICT,
         request=request,
         read=lambda response: response,
+        model=request.model_spec.name,
         is_repeatable=True,
         metadata=metadata,
         timeout_seconds=timeout_seconds,
@@ -106,6 +110,7 @@ def classify(
         method=CLASSIFY,
         request=request,
         read=messages.classification,
+        model=name,
         is_repeatable=True,
         **sending,
     )
@@ -124,6 +129,7 @@ def regress(
         method=REGRESS,
         request=request,
         read=messages.regression,
+        model=name,
         is_repeatable=True,
         **sending,
     )
@@ -137,6 +143,7 @@ def model_status(
         method=MODEL_STATUS,
         request=messages.status_request(messages.model_spec(name, version=version)),
         read=messages.statuses,
+        model=name,
         is_repeatable=True,
         timeout_seconds=timeout_seconds,
     )
@@ -150,6 +157,7 @@ def signatures(
         method=MODEL_METADATA,
         request=messages.metadata_request(messages.model_spec(name, version=version, label=label)),
         read=messages.signatures,
+        model=name,
         is_repeatable=True,
         timeout_seconds=timeout_seconds,
     )

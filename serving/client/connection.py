@@ -49,6 +49,10 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._is_closed = False
 
+    @property
+    def channel(self) -> Any:
+        return self._stubs.channel
+
     def run(self, call: Call[Reply]) -> Reply:
         """Returns the reply, over a blocking channel. Raises MillpondError."""
         try:

@@ -3,11 +3,13 @@
 import http.client
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+import structlog
 
 from serving.base.errors import DataLoss, Unavailable
 from serving.client.targets import FILE_SCHEME, HTTP_SCHEME, InvalidTargets
@@ -18,11 +20,14 @@ REGISTRY_PATH = "/fleet/servers"
 READ_SECONDS = 2.0
 """The longest wait for the coordinator. It answers in milliseconds."""
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredServer:
     """A server that clients may reach. `versions` has the version that answers, by model.
 
+    A model without a version yet has None. Without any model, the models of the server are not known.
     A server that is not ready answers no requests now, or the coordinator does not reach it. Clients
     send a draining server no further requests.
     """
@@ -32,7 +37,11 @@ class RegisteredServer:
     http: str = ""
     is_ready: bool = True
     is_draining: bool = False
-    versions: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int | None] = field(default_factory=dict)
+
+
+class NotListedYet(Unavailable):
+    """The coordinator has just started, and does not know all of its servers yet: ask again."""
 
 
 _KEYS = frozenset(item.name for item in fields(RegisteredServer))
@@ -42,7 +51,7 @@ class Registry(Protocol):
     """A place that has the registry's document. Its text names the place for people."""
 
     def read(self) -> str:
-        """Returns the document. Raises OSError and Unavailable."""
+        """Returns the document. Raises OSError and Unavailable, NotListedYet among them."""
         ...
 
 
@@ -60,6 +69,8 @@ class HttpRegistry:
         try:
             connection.request("GET", REGISTRY_PATH)
             response = connection.getresponse()
+            if response.status == http.client.SERVICE_UNAVAILABLE:
+                raise NotListedYet(f"HTTP {response.status}: {response.read(200).decode()}")
             if response.status != http.client.OK:
                 raise Unavailable(f"HTTP {response.status} for {REGISTRY_PATH}")
             return response.read().decode()
@@ -105,23 +116,96 @@ def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
     """
     try:
         return tuple(
-            RegisteredServer(**{key: row[key] for key in row.keys() & _KEYS})
+            RegisteredServer(**{key: row[key] for key in _checked(row).keys() & _KEYS})
             for row in json.loads(text)["servers"]
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataLoss(f"not the registry of a fleet: {error!r}") from error
 
 
-def addresses_of(servers: Iterable[RegisteredServer]) -> tuple[str, ...]:
-    """Returns the addresses of the servers that do not drain, in order. Resolves host names.
+def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    texts = (row["name"], row["grpc"])
+    if not all(isinstance(text, str) for text in texts) or not isinstance(
+        row.get("versions", {}), dict
+    ):
+        raise TypeError(f"server {row!r}")
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The addresses for the calls of each model.
+
+    `lists` has the addresses of all servers first, and then those of each further set of servers. `places`
+    has a model's list, by its place, if not all servers have the model. Other models go to all.
+    """
+
+    lists: tuple[tuple[str, ...], ...] = ((),)
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def place(self, model: str) -> int:
+        return self.places.get(model, 0)
+
+
+Resolve = Callable[[RegisteredServer], str]
+"""Returns the address of a server as IP:PORT; "" if it cannot be resolved."""
+
+
+def routes_of(servers: Iterable[RegisteredServer], resolve: Resolve) -> Routes:
+    """Returns the routes to the servers that do not drain, in the order of their names.
 
     They include servers that are not ready: gRPC watches the health of each server itself, and a
-    server that the coordinator has lost may still answer clients. Raises OSError for an unknown host.
+    server that the coordinator has lost may still answer clients. A server whose models are not known is in
+    the list of all. If all servers of a model drain, its calls still go there: another server would
+    answer that it does not have the model.
     """
-    rows = sorted(
-        (server for server in servers if not server.is_draining), key=lambda row: row.name
-    )
-    return tuple(dict.fromkeys(_resolved(row.grpc) for row in rows))
+    rows = [
+        (server, address)
+        for server in sorted(servers, key=lambda server: server.name)
+        if (address := resolve(server))
+    ]
+    staying = [row for row in rows if not row[0].is_draining]
+    everyone = _addresses(staying)
+    models = {frozenset(server.versions) for server, _ in rows if server.versions}
+    if len(models) < 2:
+        return Routes((everyone,))
+    places: dict[str, int] = {}
+    lists = {everyone: 0}
+    for model in sorted(frozenset().union(*models)):
+        addresses = _addresses(row for row in staying if model in row[0].versions) or _addresses(
+            row for row in rows if model in row[0].versions
+        )
+        places[model] = lists.setdefault(addresses, len(lists))
+    return Routes(tuple(lists), {model: place for model, place in places.items() if place})
+
+
+def _addresses(rows: Iterable[tuple[RegisteredServer, str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(address for _, address in rows))
+
+
+class Resolver:
+    """Resolves the host names of servers. Logs a name that cannot be resolved once, until it can be."""
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def __call__(self, server: RegisteredServer) -> str:
+        """Returns the server's address as IP:PORT; "" if it cannot be resolved."""
+        try:
+            address = _resolved(server.grpc)
+        # ValueError: a label of a name is too long, or it is no text of a name at all.
+        except (OSError, ValueError) as error:
+            if server.grpc not in self._failed:
+                self._failed.add(server.grpc)
+                _log.warning(
+                    "fleet_server_skipped",
+                    server=server.name,
+                    address=server.grpc,
+                    reason=str(error),
+                )
+            return ""
+        self._failed.discard(server.grpc)
+        return address
 
 
 def _is_host_and_port(address: str) -> bool:

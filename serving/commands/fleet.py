@@ -4,6 +4,7 @@ import argparse
 import http.client
 import json
 import signal
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -61,6 +62,8 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print_models(status["models"])
         print_servers(status["servers"])
+        for problem in status.get("problems", ()):
+            print(f"millpond: {printable(problem)}", file=sys.stderr)
     return 0
 
 

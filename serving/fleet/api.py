@@ -1,7 +1,7 @@
 """The HTTP of a coordinator: its status, the registry, and the operations of its operator."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -68,12 +68,17 @@ class FleetApi:
         registry: Callable[[], str],
         clock: Clock,
         metrics: FleetMetrics | None = None,
+        problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`metrics` are those of this coordinator, which observes it; None: only its status has any."""
+        """`metrics` are those of this coordinator, which observes it; None: only its status has any.
+
+        `registry` returns "" while not all servers are known. `problems` are those of its files.
+        """
         self._coordinator = coordinator
         self._settings = settings
         self._registry = registry
         self._clock = clock
+        self._problems = problems
         self._metrics = metrics or FleetMetrics(clock)
         self._metrics.show(self.status)
 
@@ -90,13 +95,14 @@ class FleetApi:
     def status(self) -> dict[str, Any]:
         """Returns the status as it is now."""
         coordinator = self._coordinator()
-        return fleet_status(
+        status = fleet_status(
             coordinator.state,
             coordinator.watches,
             coordinator.sightings,
             self._settings,
             self._clock.now_ns(),
         )
+        return {**status, "problems": [*self._problems()]}
 
     async def _status(self, request: Request) -> Response:
         del request
@@ -104,8 +110,11 @@ class FleetApi:
 
     async def _servers(self, request: Request) -> Response:
         del request
+        text = self._registry()
+        if not text:
+            raise Unavailable("not all servers have reported to this coordinator yet; ask again")
         headers = {"Cache-Control": "no-store"}
-        return Response(self._registry(), headers=headers, media_type="application/json")
+        return Response(text, headers=headers, media_type="application/json")
 
     async def _operate(self, request: Request) -> Response:
         if "origin" in request.headers:

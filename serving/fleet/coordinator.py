@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from serving.base.clock import Clock, seconds_since
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.fleet.changes import Change, changes
 from serving.fleet.decision import Decision, Now, decide
 from serving.fleet.observer import FleetObserver
@@ -67,6 +67,7 @@ class Coordinator:
         self._state = (FleetState() if text is None else fleet_state_from_json(text)).taken_over()
         self._watches: Mapping[str, ModelWatch] = {}
         self._sightings: dict[str, Sighting] = {}
+        self._identities: Mapping[str, str] = {}
         store.write(self._state.as_json())
 
     @property
@@ -83,18 +84,41 @@ class Coordinator:
         with self._lock:
             return dict(self._sightings)
 
-    def set_servers(self, names: Collection[str], leaving: Collection[str] = ()) -> None:
+    def set_servers(
+        self,
+        names: Collection[str],
+        leaving: Collection[str] = (),
+        *,
+        ended: Collection[str] = (),
+        identities: Mapping[str, str] | None = None,
+    ) -> None:
         """Sets the servers of the fleet, and those of them that are being ended.
 
-        A new server has the usual time to report before it is lost.
+        A new server has the usual time to report before it is lost. So has one with the name of another:
+        `identities` has what differs. Servers that have `ended`, which are none of `names`, are lost at
+        once, if they have reported.
         """
+        identities = identities or {}
         now_ns = self._clock.now_ns()
         new = Sighting(None, now_ns)
+        lost_at_ns = now_ns - round(self._settings.lost_seconds * NS_PER_SECOND) - 1
         with self._lock:
+            before = self._sightings
+            # The ones that follow as they are; others have come in the place of an earlier one.
+            same = {
+                name
+                for name in before.keys() & {*names}
+                if self._identities.get(name) == identities.get(name)
+            }
             self._sightings = {
-                name: replace(self._sightings.get(name, new), is_leaving=name in leaving)
+                name: replace(before[name] if name in same else new, is_leaving=name in leaving)
                 for name in names
             }
+            for name in ended:
+                if name in before and before[name].report is not None:
+                    seen_at_ns = min(before[name].seen_at_ns, lost_at_ns)
+                    self._sightings[name] = replace(before[name], seen_at_ns=seen_at_ns)
+            self._identities = identities
 
     def receive(self, name: str, report: ServerReport) -> None:
         """Takes the report of a server. Ignores a server that is not in the fleet."""

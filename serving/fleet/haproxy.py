@@ -1,12 +1,17 @@
 """Writes a configuration for HAProxy 2.6 or newer: requests over HTTP/2 to the server with the fewest. Pure.
 
+HAProxy cannot read the model of a request out of gRPC's body. So if not all servers have the same models,
+each model has an address of its own.
+
 A health check is a call of gRPC's health service. HAProxy's own HTTP checks cannot send one: its body has
 zero bytes. So the check sends the frames of the call as they are on the wire, and waits for the reply
 SERVING.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from serving.base.errors import InvalidConfig
 
@@ -20,20 +25,23 @@ _EMPTY_MESSAGE = bytes(5)
 SERVING_REPLY = bytes((0, 0, 0, 0, 2, 8, 1))
 """The message of a HealthCheckResponse with the status SERVING, after the length of gRPC."""
 
+_DESCRIPTION = "millpond-"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _SAFE_ADDRESS = _SAFE | frozenset(":[]@/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """A server behind HAProxy: its name, and the HOST:PORT of its gRPC port.
+    """A server behind HAProxy: its name, the HOST:PORT of its gRPC port, and its models.
 
-    A draining server gets no further request, and ends those that it has.
+    A draining server gets no further request, and ends those that it has. Without any model, the models of
+    the server are not known yet.
     """
 
     name: str
     address: str
     is_draining: bool = False
+    models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +49,8 @@ class HaproxySettings:
     """The address that clients reach, and how servers are reached and checked."""
 
     bind: str = "127.0.0.1:8600"
+    # The address for each model, in the place of `bind`. Other models are not reached over HAProxy.
+    binds: Mapping[str, str] = field(default_factory=dict)
     # A UNIX socket for statistics, over which a new process takes the listeners of the old one.
     stats_socket: str = "/run/haproxy/millpond.sock"
     check_seconds: float = 1.0
@@ -53,9 +63,23 @@ class HaproxySettings:
 
     def __post_init__(self) -> None:
         _check("bind", self.bind, _SAFE_ADDRESS)
+        self._check_binds()
         _check("stats_socket", self.stats_socket, _SAFE_ADDRESS)
         if self.ca_file:
             _check("ca_file", self.ca_file, _SAFE_ADDRESS)
+
+    def _check_binds(self) -> None:
+        # A configuration file may have anything here.
+        binds: object = self.binds
+        if not isinstance(binds, dict) or not all(isinstance(text, str) for text in binds.values()):
+            raise InvalidConfig(
+                'haproxy: binds is not a table of addresses like {ctr = "0.0.0.0:8600"}'
+            )
+        for model, address in self.binds.items():
+            _check("model name", model, _SAFE)
+            _check("bind", address, _SAFE_ADDRESS)
+        if len({*self.binds.values()}) < len(self.binds):
+            raise InvalidConfig("haproxy: two models have the same address in binds")
 
 
 def health_call(*, is_tls: bool = False) -> bytes:
@@ -83,14 +107,12 @@ def health_call(*, is_tls: bool = False) -> bytes:
 def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
     """Returns the configuration, with the servers by name. Raises InvalidConfig for a name it cannot hold.
 
-    The same servers give the same text, so an unchanged text needs no reload.
+    The same servers give the same text, so an unchanged text needs no reload. Raises InvalidConfig too
+    if the servers have different models, and `settings` has one address for all of them.
     """
-    is_tls = bool(settings.ca_file)
-    ssl = f" ssl verify required ca-file {settings.ca_file} alpn h2" if is_tls else ""
+    rows = sorted(backends, key=lambda item: item.name)
     check_ms = round(settings.check_seconds * 1_000)
     lines = [
-        "# Written by Millpond's fleet; changes are lost.",
-        "global",
         f"    stats socket {settings.stats_socket} mode 600 level admin expose-fd listeners",
         f"    hard-stop-after {round(settings.drain_seconds)}s",
         "",
@@ -103,21 +125,68 @@ def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
         "    retries 3",
         "    option redispatch 1",
         "    retry-on conn-failure",
+        *_proxies(rows, settings),
+    ]
+    body = "\n".join([*lines, ""])
+    fingerprint = hashlib.sha256(body.encode()).hexdigest()[:16]
+    # HAProxy's `show info` has it, so that the coordinator sees which text a process runs with.
+    return (
+        "# Written by Millpond's fleet; changes are lost.\n"
+        f"global\n    description {_DESCRIPTION}{fingerprint}\n{body}"
+    )
+
+
+def fingerprint_of(text: str) -> str:
+    """Returns the fingerprint in a text of `haproxy_text`, or in the reply of `show info`; "" if none."""
+    found = re.search(rf"^\s*description:? {_DESCRIPTION}([0-9a-f]+)$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _proxies(backends: Sequence[Backend], settings: HaproxySettings) -> Iterator[str]:
+    """Yields the lines of the frontends and backends: one of each, or one of each for each model."""
+    if not settings.binds:
+        _check_same_models(backends)
+        yield from _proxy("millpond", settings.bind, "servers", backends, settings)
+    for model, address in sorted(settings.binds.items()):
+        having = [backend for backend in backends if model in backend.models]
+        yield from _proxy(f"millpond-{model}", address, f"servers-{model}", having, settings)
+
+
+def _check_same_models(backends: Sequence[Backend]) -> None:
+    """Raises InvalidConfig if two servers that get requests have different models."""
+    known = [backend for backend in backends if backend.models and not backend.is_draining]
+    for backend in known:
+        if backend.models != known[0].models:
+            model = min(backend.models ^ known[0].models)
+            raise InvalidConfig(
+                f"haproxy: servers {known[0].name} and {backend.name} do not have the same models "
+                f"({model!r}), and one address cannot choose between them: give each model an "
+                'address, as in binds = {ctr = "0.0.0.0:8600"}'
+            )
+
+
+def _proxy(
+    frontend: str, address: str, name: str, backends: Sequence[Backend], settings: HaproxySettings
+) -> Iterator[str]:
+    is_tls = bool(settings.ca_file)
+    ssl = f" ssl verify required ca-file {settings.ca_file} alpn h2" if is_tls else ""
+    check_ms = round(settings.check_seconds * 1_000)
+    yield from (
         "",
-        "frontend millpond",
-        f"    bind {settings.bind} proto h2",
-        "    default_backend servers",
+        f"frontend {frontend}",
+        f"    bind {address} proto h2",
+        f"    default_backend {name}",
         "",
-        "backend servers",
+        f"backend {name}",
         "    balance leastconn",
         "    option tcp-check",
         f"    tcp-check connect{' ssl alpn h2' if is_tls else ''}",
         f"    tcp-check send-binary {health_call(is_tls=is_tls).hex()} comment gRPC-health",
         f"    tcp-check expect binary {SERVING_REPLY.hex()}",
-        f"    default-server check inter {check_ms}ms fall 2 rise 1 proto h2{ssl}",
-    ]
-    lines += [_server_line(backend) for backend in sorted(backends, key=lambda item: item.name)]
-    return "\n".join([*lines, ""])
+        # Without `none`, HAProxy refuses the file for a host name that cannot be resolved now.
+        f"    default-server init-addr last,libc,none check inter {check_ms}ms fall 2 rise 1 proto h2{ssl}",
+    )
+    yield from (_server_line(backend) for backend in backends)
 
 
 def _server_line(backend: Backend) -> str:

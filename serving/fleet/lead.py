@@ -11,7 +11,7 @@ from serving.fleet.config import FleetConfig
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.leadership import Term
 from serving.fleet.observer import FleetObserver
-from serving.fleet.outputs import registered
+from serving.fleet.outputs import has_looked, registered
 from serving.fleet.places import Membership
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
@@ -41,6 +41,7 @@ class FleetLead:
         self._clock = clock
         self._notice = notice
         self._membership: Membership | None = None
+        self._has_looked = False
         self.coordinator = Coordinator(
             term.store, self._send, config.waves, clock, observer, on_change=self._on_change
         )
@@ -61,7 +62,10 @@ class FleetLead:
         """Follows the servers as they come and go, and asks each of them for a report."""
         self._membership = membership
         self.coordinator.set_servers(
-            [server.name for server in membership.servers], membership.leaving
+            [server.name for server in membership.servers],
+            membership.leaving,
+            ended=membership.ended,
+            identities=membership.identities,
         )
         self._links.set_targets({server.name: server.admin for server in membership.servers})
         self._links.poll()
@@ -74,16 +78,19 @@ class FleetLead:
             # A full disk, or a lead that was lost: the servers serve on.
             _log.error("fleet_state_not_written", reason=str(error))
 
-    def registered(self) -> list[RegisteredServer]:
-        """Returns the servers that clients may reach, as they are now."""
+    def registered(self) -> list[RegisteredServer] | None:
+        """Returns the servers that clients may reach, as they are now; None before a first whole look."""
         now_ns = self._clock.now_ns()
         lost_ns = round(self._config.waves.lost_seconds * NS_PER_SECOND)
         sightings = self.coordinator.sightings
-        return registered(
-            self._membership.servers if self._membership is not None else (),
-            sightings,
-            lambda name: now_ns - sightings[name].seen_at_ns > lost_ns,
-        )
+        servers = self._membership.servers if self._membership is not None else ()
+
+        def is_lost(name: str) -> bool:
+            return now_ns - sightings[name].seen_at_ns > lost_ns
+
+        # Once is enough: a server that comes later is listed before it has reported.
+        self._has_looked = self._has_looked or has_looked(servers, sightings, is_lost)
+        return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:
         """See `Lead`."""

@@ -1,7 +1,5 @@
 """The files that a coordinator keeps for clients and proxies: the registry, and HAProxy's configuration."""
 
-import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +8,8 @@ import structlog
 from serving.client.fleet_registry import RegisteredServer
 from serving.fleet.config import FleetServer, HaproxyFiles
 from serving.fleet.haproxy import Backend, haproxy_text
-from serving.fleet.registry import registry_document, write_text
+from serving.fleet.haproxy_process import HaproxyProcess
+from serving.fleet.registry import FILE_MODE, registry_document, write_text
 from serving.fleet.reports import Sighting
 
 HAPROXY_MODE = 0o600
@@ -34,16 +33,15 @@ def registered(
         if not server.grpc:
             continue
         versions = {
-            name: model.default_version
-            for name, model in (report.models if report else {}).items()
-            if model.default_version is not None
+            name: model.default_version for name, model in (report.models if report else {}).items()
         }
+        has_version = any(version is not None for version in versions.values())
         rows.append(
             RegisteredServer(
                 name=server.name,
                 grpc=server.grpc,
                 http=server.http,
-                is_ready=bool(versions) and not is_lost(server.name),
+                is_ready=has_version and not is_lost(server.name),
                 is_draining=sighting is not None and sighting.is_draining,
                 versions=versions,
             )
@@ -51,69 +49,96 @@ def registered(
     return rows
 
 
-def reload_haproxy(pid_file: str) -> None:
-    """Makes HAProxy's master read its configuration. Raises OSError, and ValueError for another file.
+def has_looked(
+    servers: Sequence[FleetServer],
+    sightings: Mapping[str, Sighting],
+    is_lost: Callable[[str], bool],
+) -> bool:
+    """Returns True once each server with an address for clients has reported, or is lost or leaves. Pure.
 
-    The new worker takes the listeners of the old one, which ends its requests first.
+    Before that, a coordinator that has just started would take a server that drains for another one.
     """
-    os.kill(int(Path(pid_file).read_text().strip()), signal.SIGUSR2)
+    for server in servers:
+        sighting = sightings.get(server.name)
+        is_known = sighting is not None and (sighting.report is not None or sighting.is_leaving)
+        if server.grpc and not is_known and not is_lost(server.name):
+            return False
+    return True
 
 
 class Outputs:
     """Writes each file when its text changes. A failure is logged once, and repeated at the next call.
 
-    One thread.
+    No failure reaches the caller: a fleet is led without its files too. One thread.
     """
 
     def __init__(
         self,
         registry_file: str,
         haproxy: HaproxyFiles | None,
-        reload: Callable[[str], None] = reload_haproxy,
+        make_process: Callable[[str, str], HaproxyProcess] = HaproxyProcess,
     ) -> None:
         self._registry_file = registry_file
         self._haproxy = haproxy
-        self._reload = reload
+        self._process = (
+            make_process(haproxy.pid_file, haproxy.settings.stats_socket)
+            if haproxy is not None and haproxy.pid_file
+            else None
+        )
         self._written: dict[str, str] = {}
+        self._taken = ""
         self._failed: dict[str, str] = {}
-        self.registry = registry_document(())
-        """The registry's document of the last call."""
+        self.registry = ""
+        """The registry's document of the last call; "" if the servers are not known yet."""
 
-    def update(self, servers: Sequence[RegisteredServer]) -> None:
-        """Writes the files of these servers."""
+    @property
+    def problems(self) -> list[str]:
+        """The present failures, for people."""
+        return [f"{file}: {reason}" for file, reason in self._failed.items()]
+
+    def update(self, servers: Sequence[RegisteredServer] | None) -> None:
+        """Writes the files of these servers. None: they are not known yet, and the files stay."""
+        if servers is None:
+            self.registry = ""
+            return
         self.registry = registry_document(servers)
         if self._registry_file:
-            self._write(self._registry_file, self.registry, self._write_registry)
-        if self._haproxy is not None:
-            backends = [
-                Backend(name=row.name, address=row.grpc, is_draining=row.is_draining)
-                for row in servers
-            ]
-            self._write(
-                self._haproxy.file,
-                haproxy_text(backends, self._haproxy.settings),
-                self._write_haproxy,
-            )
+            self._guarded(self._registry_file, lambda: self._write_registry(self.registry))
+        haproxy = self._haproxy
+        if haproxy is not None:
+            self._guarded(haproxy.file, lambda: self._write_haproxy(haproxy, servers))
 
-    def _write(self, file: str, text: str, write: Callable[[str], None]) -> None:
-        if self._written.get(file) == text:
-            return
+    def _guarded(self, file: str, write: Callable[[], None]) -> None:
         try:
-            write(text)
-        except (OSError, ValueError) as error:
+            write()
+        except Exception as error:  # noqa: BLE001 (the servers need the coordinator more than this file)
             if self._failed.get(file) != str(error):
                 _log.warning("fleet_file_not_written", file=file, reason=str(error))
             self._failed[file] = str(error)
-            return
-        self._failed.pop(file, None)
-        self._written[file] = text
+        else:
+            self._failed.pop(file, None)
 
     def _write_registry(self, text: str) -> None:
-        write_text(Path(self._registry_file), text)
+        self._write(self._registry_file, text, FILE_MODE)
 
-    def _write_haproxy(self, text: str) -> None:
-        assert self._haproxy is not None
-        write_text(Path(self._haproxy.file), text, mode=HAPROXY_MODE)
-        if self._haproxy.pid_file:
-            self._reload(self._haproxy.pid_file)
-            _log.info("haproxy_reloaded", file=self._haproxy.file)
+    def _write_haproxy(self, haproxy: HaproxyFiles, servers: Sequence[RegisteredServer]) -> None:
+        text = haproxy_text(
+            [
+                Backend(
+                    name=row.name,
+                    address=row.grpc,
+                    is_draining=row.is_draining,
+                    models=frozenset(row.versions),
+                )
+                for row in servers
+            ],
+            haproxy.settings,
+        )
+        self._write(haproxy.file, text, HAPROXY_MODE)
+        if self._process is not None and self._taken != text and self._process.follow(text):
+            self._taken = text
+
+    def _write(self, file: str, text: str, mode: int) -> None:
+        if self._written.get(file) != text:
+            write_text(Path(file), text, mode=mode)
+            self._written[file] = text

@@ -1,7 +1,7 @@
 """The place where the servers of a fleet come from: the coordinator's file, or an engine like Kubernetes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from serving.fleet.config import FleetServer
@@ -9,10 +9,16 @@ from serving.fleet.config import FleetServer
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The servers of a fleet at one time. Those that are `leaving` are being ended by their place."""
+    """The servers of a fleet at one time. Those that are `leaving` are being ended by their place.
+
+    `ended` are servers that have ended by a failure a short time ago, beside `servers`: they count as
+    lost. `identities` differ between two servers that have the same name one after the other.
+    """
 
     servers: tuple[FleetServer, ...]
     leaving: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    identities: Mapping[str, str] = field(default_factory=dict)
 
 
 class ServerPlace(Protocol):

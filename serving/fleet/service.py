@@ -53,7 +53,12 @@ class FleetService:
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
         self._metrics = FleetMetrics(clock)
         api = FleetApi(
-            self._present, config.waves, lambda: self._outputs.registry, clock, self._metrics
+            self._present,
+            config.waves,
+            lambda: self._outputs.registry,
+            clock,
+            self._metrics,
+            problems=lambda: self._outputs.problems,
         )
         self._http = fleet_http(
             api.routes,
@@ -96,6 +101,8 @@ class FleetService:
             self._wake.notify_all()
 
     def _begin(self, term: Term) -> FleetLead:
+        # The servers of an earlier term may have changed since.
+        self._outputs.update(None)
         return FleetLead(
             term,
             self._config,

@@ -39,7 +39,10 @@ class GrantTaker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSources:
-    """The parts that a report is read from. `free_bytes` is the memory that the server may still take."""
+    """The parts that a report is read from. `free_bytes` is the memory that the server may still take.
+
+    `drain_reported` is called with each report that shows the drain.
+    """
 
     model_names: Callable[[], Collection[str]]
     statuses: Callable[[], Mapping[str, Sequence[ServableStatus]]]
@@ -47,6 +50,7 @@ class FleetSources:
     found_versions: Callable[[str], Collection[int]]
     methods: Callable[[], Iterable[MethodStatistics]]
     is_draining: Callable[[], bool]
+    drain_reported: Callable[[], None]
     free_bytes: Callable[[], int]
     incarnation: int
 
@@ -74,15 +78,18 @@ class FleetService:
         sources = self._sources
         counts = _latency_counts(sources.methods(), edges)
         statuses = sources.statuses()
+        is_draining = sources.is_draining()
         reply = {
             "incarnation": sources.incarnation,
-            "is_draining": sources.is_draining(),
+            "is_draining": is_draining,
             "free_bytes": sources.free_bytes(),
             "models": {
                 name: self._model(name, statuses.get(name, ()), counts)
                 for name in sorted(sources.model_names())
             },
         }
+        if is_draining:
+            sources.drain_reported()
         return json.dumps(reply).encode()
 
     def grant(self, request: bytes) -> bytes:

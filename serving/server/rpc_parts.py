@@ -104,6 +104,7 @@ def make_fleet_handlers(
     grants: "Grants | None",
     methods: Callable[[], Iterable[MethodStatistics]],
     view: Callable[[], HealthView],
+    drain_reported: Callable[[], None],
 ) -> Mapping[str, Handler]:
     """Returns the handlers for a fleet's coordinator; none for a server that runs alone."""
     if grants is None:
@@ -118,6 +119,7 @@ def make_fleet_handlers(
         found_versions=control.served.found_versions,
         methods=methods,
         is_draining=lambda: view().is_draining,
+        drain_reported=drain_reported,
         free_bytes=available_bytes,
         incarnation=foundation.clock.wall_ns(),
     )

@@ -39,7 +39,7 @@ from serving.rpc.rare_calls import Handler
 from serving.rpc.transport import Transport
 from serving.server import http_parts, loading_parts, model_parts, monitoring_parts, rpc_parts
 from serving.server.admin_parts import make_admin_listener, make_profiler
-from serving.server.drain import drain
+from serving.server.drain import DrainNotice, drain
 from serving.server.foundation import Foundation
 from serving.server.load_threads import LoadThreads
 from serving.server.logs import flush_logs
@@ -229,6 +229,7 @@ class Server:
     def _make_services(self) -> None:
         """Makes the services that clients reach."""
         config = self._config
+        self._drain_notice = DrainNotice(self._clock)
         self._transport = Transport(config, self._plane, self._clock)
         self._inference_questions = rpc_parts.make_inference_questions(
             self._foundation,
@@ -251,6 +252,7 @@ class Server:
                 grants=self._grants,
                 methods=self._requests.statistics.methods,
                 view=self._health_view,
+                drain_reported=self._drain_notice.note_report,
             ),
         }
         self._profiler = make_profiler(self._foundation)
@@ -470,13 +472,13 @@ class Server:
 
         Waits up to `drain_seconds` for the requests, and cuts the others short. Then waits up to
         UNLOAD_TIMEOUT_SECONDS for the unloads. Returns False if a thread still runs.
+
+        A member of a fleet answers requests as before for a few seconds first (`DrainNotice`).
         """
         # 1. Report the stop, so that balancers and clients turn to other servers. Stop the parts that
         #    begin work: reloads, polls and traces. End the waits of calls, because the drain waits
         #    for these calls.
-        self._service.stop()
-        self._service_notices.report_stop()
-        self._health.drain()
+        self._report_stop()
         self._rest_bridge.drain()
         if self._watcher is not None:
             self._watcher.stop()
@@ -527,6 +529,14 @@ class Server:
             self._slab_pool.stop()
         _log.info("stopped", is_complete=all(is_over))
         return all(is_over)
+
+    def _report_stop(self) -> None:
+        """Reports that this server drains. For a member of a fleet, waits until the fleet knows."""
+        self._service.stop()
+        self._service_notices.report_stop()
+        self._health.drain()
+        if self._grants is not None and self._readiness.is_listening:
+            self._drain_notice.wait(self._config.drain_seconds)
 
     def _incumbent(self, servable_id: ServableId) -> Servable | None:
         """Returns the version that a new version is compared with. On a loader thread."""

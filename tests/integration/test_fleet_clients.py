@@ -133,6 +133,7 @@ def fleet(
             base_path=base_path,
             state_directory=tmp_path / f"s{number}",
             fleet_member=True,
+            drain_seconds=3,
             listen_before_ready=True,
         )
         for number in range(SERVER_COUNT)

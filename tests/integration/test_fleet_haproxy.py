@@ -5,7 +5,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.clock import SystemClock
 from serving.base.errors import MillpondError
-from serving.client import Client
-from serving.fleet.haproxy import Backend, HaproxySettings
+from serving.client import Client, RetryPolicy
+from serving.fleet.config import parse_fleet_config
+from serving.fleet.haproxy import Backend, HaproxySettings, fingerprint_of
 from serving.fleet.haproxy import haproxy_text as text_of
-from serving.fleet.outputs import reload_haproxy
+from serving.fleet.haproxy_process import reload_haproxy, running_fingerprint
 from serving.fleet.registry import write_text
+from serving.fleet.service import FleetService
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
@@ -89,6 +92,8 @@ class Load:
     """A client that sends one request after the other, and counts who answered."""
 
     target: str
+    model: str = "scale"
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
     failures: list[str] = field(default_factory=list)
     answer_count: int = 0
     is_over: threading.Event = field(default_factory=threading.Event)
@@ -110,10 +115,10 @@ class Load:
         wait_until(lambda: self.answer_count >= wanted, f"{count} more answers")
 
     def _send(self) -> None:
-        with Client(self.target) as client:
+        with Client(self.target, retries=self.retries) as client:
             while not self.is_over.is_set():
                 try:
-                    client.predict("scale", {"x": np.ones(2, np.float32)}, timeout_seconds=20)
+                    client.predict(self.model, {"x": np.ones(2, np.float32)}, timeout_seconds=20)
                 except MillpondError as error:
                     self.failures.append(str(error))
                 else:
@@ -192,3 +197,78 @@ def test_haproxy_skips_a_server_that_does_not_serve(
             load.wait_for_more(200)
     assert load.failures == []
     assert "servers/s0 is DOWN" not in log.read_text()
+
+
+MODELS = ("scale", "scale", "other")
+
+
+@contextmanager
+def coordinator(
+    proxy: Proxy, ports: dict[str, int], servers: list[ModelServer]
+) -> Iterator[FleetService]:
+    """Leads a fleet of these servers, and keeps the proxy's configuration."""
+    directory = proxy.directory
+    binds = ", ".join(f'{model} = "127.0.0.1:{port}"' for model, port in ports.items())
+    tables = "".join(
+        f'[servers.s{number}]\nadmin = "{server.admin_target}"\ngrpc = "{server.target}"\n'
+        for number, server in enumerate(servers)
+    )
+    config = parse_fleet_config(
+        f'[coordinator]\nstate_directory = "{directory / "fleet"}"\nlisten = "127.0.0.1:0"\n'
+        f'registry_file = "{directory / "servers.json"}"\npoll_seconds = 0.5\n'
+        f"[waves]\nsizes = []\njudged_seconds = 1\n"
+        f'[haproxy]\nfile = "{directory / "haproxy.cfg"}"\npid_file = "{proxy.pid_file}"\n'
+        f'stats_socket = "{directory / "stats.sock"}"\nbinds = {{{binds}}}\n{tables}'
+    )
+    service = FleetService(config, SystemClock())
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+        thread.join()
+
+
+def test_member_that_gets_sigterm_loses_no_request(
+    start_server: StartServer, scale_model: ScaleModel, tmp_path: Path
+) -> None:
+    """No client tries a request again: the server serves on until HAProxy and the clients have left it."""
+    servers = []
+    for number, model in enumerate(MODELS):
+        if not (tmp_path / model).exists():
+            scale_model.write(tmp_path / model, 1)
+        servers.append(
+            start_server(
+                model_name=model,
+                base_path=tmp_path / model,
+                state_directory=tmp_path / f"s{number}",
+                fleet_member=True,
+                drain_seconds=3,
+                listen_before_ready=True,
+            )
+        )
+    proxy = Proxy(tmp_path)
+    ports = {"scale": proxy.port, "other": free_port()}
+    once = RetryPolicy(attempt_count_max=1)
+    loads = [Load(f"127.0.0.1:{port}", model, once) for model, port in ports.items()]
+    registry = f"fleet+file://{tmp_path / 'servers.json'}"
+    loads += [Load(registry, model, once) for model in ports]
+    with coordinator(proxy, ports, servers):
+        for server, model in zip(servers, MODELS):
+            server.wait_until_available(model, 1)
+        wait_until((tmp_path / "haproxy.cfg").exists, "the proxy's configuration")
+        with proxy.running(), ExitStack() as stack:
+            for load in loads:
+                stack.enter_context(load.running())
+            for load in loads:
+                load.wait_for_more(100)
+            servers[0].stop()
+            text = (tmp_path / "haproxy.cfg").read_text()
+            assert text.count("weight 0") == 1
+            stats = str(tmp_path / "stats.sock")
+            wait_until(lambda: running_fingerprint(stats) == fingerprint_of(text), "the new file")
+            for load in loads:
+                load.wait_for_more(100)
+    assert [load.failures for load in loads] == [[], [], [], []]
+    assert "drain_not_reported" not in servers[0].log_path.read_text()

@@ -170,6 +170,7 @@ def fleet(
             state_directory=tmp_path / f"web-{number}",
             admin_address=f"127.0.0.1:{free_port()}",
             fleet_member=True,
+            drain_seconds=1,
             listen_before_ready=True,
         )
         for number in range(SERVER_COUNT)

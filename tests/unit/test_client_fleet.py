@@ -4,13 +4,17 @@ The servers are grpcio's, the registry is a file, and time is a fake clock.
 """
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from serving.base.errors import (
     DataLoss,
@@ -21,15 +25,17 @@ from serving.base.errors import (
     Unavailable,
 )
 from serving.base.protos import predict_pb2
-from serving.client import AsyncClient, Client, RetryPolicy
+from serving.client import AsyncClient, Client, RetryPolicy, fleet_connection
 from serving.client.fleet_connection import REFRESH_SECONDS, FleetConnection, FleetList
 from serving.client.fleet_registry import (
     FileRegistry,
     HttpRegistry,
+    NotListedYet,
     RegisteredServer,
-    addresses_of,
+    Resolver,
     parse_registry,
     registry_of,
+    routes_of,
 )
 from serving.fleet.registry import registry_document, write_text
 from tests.unit.fakes.client import UNAVAILABLE, GrpcServer, Refusal
@@ -131,7 +137,14 @@ def test_registry_of_newer_coordinator_is_read():
     assert parse_registry(text) == (RegisteredServer(name="a", grpc="10.0.0.1:1"),)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"servers": [1]}', '{"servers": [{"name": "a"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"servers": [1]}', '{"servers": [{"name": "a"}]}'),
+        '{"servers": [{"name": "a", "grpc": 1}]}',
+        '{"servers": [{"name": "a", "grpc": "h:1", "versions": ["m"]}]}',
+    ],
+)
 def test_other_document_is_no_registry(text: str):
     with pytest.raises(DataLoss, match="not the registry of a fleet"):
         parse_registry(text)
@@ -145,7 +158,62 @@ def test_addresses_leave_out_draining_servers():
         RegisteredServer(name="d", grpc="[fe80::1]:1"),
         RegisteredServer(name="e", grpc="unix:/run/e"),
     ]
-    assert addresses_of(servers) == ("127.0.0.1:1", "10.0.0.2:1", "[fe80::1]:1", "unix:/run/e")
+    assert routes_of(servers, Resolver()).lists == (
+        ("127.0.0.1:1", "10.0.0.2:1", "[fe80::1]:1", "unix:/run/e"),
+    )
+
+
+@pytest.mark.parametrize("host", ["gone.invalid", f"{'a' * 64}.example", "a\0b"])
+def test_unresolvable_server_is_left_out(host: str):
+    servers = [
+        RegisteredServer(name="a", grpc="10.0.0.1:1"),
+        RegisteredServer(name="b", grpc=f"{host}:1"),
+    ]
+    resolve = Resolver()
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert routes_of(servers, resolve).lists == (("10.0.0.1:1",),)
+    assert [(row["event"], row["server"]) for row in logs] == [("fleet_server_skipped", "b")]
+
+
+def server_with(number: int, *models: str, is_draining: bool = False) -> RegisteredServer:
+    return RegisteredServer(
+        name=f"s{number}",
+        grpc=f"10.0.0.{number}:1",
+        versions=dict.fromkeys(models, 1),
+        is_draining=is_draining,
+    )
+
+
+def addresses(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"10.0.0.{number}:1" for number in numbers)
+
+
+def places(*servers: RegisteredServer, models: str = "abz") -> list[tuple[str, ...]]:
+    """Returns the addresses for the calls of each model."""
+    routes = routes_of(servers, Resolver())
+    return [routes.lists[routes.place(model)] for model in models]
+
+
+def test_calls_of_a_model_go_to_servers_with_it():
+    servers = [server_with(1, "a"), server_with(2, "b"), server_with(3, "a", "b")]
+    assert places(*servers) == [addresses(1, 3), addresses(2, 3), addresses(1, 2, 3)]
+
+
+def test_servers_with_the_same_models_have_one_list():
+    routes = routes_of([server_with(1, "a", "b"), server_with(2, "b", "a")], Resolver())
+    assert (routes.lists, routes.places) == ((addresses(1, 2),), {})
+
+
+def test_server_whose_models_are_unknown_is_one_of_all():
+    assert places(server_with(1, "a"), server_with(2)) == [addresses(1, 2)] * 3
+    servers = (server_with(1, "a"), server_with(2), server_with(3, "b"))
+    assert places(*servers) == [addresses(1), addresses(3), addresses(1, 2, 3)]
+
+
+def test_model_whose_servers_drain_stays_there():
+    servers = (server_with(1, "a", is_draining=True), server_with(2, "b"))
+    assert places(*servers) == [addresses(1), addresses(2), addresses(2)]
 
 
 # --- The list ---------------------------------------------------------------------------------------------
@@ -174,7 +242,10 @@ def test_fleet_without_a_list_is_unavailable(answer: str | Exception, reason: st
 @pytest.mark.parametrize("later", [OSError("gone"), "{}", registry_document([]), ALL_DRAIN])
 def test_last_list_outlives_its_registry(later: str | Exception):
     servers = FleetList(FakeRegistry(TWO, later), FakeClock())
-    assert servers.read() == servers.read() == ("10.0.0.1:1", "10.0.0.2:1")
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert servers.read().lists == (("10.0.0.1:1", "10.0.0.2:1"),)
+    assert [row["event"] for row in logs] == ["fleet_list_is_old"]
 
 
 def test_list_ages():
@@ -323,6 +394,105 @@ def test_running_call_ends_on_its_old_channel(file: Path, clock: FakeClock):
             assert connection._retired == set()
 
 
+def of_models(*servers: tuple[GrpcServer, str]) -> str:
+    """Returns the registry's document of servers with one model each."""
+    return registry_document(
+        RegisteredServer(name=f"s{place}", grpc=server.target, versions={model: 1})
+        for place, (server, model) in enumerate(servers)
+    )
+
+
+def test_each_model_is_called_at_its_servers(
+    file: Path, clock: FakeClock, start: Callable[..., GrpcServer]
+):
+    ctr, ads = start(), start()
+    write_text(file, of_models((ctr, "ctr"), (ads, "ads")))
+    with client_of(file, clock) as client:
+        for _ in range(6):
+            client.predict("ctr", {})
+        assert (len(ctr.paths), ads.paths) == (6, [])
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "ads"
+        client.predict_message(request)
+        client.classify("ads", [{}])
+    assert (len(ctr.paths), len(ads.paths)) == (6, 2)
+
+
+def test_model_follows_its_servers(file: Path, clock: FakeClock, start: Callable[..., GrpcServer]):
+    ctr, ads, other = start(), start(), start()
+    write_text(file, of_models((ctr, "ctr"), (ads, "ads")))
+    opened: list[tuple[str, ...]] = []
+
+    def open_channel(targets: Sequence[str]) -> grpc.Channel:
+        opened.append(tuple(targets))
+        return grpc.insecure_channel(targets[0])
+
+    with Client(f"fleet+file://{file}", clock=clock, open_channel=open_channel) as client:
+        client.predict("ctr", {})
+        client.predict("ads", {})
+        write_text(file, of_models((ctr, "ctr"), (other, "ads")))
+        clock.advance(REFRESH_SECONDS)
+        connection = client._connection
+        assert isinstance(connection, FleetConnection)
+        connection._start_reading(REFRESH_SECONDS).result(PATIENCE_SECONDS)
+        client.predict("ctr", {})
+        client.predict("ads", {})
+    # The channel of the model whose servers are the same stays.
+    assert opened == [(ctr.target,), (ads.target,), (other.target,)]
+    assert (len(ctr.paths), len(ads.paths), len(other.paths)) == (2, 1, 1)
+
+
+def test_list_that_no_channel_can_hold_is_logged_once(
+    file: Path, clock: FakeClock, start: Callable[..., GrpcServer]
+):
+    server = start(ANSWER, ANSWER, UNAVAILABLE)
+    write_text(file, of(server))
+    with client_of(file, clock) as client, capture_logs() as logs:
+        client.predict("m", {})
+        mixed = RegisteredServer(name="s1", grpc="unix:/run/b")
+        write_text(
+            file, registry_document([RegisteredServer(name="s0", grpc=server.target), mixed])
+        )
+        connection = client._connection
+        assert isinstance(connection, FleetConnection)
+        for _ in range(3):
+            clock.advance(REFRESH_SECONDS)
+            reading = connection._start_reading(REFRESH_SECONDS)
+            assert isinstance(reading.exception(PATIENCE_SECONDS), InvalidArgument)
+        client.predict("m", {})
+        with pytest.raises(InvalidArgument, match="gRPC cannot mix"):
+            client.predict("m", {})
+    assert [row["event"] for row in logs] == ["fleet_list_not_followed"]
+
+
+class NotYet(FakeRegistry):
+    """The registry of a coordinator that has just started, and lists its servers at the third read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(NotListedYet("HTTP 503"), NotListedYet("HTTP 503"), text)
+
+
+def test_first_call_waits_for_a_new_coordinator(
+    clock: FakeClock, start: Callable[..., GrpcServer], monkeypatch: pytest.MonkeyPatch
+):
+    server = start()
+    monkeypatch.setattr(fleet_connection, "registry_of", lambda target: NotYet(of(server)))
+    with Client("fleet://10.0.0.9:8700", clock=clock) as client:
+        client.predict("m", {})
+    assert len(server.paths) == 1
+
+
+def test_first_call_waits_until_its_deadline(clock: FakeClock, monkeypatch: pytest.MonkeyPatch):
+    never = FakeRegistry(NotListedYet("HTTP 503"))
+    monkeypatch.setattr(fleet_connection, "registry_of", lambda target: never)
+    with (
+        Client("fleet://10.0.0.9:8700", clock=clock, timeout_seconds=3) as client,
+        pytest.raises(Unavailable, match="HTTP 503"),
+    ):
+        client.predict("m", {})
+    assert sum(clock.waits) == pytest.approx(3)
+
+
 def test_closed_client_of_a_fleet_refuses_calls(
     file: Path, clock: FakeClock, start: Callable[..., GrpcServer]
 ):
@@ -371,7 +541,13 @@ def test_asyncio_client_follows_its_fleet(
     assert (len(old.paths), len(new.paths)) == (4, 1)
 
 
-def test_asyncio_call_ends_on_its_old_channel(file: Path, clock: FakeClock):
+def test_asyncio_call_ends_on_its_old_channel(file: Path):
+    asyncio_call_on_its_old_channel(file)
+
+
+def asyncio_call_on_its_old_channel(file: Path) -> None:
+    """Changes the list during a call. Raises the error of the call if it does not end well."""
+    clock = FakeClock()
     begun, may_end = threading.Event(), threading.Event()
 
     class SlowServer(GrpcServer):
@@ -396,6 +572,44 @@ def test_asyncio_call_ends_on_its_old_channel(file: Path, clock: FakeClock):
         write_text(file, of(slow))
         asyncio.run(call(other))
     assert len(other.paths) == 1
+
+
+def test_asyncio_client_calls_models_at_their_servers(
+    file: Path, clock: FakeClock, start: Callable[..., GrpcServer], monkeypatch: pytest.MonkeyPatch
+):
+    ctr, ads = start(), start()
+    registry = NotYet(of_models((ctr, "ctr"), (ads, "ads")))
+    monkeypatch.setattr(fleet_connection, "registry_of", lambda target: registry)
+
+    async def call() -> None:
+        async with AsyncClient("fleet://10.0.0.9:8700", clock=clock) as client:
+            await asyncio.gather(*(client.predict("ctr", {}) for _ in range(4)))
+            await client.predict("ads", {})
+
+    asyncio.run(call())
+    assert (len(ctr.paths), len(ads.paths)) == (4, 1)
+
+
+def test_optimized_client_counts_its_calls(tmp_path: Path):
+    """`python -O` drops assertions. A change of the list must still let a running call end."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import tests.unit.test_client_fleet as tests\n"
+        "from pathlib import Path\n"
+        "if __debug__: raise SystemExit('not optimized')\n"
+        f"tests.asyncio_call_on_its_old_channel(Path({str(tmp_path / 'servers.json')!r}))\n"
+        "print('answered')\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-O", str(program)],
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.stdout == "answered\n", done.stderr
 
 
 def test_errors_of_a_fleet_are_millponds(file: Path, clock: FakeClock):

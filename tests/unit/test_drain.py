@@ -4,8 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.http.server import RESPONSE_SECONDS
-from serving.server.drain import drain
-from tests.unit.fakes.clocks import FakeClock
+from serving.server.drain import READERS_SECONDS, REPORT_SECONDS_MAX, DrainNotice, drain
+from tests.unit.fakes.clocks import EventClock, FakeClock
 
 DRAIN_SECONDS = 10
 
@@ -85,3 +85,27 @@ def test_requests_that_do_not_end_are_logged(name: str, event: str):
     draining = Draining()
     draining.parts[name].is_over = False
     assert draining.run() == [event]
+
+
+def waited_seconds(drain_seconds: float, *, is_asked: bool) -> tuple[float, list[str]]:
+    """Waits as a member of a fleet does, and returns how long, and the logged events."""
+    clock = EventClock()
+    notice = DrainNotice(clock)
+    # The fake clock gives an event a second.
+    clock.events = [notice.note_report] if is_asked else []
+    started_ns = clock.now_ns()
+    with capture_logs() as logs:
+        notice.wait(drain_seconds)
+    return (clock.now_ns() - started_ns) / 1e9, [line["event"] for line in logs]
+
+
+def test_member_serves_on_after_its_drain_is_reported():
+    assert waited_seconds(20, is_asked=True) == (1 + READERS_SECONDS, [])
+
+
+def test_member_without_a_coordinator_serves_on():
+    assert waited_seconds(20, is_asked=False) == (REPORT_SECONDS_MAX, ["drain_not_reported"])
+
+
+def test_member_without_drain_time_does_not_wait():
+    assert waited_seconds(0, is_asked=False) == (0, ["drain_not_reported"])

@@ -5,6 +5,8 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.operations import paused
 from serving.fleet.reports import Grant, ServerReport
 from serving.fleet.state import fleet_state_from_json
+from serving.fleet.view import model_views
+from serving.fleet.wave_settings import Wave, WaveSettings
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.state_stores import MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
@@ -111,6 +113,61 @@ def test_server_that_is_ended_by_its_place_drains() -> None:
     assert coordinator.sightings["a"].is_leaving
     (grant,) = coordinator.step().grants
     assert grant.server == "b"
+
+
+def test_server_that_has_failed_is_lost_at_once() -> None:
+    store = ListedStore()
+    coordinator = coordinator_of(store)
+    coordinator.step()
+    for _ in range(2):
+        coordinator.set_servers(["b", "c"], ended=["a", "d"])
+        sightings = coordinator.sightings
+        assert [*sightings] == ["b", "c", "a"]
+        view = model_views(sightings, {}, SETTINGS.lost_seconds, FakeClock().now_ns())[MODEL]
+        assert ([*view.lost], [*view.live]) == (["a"], ["b"])
+    coordinator.set_servers(["b", "c"])
+    assert coordinator.sightings.keys() == {"b", "c"}
+
+
+def test_version_that_ends_its_servers_is_blocked() -> None:
+    """Each server that gets version 2 fails, and one of another name takes its place, as evicted pods do."""
+    clock, grants = FakeClock(), list[Grant]()
+    settings = WaveSettings(waves=(Wave(1),), judged_seconds=60)
+    coordinator = Coordinator(MemoryStore(), grants.extend, settings, clock)
+    versions = dict.fromkeys((f"s{number}" for number in range(12)), 1)
+    failed: list[str] = []
+    for second in range(120):
+        clock.advance(1)
+        if second % 5 == 4:
+            for name in [name for name, version in versions.items() if version == 2]:
+                del versions[name]
+                failed.append(name)
+                versions[f"after-{name}"] = 1
+        coordinator.set_servers([*versions], ended=failed)
+        for name, version in versions.items():
+            report = ServerReport(models={MODEL: serving(version, found=FOUND, order=10**6)})
+            coordinator.receive(name, report)
+        grants.clear()
+        coordinator.step()
+        for grant in grants:
+            versions[grant.server] = grant.version or 1
+    assert 2 in coordinator.state.models[MODEL].blocked
+    assert len(failed) == 2
+
+
+def test_server_with_the_name_of_another_is_new() -> None:
+    coordinator = coordinator_of(ListedStore())
+
+    def reported() -> set[str]:
+        return {name for name, seen in coordinator.sightings.items() if seen.report is not None}
+
+    coordinator.set_servers(["a", "b"], identities={"b": "1"})
+    assert reported() == {"a"}
+    coordinator.receive("b", ServerReport())
+    coordinator.set_servers(["a", "b"], identities={"b": "1"})
+    assert reported() == {"a", "b"}
+    coordinator.set_servers(["a", "b"], identities={"b": "2"})
+    assert reported() == {"a"}
 
 
 def test_change_is_reported_once_it_is_durable() -> None:

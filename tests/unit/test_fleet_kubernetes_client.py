@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes.config
 import pytest
 
 from serving.base.errors import InvalidConfig
@@ -58,6 +59,19 @@ def test_config_map_is_created_read_and_replaced(client: OfficialClient) -> None
     read = client.read_config_map("fleet")
     assert read is not None
     assert read["data"]["fleet.json"] == "{ }"
+
+
+def test_token_that_cannot_be_read_is_a_failed_call(
+    client: OfficialClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads the token of the account again, and the file may be gone for a moment."""
+
+    def raises(*arguments: object, **options: object) -> None:
+        raise kubernetes.config.ConfigException("token file")
+
+    monkeypatch.setattr(client._core, "read_namespaced_config_map", raises)
+    with pytest.raises(ApiFailed, match="token file"):
+        client.read_config_map("fleet")
 
 
 def test_pods_are_listed_in_pages(

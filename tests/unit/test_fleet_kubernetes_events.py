@@ -84,3 +84,20 @@ def test_events_beyond_the_queue_are_dropped(cluster: FakeCluster) -> None:
     for _ in range(QUEUE_LENGTH_MAX):
         events.post_next()
     assert len(cluster.events) == QUEUE_LENGTH_MAX
+
+
+def test_bug_of_an_event_does_not_stop_the_next(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that posts has no other one that would follow it."""
+    events = events_of(cluster)
+    events.notice([], [GRANT])
+
+    def raises(event: object) -> None:
+        raise RuntimeError("no token")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "create_event", raises)
+        assert events.post_next()
+    events.notice([], [Grant("web-2", "ctr", 8, 3)])
+    assert len(posted(cluster, events)) == 1

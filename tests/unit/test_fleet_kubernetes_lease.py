@@ -1,6 +1,10 @@
+import threading
+
 import pytest
 
+from serving.base.clock import SystemClock
 from serving.fleet.kubernetes.documents import lease_record
+from serving.fleet.kubernetes.engine import _RenewedLease
 from serving.fleet.kubernetes.lease import MARGIN_SECONDS, LeaseHolder, Observed, may_take
 from tests.unit.worlds.coordinators import LEASE_SECONDS, NAME, CoordinatorWorld, Process
 
@@ -184,3 +188,25 @@ def test_lease_made_and_deleted_unseen_is_waited_for() -> None:
     other.link.is_cut = False
     waiting.turn()
     assert waiting.term() is None
+
+
+def test_lease_is_not_given_up_during_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn might take the Lease again, after another coordinator has begun to lead."""
+    world = CoordinatorWorld()
+    _, holder = leading(world)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hanging_turn() -> None:
+        begun.set()
+        may_end.wait(60)
+
+    monkeypatch.setattr(holder, "turn", hanging_turn)
+    for is_over, expected in ((False, "c1"), (True, "")):
+        lease = _RenewedLease(holder, lambda: "10.0.0.1", SystemClock(), turn_seconds=0.01)
+        lease.start(8700)
+        assert begun.wait(60)
+        if is_over:
+            lease._turn_seconds = 60
+            may_end.set()
+        lease.stop()
+        assert record_of(world)[0] == expected

@@ -1,12 +1,15 @@
-import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from serving.client.fleet_registry import parse_registry
+from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.fleet.config import FleetServer, HaproxyFiles
-from serving.fleet.outputs import Outputs, registered, reload_haproxy
-from serving.fleet.reports import ServerReport, Sighting
+from serving.fleet.haproxy import HaproxySettings
+from serving.fleet.outputs import Outputs, has_looked, registered
+from serving.fleet.registry import registry_document
+from serving.fleet.reports import ModelReport, ServerReport, Sighting
 from tests.unit.worlds.fleet import MODEL, serving
 
 SERVERS = (
@@ -36,50 +39,116 @@ def test_lost_server_is_not_ready() -> None:
     assert not rows[0].is_ready
 
 
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_look_is_whole_once_each_server_is_known(is_leaving: bool) -> None:
+    """A server is known if it has reported, is lost or leaves. One without an address does not matter."""
+    sightings = {
+        "a": Sighting(report(), 0),
+        "b": Sighting(None, 0, is_leaving=is_leaving),
+        "hidden": Sighting(None, 0),
+    }
+    assert has_looked(SERVERS, sightings, lambda name: False) is is_leaving
+    assert has_looked(SERVERS, sightings, lambda name: name == "b")
+    assert not has_looked(SERVERS, {}, lambda name: False)
+
+
+def test_model_without_a_version_is_listed() -> None:
+    models = {MODEL: ModelReport()}
+    sightings = {"a": Sighting(ServerReport(models=models), 0)}
+    (row, _) = registered(SERVERS, sightings, lambda name: False)
+    assert (row.versions, row.is_ready) == ({MODEL: None}, False)
+    assert parse_registry(registry_document([row])) == (row,)
+
+
+class FakeProcess:
+    """A HAProxy that takes a text at the second look after it was written."""
+
+    def __init__(self, pid_file: str, stats_socket: str) -> None:
+        self.texts: list[str] = []
+
+    def follow(self, text: str) -> bool:
+        self.texts.append(text)
+        return self.texts.count(text) == 2
+
+
+def outputs_in(directory: Path, **settings: Any) -> tuple[Outputs, FakeProcess]:
+    process = FakeProcess("", "")
+    files = HaproxyFiles(
+        file=str(directory / "haproxy.cfg"),
+        pid_file="pid",
+        settings=HaproxySettings(**settings),
+    )
+    make: Any = lambda *arguments: process  # noqa: E731
+    return Outputs(str(directory / "servers.json"), files, make), process
+
+
 def test_unchanged_servers_reload_nothing(tmp_path: Path) -> None:
-    reloads: list[str] = []
-    files = HaproxyFiles(file=str(tmp_path / "haproxy.cfg"), pid_file="pid")
-    outputs = Outputs(str(tmp_path / "servers.json"), files, reloads.append)
+    outputs, process = outputs_in(tmp_path)
     rows = registered(SERVERS, {"a": Sighting(report(), 0)}, lambda name: False)
-    outputs.update(rows)
-    outputs.update(rows)
-    assert reloads == ["pid"]
+    for _ in range(5):
+        outputs.update(rows)
+    # HAProxy is looked at until it has taken the text, and then no more.
+    assert len(process.texts) == 2
     assert parse_registry((tmp_path / "servers.json").read_text()) == tuple(rows)
     assert "server a 10.0.0.1:8500" in (tmp_path / "haproxy.cfg").read_text()
 
 
 def test_draining_server_reloads_haproxy(tmp_path: Path) -> None:
-    reloads: list[str] = []
-    files = HaproxyFiles(file=str(tmp_path / "haproxy.cfg"), pid_file="pid")
-    outputs = Outputs("", files, reloads.append)
+    outputs, process = outputs_in(tmp_path)
     for is_draining in (False, True):
         sightings = {"a": Sighting(report(is_draining=is_draining), 0)}
         outputs.update(registered(SERVERS, sightings, lambda name: False))
-    assert reloads == ["pid", "pid"]
+    assert len({*process.texts}) == 2
     assert "10.0.0.1:8500 weight 0" in (tmp_path / "haproxy.cfg").read_text()
+
+
+def test_unknown_servers_change_no_file(tmp_path: Path) -> None:
+    """A coordinator that has just started knows less than the files."""
+    outputs, _ = outputs_in(tmp_path)
+    rows = registered(SERVERS, {"a": Sighting(report(), 0)}, lambda name: False)
+    assert outputs.registry == ""
+    outputs.update(rows)
+    text = (tmp_path / "servers.json").read_text()
+    assert outputs.registry == text
+    outputs.update(None)
+    assert outputs.registry == ""
+    assert (tmp_path / "servers.json").read_text() == text
 
 
 def test_failed_write_is_repeated(tmp_path: Path) -> None:
     directory = tmp_path / "later"
     outputs = Outputs(str(directory / "servers.json"), None)
     outputs.update([])
+    assert len(outputs.problems) == 1
     directory.mkdir()
     outputs.update([])
     assert (directory / "servers.json").exists()
+    assert outputs.problems == []
 
 
-@pytest.mark.parametrize("text", ["", "x"])
-def test_pid_file_of_another_kind_is_an_error(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "pid"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="invalid literal"):
-        reload_haproxy(str(path))
+def row(name: str, *models: str) -> RegisteredServer:
+    return RegisteredServer(name=name, grpc="10.0.0.1:8500", versions=dict.fromkeys(models, 1))
 
 
-def test_reload_signals_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "pid"
-    path.write_text("4711\n")
-    signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
-    reload_haproxy(str(path))
-    assert [pid for pid, _ in signals] == [4711]
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([row("rack 1", "m")], "server name 'rack 1'"),
+        ([row("a", "ctr"), row("b", "ads")], "do not have the same models"),
+    ],
+)
+def test_text_that_cannot_be_made_ends_nothing(
+    tmp_path: Path, rows: list[RegisteredServer], reason: str
+) -> None:
+    outputs, _ = outputs_in(tmp_path)
+    outputs.update([row("a", "m")])
+    before = (tmp_path / "haproxy.cfg").read_text()
+    with capture_logs() as logs:
+        for _ in range(3):
+            outputs.update(rows)
+    assert [entry["event"] for entry in logs] == ["fleet_file_not_written"]
+    assert reason in outputs.problems[0]
+    assert (tmp_path / "haproxy.cfg").read_text() == before
+    assert parse_registry(outputs.registry) == tuple(rows)
+    outputs.update([row("a", "m")])
+    assert outputs.problems == []

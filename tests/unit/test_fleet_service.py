@@ -6,6 +6,7 @@ import pytest
 
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.client.fleet_registry import HttpRegistry, NotListedYet
 from serving.fleet.config import AdminTls, parse_fleet_config
 from serving.fleet.service import FleetService, host_and_port, tls_of
 
@@ -31,6 +32,24 @@ def test_service_runs_until_it_is_stopped(tmp_path: Path) -> None:
     again = service_in(tmp_path)
     again.stop()
     again.run()
+
+
+def test_no_server_is_listed_before_all_are_known(tmp_path: Path) -> None:
+    """The list of an earlier coordinator stays, with what it knew of servers that drain."""
+    (tmp_path / "servers.json").write_text("before")
+    service = service_in(tmp_path)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        while service._coordinator is None:
+            assert thread.is_alive()
+        registry = HttpRegistry(f"127.0.0.1:{service.port}")
+        with pytest.raises(NotListedYet, match=r"503.*not all servers have reported"):
+            registry.read()
+    finally:
+        service.stop()
+        thread.join(10)
+    assert (tmp_path / "servers.json").read_text() == "before"
 
 
 def test_directory_has_one_coordinator(tmp_path: Path) -> None:

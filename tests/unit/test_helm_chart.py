@@ -22,6 +22,7 @@ from serving.fleet.config import FleetConfig, parse_fleet_config
 from serving.fleet.kubernetes.documents import membership_of
 from serving.fleet.kubernetes.engine import made_engine
 from serving.fleet.kubernetes.settings import KubernetesSettings
+from serving.fleet.metrics import METRICS_PATH as FLEET_METRICS_PATH
 from serving.fleet.reports import Grant
 from serving.fleet.service import host_and_port
 from serving.fleet.standby import HEALTH_PATH
@@ -30,6 +31,7 @@ from serving.fleet.wave_settings import Wave, WaveSettings
 from serving.http.health_routes import health_routes
 from serving.monitoring.metric_families import FAMILIES
 from serving.monitoring.metrics_routes import PATHS as METRICS_PATHS
+from serving.server.drain import READERS_SECONDS, REPORT_SECONDS_MAX
 from serving.storage.store_urls import BACKENDS
 from tests.documents import blocks_of
 from tests.kubernetes.fake_cluster import FakeCluster, permits, selects
@@ -49,6 +51,7 @@ from tests.unit.fakes.clocks import FakeClock
 # From the oldest that Chart.yaml takes to the newest that kubernetes-validate has.
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
 PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 URL_MODEL = {"name": "ctr", "basePath": "s3://models/ctr"}
 CASES: Mapping[str, Mapping[str, Any]] = {
     "defaults": {},
@@ -108,7 +111,8 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "fleet with all values": {
         "fullnameOverride": "a-name-of-fifty-letters-is-the-longest-that-it-take",
         "imagePullSecrets": [{"name": "registry"}],
-        "networkPolicy": {"enabled": True, "clients": [PEER]},
+        "networkPolicy": {"enabled": True, "clients": [PEER], "monitoring": [MONITORING]},
+        "serviceMonitor": {"enabled": True, "interval": "5s", "labels": {"release": "prometheus"}},
         "priorityClassName": "high",
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "inference", "operator": "Exists"}],
@@ -273,8 +277,9 @@ def test_wrong_object_does_not_fit() -> None:
 
 
 def test_service_monitor_fits_its_operator() -> None:
-    monitors = releases()["everything"].of_kind("ServiceMonitor")
-    assert asked("fit", monitors) == [[]]
+    cases = ("everything", "fleet with all values")
+    monitors = [item for case in cases for item in releases()[case].of_kind("ServiceMonitor")]
+    assert asked("fit", monitors) == [[], [], []]
 
 
 def test_kinds_of_all_cases_are_complete() -> None:
@@ -411,8 +416,9 @@ def test_grace_period_is_longer_than_drain(release: Release) -> None:
     flags = parse_flags(release.container["args"])
     hook = release.container.get("lifecycle")
     seconds_before = int(hook["preStop"]["exec"]["command"][1]) if hook else 0
-    # Beyond the drain a stop waits up to 10 s for a load that hangs.
-    least = seconds_before + flags["drain_seconds"] + 10
+    # A member of a fleet serves on first. Beyond the drain a stop waits up to 10 s for a load that hangs.
+    notice_seconds = REPORT_SECONDS_MAX + READERS_SECONDS if flags["fleet_member"] else 0
+    least = seconds_before + notice_seconds + flags["drain_seconds"] + 10
     assert release.pod["terminationGracePeriodSeconds"] > least
 
 
@@ -696,6 +702,27 @@ def test_only_operators_reach_the_coordinator() -> None:
     }
     assert len(peers["fleet"]) == 1
     assert peers["fleet with all values"][1:] == [PEER]
+
+
+def test_monitoring_reaches_the_coordinator() -> None:
+    part = releases()["fleet with all values"].coordinator
+    rule = part.only("NetworkPolicy")["spec"]["ingress"][1]
+    assert (rule["from"], rule["ports"]) == ([MONITORING], [{"port": "http", "protocol": "TCP"}])
+    assert len(releases()["fleet"].coordinator.only("NetworkPolicy")["spec"]["ingress"]) == 1
+
+
+def test_coordinator_is_scraped_at_its_metrics() -> None:
+    part = releases()["fleet with all values"].coordinator
+    monitor, service = part.only("ServiceMonitor"), part.only("Service")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["path"], endpoint["interval"]) == (FLEET_METRICS_PATH, "5s")
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert is_selected(labels_of(service), monitor["spec"]["selector"]["matchLabels"])
+    assert labels_of(monitor)["release"] == "prometheus"
+    # The job of the alerts.
+    assert labels_of(service)[monitor["spec"]["jobLabel"]] == "millpond-fleet"
+    assert "millpond-fleet" in (REPOSITORY / "deploy/prometheus/fleet_rules.yml").read_text()
+    assert not releases()["fleet"].coordinator.of_kind("ServiceMonitor")
 
 
 def test_written_objects_fit_schemas_of_kubernetes() -> None:

@@ -42,6 +42,8 @@ class World:
     methods: list[FakeMethod] = field(default_factory=list)
     granted_version: GrantedVersion | None = GrantedVersion(1, 4)
     taken: list[tuple[str, int | None, int]] = field(default_factory=list)
+    is_draining: bool = False
+    drain_reports: list[str] = field(default_factory=list)
 
     def granted(self, name: str) -> GrantedVersion | None:
         assert name == "m"
@@ -73,7 +75,8 @@ class World:
             control=self,
             found_versions=lambda name: [2, 1],
             methods=lambda: self.methods,  # type: ignore[arg-type,return-value]
-            is_draining=lambda: False,
+            is_draining=lambda: self.is_draining,
+            drain_reported=lambda: self.drain_reports.append("report"),
             free_bytes=lambda: 12,
             incarnation=77,
         )
@@ -94,6 +97,13 @@ def test_report_is_what_a_coordinator_reads() -> None:
     assert model.blocked == {9: "bad"}
     assert model.serves(1)
     assert model.versions[2].is_refused
+
+
+def test_drain_is_noted_once_it_is_reported() -> None:
+    world = World()
+    assert (world.report()["is_draining"], world.drain_reports) == (False, [])
+    world.is_draining = True
+    assert (world.report()["is_draining"], world.drain_reports) == (True, ["report"])
 
 
 def test_report_counts_latencies_by_bucket() -> None:

@@ -294,6 +294,25 @@ def test_server_stop_skips_wait_for_loading_model(tmp_path: Path, plane: FakePla
     assert code == StatusCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize("is_member", [True, False])
+def test_member_of_a_fleet_reports_its_drain(
+    tmp_path: Path, plane: FakePlane, is_member: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port is open until a report has shown the drain. Another server closes it at once."""
+    config = config_for(
+        tmp_path / "m",
+        fleet_member=is_member,
+        state_directory=str(tmp_path / "state"),
+        drain_seconds=1.0,
+    )
+    server = Server(config, native=plane)
+    waits: list[float] = []
+    monkeypatch.setattr(server._drain_notice, "wait", waits.append)
+    server.start()
+    assert server.stop()
+    assert waits == ([1.0] if is_member else [])
+
+
 def test_server_never_reselects_rolled_back_version(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 1)
     drop(tmp_path / "m", 2)

@@ -42,7 +42,7 @@ def connected(kubeconfig: str, namespace: str) -> "OfficialClient":
         raise InvalidConfig(
             f"kubernetes: {error}; run in a pod with a service account, or set kubeconfig"
         ) from error
-    # A call is repeated by its caller, who knows what it would do twice.
+    # Callers repeat a call themselves: only some calls may be made twice.
     configuration.retries = False
     return OfficialClient(kubernetes.client.ApiClient(configuration), own or "default")
 
@@ -175,9 +175,18 @@ def _failures() -> Iterator[None]:
     """Raises the client's errors as ApiFailed, with the HTTP status."""
     try:
         yield
+    except ApiFailed:
+        raise
     except ApiException as error:
         raise _failure(error.status, _reason(error)) from error
-    except (urllib3.exceptions.HTTPError, ValueError, KeyError) as error:
+    # ConfigException: the file with the account's token, which is read again as it changes.
+    except (
+        urllib3.exceptions.HTTPError,
+        kubernetes.config.ConfigException,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:
         raise ApiFailed(f"{type(error).__name__}: {error}") from error
 
 

@@ -127,8 +127,9 @@ def _lines(name: str, state: FleetState) -> Iterator[str]:
 
 
 def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membership:
-    """Returns the servers of the pods, by name. A pod without an address, or that has ended, is none."""
+    """Returns the servers of the pods, by name. Leaves out pods without an address, and ended ones."""
     servers = []
+    identities = {}
     leaving = set()
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
         status = pod.get("status") or {}
@@ -147,7 +148,25 @@ def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membershi
         )
         if pod["metadata"].get("deletionTimestamp"):
             leaving.add(name)
-    return Membership(tuple(servers), frozenset(leaving))
+        if "uid" in pod["metadata"]:
+            identities[name] = str(pod["metadata"]["uid"])
+    return Membership(tuple(servers), frozenset(leaving), identities=identities)
+
+
+def has_failed(before: Object, after: Object | None, settings: KubernetesSettings) -> bool:
+    """Returns True if a pod that was a server has ended by itself: evicted, for example.
+
+    `after` is the pod as it is now, or None if it is not there any more. A pod that is being deleted, or
+    that has completed, has not failed, nor has one whose name another pod has by now.
+    """
+    known = membership_of([before], settings)
+    if not known.servers or known.leaving:
+        return False
+    if after is None:
+        return True
+    is_same = before["metadata"].get("uid") == after["metadata"].get("uid")
+    is_deleted = bool(after["metadata"].get("deletionTimestamp"))
+    return is_same and not is_deleted and (after.get("status") or {}).get("phase") == "Failed"
 
 
 def _ports(pod: Object) -> dict[str, int]:

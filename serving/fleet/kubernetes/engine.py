@@ -24,6 +24,8 @@ from serving.fleet.leadership import Term
 
 _PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
+# A turn reads and writes two objects, each within its deadline.
+_TURN_SECONDS = 15.0
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +50,7 @@ def made_engine(
     """Returns the engine on a cluster. `address` is the one at which other coordinators reach this one."""
     # The host's name is the pod's. It alone would be that of the pod's last process too.
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-    place = PodPlace(cluster, settings)
+    place = PodPlace(cluster, settings, clock)
     events = Events(
         cluster, state_name=settings.name, instance=identity, uid_of=place.uid, clock=clock
     )
@@ -120,8 +122,15 @@ class _WatchedPods:
 class _RenewedLease:
     """Implements `Leadership` with a thread that acquires and renews the Lease."""
 
-    def __init__(self, holder: LeaseHolder, address: Callable[[], str], clock: Clock) -> None:
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        address: Callable[[], str],
+        clock: Clock,
+        turn_seconds: float = _TURN_SECONDS,
+    ) -> None:
         self._holder = holder
+        self._turn_seconds = turn_seconds
         self._address = address
         self.term = holder.term
         self.leader = holder.leader
@@ -140,9 +149,12 @@ class _RenewedLease:
         self._thread.start()
 
     def stop(self) -> None:
+        """Gives the Lease up; leaves it to lapse if a turn hangs, which might take it again."""
         self._thread.stop()
-        self._thread.join(_STOP_SECONDS)
-        self._holder.release()
+        if self._thread.join(self._turn_seconds):
+            self._holder.release()
+        else:
+            _log.warning("fleet_lease_left_to_lapse", seconds=self._turn_seconds)
 
 
 class _EventThread:

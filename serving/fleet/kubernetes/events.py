@@ -73,6 +73,8 @@ class Events:
             self._cluster.create_event(event)
         except ApiFailed as error:
             _log.warning("fleet_event_not_posted", reason=str(error))
+        except Exception:  # noqa: BLE001 (a bug; the next Event must come)
+            _log.exception("fleet_event_failed")
         return True
 
     def stop(self) -> None:

@@ -201,7 +201,7 @@ class LeaseHolder:
     def _absent(self) -> LeaseRecord:
         """Returns the record of a Lease that is not there.
 
-        If the fleet has a state, somebody has deleted the Lease, and its holder may lead for a while.
+        If the fleet has a state, the Lease was deleted, and its holder may lead for a while.
         """
         state = self._cluster.read_config_map(self._state_name)
         term = 0 if state is None else term_of(state)

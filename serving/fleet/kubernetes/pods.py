@@ -1,17 +1,23 @@
 """The servers of a fleet as the pods that match a label selector: listed once, and watched from then on."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 
+from serving.base.clock import NS_PER_SECOND, Clock
 from serving.fleet.kubernetes.cluster import ApiFailed, Cluster, Gone, Object
-from serving.fleet.kubernetes.documents import membership_of
+from serving.fleet.kubernetes.documents import has_failed, membership_of
 from serving.fleet.kubernetes.settings import KubernetesSettings
 from serving.fleet.places import Membership
 
 WATCH_SECONDS = 30
 """The time of one watch; the next one continues from its last version, so it costs one short call."""
+
+ENDED_SECONDS = 300.0
+"""The time for which a pod that has failed still counts as a lost server. A version that makes nodes evict
+its pods one by one is seen in this time: a pod of another name takes the place of each."""
 
 _log = structlog.get_logger(__name__)
 
@@ -22,9 +28,10 @@ class PodPlace:
     While the API cannot be reached the pods stay as they were seen last.
     """
 
-    def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: KubernetesSettings, clock: Clock) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._clock = clock
         # Used by `turn` alone.
         self._version = ""
         self._failure = ""
@@ -32,13 +39,20 @@ class PodPlace:
         self._lock = threading.Lock()
         self._pods: dict[str, Object] | None = None
         self._membership: Membership | None = None
+        self._ended_at_ns: dict[str, int] = {}
 
     def membership(self) -> Membership | None:
         """See `ServerPlace`."""
         with self._lock:
             if self._membership is None and self._pods is not None:
                 self._membership = membership_of([*self._pods.values()], self._settings)
-            return self._membership
+            if self._membership is None or not self._ended_at_ns:
+                return self._membership
+            oldest_ns = self._clock.now_ns() - round(ENDED_SECONDS * NS_PER_SECOND)
+            self._ended_at_ns = {
+                name: at_ns for name, at_ns in self._ended_at_ns.items() if at_ns > oldest_ns
+            }
+            return replace(self._membership, ended=frozenset(self._ended_at_ns))
 
     def uid(self, name: str) -> str:
         """Returns the identity of the pod of this name, which another pod of the name does not have."""
@@ -66,8 +80,10 @@ class PodPlace:
 
     def _list(self) -> None:
         pods, version = self._cluster.list_pods(self._settings.selector)
+        found = {pod["metadata"]["name"]: _kept(pod) for pod in pods}
         with self._lock:
-            self._pods = {pod["metadata"]["name"]: _kept(pod) for pod in pods}
+            self._note_ends(self._pods or {}, found)
+            self._pods = found
             self._membership = None
         self._version = version
 
@@ -85,11 +101,26 @@ class PodPlace:
         name = pod["metadata"]["name"]
         with self._lock:
             assert self._pods is not None
+            before = {name: self._pods[name]} if name in self._pods else {}
             if is_there:
                 self._pods[name] = _kept(pod)
+                self._note_ends(before, self._pods)
             elif self._is_same(name, pod):
                 del self._pods[name]
+                # A pod that was deleted in the usual way has the time of that in its last state.
+                if not pod["metadata"].get("deletionTimestamp"):
+                    self._note_ends(before, {})
             self._membership = None
+
+    def _note_ends(self, before: Mapping[str, Object], after: Mapping[str, Object]) -> None:
+        """Notes the pods that have failed between two states, and those that are servers again."""
+        for name, pod in before.items():
+            if has_failed(pod, after.get(name), self._settings):
+                self._ended_at_ns[name] = self._clock.now_ns()
+                _log.warning("fleet_pod_failed", server=name)
+        for name in [*self._ended_at_ns.keys() & after.keys()]:
+            if membership_of([after[name]], self._settings).servers:
+                del self._ended_at_ns[name]
 
     def _is_same(self, name: str, pod: Object) -> bool:
         """Returns True if the pod that has gone is the one that is known, and not its successor."""

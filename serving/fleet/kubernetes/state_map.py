@@ -51,8 +51,9 @@ class StateMap:
         except ApiFailed as error:
             if not self._has_written or error.status not in (404, 409):
                 raise
-            # A write of this term that no answer came to has taken effect, and nothing followed from
-            # it. Or somebody has deleted or edited the ConfigMap: the coordinator knows better.
+            # Either an earlier write of this term has taken effect without an answer, and nothing
+            # followed from it. Or an operator has deleted or edited the ConfigMap: the state of the
+            # coordinator that leads replaces it.
             self._look()
             self._replace(text)
         self._has_written = True

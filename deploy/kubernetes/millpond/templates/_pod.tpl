@@ -16,8 +16,9 @@ metadata:
 spec:
   serviceAccountName: {{ include "millpond.serviceAccountName" . }}
   automountServiceAccountToken: false
-  # Longer than the drain, or the kernel would end requests that the server still answers.
-  terminationGracePeriodSeconds: {{ add .Values.drain.preStopSeconds .Values.drain.seconds .Values.drain.marginSeconds }}
+  # Longer than the drain, or the kernel would end requests that the server still answers. A member of a
+  # fleet serves on for up to 7 s first, until the fleet knows that it drains.
+  terminationGracePeriodSeconds: {{ add .Values.drain.preStopSeconds .Values.drain.seconds .Values.drain.marginSeconds (ternary 7 0 .Values.fleet.enabled) }}
   securityContext:
     {{- include "millpond.podSecurityContext" . | nindent 4 }}
   {{- with .Values.imagePullSecrets }}
