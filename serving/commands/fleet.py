@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from serving.fleet.ray.front import Front
 
 _TIMEOUT_SECONDS = 10.0
+# The names of servers in one line.
+_NAME_COUNT_MAX = 10
 
 _OPERATIONS: Mapping[str, str] = {
     "promote": "let the version on its way go to all servers without a further judgement",
@@ -83,12 +85,28 @@ def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
             lines.append(f"{name}: paused")
         if model["waits_for"]:
             lines.append(f"{name}: waits: {model['waits_for']}")
+        if servers := model["without_files"]:
+            lines.append(
+                f"{name}: servers without the files of version {model['stable']}, which keep another "
+                f"one until they have them: {_names(servers)}"
+            )
+        if servers := model["ignored_by"]:
+            lines.append(
+                f"{name}: servers that ignore this coordinator, because they have taken grants of "
+                f"another one, or of one whose state is lost: {_names(servers)}"
+            )
         lines += [
             f"{name}: version {row['version']} is blocked by {row['by']}: {row['reason']}"
             for row in model["blocked_versions"]
         ]
         for line in lines:
             print(printable(line))
+
+
+def _names(servers: Sequence[str]) -> str:
+    """Returns the first names, and how many there are."""
+    more = f" and {len(servers) - _NAME_COUNT_MAX} more" if len(servers) > _NAME_COUNT_MAX else ""
+    return ", ".join(servers[:_NAME_COUNT_MAX]) + more
 
 
 def print_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
@@ -200,8 +218,11 @@ def _stop_at_signal(signals: Collection[signal.Signals], stop: Callable[[], None
 def _ask(
     coordinator: str, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the coordinator's reply. Raises Unavailable, or its refusal."""
-    connection = http.client.HTTPConnection(coordinator, timeout=_TIMEOUT_SECONDS)
+    """Returns the coordinator's reply. Raises InvalidArgument, Unavailable, or its refusal."""
+    try:
+        connection = http.client.HTTPConnection(coordinator, timeout=_TIMEOUT_SECONDS)
+    except http.client.InvalidURL as error:
+        raise InvalidArgument(f"--coordinator={coordinator} is not HOST:PORT") from error
     try:
         connection.request(method, path, None if body is None else json.dumps(body).encode())
         response = connection.getresponse()

@@ -20,6 +20,7 @@ from serving.fleet.metrics import FleetMetrics, metrics_route
 from serving.fleet.page_routes import fleet_page_routes
 from serving.fleet.state import FleetState
 from serving.fleet.status import fleet_status
+from serving.fleet.view import ModelView, model_views
 from serving.fleet.wave_settings import WaveSettings
 from serving.http.app import json_response
 
@@ -28,10 +29,15 @@ OPERATIONS = ("pause", "resume", "promote", "abort", "rollback", "allow")
 Change = Callable[[FleetState], FleetState]
 
 
-def change_of(request: Mapping[str, Any], settings: WaveSettings, wall_ns: int) -> Change:
+def change_of(
+    request: Mapping[str, Any],
+    settings: WaveSettings,
+    wall_ns: int,
+    views: Mapping[str, ModelView] | None = None,
+) -> Change:
     """Returns the change that `{"operation", "model", "version", "reason"}` asks for. Pure.
 
-    Raises InvalidArgument.
+    `views` are the servers of each model. Raises InvalidArgument.
     """
     name, model = request.get("operation"), request.get("model")
     reason = str(request.get("reason") or "an operator's decision")
@@ -45,7 +51,9 @@ def change_of(request: Mapping[str, Any], settings: WaveSettings, wall_ns: int) 
         "resume": lambda state: operations.resumed(state, model),
         "promote": lambda state: operations.promoted(state, model, settings),
         "abort": lambda state: operations.aborted(state, model, reason, wall_ns),
-        "rollback": lambda state: operations.rolled_back(state, model, reason, wall_ns),
+        "rollback": lambda state: operations.rolled_back(
+            state, model, reason, wall_ns, (views or {}).get(model)
+        ),
         "allow": lambda state: operations.allowed(state, model, int(version or 0)),
     }
     if not isinstance(name, str) or name not in changes:
@@ -54,9 +62,11 @@ def change_of(request: Mapping[str, Any], settings: WaveSettings, wall_ns: int) 
 
 
 class FleetApi:
-    """Answers on the event loop of the HTTP server; an operation waits for the disk on another thread.
+    """Answers on threads, because a status is long and an operation waits for the disk.
 
-    Whoever reaches the address may operate the fleet. A request with an Origin is refused, because a
+    The event loop stays free for the probes of the process.
+
+    Any client that reaches the address may operate the fleet. A request with an Origin is refused, because a
     browser sends one for a page. `coordinator` returns that of the present term, and raises
     Unavailable while there is none.
     """
@@ -95,16 +105,19 @@ class FleetApi:
     def status(self) -> dict[str, Any]:
         """Returns the status as it is now."""
         coordinator = self._coordinator()
+        # In this order: no report is of a grant that the state does not have yet.
+        sightings, decided = coordinator.sightings, coordinator.decided
         status = fleet_status(
-            coordinator.state,
-            coordinator.watches,
-            coordinator.sightings,
+            decided.state,
+            decided.watches,
+            sightings,
             self._settings,
             self._clock.now_ns(),
         )
         return {**status, "problems": [*self._problems()]}
 
-    async def _status(self, request: Request) -> Response:
+    # Not async: see the class.
+    def _status(self, request: Request) -> Response:
         del request
         return json_response(self.status())
 
@@ -121,11 +134,19 @@ class FleetApi:
             raise PermissionDenied(
                 "a page of a browser may not operate the fleet; use millpond fleet"
             )
-        change = change_of(
-            parse_object(await request.body()), self._settings, self._clock.wall_ns()
+        return await asyncio.to_thread(self._operated, parse_object(await request.body()))
+
+    def _operated(self, request: Mapping[str, Any]) -> Response:
+        coordinator = self._coordinator()
+        views = model_views(
+            coordinator.sightings,
+            coordinator.state.models,
+            self._settings.lost_seconds,
+            self._clock.now_ns(),
         )
+        change = change_of(request, self._settings, self._clock.wall_ns(), views)
         try:
-            await asyncio.to_thread(self._coordinator().operate, change)
+            coordinator.operate(change)
         except OSError as error:
             raise Unavailable(
                 f"nothing is changed: the state cannot be written: {error}"

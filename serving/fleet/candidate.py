@@ -14,25 +14,24 @@ class Lead(Protocol):
     """The coordination during one term."""
 
     def stop(self) -> None:
-        """Ends it. No grant is under way when this returns."""
+        """Ends it. No grant and no write of the state is under way when this returns."""
         ...
 
 
-# A `Lead`.
-Led = TypeVar("Led", bound=Lead)
+AnyLead = TypeVar("AnyLead", bound=Lead)
 
 
-class Candidate(Generic[Led]):
+class Candidate(Generic[AnyLead]):
     """Holds at most one lead, that of the present term. One thread calls it."""
 
-    def __init__(self, leadership: Leadership, begin: Callable[[Term], Led]) -> None:
+    def __init__(self, leadership: Leadership, begin: Callable[[Term], AnyLead]) -> None:
         """`begin` takes over the state. If it raises OSError, it is called again with the next `turn`."""
         self._leadership = leadership
         self._begin = begin
-        self._lead: tuple[Term, Led] | None = None
+        self._lead: tuple[Term, AnyLead] | None = None
         self._failure = ""
 
-    def turn(self) -> Led | None:
+    def turn(self) -> AnyLead | None:
         """Returns the lead of the present term; None while there is none. Raises the errors of `begin`."""
         term = self._leadership.term()
         if self._lead is not None and (

@@ -15,8 +15,9 @@ Instead of `state_directory` and servers, a table `[kubernetes]` finds the serve
 """
 
 import dataclasses
+import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,9 +25,9 @@ from typing import Any, TypeVar
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
 from serving.core.model_settings import CanarySettings
-from serving.fleet.haproxy import HaproxySettings
+from serving.fleet.haproxy import Backend, HaproxySettings, haproxy_text
 from serving.fleet.kubernetes.settings import KubernetesSettings
-from serving.fleet.ray_settings import RayModel, RaySettings
+from serving.fleet.ray_settings import Flags, RayModel, RaySettings
 from serving.fleet.wave_settings import Wave, WaveSettings
 
 if sys.version_info >= (3, 11):
@@ -44,7 +45,31 @@ REPLICAS_PATH = "/fleet/replicas"
 # A dataclass of this module.
 Made = TypeVar("Made", bound=Any)
 
+NUMBER_MAX = 10**15
+"""The largest number of a file: a petabyte, or 30 million years. Not an infinite one, and not NaN."""
+
+THREAD_COUNT_MAX = 1_000
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 3_600.0
+
 _JUDGEMENT_KEYS = ("request_count", "p999_ratio_max", "error_ratio_max")
+_WAVE_KEYS = (
+    "sizes",
+    *_JUDGEMENT_KEYS,
+    *(
+        item.name
+        for item in dataclasses.fields(WaveSettings)
+        if item.name not in ("waves", "judgement")
+    ),
+)
+# The types of TOML that are values of a field.
+_TYPES: Mapping[str, tuple[type[Any], ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "table": (dict,),
+}
+_SERVER_KEYS = ("admin", "grpc", "http")
+_SIZE = re.compile(r"[0-9]{1,9}|[0-9]{1,9}(\.[0-9]{1,9})?%")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +101,22 @@ class CoordinatorSettings:
     state_directory: str = ""
     listen: str = DEFAULT_LISTEN
     poll_seconds: float = 1.0
-    # The most calls to servers at the same time.
+    # The most servers that are asked for a report at the same time. Grants have as many threads more.
     poll_threads: int = 16
     # The registry's document is written there as well; "": only HTTP has it.
     registry_file: str = ""
+
+    def __post_init__(self) -> None:
+        if not POLL_SECONDS_MIN <= self.poll_seconds <= POLL_SECONDS_MAX:
+            raise InvalidConfig(
+                f"coordinator: poll_seconds {self.poll_seconds:g} is not a pause between two polls; "
+                f"give {POLL_SECONDS_MIN:g} to {POLL_SECONDS_MAX:g}"
+            )
+        if not 1 <= self.poll_threads <= THREAD_COUNT_MAX:
+            raise InvalidConfig(
+                f"coordinator: poll_threads {self.poll_threads} is not a number of threads; "
+                f"give 1 to {THREAD_COUNT_MAX}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +142,19 @@ class FleetConfig:
     ray: RaySettings | None = None
 
     def __post_init__(self) -> None:
+        self._check_engine()
+        if self.waves.lost_seconds <= self.coordinator.poll_seconds:
+            raise InvalidConfig(
+                f"waves: lost_seconds {self.waves.lost_seconds:g} is not above poll_seconds "
+                f"{self.coordinator.poll_seconds:g}: every server would be lost between two polls; "
+                "give several times as much"
+            )
+        if self.haproxy is not None:
+            _check_haproxy(self.servers, self.haproxy.settings)
         if self.ray is not None:
             self.ray.check_pace(self.coordinator.poll_seconds)
+
+    def _check_engine(self) -> None:
         has_directory = bool(self.coordinator.state_directory)
         engines = {"kubernetes": self.kubernetes, "ray": self.ray}
         names = [f"[{name}]" for name, settings in engines.items() if settings is not None]
@@ -140,17 +188,15 @@ def parse_fleet_config(text: str) -> FleetConfig:
     """Parses a configuration. Raises InvalidConfig with the table and the key."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    # Also a number with thousands of digits, and tables that are nested as deeply.
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"not TOML: {error}") from error
     _check_keys("the file", document, [item.name for item in dataclasses.fields(FleetConfig)])
     servers = _table(document, "servers")
     coordinator = _table(document, "coordinator")
     return FleetConfig(
         coordinator=_made(CoordinatorSettings, "coordinator", coordinator),
-        servers=tuple(
-            _made(FleetServer, f"servers.{name}", {**_table(servers, name), "name": name})
-            for name in sorted(servers)
-        ),
+        servers=tuple(_server(name, _table(servers, name)) for name in sorted(servers)),
         waves=_waves(_table(document, "waves")),
         tls=_made(AdminTls, "tls", _table(document, "tls")),
         haproxy=_haproxy(_table(document, "haproxy")) if "haproxy" in document else None,
@@ -161,13 +207,49 @@ def parse_fleet_config(text: str) -> FleetConfig:
     )
 
 
+def _server(name: str, table: Mapping[str, Any]) -> FleetServer:
+    where = f"servers.{name}"
+    _check_keys(where, table, _SERVER_KEYS)
+    server = _made(FleetServer, where, {**table, "name": name})
+    if not name:
+        raise InvalidConfig("servers: a server has an empty name; give [servers.NAME]")
+    if not server.admin.startswith("unix:") and not is_host_and_port(server.admin):
+        raise InvalidConfig(
+            f"{where}: admin {server.admin!r} is no address; give HOST:PORT or unix:PATH"
+        )
+    for key in ("grpc", "http"):
+        address = getattr(server, key)
+        if address and not is_host_and_port(address):
+            raise InvalidConfig(f"{where}: {key} {address!r} is no address; give HOST:PORT")
+    return server
+
+
+def is_host_and_port(text: str) -> bool:
+    """Returns True for HOST:PORT with a port from 1 to 65535."""
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65_535
+    return is_port and bool(host) and not any(char.isspace() for char in host)
+
+
+def _check_haproxy(servers: Sequence[FleetServer], settings: HaproxySettings) -> None:
+    """Raises InvalidConfig for a name or an address that HAProxy's configuration cannot hold."""
+    haproxy_text(
+        [Backend(name=server.name, address=server.grpc) for server in servers if server.grpc],
+        settings,
+    )
+
+
 def _waves(table: Mapping[str, Any]) -> WaveSettings:
+    _check_keys("waves", table, _WAVE_KEYS)
     values = dict(table)
     judgement = {key: values.pop(key) for key in _JUDGEMENT_KEYS if key in values}
     default = WaveSettings().judgement
     _check_types(CanarySettings, "waves", judgement)
     if "sizes" in values:
-        values["waves"] = tuple(_wave(size) for size in values.pop("sizes"))
+        sizes = values.pop("sizes")
+        if not isinstance(sizes, list):
+            raise InvalidConfig(f'waves: sizes is {sizes!r}; give a list like ["1", "10%"]')
+        values["waves"] = tuple(_wave(size) for size in sizes)
     values["judgement"] = dataclasses.replace(default, **judgement)
     return _made(WaveSettings, "waves", values)
 
@@ -176,7 +258,7 @@ def _wave(size: object) -> Wave:
     """Returns the wave of a size like 3, "3" or "10%"."""
     text = str(size)
     number = text.removesuffix("%")
-    if not number.replace(".", "", 1).isdecimal() or (number == text and "." in text):
+    if not _SIZE.fullmatch(text):
         raise InvalidConfig(
             f'waves: size {text!r} is not a number of servers like "3", or a share like "10%"'
         )
@@ -199,11 +281,15 @@ def _ray(table: Mapping[str, Any]) -> RaySettings:
         raise InvalidConfig(
             "ray: no model is configured: add a table [ray.models.NAME] with its base_path"
         )
-    made = tuple(
-        _made(RayModel, f"ray.models.{name}", {**_table(models, name), "name": name})
-        for name in sorted(models)
-    )
+    made = tuple(_ray_model(name, _table(models, name)) for name in sorted(models))
     return _made(RaySettings, "ray", {**table, "models": made})
+
+
+def _ray_model(name: str, table: Mapping[str, Any]) -> RayModel:
+    where = f"ray.models.{name}"
+    known = [item.name for item in dataclasses.fields(RayModel) if item.name != "name"]
+    _check_keys(where, table, known)
+    return _made(RayModel, where, {**table, "name": name})
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -233,11 +319,12 @@ def _check_types(kind: type[Any], name: str, values: Mapping[str, Any]) -> None:
     fields = {item.name: item.type for item in dataclasses.fields(kind)}
     _check_keys(name, values, tuple(fields))
     for key, value in values.items():
-        allowed = {"str": (str,), "int": (int,), "float": (int, float)}.get(str(_name(fields[key])))
+        kind_name = "table" if fields[key] is Flags else str(_name(fields[key]))
+        allowed = _TYPES.get(kind_name)
         if allowed is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
-            raise InvalidConfig(
-                f"{name}: {key} is {value!r}; give a value of type {_name(fields[key])}"
-            )
+            raise InvalidConfig(f"{name}: {key} is {value!r}; give a value of type {kind_name}")
+        if isinstance(value, int | float) and not -NUMBER_MAX <= value <= NUMBER_MAX:
+            raise InvalidConfig(f"{name}: {key} is {value!r}; give a number up to {NUMBER_MAX:g}")
 
 
 def _name(kind: object) -> object:

@@ -1,17 +1,25 @@
 """The coordinator of a fleet: keeps what servers report, and acts on each decision.
 
-It needs a place for its state and a way to send grants, and knows neither: a file and sockets, Ray or
-Kubernetes.
+It is given a place for its state and a way to send grants: a file and sockets, Ray or Kubernetes.
+
+The order of grants. A server ignores a grant with a lower order than that of the last one that it has
+taken, so the state's order must not be behind the servers'. It is if the state was lost, or restored
+from a backup. So a coordinator learns the orders of the servers from the *first* report of each, and the
+next state begins above them. A higher order in a later report comes from another coordinator, which has
+replaced this one. It is not followed: the grants of a replaced coordinator must stay stale. As every
+state, one with a raised order is written before a grant is sent, and the place of the state refuses the
+write of a coordinator that was replaced before its servers' first reports.
 """
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import Unavailable
 from serving.fleet.changes import Change, changes
 from serving.fleet.decision import Decision, Now, decide
 from serving.fleet.observer import FleetObserver
@@ -35,8 +43,19 @@ class StateStore(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Decided:
+    """The last decision that is durable: the state, and what it watches to judge a wave."""
+
+    state: FleetState
+    watches: Mapping[str, ModelWatch] = field(default_factory=dict)
+
+
 class Coordinator:
     """Decides for a fleet. Thread-safe; `step` is called again and again by one thread.
+
+    Decisions and operations come one after the other, each with its write of the state. Readers and
+    reports wait for none of them: they see the last decision that is durable.
 
     `send` delivers grants, and may lose any of them: the next step sends it again. A state that
     cannot be written raises OSError from `step`, with nothing sent and nothing decided.
@@ -61,22 +80,32 @@ class Coordinator:
         self._settings = settings
         self._clock = clock
         self._on_change = on_change
-        # Guards the members below. Held during a write of the state, not while grants are sent.
+        # Held by one decision or operation, with its write: maybe for seconds.
+        self._deciding = threading.Lock()
+        self._is_closed = False
+        # Guards the members below, and is never held during a write.
         self._lock = threading.Lock()
-        text = store.read()
-        self._state = (FleetState() if text is None else fleet_state_from_json(text)).taken_over()
-        self._watches: Mapping[str, ModelWatch] = {}
         self._sightings: dict[str, Sighting] = {}
         self._identities: Mapping[str, str] = {}
-        store.write(self._state.as_json())
+        # The highest order in the first report of a server.
+        self._order_found = 0
+        text = store.read()
+        state = (FleetState() if text is None else fleet_state_from_json(text)).taken_over()
+        self._write(state)
+        # Replaced as a whole, under `_deciding`.
+        self._decided = Decided(state)
+
+    @property
+    def decided(self) -> Decided:
+        return self._decided
 
     @property
     def state(self) -> FleetState:
-        return self._state
+        return self._decided.state
 
     @property
     def watches(self) -> Mapping[str, ModelWatch]:
-        return self._watches
+        return self._decided.watches
 
     @property
     def sightings(self) -> Mapping[str, Sighting]:
@@ -125,20 +154,32 @@ class Coordinator:
         now_ns = self._clock.now_ns()
         with self._lock:
             before = self._sightings.get(name)
-            if before is not None:
-                self._sightings[name] = replace(before, report=report, seen_at_ns=now_ns)
+            if before is None:
+                return
+            if before.report is None:
+                orders = (model.order for model in report.models.values())
+                self._order_found = max(self._order_found, *orders, 0)
+            self._sightings[name] = replace(before, report=report, seen_at_ns=now_ns)
 
     def step(self) -> Decision:
         """Decides once, writes the state if it has changed, and sends the grants."""
         started_ns = self._clock.now_ns()
-        with self._lock:
+        with self._deciding:
+            self._check_open()
             now = Now(self._clock.now_ns(), self._clock.wall_ns())
-            before = self._state
-            decision = decide(before, self._watches, self._sightings, self._settings, now)
-            self._keep(decision.state)
-            self._watches = decision.watches
+            before = self._decided
+            state, sightings = self._raised(before.state), self.sightings
+            decision = decide(state, before.watches, sightings, self._settings, now)
+            self._keep(Decided(decision.state, decision.watches))
+        if state is not before.state:
+            _log.warning(
+                "fleet_orders_raised",
+                before=before.state.order,
+                order=state.order,
+                reason="servers have taken grants that the state does not have: it was lost, or is old",
+            )
         self._observer.decided(seconds_since(self._clock, started_ns))
-        self._publish(before, decision.state)
+        self._publish(before.state, decision.state)
         if decision.grants:
             self._send(decision.grants)
         return decision
@@ -146,26 +187,46 @@ class Coordinator:
     def operate(self, change: Callable[[FleetState], FleetState]) -> FleetState:
         """Applies an operator's change, and returns the state once it is durable.
 
-        Raises OSError with nothing changed, and the errors of `change`.
+        Raises OSError with nothing changed, Unavailable once this coordinator has ended, and the errors
+        of `change`.
         """
-        with self._lock:
-            before = self._state
-            self._keep(change(before))
-            after = self._state
-        self._publish(before, after)
+        with self._deciding:
+            self._check_open()
+            before = self._decided
+            after = change(before.state)
+            self._keep(replace(before, state=after))
+        self._publish(before.state, after)
         return after
 
-    def _keep(self, state: FleetState) -> None:
-        if state == self._state:
-            return
+    def close(self) -> None:
+        """Ends it: when this returns no write is under way, and none follows."""
+        with self._deciding:
+            self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Unavailable("this coordinator has ended; ask again")
+
+    def _raised(self, state: FleetState) -> FleetState:
+        """Returns the state with an order above those that the servers had at first (see above)."""
+        with self._lock:
+            found = self._order_found
+        return state if found <= state.order else replace(state, order=found + 1)
+
+    def _keep(self, decided: Decided) -> None:
+        before, state = self._decided.state, decided.state
+        if state != before:
+            self._write(state)
+            self._observer.state_changed(before, state)
+        self._decided = decided
+
+    def _write(self, state: FleetState) -> None:
         try:
             self._store.write(state.as_json())
         except OSError:
             self._observer.state_written(is_ok=False)
             raise
         self._observer.state_written(is_ok=True)
-        self._observer.state_changed(self._state, state)
-        self._state = state
 
     def _publish(self, before: FleetState, after: FleetState) -> None:
         found = changes(before, after)

@@ -15,6 +15,10 @@ from serving.fleet.outputs import has_looked, registered
 from serving.fleet.places import Membership
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
+from serving.fleet.view import is_silent
+
+PAUSE_SECONDS_MAX = 60.0
+"""The longest pause after a decision that has failed by a bug."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +46,9 @@ class FleetLead:
         self._notice = notice
         self._membership: Membership | None = None
         self._has_looked = False
+        # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
+        self._failure_count = 0
+        self._paused_until_ns = 0
         self.coordinator = Coordinator(
             term.store, self._send, config.waves, clock, observer, on_change=self._on_change
         )
@@ -71,30 +78,42 @@ class FleetLead:
         self._links.poll()
 
     def step(self) -> None:
-        """Decides once. A state that cannot be written is logged, and nothing is sent."""
+        """Decides once. If that fails, nothing is sent, and the servers serve on.
+
+        A state that cannot be written is logged. So is any other error, which is a bug: a pause follows
+        that grows with each failure in turn, and reports are taken meanwhile.
+        """
+        if self._clock.now_ns() < self._paused_until_ns:
+            return
         try:
             self.coordinator.step()
         except OSError as error:
-            # A full disk, or a lead that was lost: the servers serve on.
+            # A full disk, or a lead that was lost.
             _log.error("fleet_state_not_written", reason=str(error))
+        except Exception:  # noqa: BLE001 (a bug; the next reports may be others)
+            seconds = min(2.0**self._failure_count, PAUSE_SECONDS_MAX)
+            self._failure_count = min(self._failure_count + 1, 10)
+            self._paused_until_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
+            _log.exception("fleet_decision_failed", pause_seconds=seconds)
+        else:
+            self._failure_count = 0
 
     def registered(self) -> list[RegisteredServer] | None:
         """Returns the servers that clients may reach, as they are now; None before a first whole look."""
-        now_ns = self._clock.now_ns()
-        lost_ns = round(self._config.waves.lost_seconds * NS_PER_SECOND)
-        sightings = self.coordinator.sightings
+        now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
         servers = self._membership.servers if self._membership is not None else ()
 
         def is_lost(name: str) -> bool:
-            return now_ns - sightings[name].seen_at_ns > lost_ns
+            return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
 
         # Once is enough: a server that comes later is listed before it has reported.
         self._has_looked = self._has_looked or has_looked(servers, sightings, is_lost)
         return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:
-        """See `Lead`."""
+        """See `Lead`. A write of the state under way ends first: it must not land in the next term."""
         self._links.stop()
+        self.coordinator.close()
 
     def _send(self, grants: Sequence[Grant]) -> None:
         self._links.send(grants)

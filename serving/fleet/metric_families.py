@@ -9,6 +9,11 @@ from serving.monitoring.metric_families import MetricFamily, markdown_table
 
 _ROLLOUT = ("model", "version")
 
+LEADS = MetricFamily(
+    name="fleet_leads",
+    kind="gauge",
+    help="1 if this process decides for the fleet, else 0: it waits, or cannot take over the state.",
+)
 SERVERS = MetricFamily(
     name="fleet_servers",
     kind="gauge",
@@ -145,6 +150,7 @@ STATE_WRITES_FAILED = MetricFamily(
 )
 
 FLEET_FAMILIES: tuple[MetricFamily, ...] = (
+    LEADS,
     SERVERS,
     MODEL_SERVERS,
     STABLE_VERSION,

@@ -103,14 +103,16 @@ class FleetMetrics(FleetObserver, Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields the gauges of the status, a family without samples too.
 
-        A coordinator that does not lead has no status, and yields nothing.
+        A coordinator that does not lead has no status, and yields only that.
         """
         if self._status is None:
             return
         try:
             status = self._status()
         except Unavailable:
+            yield _leads(is_so=False)
             return
+        yield _leads(is_so=True)
         for name in status["models"]:
             self._begin_rollbacks(name)
         yield _servers(status)
@@ -139,6 +141,12 @@ def metrics_route(metrics: FleetMetrics) -> Route:
         return Response(metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return Route(METRICS_PATH, respond, methods=["GET"])
+
+
+def _leads(*, is_so: bool) -> Metric:
+    gauge = _gauge(families.LEADS)
+    gauge.add_metric([], is_so)
+    return gauge
 
 
 def _servers(status: Status) -> Metric:

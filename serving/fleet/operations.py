@@ -8,6 +8,7 @@ from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedBy
 from serving.fleet.decision import blocked, in_wave
 from serving.fleet.state import FleetRollout, FleetState, ModelState
+from serving.fleet.view import ModelView, has_version
 from serving.fleet.wave_settings import WaveSettings
 
 
@@ -47,11 +48,13 @@ def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetSt
     return _with_model(state, model, abort)
 
 
-def rolled_back(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetState:
+def rolled_back(
+    state: FleetState, model: str, reason: str, wall_ns: int, view: ModelView | None = None
+) -> FleetState:
     """Returns the state in which every server goes back to the version before the one that is new.
 
     During a rollout that is the stable version, else the version that was stable before it. Raises
-    FailedPrecondition if there is no such version.
+    FailedPrecondition if there is no such version, or if too few servers of `view` have it.
     """
 
     def roll_back(of_model: ModelState) -> ModelState:
@@ -59,8 +62,10 @@ def rolled_back(state: FleetState, model: str, reason: str, wall_ns: int) -> Fle
             return blocked(of_model, of_model.rollout.version, BlockedBy.OPERATOR, reason, wall_ns)
         if of_model.stable is None or of_model.previous is None:
             raise FailedPrecondition(
-                f"the fleet knows no version of model {model!r} to roll back to"
+                f"model {model!r}: no version was stable before, so there is none to roll back to"
             )
+        if view is not None:
+            _check_is_there(model, of_model.previous, view)
         earlier = replace(of_model, stable=of_model.previous, previous=None)
         return blocked(earlier, of_model.stable, BlockedBy.OPERATOR, reason, wall_ns)
 
@@ -80,6 +85,19 @@ def allowed(state: FleetState, model: str, version: int) -> FleetState:
         return replace(of_model, blocked=rest)
 
     return _with_model(state, model, allow)
+
+
+def _check_is_there(model: str, version: int, view: ModelView) -> None:
+    """Raises FailedPrecondition if fewer than half of the live servers have the version.
+
+    A server without its files keeps the version that it serves.
+    """
+    count = sum(has_version(report, version) for report in view.live.values())
+    if 2 * count < len(view.live):
+        raise FailedPrecondition(
+            f"model {model!r}: version {version} is on {count} of {len(view.live)} servers: "
+            "put its files back first"
+        )
 
 
 def _rollout(of_model: ModelState, model: str) -> FleetRollout:

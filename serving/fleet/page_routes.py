@@ -72,4 +72,5 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
         del rollout["members"]
         rollout["setback_count"] = len(rollout["setbacks"])
         rollout["setbacks"] = rollout["setbacks"][:SHOWN_SERVERS_MAX]
-    return {**model, "rollout": rollout, "loading": len(model["loading"])}
+    shown = {key: model[key][:SHOWN_SERVERS_MAX] for key in ("without_files", "ignored_by")}
+    return {**model, **shown, "rollout": rollout, "loading": len(model["loading"])}

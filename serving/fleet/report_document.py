@@ -1,21 +1,28 @@
-"""Reads the reply of a server's FleetReport (`serving/rpc/fleet_service.py`). Pure."""
+"""Reads the reply of a server's FleetReport (`serving/rpc/fleet_service.py`). Pure.
+
+The reply comes from another process, of another version perhaps, and decisions are made from it. So each
+value is checked here: a report that was read cannot end a decision.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from serving.base.errors import DataLoss, StatusCode
 from serving.core.servable import HEALTHY, Health, ServableState
-from serving.fleet.figures import NO_REQUESTS, VersionFigures
+from serving.fleet.figures import EDGES_NS, NO_REQUESTS, VersionFigures
 from serving.fleet.reports import ModelReport, ServerReport, VersionReport
+
+_NUMBER_MAX = 2**63 - 1
+"""The largest number of a report. A larger one is no count, and would break arithmetic with floats."""
 
 
 def server_report(document: Mapping[str, Any]) -> ServerReport:
     """Returns the report. Raises DataLoss for another document."""
     try:
         return ServerReport(
-            incarnation=int(document["incarnation"]),
-            is_draining=bool(document["is_draining"]),
-            free_bytes=int(document["free_bytes"]),
+            incarnation=_number(document["incarnation"]),
+            is_draining=_flag(document["is_draining"]),
+            free_bytes=_number(document["free_bytes"]),
             models={name: _model(model) for name, model in document["models"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -24,22 +31,61 @@ def server_report(document: Mapping[str, Any]) -> ServerReport:
 
 def _model(document: Mapping[str, Any]) -> ModelReport:
     return ModelReport(
-        granted=document["granted"],
-        order=document["order"],
-        default_version=document["default_version"],
-        found=frozenset(document["found"]),
-        versions={int(version): _version(row) for version, row in document["versions"].items()},
-        blocked={int(version): reason for version, reason in document["blocked"].items()},
+        granted=_number_or_none(document["granted"]),
+        order=_number(document["order"]),
+        default_version=_number_or_none(document["default_version"]),
+        found=frozenset(_numbers(document["found"])),
+        versions={_key(version): _version(row) for version, row in document["versions"].items()},
+        blocked={_key(version): _text(reason) for version, reason in document["blocked"].items()},
     )
 
 
 def _version(row: Mapping[str, Any]) -> VersionReport:
-    code = StatusCode(row["error_code"])
+    code = StatusCode(_number(row["error_code"]))
     figures = VersionFigures(
-        row.get("request_count", 0), row.get("failed_count", 0), tuple(row["latency_counts"])
+        _number(row.get("request_count", 0)),
+        _number(row.get("failed_count", 0)),
+        _numbers(row["latency_counts"]),
     )
+    # No counts: no request has reached the version.
+    if len(figures.latency_counts) not in (0, len(EDGES_NS) + 1):
+        raise ValueError(f"{len(figures.latency_counts)} latency_counts for {len(EDGES_NS)} edges")
     return VersionReport(
         state=ServableState[row["state"]],
-        health=HEALTHY if code is StatusCode.OK else Health(code, row["error_message"]),
+        health=HEALTHY if code is StatusCode.OK else Health(code, _text(row["error_message"])),
         figures=figures if figures.request_count else NO_REQUESTS,
     )
+
+
+def _number(value: object) -> int:
+    """Returns a number that is not negative. Not a bool, which is an int of Python."""
+    if type(value) is not int or not 0 <= value <= _NUMBER_MAX:
+        raise ValueError(f"{value!r} is not a number from 0 to {_NUMBER_MAX}")
+    return value
+
+
+def _number_or_none(value: object) -> int | None:
+    return None if value is None else _number(value)
+
+
+def _numbers(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is not a list")
+    return tuple(map(_number, values))
+
+
+def _key(text: str) -> int:
+    """Returns the number of a JSON object's key."""
+    return _number(int(text))
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value

@@ -89,8 +89,9 @@ class FleetService:
                 self._step()
         finally:
             self._http.stop()
+            # Operations that still come are refused from now on.
             self._candidate.stop()
-            # After the last grant: another coordinator may lead at once.
+            # After the last grant and the last write: another coordinator may lead at once.
             self._engine.stop()
             self._http.join()
 

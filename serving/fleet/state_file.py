@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from serving.base.directory_files import PRIVATE_FILE_MODE
-from serving.base.errors import FailedPrecondition
+from serving.base.errors import DataLoss, FailedPrecondition
 from serving.fleet.registry import write_text
 
 FILE_NAME = "fleet.json"
@@ -31,11 +31,13 @@ class StateFile:
         os.set_inheritable(self._lock.fileno(), False)
 
     def read(self) -> str | None:
-        """See `StateStore`."""
+        """See `StateStore`. Raises DataLoss for a file that is not text."""
         try:
             return self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
+        except UnicodeDecodeError as error:
+            raise DataLoss(f"{self._path} is not the state of a fleet: {error}") from error
 
     def write(self, text: str) -> None:
         """See `StateStore`."""

@@ -10,7 +10,7 @@ from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState, ModelState
 from serving.fleet.trial import ModelWatch, compared, needed_count
-from serving.fleet.view import ModelView, model_views
+from serving.fleet.view import ModelView, has_version, is_silent, model_views
 from serving.fleet.wave_settings import WaveSettings
 
 _NS_PER_MS = 1e6
@@ -33,6 +33,7 @@ def fleet_status(
                 watches.get(name, ModelWatch()),
                 views[name],
                 settings,
+                state.order,
             )
             for name in sorted(views)
         },
@@ -44,7 +45,7 @@ def fleet_status(
 
 
 def _model(
-    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings
+    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings, order: int
 ) -> dict[str, Any]:
     return {
         "stable": state.stable,
@@ -56,7 +57,19 @@ def _model(
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
         "versions": _versions(view),
+        # These servers serve on with another version.
+        "without_files": _without_files(state, view),
+        "ignored_by": sorted(name for name, report in view.live.items() if report.order > order),
     }
+
+
+def _without_files(state: ModelState, view: ModelView) -> list[str]:
+    """Returns the live servers that neither serve the stable version nor have it on their disks."""
+    if state.stable is None:
+        return []
+    return sorted(
+        name for name, report in view.live.items() if not has_version(report, state.stable)
+    )
 
 
 def _rollout(
@@ -115,7 +128,7 @@ def _server(name: str, sighting: Sighting, lost_seconds: float, now_ns: int) -> 
     seconds = (now_ns - sighting.seen_at_ns) / NS_PER_SECOND
     report = sighting.report
     state = "live"
-    if seconds > lost_seconds:
+    if is_silent(sighting, lost_seconds, now_ns):
         state = "lost"
     elif sighting.is_draining:
         state = "draining"

@@ -71,6 +71,16 @@ class ModelView:
         )
 
 
+def has_version(report: ModelReport, version: int) -> bool:
+    """Returns True if a server serves the version, or has it on its disk."""
+    return version in report.found or report.serves(version)
+
+
+def is_silent(sighting: Sighting, lost_seconds: float, now_ns: int) -> bool:
+    """Returns True if a server is lost: it has not reported for so long."""
+    return now_ns - sighting.seen_at_ns > round(lost_seconds * NS_PER_SECOND)
+
+
 def model_views(
     sightings: Mapping[str, Sighting],
     models: Mapping[str, ModelState],
@@ -84,9 +94,8 @@ def model_views(
     """
     reported = (sighting.report.models for sighting in sightings.values() if sighting.report)
     views = {name: ModelView() for name in {*models}.union(*reported)}
-    seen_after_ns = now_ns - round(lost_seconds * NS_PER_SECOND)
     for name, sighting in sightings.items():
-        report, is_lost = sighting.report, sighting.seen_at_ns < seen_after_ns
+        report, is_lost = sighting.report, is_silent(sighting, lost_seconds, now_ns)
         if sighting.is_leaving and (is_lost or report is None):
             continue
         if report is None:

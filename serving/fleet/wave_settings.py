@@ -1,10 +1,13 @@
 """The settings of a fleet's waves. Values only."""
 
 from dataclasses import dataclass, field
-from math import ceil, floor
+from math import ceil, floor, inf
 
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
+
+SECONDS_MAX = 1e9
+"""The longest time of a setting: 30 years. Time in nanoseconds has a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,21 @@ class WaveSettings:
             raise InvalidConfig(
                 f"load_count_max {self.load_count_max} allows no load; give 1 or more"
             )
+        if self.control_count_max < 1:
+            raise InvalidConfig(
+                f"control_count_max {self.control_count_max} leaves none to compare with; give 1 or more"
+            )
         for name in ("judged_seconds", "lost_seconds", "load_seconds_max"):
-            if not getattr(self, name) > 0:
-                raise InvalidConfig(f"{name} {getattr(self, name)} is not a time; give more than 0")
+            if not 0 < getattr(self, name) <= SECONDS_MAX:
+                raise InvalidConfig(
+                    f"{name} {getattr(self, name):g} is not a time; give more than 0, up to "
+                    f"{SECONDS_MAX:g}"
+                )
+        for name in ("p999_ratio_max", "error_ratio_max"):
+            if not 0 <= getattr(self.judgement, name) < inf:
+                raise InvalidConfig(
+                    f"{name} {getattr(self.judgement, name):g} is not a ratio; give 0 or more"
+                )
         if not 0 <= self.setback_share_max < 1:
             raise InvalidConfig(
                 f"setback_share_max {self.setback_share_max:g} is not a share; give 0 to 0.99"

@@ -1,14 +1,17 @@
 import json
+import threading
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from serving.base.errors import Unavailable
 from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet.api import FleetApi
 from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.reports import ServerReport
+from serving.fleet.state import FleetState, ModelState
 from serving.http.app import HttpSettings, make_http_app
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.state_stores import MemoryStore
@@ -96,3 +99,36 @@ def test_operation_without_room_is_unavailable(client: TestClient, store: Memory
     store.is_full = True
     code, reply = operate(client, operation="abort", model=MODEL)
     assert (code, "No space" in reply["error"]) == (503, True)
+
+
+def test_status_leaves_the_event_loop_free() -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def hanging() -> Coordinator:
+        asked.set()
+        assert may_answer.wait(20)
+        raise Unavailable("no coordinator")
+
+    api = FleetApi(hanging, SETTINGS, lambda: "{}", FakeClock())
+    with TestClient(make_http_app(api.routes, HttpSettings())) as client:
+        waiting = threading.Thread(target=client.get, args=(STATUS_PATH,))
+        waiting.start()
+        assert asked.wait(20)
+        # It would wait for the status if that were on the loop.
+        assert client.get(REGISTRY_PATH).json() == {}
+        may_answer.set()
+        waiting.join(20)
+
+
+def test_rollback_without_files_is_refused() -> None:
+    state = FleetState(models={MODEL: ModelState(stable=2, previous=1)})
+    coordinator = Coordinator(
+        MemoryStore(state.as_json()), lambda grants: None, SETTINGS, FakeClock()
+    )
+    coordinator.set_servers(["a"])
+    coordinator.receive("a", ServerReport(models={MODEL: serving(2, found=frozenset({2}))}))
+    api = FleetApi(lambda: coordinator, SETTINGS, lambda: "", FakeClock())
+    client = TestClient(make_http_app(api.routes, HttpSettings()))
+    code, reply = operate(client, operation="rollback", model=MODEL)
+    assert (code, "version 1 is on 0 of 1 servers" in reply["error"]) == (400, True)
+    assert coordinator.state.models[MODEL].stable == 2

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from serving.commands.cli import main
+from serving.commands.fleet import print_models
 
 MODEL = {
     "stable": 1,
@@ -21,6 +22,8 @@ MODEL = {
         "setbacks": ["b"],
     },
     "blocked_versions": [{"version": 9, "by": "canary", "reason": "p999 is 3 times"}],
+    "without_files": [],
+    "ignored_by": [],
     "versions": [
         {
             "version": 1,
@@ -117,3 +120,17 @@ def test_fleet_refusal_is_printed(
 def test_fleet_without_coordinator_has_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "status", "--coordinator=127.0.0.1:1"]) == 1
     assert "millpond fleet start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["h:x", "h:1:x", "h :1", "h/p:\n"])
+def test_fleet_wrong_address_has_a_remedy(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "status", f"--coordinator={address}"]) == 1
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_servers_without_files_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    many = [f"s{number:02}" for number in range(12)]
+    print_models({"ctr": {**MODEL, "without_files": many, "ignored_by": ["b"]}})
+    printed = capsys.readouterr().out
+    assert "s00, s01, s02, s03, s04, s05, s06, s07, s08, s09 and 2 more" in printed
+    assert "state is lost: b\n" in printed

@@ -1,6 +1,10 @@
-import pytest
+import threading
 
-from serving.base.errors import DataLoss
+import pytest
+from structlog.testing import capture_logs
+
+from serving.base.errors import DataLoss, Unavailable
+from serving.fleet.api import FleetApi
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.operations import paused
 from serving.fleet.reports import Grant, ServerReport
@@ -8,10 +12,11 @@ from serving.fleet.state import fleet_state_from_json
 from serving.fleet.view import model_views
 from serving.fleet.wave_settings import Wave, WaveSettings
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.state_stores import MemoryStore
+from tests.unit.fakes.state_stores import HeldStore, MemoryStore
 from tests.unit.worlds.fleet import MODEL, SETTINGS, serving
 
 FOUND = frozenset({1, 2})
+WAIT_SECONDS = 20
 
 
 class ListedStore(MemoryStore):
@@ -189,3 +194,121 @@ def test_change_is_reported_once_it_is_durable() -> None:
         "fleet_stable_version",
         "grant 2 to a",
     ]
+
+
+def idle_coordinator(store: HeldStore) -> Coordinator:
+    """Returns a coordinator with two servers, whose grants go nowhere."""
+    made = Coordinator(store, lambda grants: None, SETTINGS, FakeClock())
+    made.set_servers(["a", "b"])
+    for name in ("a", "b"):
+        made.receive(name, ServerReport(models={MODEL: serving(1, found=FOUND)}))
+    return made
+
+
+def pause(coordinator: Coordinator) -> None:
+    coordinator.operate(lambda state: paused(state, MODEL))
+
+
+def test_readers_do_not_wait_for_a_write() -> None:
+    store = HeldStore()
+    coordinator = idle_coordinator(store)
+    api = FleetApi(lambda: coordinator, SETTINGS, lambda: "", FakeClock())
+    with store.held():
+        deciding = threading.Thread(target=coordinator.step)
+        deciding.start()
+        assert store.has_begun.wait(WAIT_SECONDS)
+        order = coordinator.state.order
+        read = threading.Event()
+
+        def use() -> None:
+            coordinator.receive("a", ServerReport(free_bytes=7))
+            coordinator.set_servers(["a"])
+            api.status()
+            read.set()
+
+        threading.Thread(target=use).start()
+        assert read.wait(WAIT_SECONDS)
+        assert coordinator.state.order == order
+    deciding.join(WAIT_SECONDS)
+    assert coordinator.state.order > order
+    assert coordinator.sightings.keys() == {"a"}
+
+
+def test_end_waits_for_a_write_and_refuses_others() -> None:
+    store = HeldStore()
+    coordinator = idle_coordinator(store)
+    coordinator.step()
+    with store.held():
+        operating = threading.Thread(target=pause, args=(coordinator,))
+        operating.start()
+        assert store.has_begun.wait(WAIT_SECONDS)
+        count, counts_at_end = store.write_count, list[int]()
+
+        def close() -> None:
+            coordinator.close()
+            counts_at_end.append(store.write_count)
+
+        closing = threading.Thread(target=close)
+        closing.start()
+    operating.join(WAIT_SECONDS)
+    closing.join(WAIT_SECONDS)
+    assert counts_at_end == [count + 1]
+    with pytest.raises(Unavailable):
+        pause(coordinator)
+    assert store.write_count == count + 1
+
+
+# --- The order of grants, if the state is behind the servers ---
+
+
+def ahead(order: int) -> ServerReport:
+    return ServerReport(models={MODEL: serving(1, found=FOUND, order=order)})
+
+
+def test_lost_state_begins_above_its_servers() -> None:
+    store = ListedStore()
+    coordinator = Coordinator(store, store.send, SETTINGS, FakeClock())  # type: ignore[arg-type]
+    coordinator.set_servers(["a", "b"])
+    for name, order in (("a", 90), ("b", 500)):
+        coordinator.receive(name, ahead(order))
+    with capture_logs() as logs:
+        grants = coordinator.step().grants
+    assert grants
+    assert all(grant.order > 500 for grant in grants)
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
+        "fleet_orders_raised"
+    ]
+    # It was written before it was sent.
+    assert fleet_state_from_json(store.text or "") == coordinator.state
+
+
+def test_later_report_does_not_raise_the_order() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.step()
+    coordinator.receive("a", ahead(500))
+    assert all(grant.order < 500 for grant in coordinator.step().grants)
+    assert coordinator.state.order < 500
+
+
+def test_server_that_joins_can_raise_the_order() -> None:
+    coordinator = coordinator_of(ListedStore())
+    coordinator.set_servers(["a", "b", "c"])
+    coordinator.receive("c", ahead(500))
+    coordinator.step()
+    assert coordinator.state.order > 500
+
+
+def test_replaced_coordinator_cannot_raise_its_order() -> None:
+    store = ListedStore()
+    replaced = Coordinator(store, store.send, SETTINGS, FakeClock())  # type: ignore[arg-type]
+    replaced.set_servers(["a", "b"])
+    order = replaced.state.order
+    # Its successor has granted, before it has had a first report. Its place refuses its writes.
+    store.is_full = True
+    store.events.clear()
+    for name in ("a", "b"):
+        replaced.receive(name, ahead(500))
+    for _ in range(2):
+        with pytest.raises(OSError, match="space"):
+            replaced.step()
+    assert (replaced.state.order, store.events) == (order, [])

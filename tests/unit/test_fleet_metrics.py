@@ -14,7 +14,7 @@ from serving.core.blocked_versions import BlockedBy
 from serving.fleet.api import FleetApi
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.decision import blocked
-from serving.fleet.metric_families import FLEET_FAMILIES, SERVERS, STATE_WRITES
+from serving.fleet.metric_families import FLEET_FAMILIES, LEADS, SERVERS, STATE_WRITES
 from serving.fleet.metrics import METRICS_PATH, FleetMetrics
 from serving.fleet.reports import ModelReport, ServerReport
 from serving.fleet.state import FleetState
@@ -215,4 +215,22 @@ def test_coordinator_that_does_not_lead_has_no_gauges() -> None:
     metrics.show(status)
     page = metrics.page().decode()
     assert f"\n{STATE_WRITES.name} 0.0" in page
+    assert f"\n{LEADS.name} 0.0" in page
     assert SERVERS.name not in page
+
+
+def test_coordinator_that_leads_shows_that(world: World) -> None:
+    assert world.values()["fleet_leads"] == 1
+
+
+def test_write_of_a_takeover_is_counted() -> None:
+    clock, store = FakeClock(), MemoryStore()
+    metrics = FleetMetrics(clock)
+    store.is_full = True
+    with pytest.raises(OSError, match="space"):
+        Coordinator(store, lambda grants: None, SETTINGS, clock, metrics)
+    store.is_full = False
+    Coordinator(store, lambda grants: None, SETTINGS, clock, metrics)
+    page = metrics.page().decode()
+    assert "\nfleet_state_writes_failed_total 1.0" in page
+    assert "\nfleet_state_writes_total 1.0" in page

@@ -2,8 +2,11 @@ import pytest
 
 from serving.base.errors import FailedPrecondition, NotFound
 from serving.core.blocked_versions import BlockedBy
+from serving.core.servable import AVAILABLE
 from serving.fleet.operations import aborted, allowed, paused, promoted, resumed, rolled_back
+from serving.fleet.reports import ModelReport, VersionReport
 from serving.fleet.state import FleetRollout, FleetState, ModelState
+from serving.fleet.view import ModelView
 from tests.unit.worlds.fleet import SETTINGS, FleetWorld
 
 IDLE = FleetState(order=3, models={"m": ModelState(stable=2, previous=1)})
@@ -87,3 +90,41 @@ def test_allow_unblocks() -> None:
 def test_operation_on_unknown_model_lists_models() -> None:
     with pytest.raises(NotFound, match="models: m"):
         paused(IDLE, "n")
+
+
+def view_of(*rows: tuple[int | None, set[int]]) -> ModelView:
+    """Returns servers with the version that each serves and those on its disk."""
+    return ModelView(
+        live={
+            f"s{number}": ModelReport(
+                default_version=served,
+                found=frozenset(found),
+                versions={} if served is None else {served: VersionReport(state=AVAILABLE)},
+            )
+            for number, (served, found) in enumerate(rows)
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        view_of((2, {1, 2}), (2, {2})),
+        # Its files are gone, but it is in memory.
+        view_of((1, set()), (2, {2})),
+        view_of(),
+    ],
+)
+def test_rollback_needs_half_of_the_servers(view: ModelView) -> None:
+    assert rolled_back(IDLE, "m", "", 5, view).models["m"].stable == 1
+
+
+def test_rollback_to_a_version_on_few_servers_fails() -> None:
+    view = view_of((2, {1, 2}), (2, {2}), (2, {2}))
+    with pytest.raises(FailedPrecondition, match="version 1 is on 1 of 3 servers"):
+        rolled_back(IDLE, "m", "", 5, view)
+
+
+def test_rollback_of_a_rollout_needs_no_files() -> None:
+    model = rolled_back(ROLLING, "m", "", 5, view_of((3, {3}))).models["m"]
+    assert (model.stable, model.rollout) == (2, None)

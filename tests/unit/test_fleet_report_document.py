@@ -1,9 +1,20 @@
+import json
+from contextlib import suppress
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.base.errors import DataLoss, StatusCode
-from serving.core.servable import HEALTHY
-from serving.fleet.figures import NO_REQUESTS
+from serving.core.servable import HEALTHY, ServableState
+from serving.fleet.decision import Now, decide
+from serving.fleet.figures import EDGES_NS, NO_REQUESTS
 from serving.fleet.report_document import server_report
+from serving.fleet.reports import Sighting
+from serving.fleet.state import FleetState
+from serving.fleet.status import fleet_status
+from tests.unit.worlds.fleet import SETTINGS
 
 VERSION = {"state": "END", "error_code": 9, "error_message": "no", "latency_counts": []}
 MODEL = {
@@ -35,16 +46,89 @@ def test_version_without_an_error_is_healthy() -> None:
     assert (version.figures.request_count, version.figures.failed_count) == (2, 1)
 
 
+def with_model(**values: object) -> dict[str, object]:
+    return {**REPLY, "models": {"m": {**MODEL, **values}}}
+
+
+def with_version(**values: object) -> dict[str, object]:
+    return with_model(versions={"1": {**VERSION, **values}})
+
+
 @pytest.mark.parametrize(
     "reply",
     [
         {},
         {**REPLY, "models": []},
         {**REPLY, "models": {"m": {}}},
-        {**REPLY, "models": {"m": {**MODEL, "versions": {"1": {**VERSION, "state": "NEW"}}}}},
-        {**REPLY, "models": {"m": {**MODEL, "versions": {"1": {**VERSION, "error_code": 99}}}}},
+        {**REPLY, "incarnation": "5"},
+        {**REPLY, "free_bytes": -1},
+        {**REPLY, "is_draining": 1},
+        with_model(granted="1"),
+        with_model(granted=True),
+        with_model(order=-1),
+        with_model(order=2**63),
+        with_model(order=1.5),
+        with_model(default_version=-1),
+        with_model(found={"1": 1}),
+        with_model(found=["1"]),
+        with_model(blocked={"x": "bad"}),
+        with_model(blocked={"1": 5}),
+        with_model(versions={"-1": VERSION}),
+        with_version(state="NEW"),
+        with_version(error_code=99),
+        with_version(error_message=None),
+        with_version(request_count=-1),
+        with_version(failed_count=None),
+        with_version(latency_counts=[1]),
+        with_version(latency_counts=[1] * len(EDGES_NS)),
+        with_version(latency_counts=[-1] * (len(EDGES_NS) + 1)),
     ],
 )
 def test_other_reply_is_refused(reply: dict[str, object]) -> None:
     with pytest.raises(DataLoss):
         server_report(reply)
+
+
+# Values of the types that a report has, among any others.
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=0, max_value=9)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3)
+    | st.sampled_from(["1", "2", *(state.name for state in ServableState)])
+    | st.just([1] * (len(EDGES_NS) + 1))
+    | st.just([1, 2])
+)
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """Returns a report with random values at a few of its places."""
+    document = json.loads(json.dumps(REPLY))
+    model = document["models"]["m"]
+    for part in (model["versions"]["1"], model, document):
+        if not draw(st.booleans()):
+            continue
+        key = draw(st.sampled_from([*part, "request_count"]))
+        is_number = type(part.get(key, 0)) is int
+        part[key] = draw(
+            st.integers(min_value=0) if is_number and draw(st.booleans()) else ANYTHING
+        )
+    return document
+
+
+@given(documents() | ANYTHING)
+def test_any_json_is_a_report_or_data_loss(document: Any) -> None:
+    with suppress(DataLoss):
+        report = server_report(json.loads(json.dumps(document)))
+        sightings = {"a": Sighting(report, 0), "b": Sighting(report, 0)}
+        # A report that was read ends neither a decision nor the status.
+        decision = decide(FleetState(), {}, sightings, SETTINGS, Now(0))
+        json.dumps(fleet_status(decision.state, decision.watches, sightings, SETTINGS, 0))

@@ -1,3 +1,6 @@
+import contextlib
+import http.client
+import json
 import sys
 import threading
 from pathlib import Path
@@ -7,18 +10,27 @@ import pytest
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, InvalidConfig
 from serving.client.fleet_registry import HttpRegistry, NotListedYet
-from serving.fleet.config import AdminTls, parse_fleet_config
+from serving.fleet.config import OPERATION_PATH, AdminTls, FleetConfig, parse_fleet_config
+from serving.fleet.engine import Engine
+from serving.fleet.leadership import Term
+from serving.fleet.places import ListedServers
 from serving.fleet.service import FleetService, host_and_port, tls_of
+from serving.fleet.state import FleetState, ModelState
+from tests.unit.fakes.state_stores import HeldStore
+
+
+def config_in(directory: Path, *, poll_seconds: float = 0.01) -> FleetConfig:
+    """Returns a configuration with one server that does not exist."""
+    text = (
+        f'[coordinator]\nstate_directory = "{directory}"\nlisten = "127.0.0.1:0"\n'
+        f'poll_seconds = {poll_seconds}\nregistry_file = "{directory / "servers.json"}"\n'
+        f'[servers.a]\nadmin = "unix:{directory / "nowhere"}"\ngrpc = "127.0.0.1:1"\n'
+    )
+    return parse_fleet_config(text)
 
 
 def service_in(directory: Path) -> FleetService:
-    """Returns a coordinator of one server that does not exist."""
-    text = (
-        f'[coordinator]\nstate_directory = "{directory}"\nlisten = "127.0.0.1:0"\n'
-        f'poll_seconds = 0.01\nregistry_file = "{directory / "servers.json"}"\n'
-        f'[servers.a]\nadmin = "unix:{directory / "nowhere"}"\ngrpc = "127.0.0.1:1"\n'
-    )
-    return FleetService(parse_fleet_config(text), SystemClock())
+    return FleetService(config_in(directory), SystemClock())
 
 
 def test_service_runs_until_it_is_stopped(tmp_path: Path) -> None:
@@ -68,6 +80,71 @@ def test_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch
     config = parse_fleet_config("[kubernetes]\nselector = 'a=b'\n")
     with pytest.raises(FailedPrecondition, match=r"pip install 'millpond\[kubernetes\]'"):
         FleetService(config, SystemClock())
+
+
+class HeldLeadership:
+    """Leads with a store that the test can hold. `is_over` once it has given the lead up."""
+
+    def __init__(self) -> None:
+        state = FleetState(models={"m": ModelState(stable=1)})
+        self.store = HeldStore(state.as_json())
+        self.is_over = threading.Event()
+        self.write_count_at_end = 0
+
+    def start(self, port: int) -> None:
+        """Leads already."""
+
+    def term(self) -> Term:
+        return Term(1, self.store, lambda: True)
+
+    def leader(self) -> str:
+        return ""
+
+    def stop(self) -> None:
+        self.write_count_at_end = self.store.write_count
+        self.is_over.set()
+
+
+def test_lead_is_given_up_after_the_last_write(tmp_path: Path) -> None:
+    leadership = HeldLeadership()
+    # No decision comes in between: it would wait for the write too.
+    config = config_in(tmp_path, poll_seconds=25)
+    engine = Engine(ListedServers(config.servers), leadership)
+    service = FleetService(config, SystemClock(), engine)
+    running = threading.Thread(target=service.run)
+    running.start()
+    # The state is taken over by a write.
+    assert leadership.store.has_begun.wait(20)
+    operation = json.dumps({"operation": "pause", "model": "m"})
+
+    def operate() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("POST", OPERATION_PATH, operation)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection.getresponse().read()
+
+    while service._coordinator is None:
+        assert not leadership.is_over.wait(0.01)
+    closing, close = threading.Event(), service._coordinator.close
+
+    def close_noting() -> None:
+        closing.set()
+        close()
+
+    service._coordinator.close = close_noting  # type: ignore[method-assign]
+    with leadership.store.held():
+        count = leadership.store.write_count
+        operating = threading.Thread(target=operate)
+        operating.start()
+        assert leadership.store.has_begun.wait(20)
+        service.stop()
+        assert closing.wait(20)
+        assert not leadership.is_over.is_set()
+    running.join(20)
+    operating.join(20)
+    assert not running.is_alive()
+    assert leadership.write_count_at_end == leadership.store.write_count == count + 1
 
 
 @pytest.mark.parametrize(

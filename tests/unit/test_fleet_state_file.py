@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.base.errors import FailedPrecondition
+from serving.base.errors import DataLoss, FailedPrecondition
 from serving.fleet.state_file import StateFile
 
 
@@ -20,3 +20,11 @@ def test_second_coordinator_is_refused(tmp_path: Path) -> None:
         StateFile(tmp_path)
     first.close()
     StateFile(tmp_path).close()
+
+
+def test_file_that_is_not_text_is_data_loss(tmp_path: Path) -> None:
+    (tmp_path / "fleet.json").write_bytes(b"\xff\xfe{}")
+    store = StateFile(tmp_path)
+    with pytest.raises(DataLoss, match=r"fleet\.json"):
+        store.read()
+    store.close()

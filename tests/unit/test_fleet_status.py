@@ -57,3 +57,23 @@ def test_status_has_the_state_of_each_server() -> None:
     assert {row["name"]: row["state"] for row in status["servers"]} == {
         name: name for name in sightings
     }
+
+
+def test_servers_without_the_stable_version_are_named() -> None:
+    status = status_of(
+        ModelState(stable=1),
+        a=serving(2, found=frozenset({2})),
+        b=serving(2, found=FOUND),
+        c=serving(1, found=frozenset({2})),
+        d=None,
+    )
+    assert status["models"]["m"]["without_files"] == ["a"]  # type: ignore[index]
+
+
+def test_servers_with_a_later_grant_are_named() -> None:
+    status = status_of(
+        ModelState(stable=1),
+        a=serving(1, found=FOUND, order=0),
+        b=serving(1, found=FOUND, order=1),
+    )
+    assert status["models"]["m"]["ignored_by"] == ["b"]  # type: ignore[index]
