@@ -151,6 +151,8 @@ class FleetConfig:
             )
         if self.haproxy is not None:
             _check_haproxy(self.servers, self.haproxy.settings)
+        if self.ray is not None:
+            self.ray.check_pace(self.coordinator.poll_seconds)
 
     def _check_engine(self) -> None:
         has_directory = bool(self.coordinator.state_directory)

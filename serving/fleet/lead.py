@@ -45,10 +45,10 @@ class FleetLead:
         self._clock = clock
         self._notice = notice
         self._membership: Membership | None = None
+        self._has_looked = False
         # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
         self._failure_count = 0
         self._paused_until_ns = 0
-        self._has_looked = False
         self.coordinator = Coordinator(
             term.store, self._send, config.waves, clock, observer, on_change=self._on_change
         )

@@ -33,12 +33,18 @@ class ModelNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRoom:
-    """A server: its memory for models, and the requests per second that it may be given."""
+    """A server or a node: its memory for models, and the requests per second that it may be given.
+
+    `free_bytes` is the memory that nothing has reserved, if that is known. A node that drains is
+    gone at `drain_deadline_ns` (wall time), if that is not 0.
+    """
 
     name: str
     memory_bytes: int
     requests_per_second: float = float("inf")
     is_draining: bool = False
+    drain_deadline_ns: int = 0
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from serving.base.errors import InvalidConfig
+from serving.config.flags import parse_flags
 from serving.fleet.placement import ModelNeed
 from serving.fleet.replicas import WantedModel
 
@@ -16,7 +17,7 @@ OWN_FLAGS = frozenset(
         *("state_directory", "stop_at_stdin_eof", "log_format", "listen_before_ready"),
     }
 )
-"""Flags that the fleet itself gives to each server."""
+"""Flags that the fleet itself gives to each server. It refuses names that are no flags anyway."""
 
 Flags = Mapping[str, Any]
 
@@ -41,6 +42,7 @@ class RayModel:
         for key in ("memory_bytes", "replicas"):
             if getattr(self, key) < 1:
                 raise InvalidConfig(f"ray.models.{self.name}: {key} is below 1")
+        _check_number(f"ray.models.{self.name}", "requests_per_second", self.requests_per_second)
         _check_flags(f"ray.models.{self.name}", self.flags)
 
 
@@ -69,6 +71,20 @@ class RaySettings:
     def __post_init__(self) -> None:
         _check_flags("ray", self.flags)
         _check_name("ray", self.name)
+        _check_number("ray", "process_bytes", self.process_bytes)
+        _check_number("ray", "cpus", self.cpus)
+
+    def check_pace(self, poll_seconds: float) -> None:
+        """Raises InvalidConfig if a server could stop before the registry's readers know that it drains.
+
+        The coordinator's next decision and the front's next look come in between.
+        """
+        if not self.leave_seconds > 2 * poll_seconds:
+            raise InvalidConfig(
+                f"ray: leave_seconds {self.leave_seconds:g} is not above twice poll_seconds "
+                f"({poll_seconds:g}): servers would stop before clients leave them; "
+                f"give more than {2 * poll_seconds:g}"
+            )
 
     def flags_of(self, model: RayModel) -> dict[str, Any]:
         """Returns the flags of a model's servers that the file gives."""
@@ -86,8 +102,11 @@ class RaySettings:
             replica_count=model.replicas,
             process_bytes=self.process_bytes,
         )
-        spec = json.dumps([model.base_path, sorted(self.flags_of(model).items())], default=str)
-        return WantedModel(need=need, spec=spec)
+        flags = self.flags_of(model)
+        directories = [self.state_directory, self.log_directory]
+        spec = json.dumps([model.base_path, *directories, sorted(flags.items())], default=str)
+        drain_seconds = parse_flags([*_arguments(flags)])["drain_seconds"]
+        return WantedModel(need=need, spec=spec, drain_seconds=drain_seconds)
 
 
 def _check_name(table: str, name: str) -> None:
@@ -95,7 +114,27 @@ def _check_name(table: str, name: str) -> None:
         raise InvalidConfig(f"{table}: name {name!r} has other characters than A-Z, 0-9 and ._-")
 
 
+def _check_number(table: str, key: str, value: float) -> None:
+    if not value >= 0:
+        raise InvalidConfig(f"{table}: {key} {value} is negative; give 0 or more")
+
+
 def _check_flags(table: str, flags: Flags) -> None:
+    """Raises InvalidConfig for flags with which no server would start."""
     for name in flags:
         if name in OWN_FLAGS:
             raise InvalidConfig(f"{table}: the fleet itself gives --{name} to its servers")
+    try:
+        parse_flags([*_arguments(flags)])
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{table}: {error}") from None
+
+
+def _arguments(flags: Flags) -> Iterator[str]:
+    """Yields the arguments of the servers' command lines. A list repeats a flag."""
+    for name, value in flags.items():
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str | int | float):
+                raise InvalidConfig(f"--{name}: {item!r} is no value of a flag")
+            # True and False in lower case, as the flags want them.
+            yield f"--{name}={str(item).lower() if isinstance(item, bool) else item}"

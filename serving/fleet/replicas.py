@@ -4,14 +4,17 @@ A *replica* is a server of one model on one node. It is started with a *launch*,
 start has, so that two processes of one replica are never taken for each other. Its life:
 
 UP: it is to run. One that ends is launched again, on its node or on another one if its node is gone.
-LEAVING: clients are told by the registry and HAProxy to go elsewhere; it still answers.
+LEAVING: the registry and HAProxy send clients elsewhere; it still answers.
 STOPPING: it drains, and ends.
 
-The promises:
+The promises, as long as a model is wanted:
 
-- A replica leaves only while every replica of its model that stays is ready, except on a node that drains.
-- At most one replica of the fleet restarts at a time.
+- A replica that is not to come back leaves only if as many others as are wanted are ready.
+- A replica restarts only while all others of its model are ready, unless it was never ready itself. At most
+  one replica of the fleet restarts at a time.
 - No replica leaves while a version of its model is on its way, so that a wave is not judged by restarts.
+
+The deadline of a node that drains comes before the first and the last one.
 """
 
 import json
@@ -28,15 +31,37 @@ from serving.fleet.placement import ModelNeed, ServerRoom, place, replicas_neede
 UP, LEAVING, STOPPING = "up", "leaving", "stopping"
 
 BACKOFF_SECONDS_MAX = 60.0
-"""The longest pause before a replica that ends again and again is launched once more."""
+"""The longest pause before a replica that ends again and again is launched once more.
+
+A replica that has been ready for this time has no failures any more.
+"""
+
+SILENT_SECONDS_MAX = 180.0
+"""A server that has started and does not report for this time hangs."""
+
+START_SECONDS_MAX = 420.0
+"""A launch that has not started in this time never will: Ray finds no room for it, or its node hangs.
+
+The actor of a server ends by itself after 300 s, and Ray takes its time before that.
+"""
+
+STOP_MARGIN_SECONDS = 60.0
+"""A server that stops ends within the time of its drain and this time: it also frees its versions."""
+
+DEADLINE_MARGIN_SECONDS = 10.0
+"""A server that leaves a node has ended so long before the node's deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedModel:
-    """A model that the fleet should serve. Replicas with another `spec` are restarted one by one."""
+    """A model that the fleet should serve. Replicas with another `spec` are restarted one by one.
+
+    `drain_seconds` is the longest time that a server waits for its requests when it stops.
+    """
 
     need: ModelNeed
     spec: str = ""
+    drain_seconds: float = 20.0
 
     @property
     def name(self) -> str:
@@ -57,15 +82,24 @@ class Replica:
     phase: str = UP
     # It is launched again once it has stopped.
     comes_back: bool = False
-    # Its launches that ended by themselves since it was ready last.
+    # Its launches that ended by themselves since it was ready for long.
     failure_count: int = 0
+    # This launch has been ready once: clients may have its address.
+    was_ready: bool = False
+    drain_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSighting:
-    """The last look at a launch. One that is neither gone nor ready is starting, or does not answer."""
+    """The last look at a launch.
+
+    A server that `has_started` listens. One that `answers` has reported lately. One that `is_ready`
+    answers, and serves its model.
+    """
 
     is_gone: bool = False
+    has_started: bool = False
+    answers: bool = False
     is_ready: bool = False
 
 
@@ -106,7 +140,7 @@ class ReplicaInputs:
     """Everything that a decision reads besides the state.
 
     `sightings` are by replica, of its present launch. `swapping` are the models with a version on its
-    way. `since_ns` are the times that the last decision returned.
+    way. `since_ns` are the times that the last decision returned. `wall_ns` is for the deadlines of nodes.
     """
 
     wanted: Sequence[WantedModel]
@@ -116,15 +150,16 @@ class ReplicaInputs:
     since_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
     leave_seconds: float = 5.0
     now_ns: int = 0
+    wall_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaDecision:
     """The state after a step, which must be written before one of the actions is done.
 
-    `starts` are launched, `stops` drain and end, and `ends` are launches that have ended or are lost:
-    whatever is left of them is removed. Starts and ends come once, stops at each step until they are
-    done. `missing` are the replicas without room, by model.
+    `starts` are launched, `stops` drain and end, and `ends` are launches that have ended, are lost or
+    hang: whatever is left of them is removed. Starts and ends come once, stops at each step until they
+    are done. `missing` are the replicas without room, by model.
     """
 
     state: ReplicaState
@@ -140,11 +175,11 @@ def decide_replicas(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaDecisi
     step = _Step(state, inputs)
     step.drop_ended()
     chosen, missing = placed(inputs.wanted, inputs.rooms, step.replicas.values())
-    step.match(chosen)
+    step.match(chosen, missing)
     step.let_leave()
     step.restart_one()
     step.let_stop()
-    return step.decision(missing)
+    return step.decision()
 
 
 def with_restarts(state: ReplicaState, model: str) -> ReplicaState:
@@ -159,7 +194,8 @@ def placed(
     """Returns how many replicas of each model each node should have, and those without room.
 
     A placement has one replica of a model on a node. More replicas than nodes make further *layers*, so
-    the replicas of a model are spread evenly. A replica that goes keeps its room until it has ended.
+    the replicas of a model are spread evenly. Replicas that go, or that should go, take no room here, so
+    that they move no others: a launch in their room waits for their end.
     """
     rows = [*replicas]
     usable = [room for room in rooms if not room.is_draining]
@@ -168,9 +204,6 @@ def placed(
         if row.model in present and (row.phase == UP or row.comes_back):
             present[row.model][row.node] += 1
     needs = {model.name: model.need for model in wanted}
-    going = [
-        row for row in rows if row.model not in needs or (row.phase != UP and not row.comes_back)
-    ]
     layers = {
         layer.name: (model.name, depth, layer)
         for model in wanted
@@ -178,7 +211,7 @@ def placed(
     }
     placement = place(
         [layer for _, _, layer in layers.values()],
-        [_without(room, going) for room in rooms],
+        [replace(room, memory_bytes=_room_bytes(room, rows)) for room in rooms],
         {
             name: [node for node, count in sorted(present[model].items()) if count > depth]
             for name, (model, depth, _) in layers.items()
@@ -214,9 +247,19 @@ def _layers(need: ModelNeed, usable: Sequence[ServerRoom]) -> list[ModelNeed]:
     return layers
 
 
-def _without(room: ServerRoom, going: Sequence[Replica]) -> ServerRoom:
-    taken = sum(row.room_bytes for row in going if row.node == room.name)
-    return replace(room, memory_bytes=max(0, room.memory_bytes - taken))
+def _wanted_count(need: ModelNeed, usable: Sequence[ServerRoom]) -> int:
+    return replicas_needed(need, usable) if usable else need.replica_count
+
+
+def _room_bytes(room: ServerRoom, rows: Iterable[Replica]) -> int:
+    """Returns the memory of a node for replicas: without the memory that others have reserved."""
+    if room.free_bytes is None:
+        return room.memory_bytes
+    return min(room.memory_bytes, room.free_bytes + _taken_bytes(room.name, rows))
+
+
+def _taken_bytes(node: str, rows: Iterable[Replica]) -> int:
+    return sum(row.room_bytes for row in rows if row.node == node)
 
 
 class _Step:
@@ -225,50 +268,59 @@ class _Step:
     def __init__(self, state: ReplicaState, inputs: ReplicaInputs) -> None:
         self._inputs = inputs
         self._wanted = {model.name: model for model in inputs.wanted}
-        self._nodes = {room.name for room in inputs.rooms}
-        self._draining = {room.name for room in inputs.rooms if room.is_draining}
+        self._nodes = {room.name: room for room in inputs.rooms}
+        self._usable = [room for room in inputs.rooms if not room.is_draining]
         self._launch_count = state.launch_count
         self._restarts = set(state.restarts)
         self._starts: list[Replica] = []
         self._ends: list[Replica] = []
         # Replicas that were lost with their nodes. The next launches of their models have their names.
         self._waiting: dict[str, Replica] = {}
+        # Replicas whose launches have ended, and that are launched again if they have a place.
+        self._ended: set[str] = set()
         self._staying: dict[str, list[Replica]] = {}
         self._surplus: list[Replica] = []
+        self._missing: Counter[str] = Counter()
         self._since_ns: dict[tuple[int, str], int] = {}
         self.replicas = dict(state.replicas)
 
     def drop_ended(self) -> None:
-        """Forgets replicas that have ended and do not come back; the others that ended wait for a launch."""
+        """Forgets replicas that have ended and do not come back, and those that lose their nodes."""
+        hanging = self._hanging()
         for name, row in [*self.replicas.items()]:
-            is_lost = row.node not in self._nodes
-            if is_lost or self._sighting(name).is_gone:
-                self._after_end(row, is_lost=is_lost or row.node in self._draining)
-            elif self._sighting(name).is_ready and row.failure_count:
-                self.replicas[name] = replace(row, failure_count=0)
+            sighting = self._sighting(name)
+            room = self._nodes.get(row.node)
+            if room is None or sighting.is_gone or name in hanging:
+                # A launch that never started may find room on another node.
+                never_started = name in hanging and not sighting.has_started
+                self._after_end(row, is_lost=room is None or room.is_draining or never_started)
+            elif sighting.is_ready:
+                self._note_ready(row)
 
-    def match(self, chosen: Mapping[str, Counter[str]]) -> None:
+    def match(self, chosen: Mapping[str, Counter[str]], missing: Mapping[str, int]) -> None:
         """Divides the replicas into those that stay and those in surplus, and launches what is missing."""
+        self._missing.update(missing)
         free = {model: Counter(nodes) for model, nodes in chosen.items()}
         # The lowest names stay.
         for row in sorted(self.replicas.values(), key=_order):
             if row.phase != UP and not row.comes_back:
                 continue
-            if free.get(row.model, Counter())[row.node] > 0:
+            has_place = free.get(row.model, Counter())[row.node] > 0
+            if has_place and not self._outgrew_place(row):
                 free[row.model][row.node] -= 1
-                self._staying.setdefault(row.model, []).append(row)
+                self._staying.setdefault(row.model, []).append(self._launched_again(row))
+            elif row.name in self._ended:
+                self._ends.append(self.replicas.pop(row.name))
             else:
                 self._surplus.append(row)
         for model, nodes in free.items():
             for node in sorted(nodes.elements()):
-                self._launch(self._free_name(model), self._wanted[model], node, 0)
+                self._launch_new(self._wanted[model], node)
 
     def let_leave(self) -> None:
-        """Lets the replicas in surplus leave, if those that stay can answer for them."""
-        for row in self._surplus:
-            is_wanted = row.model in self._wanted
-            may_leave = row.model not in self._inputs.swapping and self._are_ready(row.model)
-            if not is_wanted or may_leave or row.node in self._draining:
+        """Lets the replicas in surplus leave, if the others can answer for them."""
+        for row in reversed(self._surplus):
+            if self._may_leave(row):
                 # A replica that was about to restart goes for good.
                 phase = LEAVING if row.phase == UP else row.phase
                 self.replicas[row.name] = replace(row, phase=phase, comes_back=False)
@@ -279,13 +331,10 @@ class _Step:
         if any(row.phase != UP for row in self.replicas.values()):
             return
         for row in sorted(chain.from_iterable(self._staying.values()), key=_order):
-            if row.name not in self._restarts and row.spec == self._wanted[row.model].spec:
-                continue
-            others = [other for other in self._staying[row.model] if other.name != row.name]
-            if row.model in self._inputs.swapping or not all(map(self._is_ready, others)):
-                continue
-            self.replicas[row.name] = replace(row, phase=LEAVING, comes_back=True)
-            return
+            is_due = row.name in self._restarts or row.spec != self._wanted[row.model].spec
+            if is_due and self._may_restart(row):
+                self.replicas[row.name] = replace(row, phase=LEAVING, comes_back=True)
+                return
 
     def let_stop(self) -> None:
         """Stops the replicas that clients have had the time to leave."""
@@ -293,7 +342,7 @@ class _Step:
             if row.phase == LEAVING and self._has_waited(row, LEAVING, self._inputs.leave_seconds):
                 self.replicas[name] = replace(row, phase=STOPPING)
 
-    def decision(self, missing: Mapping[str, int]) -> ReplicaDecision:
+    def decision(self) -> ReplicaDecision:
         return ReplicaDecision(
             state=ReplicaState(
                 launch_count=self._launch_count,
@@ -307,9 +356,33 @@ class _Step:
                 if row.phase == STOPPING and not self._sighting(name).is_gone
             ),
             ends=tuple(self._ends),
-            missing=missing,
+            missing={model: count for model, count in self._missing.items() if count},
             since_ns=self._since_ns,
         )
+
+    def _hanging(self) -> set[str]:
+        """Returns the replicas whose launches are given up: they neither answer nor end."""
+        names = {
+            row.name
+            for row in self.replicas.values()
+            if row.phase == STOPPING
+            and self._has_waited(row, STOPPING, row.drain_seconds + STOP_MARGIN_SECONDS)
+        }
+        up = [row for row in self.replicas.values() if row.phase == UP and not self._is_gone(row)]
+        silent = {row.name for row in up if self._is_silent(row)}
+        if not any(self._sighting(name).answers for name in self.replicas):
+            # Perhaps the coordinator is cut off and they serve. The next launch of one shows that.
+            silent &= {row.name for row in sorted(up, key=_order)[:1]}
+        return names | silent
+
+    def _is_silent(self, row: Replica) -> bool:
+        """Returns True if an UP launch has neither answered nor started for too long."""
+        sighting = self._sighting(row.name)
+        if sighting.answers:
+            return False
+        if sighting.has_started:
+            return self._has_waited(row, "silent", SILENT_SECONDS_MAX)
+        return self._has_waited(row, "starting", START_SECONDS_MAX)
 
     def _after_end(self, row: Replica, *, is_lost: bool) -> None:
         if row.model not in self._wanted or (row.phase != UP and not row.comes_back):
@@ -318,29 +391,89 @@ class _Step:
             # Its place is free at once, and another node may have it.
             self._ends.append(self.replicas.pop(row.name))
             self._waiting[row.name] = row
-        elif row.phase != UP or self._has_waited(row, "gone", _backoff_seconds(row)):
-            self._ends.append(row)
-            failure_count = row.failure_count + (row.phase == UP)
-            self._launch(row.name, self._wanted[row.model], row.node, failure_count)
+        else:
+            self._ended.add(row.name)
+
+    def _note_ready(self, row: Replica) -> None:
+        failure_count = row.failure_count
+        if failure_count and self._has_waited(row, "ready", BACKOFF_SECONDS_MAX):
+            failure_count = 0
+        self.replicas[row.name] = replace(row, was_ready=True, failure_count=failure_count)
+
+    def _launched_again(self, row: Replica) -> Replica:
+        """Launches a replica whose launch has ended, once it is due, and returns the present one."""
+        if row.name not in self._ended:
+            return row
+        if row.phase == UP and not self._has_waited(row, "gone", _backoff_seconds(row)):
+            return row
+        self._ends.append(row)
+        failure_count = row.failure_count + (row.phase == UP)
+        return self._launch(row.name, self._wanted[row.model], row.node, failure_count)
+
+    def _outgrew_place(self, row: Replica) -> bool:
+        """Returns True if a replica has ended and needs more memory now than its node has."""
+        model = self._wanted[row.model]
+        return row.name in self._ended and not self._has_room(model, row.node, row.name)
+
+    def _launch_new(self, model: WantedModel, node: str) -> None:
+        if self._has_room(model, node):
+            self._launch(self._free_name(model.name), model, node, 0)
+        else:
+            self._missing[model.name] += 1
+
+    def _has_room(self, model: WantedModel, node: str, instead: str = "") -> bool:
+        """Returns True if a launch fits beside all replicas of a node, or all except one."""
+        rows = self.replicas.values()
+        others = [row for row in rows if row.name != instead]
+        left_bytes = _room_bytes(self._nodes[node], rows) - _taken_bytes(node, others)
+        return model.need.room_bytes <= left_bytes
+
+    def _may_leave(self, row: Replica) -> bool:
+        model = self._wanted.get(row.model)
+        if model is None or self._is_deadline_near(row):
+            return True
+        if row.model in self._inputs.swapping:
+            return False
+        ready = sum(
+            other.model == row.model and other.name != row.name and self._is_ready(other)
+            for other in self.replicas.values()
+        )
+        if ready >= _wanted_count(model.need, self._usable):
+            return True
+        # No client has it, and another one has its place.
+        return not row.was_ready and not self._missing[row.model]
+
+    def _may_restart(self, row: Replica) -> bool:
+        if row.model in self._inputs.swapping:
+            return False
+        if not row.was_ready:
+            # Otherwise flags with which no server gets ready could not be changed.
+            return True
+        launched = [other for other in self._starts if other.model == row.model]
+        others = [*self._staying[row.model], *launched]
+        return all(self._is_ready(other) for other in others if other.name != row.name)
+
+    def _is_deadline_near(self, row: Replica) -> bool:
+        deadline_ns = self._nodes[row.node].drain_deadline_ns
+        seconds = self._inputs.leave_seconds + row.drain_seconds + DEADLINE_MARGIN_SECONDS
+        return deadline_ns != 0 and self._inputs.wall_ns >= deadline_ns - seconds * NS_PER_SECOND
 
     def _sighting(self, name: str) -> ReplicaSighting:
         return self._inputs.sightings.get(name, ReplicaSighting())
 
-    def _is_ready(self, row: Replica) -> bool:
-        return row not in self._starts and self._sighting(row.name).is_ready
+    def _is_gone(self, row: Replica) -> bool:
+        return self._sighting(row.name).is_gone
 
-    def _are_ready(self, model: str) -> bool:
-        """Returns True if every replica that stays is up and ready, those launched now included."""
-        staying = self._staying.get(model, [])
-        launched = any(row.model == model for row in self._starts)
-        return not launched and all(row.phase == UP and self._is_ready(row) for row in staying)
+    def _is_ready(self, row: Replica) -> bool:
+        """Returns True if a replica serves and goes on. The sighting of a new launch is of the last one."""
+        return row.phase == UP and row not in self._starts and self._sighting(row.name).is_ready
 
     def _has_waited(self, row: Replica, reason: str, seconds: float) -> bool:
         key, now_ns = (row.launch, reason), self._inputs.now_ns
         self._since_ns[key] = self._inputs.since_ns.get(key, now_ns)
         return now_ns - self._since_ns[key] >= seconds * NS_PER_SECOND
 
-    def _launch(self, name: str, model: WantedModel, node: str, failure_count: int) -> None:
+    def _launch(self, name: str, model: WantedModel, node: str, failure_count: int) -> Replica:
         self._launch_count += 1
         row = Replica(
             name=name,
@@ -350,10 +483,12 @@ class _Step:
             spec=model.spec,
             room_bytes=model.need.room_bytes,
             failure_count=failure_count,
+            drain_seconds=model.drain_seconds,
         )
         self.replicas[name] = row
         self._restarts.discard(name)
         self._starts.append(row)
+        return row
 
     def _free_name(self, model: str) -> str:
         """Returns the name of a replica that was lost with its node, or else the lowest free one."""

@@ -93,28 +93,41 @@ def test_store_without_cluster_raises_os_error(monkeypatch: pytest.MonkeyPatch) 
 
 def test_node_makes_a_room() -> None:
     node = {"NodeID": "n", "Alive": True, "Resources": {"memory": 5e9, "CPU": 2.0}}
-    room = room_of(node, {})
+    room = room_of(node, {}, {})
     assert (room.name, room.memory_bytes, room.requests_per_second) == (
         "n",
         5 * 10**9,
         float("inf"),
     )
+    assert (room.drain_deadline_ns, room.free_bytes) == (0, None)
     node["Resources"] = {"millpond_requests_per_second": 300.0}
-    room = room_of(node, {"n": 1})
+    room = room_of(node, {"n": 0}, {})
     assert (room.memory_bytes, room.requests_per_second, room.is_draining) == (0, 300, True)
+
+
+def test_room_has_a_deadline_and_free_memory() -> None:
+    node = {"NodeID": "n", "Alive": True, "Resources": {"memory": 5e9}}
+    room = room_of(node, {"n": 1_500}, {"n": {"memory": 2e9}, "other": {}})
+    assert (room.is_draining, room.drain_deadline_ns, room.free_bytes) == (
+        True,
+        1_500 * 10**6,
+        2 * 10**9,
+    )
+    # A resource that is used up is not there.
+    assert room_of(node, {}, {"n": {"CPU": 1}}).free_bytes == 0
 
 
 def test_server_gets_flags_of_its_model() -> None:
     settings = RaySettings(
         models=(MODEL,),
-        flags={"drain_seconds": 5, "x": 1},
+        flags={"drain_seconds": 5, "rest_api_port": 0},
         state_directory="/s",
         log_directory="/l",
     )
     flags, log_path = server_flags(settings, MODEL, REPLICA)
     assert flags == {
         "drain_seconds": 9,
-        "x": 1,
+        "rest_api_port": 0,
         "model_name": "m",
         "base_path": "/models/m",
         "state_directory": "/s/m-0",

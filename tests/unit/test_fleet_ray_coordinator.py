@@ -2,7 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +10,8 @@ import pytest
 from serving.base.errors import FailedPrecondition
 from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.fleet.placement import ServerRoom
-from serving.fleet.replicas import Replica
-from serving.fleet.reports import ModelReport, ServerReport
+from serving.fleet.replicas import LEAVING, UP, Replica
+from serving.fleet.reports import Grant, ModelReport, ServerReport
 from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
@@ -53,6 +53,13 @@ class FakeStore:
 
     def remove(self, key: str) -> None:
         self.values.pop(key, None)
+
+
+REPORT = ServerReport(
+    incarnation=1,
+    models={"m": ModelReport(granted=1, default_version=1, found=frozenset({1}))},
+)
+"""A server that serves its model."""
 
 
 class NoClient:
@@ -118,10 +125,17 @@ class World:
 
     def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
         self.clock.advance(seconds)
-        model = ModelReport(granted=1, default_version=1, found=frozenset({1}))
         for name in ready:
-            self.fleet.receive(name, ServerReport(incarnation=1, models={"m": model}))
+            self.report(name, REPORT)
         self.fleet.step()
+
+    def report(self, name: str, report: ServerReport, launch: int = 0) -> None:
+        """Brings a report of a launch; 0: of the present one."""
+        row = self.replicas().get(name)
+        self.fleet.receive(f"{name}/{launch or (row.launch if row else 0)}", report)
+
+    def replicas(self) -> Mapping[str, Replica]:
+        return self.fleet._replicas.replicas
 
     def registered(self) -> dict[str, RegisteredServer]:
         return {row.name: row for row in parse_registry(self.fleet.registry)}
@@ -199,6 +213,57 @@ def test_next_coordinator_keeps_the_servers(world: World) -> None:
     # The first one was cut off, and does not know yet.
     with pytest.raises(FailedPrecondition, match="another coordinator"):
         first.restart("m")
+
+
+def test_launch_that_was_never_ready_stays_unknown(world: World) -> None:
+    world.step(ready=["m-0"])
+    world.take_over()
+    world.step(ready=())
+    world.step(ready=())
+    # A proxy would take it for a healthy one.
+    assert [*world.registered()] == ["m-0"]
+
+
+def test_server_that_leaves_gets_no_new_version(world: World) -> None:
+    world.step()
+    world.fleet.restart("m")
+    world.step()
+    sightings = world.fleet._coordinator.sightings
+    assert [name for name, row in sightings.items() if row.is_draining] == ["m-0"]
+
+
+def test_restart_waits_for_a_server_that_is_cut_off(world: World) -> None:
+    world.step()
+    # Ray has not noticed yet, and for the waves m-1 is not lost yet.
+    for _ in range(4):
+        world.step(ready=["m-0"])
+    world.fleet.restart("m")
+    world.step(ready=["m-0"])
+    assert [row.phase for row in world.replicas().values()] == [UP, LEAVING]
+
+
+def test_report_of_an_earlier_launch_is_dropped(world: World) -> None:
+    world.step()
+    world.servers.running.discard(1)
+    world.step(ready=["m-1"])
+    world.step(ready=["m-1"])
+    world.report("m-0", REPORT, launch=1)
+    world.step(ready=["m-1"])
+    assert [*world.registered()] == ["m-1"]
+    world.report("m-0", REPORT, launch=3)
+    world.step(ready=["m-1"])
+    assert [*world.registered()] == ["m-0", "m-1"]
+
+
+def test_grants_go_to_the_present_launch(world: World) -> None:
+    world.step()
+    world.servers.running.discard(1)
+    world.step(ready=["m-1"])
+    sent: list[Grant] = []
+    links: Any = world.fleet._links
+    links.send = sent.extend
+    world.fleet._send([Grant("m-0", "m", 1, 1), Grant("m-1", "m", 1, 1)])
+    assert [grant.server for grant in sent] == ["m-0/3", "m-1/2"]
 
 
 def test_store_that_is_down_changes_nothing(world: World) -> None:

@@ -1,6 +1,6 @@
 """The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ REQUESTS_RESOURCE = "millpond_requests_per_second"
 
 # A report, a grant and a look may wait on each other's threads, and on a drain.
 _CONCURRENCY = 8
+_NS_PER_MILLISECOND = 1_000_000
 
 _log = structlog.get_logger(__name__)
 
@@ -38,14 +39,25 @@ class Looked:
     is_gone: bool = False
 
 
-def room_of(node: Mapping[str, Any], draining: Collection[str]) -> ServerRoom:
-    """Returns the room of a node, a row of `ray.nodes()`. `draining` are names of nodes. Pure."""
-    resources = node["Resources"]
+def room_of(
+    node: Mapping[str, Any],
+    draining: Mapping[str, int],
+    available: Mapping[str, Mapping[str, float]],
+) -> ServerRoom:
+    """Returns the room of a node, a row of `ray.nodes()`. Pure.
+
+    `draining` are the deadlines of nodes in Unix milliseconds, 0 without one. `available` are the
+    resources of nodes that nothing has reserved; one that is not there is used up.
+    """
+    name, resources = node["NodeID"], node["Resources"]
+    free = available.get(name)
     return ServerRoom(
-        name=node["NodeID"],
+        name=name,
         memory_bytes=int(resources.get("memory", 0)),
         requests_per_second=float(resources.get(REQUESTS_RESOURCE, float("inf"))),
-        is_draining=node["NodeID"] in draining,
+        is_draining=name in draining,
+        drain_deadline_ns=draining.get(name, 0) * _NS_PER_MILLISECOND,
+        free_bytes=None if free is None else int(free.get("memory", 0)),
     )
 
 
@@ -87,7 +99,8 @@ class RayServers:
         """Returns the living nodes."""
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         draining = cluster_state.get_draining_nodes()
-        return [room_of(node, draining) for node in nodes if node["Alive"]]
+        available = cluster_state.available_resources_per_node()  # type: ignore[no-untyped-call]
+        return [room_of(node, draining, available) for node in nodes if node["Alive"]]
 
     def start(self, replica: Replica) -> None:
         """Creates the actor of a launch, and does not wait for it."""

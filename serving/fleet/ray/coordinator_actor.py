@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, seconds_since
 from serving.base.errors import FailedPrecondition, PermissionDenied
 from serving.base.json_requests import parse_object
 from serving.fleet.api import FleetApi
@@ -38,7 +38,7 @@ from serving.fleet.replicas import (
     with_restarts,
 )
 from serving.fleet.reports import Grant, ServerReport, Sighting
-from serving.fleet.server_links import ServerClient, ServerLinks
+from serving.fleet.server_links import CALL_SECONDS, ServerClient, ServerLinks
 from serving.fleet.service import fleet_http
 from serving.http.app import json_response
 from serving.server.logs import flush_logs, start_logs
@@ -47,6 +47,8 @@ CONFIG_KEY = "config"
 STATE_KEY = "state"
 REPLICAS_KEY = "replicas"
 
+# A report is late after so many polls and the deadline of a call.
+_FRESH_POLLS = 3
 # A coordinator that has begun waits so long for its servers' actors before it publishes a registry.
 _LOOK_SECONDS = 15.0
 
@@ -129,8 +131,8 @@ class RayFleet:
         text = self._replica_store.read()
         self._replicas = ReplicaState() if text is None else replica_state_from_json(text)
         self._decision = ReplicaDecision(state=self._replicas)
-        # Launches that clients may be told of. Those of the coordinator before this one are among them.
-        self._public = {row.launch for row in self._replicas.replicas.values()}
+        # Held while a report is taken, and while the members change.
+        self._members_lock = threading.Lock()
         self._began_ns = clock.now_ns()
         self._looked: Mapping[str, Looked] = {}
         self._is_stopping = False
@@ -150,7 +152,7 @@ class RayFleet:
             observer=metrics,
         )
         self._set_members()
-        # Not a document, so that nobody takes a fleet that has not been looked at for an empty one.
+        # No document yet: a fleet that has not been looked at is not an empty one.
         self.registry = ""
         api = FleetApi(
             lambda: self._coordinator, self._config.waves, lambda: self.registry, clock, metrics
@@ -191,12 +193,13 @@ class RayFleet:
         if self.registry or self._has_looked():
             self.registry = self._registry_text()
 
-    def receive(self, name: str, report: ServerReport) -> None:
-        """Takes a report. A server that is about to leave drains for the waves already. Any thread."""
-        row = self._replicas.replicas.get(name)
-        if row is not None and row.phase != UP:
-            report = replace(report, is_draining=True)
-        self._coordinator.receive(name, report)
+    def receive(self, link: str, report: ServerReport) -> None:
+        """Takes the report that came over a link. Drops one of an earlier launch. Any thread."""
+        name, _, launch = link.rpartition("/")
+        with self._members_lock:
+            row = self._replicas.replicas.get(name)
+            if row is not None and row.launch == int(launch):
+                self._coordinator.receive(name, report)
 
     def restart(self, model: str) -> None:
         """Lets the servers of a model restart, or all. Any thread. Raises OSError, with nothing done."""
@@ -233,6 +236,7 @@ class RayFleet:
             since_ns=self._decision.since_ns,
             leave_seconds=self._ray.leave_seconds,
             now_ns=self._clock.now_ns(),
+            wall_ns=self._clock.wall_ns(),
         )
         before, decision = self._replicas, decide_replicas(self._replicas, inputs)
         if decision.state != before:
@@ -253,21 +257,34 @@ class RayFleet:
             self._servers.stop(row)
 
     def _replica_sightings(self) -> dict[str, ReplicaSighting]:
-        """Returns if each replica is gone, and if it serves its model, by its last report."""
         sightings = self._coordinator.sightings
         return {
-            name: ReplicaSighting(
-                is_gone=looked.is_gone,
-                is_ready=not looked.is_gone
-                and looked.grpc != ""
-                and self._serves(name, sightings.get(name)),
-            )
+            name: self._replica_sighting(name, looked, sightings.get(name))
             for name, looked in self._looked.items()
             if name in self._replicas.replicas
         }
 
+    def _replica_sighting(
+        self, name: str, looked: Looked, sighting: Sighting | None
+    ) -> ReplicaSighting:
+        has_started = looked.grpc != "" and not looked.is_gone
+        answers = has_started and self._is_fresh(sighting)
+        return ReplicaSighting(
+            is_gone=looked.is_gone,
+            has_started=has_started,
+            answers=answers,
+            is_ready=answers and self._serves(name, sighting),
+        )
+
+    def _is_fresh(self, sighting: Sighting | None) -> bool:
+        """Returns True if a report came lately: a server is lost for the waves much later."""
+        if sighting is None or sighting.report is None:
+            return False
+        seconds = _FRESH_POLLS * self._config.coordinator.poll_seconds + CALL_SECONDS
+        return seconds_since(self._clock, sighting.seen_at_ns) <= seconds
+
     def _serves(self, name: str, sighting: Sighting | None) -> bool:
-        if sighting is None or sighting.report is None or self._is_lost(sighting):
+        if sighting is None or sighting.report is None:
             return False
         model = sighting.report.models.get(self._replicas.replicas[name].model)
         return model is not None and model.default_version is not None
@@ -277,15 +294,20 @@ class RayFleet:
         return self._clock.now_ns() - sighting.seen_at_ns > lost_ns
 
     def _send(self, grants: Sequence[Grant]) -> None:
-        self._links.send(grants)
+        rows = self._replicas.replicas
+        self._links.send([replace(grant, server=_link(rows[grant.server])) for grant in grants])
 
     def _set_members(self) -> None:
         rows = self._replicas.replicas
-        self._coordinator.set_servers(rows)
-        self._links.set_targets({name: self._servers.actor_name(row) for name, row in rows.items()})
+        leaving = {name for name, row in rows.items() if row.phase != UP}
+        with self._members_lock:
+            self._coordinator.set_servers(rows, leaving)
+        self._links.set_targets(
+            {_link(row): self._servers.actor_name(row) for row in rows.values()}
+        )
 
     def _has_looked(self) -> bool:
-        """Returns True once every launch that was taken over has answered, or has had the time to."""
+        """Returns True once every launch that clients may have has answered, or has had the time to."""
         if self._clock.now_ns() - self._began_ns > _LOOK_SECONDS * NS_PER_SECOND:
             return True
         rows = self._replicas.replicas.values()
@@ -293,7 +315,7 @@ class RayFleet:
             row.name in self._looked
             and (self._looked[row.name].grpc or self._looked[row.name].is_gone)
             for row in rows
-            if row.launch in self._public
+            if row.was_ready
         )
 
     def _registry_text(self) -> str:
@@ -302,16 +324,11 @@ class RayFleet:
         A proxy takes a server that it has not checked yet for a healthy one.
         """
         rows = self._replicas.replicas
-        ready = self._replica_sightings()
-        self._public |= {rows[name].launch for name in rows.keys() & ready if ready[name].is_ready}
         sightings = self._coordinator.sightings
         servers = [
             FleetServer(name=name, admin="", grpc=looked.grpc, http=looked.http)
             for name, looked in self._looked.items()
-            if name in rows
-            and rows[name].launch in self._public
-            and looked.grpc
-            and not looked.is_gone
+            if name in rows and rows[name].was_ready and looked.grpc and not looked.is_gone
         ]
         registered_rows = registered(
             servers, sightings, lambda name: self._is_lost(sightings[name])
@@ -347,3 +364,8 @@ class RayFleet:
                 for row in sorted(state.replicas.values(), key=lambda row: row.name)
             ],
         }
+
+
+def _link(row: Replica) -> str:
+    """Returns the name of the link to a launch, so that no report is taken for one of another launch."""
+    return f"{row.name}/{row.launch}"
