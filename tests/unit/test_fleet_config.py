@@ -124,6 +124,7 @@ def test_kubernetes_takes_the_place_of_servers() -> None:
         (SMALL + "[servers.c]\nadmin = 'c:1'\nname = 'd'\n", "unknown key 'name'"),
         (SMALL + "[servers.'']\nadmin = 'c:1'\n", "empty name"),
         (RACK + "[haproxy]\nfile = '/h.cfg'\n", "server name 'rack 1'"),
+        (RACK + "[haproxy]\nfile = '/h'\nbinds = {m = 'h:1'}\n", "server name 'rack 1'"),
         (SMALL + "[tls]\nca = 3\n", "ca is 3"),
         ("[ray]\nflags = 3\n[ray.models.m]\nbase_path = '/m'\nmemory_bytes = 1\n", "flags is 3"),
         (SMALL + "[waves]\nload_count_max = " + 5000 * "9", "not TOML"),
