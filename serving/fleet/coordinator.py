@@ -50,10 +50,12 @@ class Coordinator:
         clock: Clock,
         observer: FleetObserver | None = None,
         on_change: Callable[[Sequence[Change]], None] | None = None,
+        order_min: int = 0,
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable.
 
-        `on_change` gets the changes of the state once they are durable. It returns at once.
+        `on_change` gets the changes of the state once they are durable. It returns at once. `order_min`
+        is the lowest order of this coordinator's grants.
         """
         self._observer = observer or FleetObserver()
         self._store = store
@@ -64,7 +66,8 @@ class Coordinator:
         # Guards the members below. Held during a write of the state, not while grants are sent.
         self._lock = threading.Lock()
         text = store.read()
-        self._state = (FleetState() if text is None else fleet_state_from_json(text)).taken_over()
+        before = FleetState() if text is None else fleet_state_from_json(text)
+        self._state = before.taken_over(order_min)
         self._watches: Mapping[str, ModelWatch] = {}
         self._sightings: dict[str, Sighting] = {}
         store.write(self._state.as_json())
