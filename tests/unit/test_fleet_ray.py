@@ -17,6 +17,7 @@ from serving.fleet.config import parse_fleet_config
 from serving.fleet.ray_settings import RayModel, RaySettings
 from serving.fleet.registry import registry_document
 from serving.fleet.replicas import Replica
+from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
@@ -47,6 +48,10 @@ def values(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[bytes, bytes], bytes]:
     def remove(key: bytes, *, namespace: bytes) -> None:
         kept.pop((namespace, key), None)
 
+    def keys(prefix: bytes, *, namespace: bytes) -> list[bytes]:
+        return [key for space, key in kept if space == namespace and key.startswith(prefix)]
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_list", keys)
     monkeypatch.setattr(internal_kv, "_internal_kv_put", put)
     monkeypatch.setattr(internal_kv, "_internal_kv_get", get)
     monkeypatch.setattr(internal_kv, "_internal_kv_del", remove)
@@ -57,6 +62,7 @@ def test_store_keeps_fleets_apart(values: dict[tuple[bytes, bytes], bytes]) -> N
     one, other = KeyValueStore("one"), KeyValueStore("other")
     one.put("config", "text")
     assert (one.get("config"), other.get("config")) == ("text", None)
+    assert (one.keys("con"), one.keys("x"), other.keys("")) == (["config"], [], [])
     one.remove("config")
     assert values == {}
 
@@ -72,9 +78,9 @@ def test_value_is_new_once() -> None:
 @pytest.mark.usefixtures("values")
 def test_next_term_ends_the_one_before() -> None:
     store = KeyValueStore("fleet")
-    first = StoredText(store, Term(store), "state")
+    first = StoredText(store, Term(store, FakeClock()), "state")
     first.write("of the first")
-    second = StoredText(store, Term(store), "state")
+    second = StoredText(store, Term(store, FakeClock()), "state")
     assert second.read() == "of the first"
     second.write("of the second")
     with pytest.raises(FailedPrecondition, match="another coordinator"):

@@ -13,6 +13,7 @@ from serving.fleet.placement import ServerRoom
 from serving.fleet.replicas import Replica
 from serving.fleet.reports import ModelReport, ServerReport
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.ray_store import FakeStore
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
@@ -31,28 +32,6 @@ base_path = "/models/m"
 replicas = 2
 memory_bytes = 1
 """
-
-
-class FakeStore:
-    """A `KeyValueStore` in a dictionary."""
-
-    def __init__(self) -> None:
-        self.values = {CONFIG_KEY: CONFIG}
-        self.is_down = False
-
-    def get(self, key: str) -> str | None:
-        return self.values.get(key)
-
-    def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
-        if self.is_down:
-            raise OSError("no answer")
-        if is_new and key in self.values:
-            return False
-        self.values[key] = text
-        return True
-
-    def remove(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 class NoClient:
@@ -95,6 +74,13 @@ class FakeServers:
         self.ended.append(replica.name)
         self.running.discard(replica.launch)
 
+    def orphans(self, replicas: Sequence[Replica]) -> list[str]:
+        known = {row.launch for row in replicas}
+        return [f"m-x/{launch}" for launch in sorted(self.running - known)]
+
+    def end_orphan(self, actor_name: str) -> None:
+        self.running.discard(int(actor_name.rpartition("/")[2]))
+
     def client(self, actor_name: str) -> Any:
         return NoClient()
 
@@ -102,9 +88,13 @@ class FakeServers:
         return f"{replica.name}/{replica.launch}"
 
 
+def configured_store() -> FakeStore:
+    return FakeStore({CONFIG_KEY: CONFIG})
+
+
 class World:
     def __init__(self) -> None:
-        self.store, self.servers, self.clock = FakeStore(), FakeServers(), FakeClock()
+        self.store, self.servers, self.clock = configured_store(), FakeServers(), FakeClock()
         self.fleets: list[RayFleet] = []
         self.take_over()
 
@@ -219,7 +209,7 @@ def test_shut_down_stops_every_server(world: World) -> None:
 
 
 def test_configuration_without_ray_is_refused() -> None:
-    store: Any = FakeStore()
+    store: Any = configured_store()
     store.values[CONFIG_KEY] = '[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n'
     with pytest.raises(FailedPrecondition, match=r"no table \[ray\]"):
         RayFleet(store, "127.0.0.1", FakeClock(), lambda _: FakeServers())

@@ -81,4 +81,3 @@ def test_worker_without_rights_logs_the_remedy() -> None:
     assert "fleet_priority_refused" in printed
     assert "RAY_worker_niceness=0" in printed
     assert printed.splitlines()[-1].startswith("15 15 ")
-

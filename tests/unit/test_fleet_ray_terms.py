@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.base.clock import NS_PER_SECOND
@@ -182,4 +182,6 @@ def test_old_keys_are_removed() -> None:
     store: Any = FakeStore()
     for _ in range(9):
         StoredText(store, Term(store, FakeClock()), "state").write("x")
-    assert sorted(store.values) == [f"{name}/{n}" for name in ("state", "term") for n in (6, 7, 8, 9)]
+    assert sorted(store.values) == [
+        f"{name}/{n}" for name in ("state", "term") for n in (6, 7, 8, 9)
+    ]

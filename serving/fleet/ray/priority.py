@@ -9,9 +9,7 @@ from pathlib import Path
 
 import structlog
 
-_REMEDY = (
-    "start Ray on this node as root, or with RAY_worker_niceness=0 and RAY_worker_oom_score_adjustment=0"
-)
+_REMEDY = "start Ray on this node as root, or with RAY_worker_niceness=0 and RAY_worker_oom_score_adjustment=0"
 
 _log = structlog.get_logger(__name__)
 
