@@ -94,9 +94,13 @@ def configured_store() -> FakeStore:
 
 class World:
     def __init__(self) -> None:
-        self.store, self.servers, self.clock = configured_store(), FakeServers(), FakeClock()
+        self.store, self.servers = self.make()
+        self.clock = FakeClock()
         self.fleets: list[RayFleet] = []
         self.take_over()
+
+    def make(self) -> tuple[FakeStore, FakeServers]:
+        return configured_store(), FakeServers()
 
     @property
     def fleet(self) -> RayFleet:
