@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, Unavailable
@@ -169,6 +170,26 @@ def test_front_keeps_files_of_a_dead_coordinator(
     front.update()
     (server,) = parse_registry((tmp_path / "servers.json").read_text())
     assert server.grpc == "h:1"
+
+
+def test_front_waits_for_the_first_registry_silently(
+    front: Front, deployment: FakeDeployment
+) -> None:
+    document, deployment.document = deployment.document, ""
+    with capture_logs() as logs:
+        front.update()
+        deployment.document = document
+        front.update()
+    assert logs == []
+
+
+def test_front_reports_a_coordinator_once(front: Front, deployment: FakeDeployment) -> None:
+    front.update()
+    deployment.document = ""
+    with capture_logs() as logs:
+        front.update()
+        front.update()
+    assert [row["event"] for row in logs] == ["fleet_coordinator_unreachable"]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -94,13 +95,9 @@ def configured_store() -> FakeStore:
 
 class World:
     def __init__(self) -> None:
-        self.store, self.servers = self.make()
-        self.clock = FakeClock()
+        self.store, self.servers, self.clock = configured_store(), FakeServers(), FakeClock()
         self.fleets: list[RayFleet] = []
         self.take_over()
-
-    def make(self) -> tuple[FakeStore, FakeServers]:
-        return configured_store(), FakeServers()
 
     @property
     def fleet(self) -> RayFleet:
@@ -121,11 +118,16 @@ class World:
         return {row.name: row for row in parse_registry(self.fleet.registry)}
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
+        return self.answer(method, path, body)[1]
+
+    def answer(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Returns the status and the reply."""
         connection = http.client.HTTPConnection(self.fleet.address, timeout=10)
         connection.request(method, path, json.dumps(body) if body is not None else None)
-        reply = json.loads(connection.getresponse().read())
+        response = connection.getresponse()
+        reply = json.loads(response.read())
         connection.close()
-        return reply
+        return response.status, reply
 
 
 @pytest.fixture
@@ -201,6 +203,61 @@ def test_store_that_is_down_changes_nothing(world: World) -> None:
     with pytest.raises(OSError, match="no answer"):
         world.fleet.restart("m")
     assert not any(row["is_to_restart"] for row in world.ask("GET", "/fleet/replicas")["replicas"])
+
+
+def test_restart_without_the_store_is_unavailable(world: World) -> None:
+    world.step()
+    world.store.is_down = True
+    status, reply = world.answer("POST", "/fleet/replicas", {"model": "m"})
+    assert status == 503
+    assert "nothing is changed" in reply["error"]
+
+
+def test_restart_of_an_unknown_model_is_refused(world: World) -> None:
+    status, reply = world.answer("POST", "/fleet/replicas", {"model": "x"})
+    assert status == 404
+    assert "models: m" in reply["error"]
+
+
+def test_restart_that_waits_delays_no_other_request(world: World) -> None:
+    restarted = threading.Event()
+
+    def restart() -> None:
+        world.ask("POST", "/fleet/replicas", {"model": "m"})
+        restarted.set()
+
+    # As during a step whose calls to the cluster take long.
+    with world.fleet._lock:
+        thread = threading.Thread(target=restart)
+        thread.start()
+        for _ in range(20):
+            assert world.answer("GET", "/fleet/status")[0] == 200
+        assert not restarted.is_set()
+    thread.join()
+
+
+def test_registry_before_a_look_is_unavailable() -> None:
+    world = World()
+    status, reply = world.answer("GET", "/fleet/servers")
+    world.fleet.close()
+    assert status == 503
+    assert "has not looked" in reply["error"]
+
+
+def test_grants_of_a_term_have_higher_orders(world: World) -> None:
+    before = world.fleet._coordinator.state.order
+    world.take_over()
+    # Also above those that the first coordinator may still decide on.
+    assert world.fleet._coordinator.state.order > before + 10**6
+
+
+def test_grants_of_a_late_coordinator_are_dropped(world: World) -> None:
+    first = world.fleet
+    assert first._links._may_send()
+    world.take_over()
+    world.clock.advance(1)
+    assert not first._links._may_send()
+    assert world.fleet._links._may_send()
 
 
 def test_shut_down_stops_every_server(world: World) -> None:

@@ -5,16 +5,29 @@ from typing import Any
 
 import pytest
 
-from serving.base.errors import Unavailable
+from serving.base.errors import FailedPrecondition, Unavailable
 from serving.fleet.placement import ServerRoom
 from serving.fleet.replicas import UP, Replica
+from serving.fleet.reports import ModelReport, ServerReport
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.ray_store import FakeStore
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
 from serving.fleet.ray import coordinator_actor
 from serving.fleet.ray.cluster import Looked
-from tests.unit.fakes.ray_store import FakeStore
-from tests.unit.test_fleet_ray_coordinator import FakeServers, World, configured_store
+from serving.fleet.ray.coordinator_actor import CONFIG_KEY, RayFleet
+
+CONFIG = """
+[coordinator]
+poll_seconds = 0.01
+[waves]
+sizes = []
+[ray.models.m]
+base_path = "/models/m"
+replicas = 2
+memory_bytes = 1
+"""
 
 
 class Killed(BaseException):
@@ -44,200 +57,212 @@ def _no_http(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_actor, "fleet_http", NoHttp)
 
 
-class Failing:
-    """Calls that go on, until one is the last one, or until the next ones fail."""
+class Calls:
+    """Counts calls, and lets all of them fail after the last one that succeeds."""
 
-    def __init__(self) -> None:
-        self.left = 10**9
-        self.error: type[BaseException] = Killed
+    def __init__(self, last: int, error: type[BaseException]) -> None:
+        self.last, self.error = last, error
         self.count = 0
 
     def __call__(self) -> None:
         self.count += 1
-        self.left -= 1
-        if self.left < 0:
+        if self.count > self.last:
             raise self.error("no answer")
 
-    def last_for(self, seconds: int, error: type[BaseException] = Killed) -> None:
-        self.left, self.error = seconds, error
+
+class CalledStore(FakeStore):
+    def __init__(self, calls: Calls) -> None:
+        super().__init__({CONFIG_KEY: CONFIG})
+        self.call = calls  # type: ignore[method-assign]
 
 
-class FailingStore(FakeStore):
-    def __init__(self, calls: Failing) -> None:
-        super().__init__(dict(configured_store().values))
-        self._failing = calls
+class NoClient:
+    """A server that is never called: the tests bring its reports."""
 
-    def call(self) -> None:
-        self._failing()
+    def fleet_report(self, edges: object, *, timeout_seconds: float = 10) -> Any:
+        raise Unavailable("no answer")
+
+    def close(self) -> None:
+        """Closes nothing."""
 
 
-class FailingServers(FakeServers):
+class CalledServers:
     """Launches with their actors. An actor stays when its server has ended."""
 
-    def __init__(self, calls: Failing) -> None:
-        super().__init__()
-        self._failing = calls
+    def __init__(self, calls: Calls) -> None:
+        self._call = calls
+        self.running: set[int] = set()
         self.actors: set[int] = set()
 
     def rooms(self) -> list[ServerRoom]:
-        self._failing()
-        return super().rooms()
+        self._call()
+        return [ServerRoom(name=name, memory_bytes=10**12) for name in "ab"]
 
     def start(self, replica: Replica) -> None:
-        self._failing()
-        super().start(replica)
+        self._call()
+        self.running.add(replica.launch)
         self.actors.add(replica.launch)
 
     def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
-        self._failing()
-        return super().look(replicas)
+        self._call()
+        return {
+            row.name: Looked(f"{row.node}:{row.launch}", is_gone=row.launch not in self.running)
+            for row in replicas
+        }
 
     def stop(self, replica: Replica) -> None:
-        self._failing()
-        super().stop(replica)
+        self._call()
+        self.running.discard(replica.launch)
 
     def end(self, replica: Replica) -> None:
-        self._failing()
-        super().end(replica)
-        self.actors.discard(replica.launch)
+        self._call()
+        self._end(replica.launch)
 
     def orphans(self, replicas: Sequence[Replica]) -> list[str]:
-        self._failing()
+        self._call()
         known = {row.launch for row in replicas}
-        return [f"m-x/{launch}" for launch in sorted(self.actors - known)]
+        return [str(launch) for launch in sorted(self.actors - known)]
 
     def end_orphan(self, actor_name: str) -> None:
-        self._failing()
-        launch = int(actor_name.rpartition("/")[2])
+        self._call()
+        self._end(int(actor_name))
+
+    def client(self, actor_name: str) -> Any:
+        return NoClient()
+
+    def actor_name(self, replica: Replica) -> str:
+        return str(replica.launch)
+
+    def _end(self, launch: int) -> None:
         self.running.discard(launch)
         self.actors.discard(launch)
 
 
-class FailingWorld(World):
-    """A fleet whose calls fail as `calls` says."""
+class World:
+    """A fleet whose calls fail after the `last` one. A coordinator that dies has a successor."""
 
-    servers: FailingServers
-
-    def __init__(self, last: int = 10**9) -> None:
-        self.calls = Failing()
-        self.calls.last_for(last)
-        self.has_run = False
-        super().__init__()
-
-    def make(self) -> tuple[FakeStore, FakeServers]:
-        return FailingStore(self.calls), FailingServers(self.calls)
-
-    def take_over(self) -> None:
+    def __init__(self, last: int = 10**9, error: type[BaseException] = Killed) -> None:
+        self.calls = Calls(last, error)
+        self.store: Any = CalledStore(self.calls)
+        self.servers = CalledServers(self.calls)
+        self.clock = FakeClock()
+        self.has_stopped = False
         try:
-            super().take_over()
+            self.take_over()
         except Killed:
             self.recover()
 
+    def take_over(self) -> None:
+        self.fleet = RayFleet(self.store, "127.0.0.1", self.clock, lambda _: self.servers)
+
     def recover(self) -> None:
-        """Lets the next coordinator begin, for whom no call fails."""
-        self.calls.last_for(10**9)
+        """Lets the next coordinator begin. No further call fails."""
+        self.calls.last = 10**9
         self.take_over()
 
-    def launches(self) -> set[int]:
-        return {row.launch for row in self.fleet._replicas.replicas.values()}
+    def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
+        self.clock.advance(seconds)
+        model = ModelReport(granted=1, default_version=1, found=frozenset({1}))
+        for name in ready:
+            self.fleet.receive(name, ServerReport(incarnation=1, models={"m": model}))
+        self.fleet.step()
+
+    def steps(self, count: int = 12) -> None:
+        for _ in range(count):
+            self.step(seconds=11)
+
+    def begin(self) -> None:
+        """Starts two servers."""
+        for ready in ((), (), ("m-0", "m-1"), ("m-0", "m-1")):
+            self.step(ready=ready)
+
+    @property
+    def serves(self) -> bool:
+        """True if two servers run, and there is no other actor."""
+        rows = [*self.fleet._replicas.replicas.values()]
+        launches = {row.launch for row in rows}
+        is_up = [row.phase for row in rows] == [UP, UP]
+        return is_up and self.servers.running == self.servers.actors == launches
 
 
-def serves(world: FailingWorld) -> bool:
-    """Returns True if two servers run, and there is no other actor."""
-    rows = world.fleet._replicas.replicas.values()
-    is_up = [row.phase for row in rows] == [UP, UP]
-    return is_up and world.servers.running == world.servers.actors == world.launches()
-
-
-def run_life(world: FailingWorld, until: Callable[[], object] = lambda: None) -> None:
+def live(world: World) -> None:
     """Starts two servers, loses one, and restarts both."""
-    for ready in ((), (), ("m-0", "m-1"), ("m-0", "m-1")):
-        world.step(ready=ready)
+    world.begin()
     world.servers.running.discard(1)
     world.step(ready=["m-1"])
     world.step()
     world.fleet.restart("m")
     for _ in range(4):
         world.step(seconds=5)
-    until()
 
 
-def steps(world: FailingWorld, count: int = 12) -> None:
-    for _ in range(count):
-        world.step(seconds=11)
+def shut_down(world: World) -> None:
+    """Starts two servers, and stops the fleet."""
+    world.begin()
+    world.fleet.shut_down()
+    world.has_stopped = True
+    world.steps(4)
 
 
-def calls_of(life: Callable[[FailingWorld], None]) -> int:
-    world = FailingWorld()
+def calls_of(life: Callable[[World], None]) -> int:
+    world = World()
     life(world)
     return world.calls.count
 
 
 def test_death_at_any_call_leaves_no_server_behind() -> None:
-    for last in range(calls_of(run_life)):
-        world = FailingWorld(last)
+    for last in range(calls_of(live)):
+        world = World(last)
         try:
-            run_life(world)
+            live(world)
         except Killed:
             world.recover()
-        steps(world)
-        assert serves(world), f"after a death at call {last}"
-
-
-def shut_down(world: FailingWorld) -> None:
-    for ready in ((), (), ("m-0", "m-1")):
-        world.step(ready=ready)
-    world.fleet.shut_down()
-    world.has_run = True
-    steps(world, 4)
+        world.steps()
+        assert world.serves, f"after a death at call {last}"
 
 
 def test_death_at_any_call_does_not_undo_a_stop() -> None:
     for last in range(calls_of(shut_down)):
-        world = FailingWorld(last)
+        world = World(last)
         try:
             shut_down(world)
         except Killed:
             world.recover()
-        steps(world)
-        if world.has_run:
-            assert world.servers.actors == set(), f"after a death at call {last}"
-        else:
-            assert serves(world)
+        world.steps()
+        is_well = world.servers.actors == set() if world.has_stopped else world.serves
+        assert is_well, f"after a death at call {last}"
 
 
 @pytest.mark.parametrize("error", [Unavailable, OSError])
 def test_call_without_answer_is_made_up_for(error: type[Exception]) -> None:
-    first = calls_of(lambda world: steps(world, 0))
-    for last in range(first, calls_of(run_life)):
-        world = FailingWorld(last)
-        world.calls.error = error
+    for last in range(World().calls.count, calls_of(live)):
+        world = World(last, error)
         try:
-            run_life(world)
+            live(world)
         except error:
-            # As `RayFleet.run` goes on.
-            world.calls.last_for(10**9)
-        steps(world)
-        assert serves(world), f"after call {last} without an answer"
+            # `RayFleet.run` goes on.
+            world.calls.last = 10**9
+        world.steps()
+        assert world.serves, f"after call {last} without an answer"
 
 
-def test_run_ends_with_the_last_server() -> None:
-    world = FailingWorld()
-    steps(world, 2)
+def test_run_ends_with_the_last_actor() -> None:
+    world = World()
+    world.begin()
     world.servers.actors.add(99)
     world.fleet.shut_down()
     world.fleet.run()
     assert world.servers.actors == set()
 
 
-def test_next_term_ends_a_coordinator() -> None:
-    world = FailingWorld()
-    steps(world, 2)
-    first: Any = world.fleet
+def test_late_coordinator_ends_no_actor() -> None:
+    world = World()
+    world.begin()
+    first = world.fleet
     world.take_over()
+    # The first one does not know it. Its successor may have created it.
     world.servers.actors.add(99)
-    # The first one knows nothing of this actor, and must not end it: its successor may have created it.
     world.clock.advance(20)
-    with pytest.raises(coordinator_actor.FailedPrecondition, match="another coordinator"):
+    with pytest.raises(FailedPrecondition, match="another coordinator"):
         first.step()
     assert 99 in world.servers.actors

@@ -25,8 +25,8 @@ _TERMS = "term"
 _KEPT_TERMS = 3
 # The time for which a look at the terms is enough for a grant.
 _VALID_SECONDS = 1.0
-# More changes of the state than one term can make, one in a step.
-_ORDER_BITS = 32
+# 268 million changes of the state are more than one term makes. An order has 59 bits until 2038.
+_ORDER_BITS = 28
 
 Answer = TypeVar("Answer")
 
