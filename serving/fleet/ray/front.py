@@ -41,6 +41,8 @@ class Front:
         self._has_reached = False
         self._is_warned = False
         self._loop = asyncio.new_event_loop()
+        # asyncio keeps no task: one whose client has sent its last byte would be collected as garbage.
+        self._passing: set[asyncio.Task[None] | None] = set()
         self.port: int | None = None
         self.listens = threading.Event()
         """Set once `port` is known."""
@@ -84,12 +86,20 @@ class Front:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Passes one connection to the coordinator, or closes it if none answers."""
+        task = asyncio.current_task()
+        self._passing.add(task)
+        try:
+            await self._pass_on(reader, writer)
+        finally:
+            self._passing.discard(task)
+            writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(MillpondError, OSError):
             host, port = host_and_port(await asyncio.to_thread(self._deployment.address))
             to_reader, to_writer = await asyncio.open_connection(host, port)
             await asyncio.gather(_pump(reader, to_writer), _pump(to_reader, writer))
             to_writer.close()
-        writer.close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
