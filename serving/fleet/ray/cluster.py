@@ -27,15 +27,14 @@ REQUESTS_RESOURCE = "millpond_requests_per_second"
 # A report, a grant and a look may wait on each other's threads, and on a drain.
 _CONCURRENCY = 8
 
-_log = structlog.get_logger(__name__)
-
-
 # The actor may live: Ray's head node, or the actor's, does not answer.
 _NO_ANSWER = (
     ray.exceptions.ActorUnavailableError,
     ray.exceptions.GetTimeoutError,
     ray.exceptions.RpcError,
 )
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
