@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
 from serving.fleet.ray.bound_process import bound
+from serving.fleet.ray.server_actor import ServerActor
 
 # Starts a server of sorts from a thread that stays, and waits for its end.
 _PARENT = """
@@ -81,3 +84,28 @@ def test_worker_without_rights_logs_the_remedy() -> None:
     assert "fleet_priority_refused" in printed
     assert "RAY_worker_niceness=0" in printed
     assert printed.splitlines()[-1].startswith("15 15 ")
+
+
+class SlowServer:
+    """A server whose drain lasts until `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.is_draining, self.may_end = threading.Event(), threading.Event()
+
+    def stop(self) -> None:
+        self.is_draining.set()
+        self.may_end.wait(10)
+
+
+def test_further_drain_returns_at_once() -> None:
+    server = SlowServer()
+    actor: Any = ServerActor.__new__(ServerActor)
+    actor._server, actor._drain_lock = server, threading.Lock()
+    thread = threading.Thread(target=actor.drain)
+    thread.start()
+    assert server.is_draining.wait(10)
+    # A next coordinator asks for it too.
+    actor.drain()
+    assert thread.is_alive()
+    server.may_end.set()
+    thread.join()
