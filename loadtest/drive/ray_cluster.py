@@ -29,10 +29,12 @@ NODE_MEMORY_BYTES = 4_000_000_000
 _OBJECT_STORE_BYTES = 80_000_000
 _POLL_SECONDS = 0.1
 
-# No reports to Ray's makers, no dashboard, no processes ahead of demand.
+# No reports to Ray's makers, no processes ahead of demand, and no actor that is killed because other
+# programs of this machine have its memory.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 
 

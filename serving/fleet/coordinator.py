@@ -69,10 +69,12 @@ class Coordinator:
         clock: Clock,
         observer: FleetObserver | None = None,
         on_change: Callable[[Sequence[Change]], None] | None = None,
+        order_min: int = 0,
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable.
 
-        `on_change` gets the changes of the state once they are durable. It returns at once.
+        `on_change` gets the changes of the state once they are durable. It returns at once. `order_min`
+        is the lowest order of this coordinator's grants.
         """
         self._observer = observer or FleetObserver()
         self._store = store
@@ -90,7 +92,8 @@ class Coordinator:
         # The highest order in the first report of a server.
         self._order_found = 0
         text = store.read()
-        state = (FleetState() if text is None else fleet_state_from_json(text)).taken_over()
+        earlier = FleetState() if text is None else fleet_state_from_json(text)
+        state = earlier.taken_over(order_min)
         self._write(state)
         # Replaced as a whole, under `_deciding`.
         self._decided = Decided(state)
@@ -120,14 +123,15 @@ class Coordinator:
         *,
         ended: Collection[str] = (),
         identities: Mapping[str, str] | None = None,
+        models: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         """Sets the servers of the fleet, and those of them that are being ended.
 
         A new server has the usual time to report before it is lost. So has one with the name of another:
         `identities` has what differs. Servers that have `ended`, which are none of `names`, are lost at
-        once, if they have reported.
+        once, if they have reported. `models` are those that each server may have; without it, any.
         """
-        identities = identities or {}
+        identities, models = identities or {}, models or {}
         now_ns = self._clock.now_ns()
         new = Sighting(None, now_ns)
         lost_at_ns = now_ns - round(self._settings.lost_seconds * NS_PER_SECOND) - 1
@@ -140,7 +144,11 @@ class Coordinator:
                 if self._identities.get(name) == identities.get(name)
             }
             self._sightings = {
-                name: replace(before[name] if name in same else new, is_leaving=name in leaving)
+                name: replace(
+                    before[name] if name in same else new,
+                    is_leaving=name in leaving,
+                    models=models.get(name),
+                )
                 for name in names
             }
             for name in ended:

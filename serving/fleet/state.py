@@ -75,9 +75,12 @@ class FleetState:
         """Returns the state with these models, with a new order if one of them differs."""
         return self if models == self.models else FleetState(order=self.order + 1, models=models)
 
-    def taken_over(self) -> "FleetState":
-        """Returns the state with a new order, so that grants of an earlier coordinator are stale."""
-        return replace(self, order=self.order + 1)
+    def taken_over(self, order_min: int = 0) -> "FleetState":
+        """Returns the state with a new order, so that grants of an earlier coordinator are stale.
+
+        `order_min` is above the orders that an earlier coordinator may still decide on.
+        """
+        return replace(self, order=max(self.order + 1, order_min))
 
     def as_json(self) -> str:
         models = {name: _model_document(self.models[name]) for name in sorted(self.models)}

@@ -1,6 +1,9 @@
 """A fleet on a real Ray cluster of two nodes, behind HAProxy: waves, deaths, restarts, fewer servers."""
 
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +15,7 @@ from loadtest.drive.ray_cluster import LocalCluster, RayFleet, ray_fleet
 from loadtest.measure.ray_scenarios import SERVER_SETTINGS, Scenarios, fleet_tables
 from loadtest.measure.retried_load import RetriedLoad
 from serving.base.clock import SystemClock
+from serving.base.errors import Unavailable
 from tests.integration.processes import millpond
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
@@ -56,13 +60,82 @@ def shrink(cluster: LocalCluster, fleet: RayFleet, model: FleetModel, directory:
     fleet.wait_for(lambda: len(fleet.replicas()) == 1, "one server")
 
 
+def parent_of(process_id: int) -> int:
+    stat = Path(f"/proc/{process_id}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def check_priorities(fleet: RayFleet) -> None:
+    """Servers, their actors and the coordinator have the usual priority, and not that of Ray's workers."""
+    servers = [row["process_id"] for row in fleet.replicas()]
+    actors = [parent_of(server) for server in servers]
+    for process_id in [*servers, *actors, fleet.deployment.place()["process_id"]]:
+        score = Path(f"/proc/{process_id}/oom_score_adj").read_text().strip()
+        assert (os.getpriority(os.PRIO_PROCESS, process_id), score) == (0, "0")
+
+
+def kill_actor(fleet: RayFleet) -> None:
+    """A server that hangs ends with its actor, and is started again."""
+    row = fleet.replicas()[0]
+    os.kill(row["process_id"], signal.SIGSTOP)
+    os.kill(parent_of(row["process_id"]), signal.SIGKILL)
+    process = Path(f"/proc/{row['process_id']}")
+    fleet.wait_for(lambda: not process.exists(), "the end of the server", 5)
+    fleet.wait_for(
+        lambda: row["launch"] not in {new["launch"] for new in fleet.replicas()}, "another launch"
+    )
+
+
+class Orphan:
+    """An actor of a server that no coordinator knows."""
+
+
+def names_of_actors() -> list[str]:
+    import ray.util
+
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [row["name"] for row in named if row["namespace"] == "millpond"]
+
+
+def leave_orphan(fleet: RayFleet) -> None:
+    """The coordinator ends what one before it has left."""
+    import ray
+
+    name = f"millpond/{MODEL_NAME}-9/999"
+    ray.remote(Orphan).options(
+        name=name, namespace="millpond", lifetime="detached", num_cpus=0
+    ).remote()
+    assert name in names_of_actors()
+    fleet.wait_for(lambda: name not in names_of_actors(), "the end of the orphan", 60)
+
+
+def stop_without_coordinator(fleet: RayFleet) -> None:
+    """A fleet that stops goes on with that when its coordinator dies, and ends."""
+    coordinator = fleet.deployment.place()["process_id"]
+    thread = threading.Thread(target=fleet.deployment.shut_down)
+    thread.start()
+    fleet.wait_for(lambda: {row["phase"] for row in fleet.replicas()} != {"up"}, "the stop")
+    os.kill(coordinator, signal.SIGKILL)
+    thread.join()
+    with pytest.raises(Unavailable, match="no fleet"):
+        fleet.deployment.place()
+    assert names_of_actors() == []
+
+
 def test_fleet_on_ray_keeps_every_request(directory: Path, model: FleetModel) -> None:
+    from millpond.fleet import deploy
+
     def made(address: str) -> str:
         return tables(address, model, directory)
 
     with ray_fleet(directory, 2, made) as (cluster, fleet):
         fleet.wait_for(lambda: len(fleet.serving(MODEL_NAME)) == SERVER_COUNT, "the servers", 200)
         assert len({row["node"] for row in fleet.replicas()}) == 2
+        if os.geteuid() == 0:
+            check_priorities(fleet)
+        kill_actor(fleet)
+        leave_orphan(fleet)
+        fleet.wait_for(lambda: len(fleet.serving(MODEL_NAME)) == SERVER_COUNT, "the servers", 200)
         with RetriedLoad(fleet.target, 20, SystemClock()) as load:
             scenarios = Scenarios(cluster, fleet, model, load, SystemClock(), print)
             scenarios.good_version()
@@ -72,6 +145,10 @@ def test_fleet_on_ray_keeps_every_request(directory: Path, model: FleetModel) ->
             scenarios.server_killed()
             scenarios.node_killed()
             shrink(cluster, fleet, model, directory)
+        stop_without_coordinator(fleet)
+        # The same configuration starts it again.
+        deploy(fleet.config())
+        fleet.wait_for(lambda: fleet.serving(MODEL_NAME), "a server")
         reports = scenarios.reports
     assert {name: row["failed"] for name, row in reports.items()} == dict.fromkeys(reports, 0)
     assert {name: row["wrong"] for name, row in reports.items()} == dict.fromkeys(reports, 0)

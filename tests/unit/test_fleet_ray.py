@@ -1,6 +1,7 @@
 """The thin layer over Ray, without a cluster."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, Unavailable
@@ -17,6 +19,7 @@ from serving.fleet.config import parse_fleet_config
 from serving.fleet.ray_settings import RayModel, RaySettings
 from serving.fleet.registry import registry_document
 from serving.fleet.replicas import Replica
+from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
@@ -47,6 +50,10 @@ def values(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[bytes, bytes], bytes]:
     def remove(key: bytes, *, namespace: bytes) -> None:
         kept.pop((namespace, key), None)
 
+    def keys(prefix: bytes, *, namespace: bytes) -> list[bytes]:
+        return [key for space, key in kept if space == namespace and key.startswith(prefix)]
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_list", keys)
     monkeypatch.setattr(internal_kv, "_internal_kv_put", put)
     monkeypatch.setattr(internal_kv, "_internal_kv_get", get)
     monkeypatch.setattr(internal_kv, "_internal_kv_del", remove)
@@ -57,6 +64,7 @@ def test_store_keeps_fleets_apart(values: dict[tuple[bytes, bytes], bytes]) -> N
     one, other = KeyValueStore("one"), KeyValueStore("other")
     one.put("config", "text")
     assert (one.get("config"), other.get("config")) == ("text", None)
+    assert (one.keys("con"), one.keys("x"), other.keys("")) == (["config"], [], [])
     one.remove("config")
     assert values == {}
 
@@ -72,9 +80,9 @@ def test_value_is_new_once() -> None:
 @pytest.mark.usefixtures("values")
 def test_next_term_ends_the_one_before() -> None:
     store = KeyValueStore("fleet")
-    first = StoredText(store, Term(store), "state")
+    first = StoredText(store, Term(store, FakeClock()), "state")
     first.write("of the first")
-    second = StoredText(store, Term(store), "state")
+    second = StoredText(store, Term(store, FakeClock()), "state")
     assert second.read() == "of the first"
     second.write("of the second")
     with pytest.raises(FailedPrecondition, match="another coordinator"):
@@ -178,6 +186,26 @@ def test_front_keeps_files_of_a_dead_coordinator(
     assert server.grpc == "h:1"
 
 
+def test_front_waits_for_the_first_registry_silently(
+    front: Front, deployment: FakeDeployment
+) -> None:
+    document, deployment.document = deployment.document, ""
+    with capture_logs() as logs:
+        front.update()
+        deployment.document = document
+        front.update()
+    assert logs == []
+
+
+def test_front_reports_a_coordinator_once(front: Front, deployment: FakeDeployment) -> None:
+    front.update()
+    deployment.document = ""
+    with capture_logs() as logs:
+        front.update()
+        front.update()
+    assert [row["event"] for row in logs] == ["fleet_coordinator_unreachable"]
+
+
 @pytest.fixture
 def running(front: Front) -> Iterator[Front]:
     thread = threading.Thread(target=front.run)
@@ -199,7 +227,10 @@ async def _exchange(port: int | None, text: bytes) -> bytes:
 
 def test_front_passes_connections_on(running: Front, deployment: FakeDeployment) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"got " + await reader.read())
+        text = await reader.read()
+        # The connection is kept alive by the front alone.
+        gc.collect()
+        writer.write(b"got " + text)
         writer.close()
 
     async def exchange() -> bytes:

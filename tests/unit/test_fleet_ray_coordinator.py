@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from serving.fleet.placement import ServerRoom
 from serving.fleet.replicas import LEAVING, UP, Replica
 from serving.fleet.reports import Grant, ModelReport, ServerReport
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.ray_store import FakeStore
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
@@ -31,28 +33,6 @@ base_path = "/models/m"
 replicas = 2
 memory_bytes = 1
 """
-
-
-class FakeStore:
-    """A `KeyValueStore` in a dictionary."""
-
-    def __init__(self) -> None:
-        self.values = {CONFIG_KEY: CONFIG}
-        self.is_down = False
-
-    def get(self, key: str) -> str | None:
-        return self.values.get(key)
-
-    def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
-        if self.is_down:
-            raise OSError("no answer")
-        if is_new and key in self.values:
-            return False
-        self.values[key] = text
-        return True
-
-    def remove(self, key: str) -> None:
-        self.values.pop(key, None)
 
 
 REPORT = ServerReport(
@@ -102,6 +82,13 @@ class FakeServers:
         self.ended.append(replica.name)
         self.running.discard(replica.launch)
 
+    def orphans(self, replicas: Sequence[Replica]) -> list[str]:
+        known = {row.launch for row in replicas}
+        return [f"m-x/{launch}" for launch in sorted(self.running - known)]
+
+    def end_orphan(self, actor_name: str) -> None:
+        self.running.discard(int(actor_name.rpartition("/")[2]))
+
     def client(self, actor_name: str) -> Any:
         return NoClient()
 
@@ -109,9 +96,13 @@ class FakeServers:
         return f"{replica.name}/{replica.launch}"
 
 
+def configured_store() -> FakeStore:
+    return FakeStore({CONFIG_KEY: CONFIG})
+
+
 class World:
     def __init__(self) -> None:
-        self.store, self.servers, self.clock = FakeStore(), FakeServers(), FakeClock()
+        self.store, self.servers, self.clock = configured_store(), FakeServers(), FakeClock()
         self.fleets: list[RayFleet] = []
         self.take_over()
 
@@ -141,11 +132,16 @@ class World:
         return {row.name: row for row in parse_registry(self.fleet.registry)}
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
+        return self.answer(method, path, body)[1]
+
+    def answer(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Returns the status and the reply."""
         connection = http.client.HTTPConnection(self.fleet.address, timeout=10)
         connection.request(method, path, json.dumps(body) if body is not None else None)
-        reply = json.loads(connection.getresponse().read())
+        response = connection.getresponse()
+        reply = json.loads(response.read())
         connection.close()
-        return reply
+        return response.status, reply
 
 
 @pytest.fixture
@@ -274,6 +270,61 @@ def test_store_that_is_down_changes_nothing(world: World) -> None:
     assert not any(row["is_to_restart"] for row in world.ask("GET", "/fleet/replicas")["replicas"])
 
 
+def test_restart_without_the_store_is_unavailable(world: World) -> None:
+    world.step()
+    world.store.is_down = True
+    status, reply = world.answer("POST", "/fleet/replicas", {"model": "m"})
+    assert status == 503
+    assert "nothing is changed" in reply["error"]
+
+
+def test_restart_of_an_unknown_model_is_refused(world: World) -> None:
+    status, reply = world.answer("POST", "/fleet/replicas", {"model": "x"})
+    assert status == 404
+    assert "models: m" in reply["error"]
+
+
+def test_restart_that_waits_delays_no_other_request(world: World) -> None:
+    restarted = threading.Event()
+
+    def restart() -> None:
+        world.ask("POST", "/fleet/replicas", {"model": "m"})
+        restarted.set()
+
+    # As during a step whose calls to the cluster take long.
+    with world.fleet._lock:
+        thread = threading.Thread(target=restart)
+        thread.start()
+        for _ in range(20):
+            assert world.answer("GET", "/fleet/status")[0] == 200
+        assert not restarted.is_set()
+    thread.join()
+
+
+def test_registry_before_a_look_is_unavailable() -> None:
+    world = World()
+    status, reply = world.answer("GET", "/fleet/servers")
+    world.fleet.close()
+    assert status == 503
+    assert "has not looked" in reply["error"]
+
+
+def test_grants_of_a_term_have_higher_orders(world: World) -> None:
+    before = world.fleet._coordinator.state.order
+    world.take_over()
+    # Also above those that the first coordinator may still decide on.
+    assert world.fleet._coordinator.state.order > before + 10**6
+
+
+def test_grants_of_a_late_coordinator_are_dropped(world: World) -> None:
+    first = world.fleet
+    assert first._links._may_send()
+    world.take_over()
+    world.clock.advance(1)
+    assert not first._links._may_send()
+    assert world.fleet._links._may_send()
+
+
 def test_shut_down_stops_every_server(world: World) -> None:
     world.step()
     world.fleet.shut_down()
@@ -284,7 +335,7 @@ def test_shut_down_stops_every_server(world: World) -> None:
 
 
 def test_configuration_without_ray_is_refused() -> None:
-    store: Any = FakeStore()
+    store: Any = configured_store()
     store.values[CONFIG_KEY] = '[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n'
     with pytest.raises(FailedPrecondition, match=r"no table \[ray\]"):
         RayFleet(store, "127.0.0.1", FakeClock(), lambda _: FakeServers())

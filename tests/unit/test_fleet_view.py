@@ -81,3 +81,12 @@ def test_swapping_counts_slots_and_returned_servers() -> None:
     # A slot counts for a server that is lost too.
     state = ModelState(loading={"a": Slot(2, 1), "gone": Slot(2, 1)})
     assert view.swapping_count(state) == 3
+
+
+def test_silent_server_counts_only_for_its_models() -> None:
+    silent = replace(seen(None, 31), models=frozenset({"n"}))
+    views = model_views({"a": seen(server()), "b": silent}, {"n": ModelState()}, 30, NOW_NS)
+    assert ([*views["m"].lost], [*views["n"].lost]) == ([], ["b"])
+    waiting = replace(seen(None), models=frozenset({"n"}))
+    views = model_views({"a": seen(server()), "b": waiting}, {"n": ModelState()}, 30, NOW_NS)
+    assert (views["m"].is_complete, views["n"].is_complete) == (True, False)

@@ -1,10 +1,12 @@
 """The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+import ray.util
 import structlog
 from ray._private.state import state as cluster_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,6 +27,13 @@ REQUESTS_RESOURCE = "millpond_requests_per_second"
 # A report, a grant and a look may wait on each other's threads, and on a drain.
 _CONCURRENCY = 8
 _NS_PER_MILLISECOND = 1_000_000
+
+# The actor may live: Ray's head node, or the actor's, does not answer.
+_NO_ANSWER = (
+    ray.exceptions.ActorUnavailableError,
+    ray.exceptions.GetTimeoutError,
+    ray.exceptions.RpcError,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -81,6 +90,8 @@ def server_flags(
 class RayServers:
     """The actors of a fleet's servers. One thread; `client` for any thread.
 
+    Each method raises Unavailable if Ray does not answer, and may be repeated then.
+
     An actor is *detached*: it outlives the coordinator. It is not restarted by Ray: the coordinator
     decides that. It runs on its replica's node, or not at all.
     """
@@ -93,29 +104,34 @@ class RayServers:
         # By launch. A look that has not ended is not asked again.
         self._looking: dict[int, Any] = {}
         self._looked: dict[int, Looked] = {}
-        self._draining: set[int] = set()
+        # By launch: the calls that make servers drain.
+        self._draining: dict[int, Any] = {}
 
     def rooms(self) -> list[ServerRoom]:
         """Returns the living nodes."""
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        draining = cluster_state.get_draining_nodes()
-        available = cluster_state.available_resources_per_node()  # type: ignore[no-untyped-call]
+        with _ray_calls():
+            nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+            draining = cluster_state.get_draining_nodes()
+            available = cluster_state.available_resources_per_node()  # type: ignore[no-untyped-call]
         return [room_of(node, draining, available) for node in nodes if node["Alive"]]
 
     def start(self, replica: Replica) -> None:
         """Creates the actor of a launch, and does not wait for it."""
         model = next(item for item in self._settings.models if item.name == replica.model)
         flags, log_path = server_flags(self._settings, model, replica)
-        self._actor_class.options(
-            name=self.actor_name(replica),
-            namespace=NAMESPACE,
-            lifetime="detached",
-            max_restarts=0,
-            max_concurrency=_CONCURRENCY,
-            num_cpus=self._settings.cpus,
-            memory=replica.room_bytes,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(replica.node, soft=False),
-        ).remote(flags, log_path)
+        with _ray_calls():
+            self._actor_class.options(
+                name=self.actor_name(replica),
+                namespace=NAMESPACE,
+                # The name has the launch, so an actor that is there was created by an earlier attempt.
+                get_if_exists=True,
+                lifetime="detached",
+                max_restarts=0,
+                max_concurrency=_CONCURRENCY,
+                num_cpus=self._settings.cpus,
+                memory=replica.room_bytes,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(replica.node, soft=False),
+            ).remote(flags, log_path)
         _log.info(
             "fleet_server_started", server=replica.name, launch=replica.launch, node=replica.node
         )
@@ -123,7 +139,7 @@ class RayServers:
     def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
         """Returns the last answer of each replica's present launch, and asks again. Does not wait."""
         launches = {replica.launch for replica in replicas}
-        for known in (self._looking, self._looked, self._actors):
+        for known in (self._looking, self._looked, self._actors, self._draining):
             for launch in known.keys() - launches:
                 del known[launch]
         for replica in replicas:
@@ -131,22 +147,45 @@ class RayServers:
         return {row.name: self._looked.get(row.launch, Looked()) for row in replicas}
 
     def stop(self, replica: Replica) -> None:
-        """Makes the server of a launch drain. Does nothing the second time."""
-        if replica.launch in self._draining:
+        """Makes the server of a launch drain. Does nothing while it drains, and repeats a call that failed."""
+        call = self._draining.get(replica.launch)
+        if call is not None and not self._has_failed(replica, call):
             return
-        self._draining.add(replica.launch)
         actor = self._actor(replica)
-        if actor is not None:
-            actor.drain.remote()
+        if actor is None:
+            return
+        with _ray_calls():
+            self._draining[replica.launch] = actor.drain.remote()
+        if call is None:
             _log.info("fleet_server_stopped", server=replica.name, launch=replica.launch)
 
     def end(self, replica: Replica) -> None:
         """Removes what is left of a launch: its actor, and its server if it still runs."""
-        self._draining.discard(replica.launch)
+        self._draining.pop(replica.launch, None)
         actor = self._actor(replica)
         if actor is not None:
-            ray.kill(actor, no_restart=True)
+            with _ray_calls():
+                ray.kill(actor, no_restart=True)
         _log.info("fleet_server_ended", server=replica.name, launch=replica.launch)
+
+    def orphans(self, replicas: Sequence[Replica]) -> list[str]:
+        """Returns the actors of this fleet's servers that belong to none of these launches."""
+        with _ray_calls():
+            named: Any = ray.util.list_named_actors(all_namespaces=True)
+        names = {row["name"] for row in named if row["namespace"] == NAMESPACE}
+        known = {self.actor_name(row) for row in replicas}
+        return sorted(filter(self._is_server, names - known))
+
+    def end_orphan(self, actor_name: str) -> None:
+        """Ends an actor that `orphans` has returned, with its server."""
+        with _ray_calls():
+            try:
+                actor = ray.get_actor(actor_name, namespace=NAMESPACE)
+            except ValueError:
+                # It has ended meanwhile.
+                return
+            ray.kill(actor, no_restart=True)
+        _log.warning("fleet_orphan_ended", actor=actor_name)
 
     def client(self, actor_name: str) -> ServerClient:
         """Returns a client of the server with this actor. Any thread."""
@@ -159,27 +198,25 @@ class RayServers:
         launch = replica.launch
         reference = self._looking.get(launch)
         if reference is not None:
-            ended, _ = ray.wait([reference], timeout=0)
-            if not ended:
+            if not _has_ended(reference):
                 return
             self._looked[launch] = self._answer(replica, reference)
         actor = self._actor(replica)
         if actor is None:
             self._looked[launch] = Looked(is_gone=True)
         else:
-            self._looking[launch] = actor.look.remote()
+            with _ray_calls():
+                self._looking[launch] = actor.look.remote()
 
     def _answer(self, replica: Replica, reference: Any) -> Looked:
         before = self._looked.get(replica.launch, Looked())
         try:
             answer = ray.get(reference)
-        except ray.exceptions.ActorUnavailableError:
+        except _NO_ANSWER:
             return before
         except ray.exceptions.RayError as error:
             if not before.is_gone:
-                # The first line: Ray's own text has many.
-                reason = str(error).strip().partition("\n")[0]
-                _log.warning("fleet_server_lost", server=replica.name, reason=reason)
+                _log.warning("fleet_server_lost", server=replica.name, reason=_first_line(error))
             return Looked(is_gone=True)
         status = answer["exit_status"]
         if status is not None and not before.is_gone:
@@ -190,11 +227,28 @@ class RayServers:
         """Returns the actor of a launch; None if it was never created, or is dead."""
         if replica.launch not in self._actors:
             try:
-                actor = ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
+                with _ray_calls():
+                    actor = ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
             except ValueError:
                 return None
             self._actors[replica.launch] = actor
         return self._actors[replica.launch]
+
+    def _has_failed(self, replica: Replica, call: Any) -> bool:
+        """Returns True if the call that makes a server drain has ended with an error."""
+        if not _has_ended(call):
+            return False
+        try:
+            ray.get(call)
+        except ray.exceptions.RayError as error:
+            _log.warning("fleet_drain_repeated", server=replica.name, reason=_first_line(error))
+            return True
+        return False
+
+    def _is_server(self, actor_name: str) -> bool:
+        """Returns True for the actor of a server of this fleet. The coordinator's name has two parts."""
+        fleet, _, rest = actor_name.partition("/")
+        return fleet == self._settings.name and rest.count("/") == 1
 
 
 class ActorClient:
@@ -234,3 +288,23 @@ class ActorClient:
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             reason = str(error).strip().rpartition("\n")[2]
             raise Unavailable(f"the server's actor does not answer: {reason}") from error
+
+
+@contextmanager
+def _ray_calls() -> Iterator[None]:
+    """Raises Unavailable for Ray's errors. Some are an OSError, which would be one of the store."""
+    try:
+        yield
+    except (ray.exceptions.RayError, OSError, RuntimeError) as error:
+        raise Unavailable(f"Ray does not answer: {_first_line(error)}") from error
+
+
+def _has_ended(reference: Any) -> bool:
+    with _ray_calls():
+        ended, _ = ray.wait([reference], timeout=0)
+    return bool(ended)
+
+
+def _first_line(error: BaseException) -> str:
+    """Returns the first line: Ray's own text has many."""
+    return str(error).strip().partition("\n")[0]

@@ -1,8 +1,11 @@
 """The actor that decides for a fleet: versions in waves, and which servers run."""
 
+import asyncio
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,17 +15,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, seconds_since
-from serving.base.errors import FailedPrecondition, PermissionDenied
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
+from serving.base.errors import FailedPrecondition, NotFound, PermissionDenied, Unavailable
 from serving.base.json_requests import parse_object
+from serving.base.name_text import listed
 from serving.fleet.api import FleetApi
 from serving.fleet.config import REPLICAS_PATH, FleetConfig, FleetServer, parse_fleet_config
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.metrics import FleetMetrics
 from serving.fleet.outputs import registered
 from serving.fleet.placement import ServerRoom
-from serving.fleet.ray.cluster import Looked, RayServers
+from serving.fleet.ray.cluster import NAMESPACE, Looked, RayServers
+from serving.fleet.ray.coordinator_loop import PAUSE_SECONDS_MAX, CoordinatorLoop
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
+from serving.fleet.ray.priority import take_usual_priority
 from serving.fleet.ray.server_actor import node_address
 from serving.fleet.ray_settings import RaySettings
 from serving.fleet.registry import registry_document
@@ -40,17 +46,22 @@ from serving.fleet.replicas import (
 from serving.fleet.reports import Grant, ServerReport, Sighting
 from serving.fleet.server_links import CALL_SECONDS, ServerClient, ServerLinks
 from serving.fleet.service import fleet_http
+from serving.fleet.view import is_silent
 from serving.http.app import json_response
 from serving.server.logs import flush_logs, start_logs
 
 CONFIG_KEY = "config"
 STATE_KEY = "state"
 REPLICAS_KEY = "replicas"
+STOPPED_KEY = "stopped"
+"""Is there from an operator's stop until the fleet is deployed again."""
 
 # A report is late after so many polls and the deadline of a call.
 _FRESH_POLLS = 3
 # A coordinator that has begun waits so long for its servers' actors before it publishes a registry.
 _LOOK_SECONDS = 15.0
+# Between two looks for the actors of servers that no coordinator knows.
+_ORPHANS_SECONDS = 10.0
 
 _log = structlog.get_logger(__name__)
 
@@ -58,25 +69,36 @@ _log = structlog.get_logger(__name__)
 class CoordinatorActor:
     """The coordinator of one fleet, which Ray restarts on another node if its own is gone.
 
-    Its configuration and its state lie in the cluster's key-value store. It ends its process if it
-    cannot go on, and Ray starts it again. Its servers serve on meanwhile.
+    Its configuration and its state lie in the cluster's key-value store. If it cannot go on, it takes the
+    fleet over anew, and its servers serve on meanwhile. It ends itself once the fleet was stopped.
     """
 
     def __init__(self, fleet: str) -> None:
-        """Takes over the fleet. Raises OSError, DataLoss and InvalidConfig."""
-        start_logs("json")
-        self._fleet = RayFleet(KeyValueStore(fleet), node_address(), SystemClock())
-        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
-        self._thread.start()
+        """Does nothing that fails: Ray would not start the actor again."""
+        self._name = fleet
+        self._clock = SystemClock()
+        self._loop = CoordinatorLoop(self._take_over, self._clock)
+        threading.Thread(target=self._run, name="fleet", daemon=True).start()
 
     def address(self) -> str:
-        """Returns the HOST:PORT of the coordinator's HTTP."""
-        return self._fleet.address
+        """Returns the HOST:PORT of the coordinator's HTTP. Raises Unavailable before it has taken over."""
+        return self._loop.fleet.address
+
+    def deployed(self) -> dict[str, Any]:
+        """Returns the configuration's digest, the process, and if the fleet stops. Raises Unavailable."""
+        fleet = self._loop.fleet
+        return {
+            "config": fleet.config_digest,
+            "is_stopping": fleet.is_stopping,
+            "process": [ray.get_runtime_context().get_node_id(), os.getpid()],
+        }
 
     def shut_down(self) -> None:
-        """Drains all servers, and returns when they have ended. The state stays in the store."""
-        self._fleet.shut_down()
-        self._thread.join()
+        """Drains all servers, and then ends this actor. Does not wait. The state stays in the store.
+
+        Raises Unavailable, and OSError if the store does not answer.
+        """
+        self._loop.fleet.shut_down()
 
     def place(self) -> dict[str, Any]:
         """Returns the node and the process of the coordinator."""
@@ -85,24 +107,54 @@ class CoordinatorActor:
             "process_id": os.getpid(),
         }
 
+    def _take_over(self) -> "RayFleet":
+        return RayFleet(KeyValueStore(self._name), node_address(), self._clock)
+
     def _run(self) -> None:
         try:
-            self._fleet.run()
-        except Exception:  # noqa: BLE001 (a bug, or another coordinator has begun)
-            _log.exception("fleet_coordinator_failed")
+            start_logs("json")
+            take_usual_priority()
+            self._loop.run()
+            self._end()
+        except Exception:  # noqa: BLE001 (another coordinator has begun, or a bug)
+            _log.exception("fleet_coordinator_ends")
+            # Ray starts it again, if it is still the actor of its name. Not in a fast loop.
+            pause(self._clock, PAUSE_SECONDS_MAX)
             flush_logs()
-            # Ray starts it again.
             os._exit(1)
+
+    def _end(self) -> None:
+        """Ends this process, so that Ray does not start it again."""
+        _log.info("fleet_stopped", fleet=self._name)
+        flush_logs()
+        while True:
+            with suppress(ray.exceptions.RayError, ValueError):
+                actor = ray.get_actor(coordinator_name(self._name), namespace=NAMESPACE)
+                ray.kill(actor, no_restart=True)
+            # This process ends during the pause.
+            pause(self._clock, 1.0)
+
+
+def coordinator_name(fleet: str) -> str:
+    """Returns the name of the actor of a fleet's coordinator."""
+    return f"{fleet}/coordinator"
+
+
+def config_digest(config: str) -> str:
+    """Returns a short text that differs for each configuration."""
+    return hashlib.sha256(config.encode()).hexdigest()
 
 
 class Servers(Protocol):
-    """`RayServers`."""
+    """`RayServers`. Each method raises Unavailable, and may be repeated then."""
 
     def rooms(self) -> list[ServerRoom]: ...
     def start(self, replica: Replica) -> None: ...
     def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]: ...
     def stop(self, replica: Replica) -> None: ...
     def end(self, replica: Replica) -> None: ...
+    def orphans(self, replicas: Sequence[Replica]) -> list[str]: ...
+    def end_orphan(self, actor_name: str) -> None: ...
     def client(self, actor_name: str) -> ServerClient: ...
     def actor_name(self, replica: Replica) -> str: ...
 
@@ -120,42 +172,53 @@ class RayFleet:
         clock: Clock,
         make_servers: Callable[[RaySettings], Servers] = RayServers,
     ) -> None:
-        """Takes over the fleet, and answers HTTP. Raises OSError, DataLoss and InvalidConfig."""
+        """Takes over the fleet, and answers HTTP. Raises OSError, DataLoss, InvalidConfig and Deposed."""
         self._store = store
         self._clock = clock
         # Guards the replicas' state.
         self._lock = threading.Lock()
-        self._config = self._read_config()
-        term = Term(store)
-        self._replica_store = StoredText(store, term, REPLICAS_KEY)
-        text = self._replica_store.read()
-        self._replicas = ReplicaState() if text is None else replica_state_from_json(text)
+        text = store.get(CONFIG_KEY) or ""
+        self._config = _ray_config(text)
+        self.config_digest = config_digest(text)
+        # Seconds are above the terms of a cluster whose store was lost: its servers may keep grants.
+        self._term = Term(store, clock, clock.wall_ns() // NS_PER_SECOND)
+        self._replica_store = StoredText(store, self._term, REPLICAS_KEY)
+        kept = self._replica_store.read()
+        self._replicas = ReplicaState() if kept is None else replica_state_from_json(kept)
+        # A late write of the coordinator before this one has no reader from now on.
+        self._replica_store.write(self._replicas.as_json())
         self._decision = ReplicaDecision(state=self._replicas)
         # Held while a report is taken, and while the members change.
         self._members_lock = threading.Lock()
         self._began_ns = clock.now_ns()
         self._looked: Mapping[str, Looked] = {}
-        self._is_stopping = False
+        # A stop outlives the coordinator that was asked for it.
+        self.is_stopping = store.get(STOPPED_KEY) is not None
+        # None: at once.
+        self._orphans_ended_ns: int | None = None
+        self._failure = ""
         self._servers = make_servers(self._ray)
         metrics = FleetMetrics(clock)
         self._coordinator = Coordinator(
-            StoredText(store, term, STATE_KEY),
+            StoredText(store, self._term, STATE_KEY),
             self._send,
             self._config.waves,
             clock,
             metrics,
+            order_min=self._term.order_min,
         )
         self._links = ServerLinks(
             connect=self._servers.client,
             receive=self.receive,
             thread_count=self._config.coordinator.poll_threads,
+            may_send=self._term.is_valid,
             observer=metrics,
         )
         self._set_members()
         # No document yet: a fleet that has not been looked at is not an empty one.
         self.registry = ""
         api = FleetApi(
-            lambda: self._coordinator, self._config.waves, lambda: self.registry, clock, metrics
+            lambda: self._coordinator, self._config.waves, self._known_registry, clock, metrics
         )
         route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
         self._http = fleet_http([*api.routes, route], host, 0)
@@ -163,27 +226,31 @@ class RayFleet:
         self.address = f"{host}:{self._http.port}"
 
     def shut_down(self) -> None:
-        """Lets all servers leave, and ends `run` when they have ended."""
-        self._is_stopping = True
+        """Lets all servers leave, and ends `run` when they have ended. Raises OSError."""
+        self._store.put(STOPPED_KEY, "")
+        self.is_stopping = True
 
     def run(self) -> None:
-        """Decides again and again. Raises FailedPrecondition if another coordinator has begun."""
+        """Decides again and again. Raises Deposed if another coordinator has begun."""
         _log.info("fleet_started", http=self.address, replicas=len(self._replicas.replicas))
         wake = threading.Condition()
-        while not (self._is_stopping and not self._replicas.replicas):
-            self._links.poll()
-            with wake:
-                self._clock.wait(wake, self._config.coordinator.poll_seconds)
-            try:
-                self.step()
-            except OSError as error:
-                # The store did not answer: nothing was decided, and the servers serve on.
-                _log.error("fleet_state_not_written", reason=str(error))
-        self.close()
+        try:
+            while not self._has_stopped():
+                self._links.poll()
+                with wake:
+                    self._clock.wait(wake, self._config.coordinator.poll_seconds)
+                self._try(self.step)
+        finally:
+            self.close()
 
     def step(self) -> None:
-        """Looks, decides and acts once. Raises OSError, with nothing done, if the store does not answer."""
+        """Looks, decides and acts once.
+
+        Raises OSError if the store does not answer, and Unavailable if the cluster does not. Nothing was
+        decided then.
+        """
         with self._lock:
+            self._end_orphans()
             rows = [*self._replicas.replicas.values()]
             self._looked = self._servers.look(rows)
             self._decide_replicas()
@@ -202,7 +269,13 @@ class RayFleet:
                 self._coordinator.receive(name, report)
 
     def restart(self, model: str) -> None:
-        """Lets the servers of a model restart, or all. Any thread. Raises OSError, with nothing done."""
+        """Lets the servers of a model restart, or all. Any thread, and not an event loop: it waits for Ray.
+
+        Raises NotFound, and OSError with nothing done.
+        """
+        models = sorted(item.name for item in self._ray.models)
+        if model and model not in models:
+            raise NotFound(f"the fleet has no model {model!r}; models: {listed(models)}")
         with self._lock:
             state = with_restarts(self._replicas, model)
             self._replica_store.write(state.as_json())
@@ -219,17 +292,52 @@ class RayFleet:
         assert self._config.ray is not None
         return self._config.ray
 
-    def _read_config(self) -> FleetConfig:
-        text = self._store.get(CONFIG_KEY)
-        config = parse_fleet_config(text or "")
-        if config.ray is None:
-            raise FailedPrecondition("the fleet's configuration has no table [ray]")
-        return config
+    def _has_stopped(self) -> bool:
+        """Returns True once an operator's stop has ended every actor of a server."""
+        if not self.is_stopping or self._replicas.replicas:
+            return False
+        self._orphans_ended_ns = None
+        return self._try(self._end_orphans)
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Returns False, with a line in the log, if the store or the cluster does not answer now."""
+        try:
+            action()
+        except OSError as error:
+            self._note_failure("fleet_state_not_written", str(error))
+            return False
+        except Unavailable as error:
+            self._note_failure("fleet_cluster_unreachable", str(error))
+            return False
+        self._failure = ""
+        return True
+
+    def _note_failure(self, event: str, reason: str) -> None:
+        """Logs a failure once, until it is another one."""
+        if self._failure != event:
+            _log.error(event, reason=reason)
+        self._failure = event
+
+    def _end_orphans(self) -> None:
+        """Ends servers that the state does not have.
+
+        They are left if a coordinator dies between a decision and its actions, or if an end failed.
+        """
+        since_ns = self._orphans_ended_ns
+        if since_ns is not None and seconds_since(self._clock, since_ns) < _ORPHANS_SECONDS:
+            return
+        orphans = self._servers.orphans([*self._replicas.replicas.values()])
+        if orphans:
+            # After the list: it has no launch of a later coordinator then.
+            self._term.check()
+        for actor_name in orphans:
+            self._servers.end_orphan(actor_name)
+        self._orphans_ended_ns = self._clock.now_ns()
 
     def _decide_replicas(self) -> None:
         swapping = [name for name, model in self._coordinator.state.models.items() if model.rollout]
         inputs = ReplicaInputs(
-            wanted=() if self._is_stopping else self._ray.wanted(),
+            wanted=() if self.is_stopping else self._ray.wanted(),
             rooms=self._servers.rooms(),
             sightings=self._replica_sightings(),
             swapping=swapping,
@@ -247,14 +355,22 @@ class RayFleet:
 
     def _act(self) -> None:
         for row in self._decision.ends:
-            self._servers.end(row)
-        # The reports of a launch are no reports of the next one.
-        started = {row.name for row in self._decision.starts}
-        self._coordinator.set_servers(self._replicas.replicas.keys() - started)
+            self._act_on(row, self._servers.end)
         for row in self._decision.starts:
-            self._servers.start(row)
+            self._act_on(row, self._servers.start)
         for row in self._decision.stops:
-            self._servers.stop(row)
+            self._act_on(row, self._servers.stop)
+
+    def _act_on(self, row: Replica, action: Callable[[Replica], None]) -> None:
+        """Acts on one replica, whatever became of the others.
+
+        An end that fails leaves an orphan, a start that fails a launch that is gone, and stops come again.
+        """
+        try:
+            action(row)
+        except Unavailable as error:
+            _log.warning("fleet_action_failed", server=row.name, reason=str(error))
+            self._orphans_ended_ns = None
 
     def _replica_sightings(self) -> dict[str, ReplicaSighting]:
         sightings = self._coordinator.sightings
@@ -289,10 +405,6 @@ class RayFleet:
         model = sighting.report.models.get(self._replicas.replicas[name].model)
         return model is not None and model.default_version is not None
 
-    def _is_lost(self, sighting: Sighting) -> bool:
-        lost_ns = round(self._config.waves.lost_seconds * NS_PER_SECOND)
-        return self._clock.now_ns() - sighting.seen_at_ns > lost_ns
-
     def _send(self, grants: Sequence[Grant]) -> None:
         rows = self._replicas.replicas
         self._links.send([replace(grant, server=_link(rows[grant.server])) for grant in grants])
@@ -301,7 +413,13 @@ class RayFleet:
         rows = self._replicas.replicas
         leaving = {name for name, row in rows.items() if row.phase != UP}
         with self._members_lock:
-            self._coordinator.set_servers(rows, leaving)
+            self._coordinator.set_servers(
+                rows,
+                leaving,
+                # The reports of a launch are not those of the next one.
+                identities={name: str(row.launch) for name, row in rows.items()},
+                models={name: frozenset({row.model}) for name, row in rows.items()},
+            )
         self._links.set_targets(
             {_link(row): self._servers.actor_name(row) for row in rows.values()}
         )
@@ -318,6 +436,12 @@ class RayFleet:
             if row.was_ready
         )
 
+    def _known_registry(self) -> str:
+        """Returns the registry. Raises Unavailable before the servers were looked at."""
+        if not self.registry:
+            raise Unavailable("the coordinator has not looked at the servers yet")
+        return self.registry
+
     def _registry_text(self) -> str:
         """Returns the registry. A launch is in it from its first answer as a ready server on.
 
@@ -325,13 +449,14 @@ class RayFleet:
         """
         rows = self._replicas.replicas
         sightings = self._coordinator.sightings
+        lost_seconds, now_ns = self._config.waves.lost_seconds, self._clock.now_ns()
         servers = [
             FleetServer(name=name, admin="", grpc=looked.grpc, http=looked.http)
             for name, looked in self._looked.items()
             if name in rows and rows[name].was_ready and looked.grpc and not looked.is_gone
         ]
         registered_rows = registered(
-            servers, sightings, lambda name: self._is_lost(sightings[name])
+            servers, sightings, lambda name: is_silent(sightings[name], lost_seconds, now_ns)
         )
         return registry_document(
             replace(row, is_draining=row.is_draining or rows[row.name].phase != UP)
@@ -343,7 +468,13 @@ class RayFleet:
         if request.method == "POST":
             if "origin" in request.headers:
                 raise PermissionDenied("a page of a browser may not operate the fleet")
-            self.restart(str(parse_object(await request.body()).get("model") or ""))
+            model = str(parse_object(await request.body()).get("model") or "")
+            try:
+                await asyncio.to_thread(self.restart, model)
+            except OSError as error:
+                raise Unavailable(
+                    f"nothing is changed: the state cannot be written: {error}"
+                ) from error
         return json_response(self._replica_document())
 
     def _replica_document(self) -> dict[str, Any]:
@@ -369,3 +500,10 @@ class RayFleet:
 def _link(row: Replica) -> str:
     """Returns the name of the link to a launch, so that no report is taken for one of another launch."""
     return f"{row.name}/{row.launch}"
+
+
+def _ray_config(text: str) -> FleetConfig:
+    config = parse_fleet_config(text)
+    if config.ray is None:
+        raise FailedPrecondition("the fleet's configuration has no table [ray]")
+    return config

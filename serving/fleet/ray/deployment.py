@@ -2,10 +2,12 @@
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, InvalidConfig, NotFound, Unavailable
@@ -17,7 +19,13 @@ from serving.fleet.config import (
     parse_fleet_config,
 )
 from serving.fleet.ray.cluster import NAMESPACE
-from serving.fleet.ray.coordinator_actor import CONFIG_KEY, CoordinatorActor
+from serving.fleet.ray.coordinator_actor import (
+    CONFIG_KEY,
+    STOPPED_KEY,
+    CoordinatorActor,
+    config_digest,
+    coordinator_name,
+)
 from serving.fleet.ray.key_value_store import KeyValueStore
 from serving.fleet.ray_settings import RaySettings
 
@@ -25,41 +33,24 @@ CALL_SECONDS = 10.0
 START_SECONDS = 120.0
 """A coordinator answers within this time, on a busy cluster that starts Python slowly."""
 
-# Its loop, its HTTP and `shut_down` have threads of their own.
+# Calls of several processes. They are short, and its loop and its HTTP have threads of their own.
 _CONCURRENCY = 4
 _POLL_SECONDS = 0.2
+_STOPPING = "its servers drain"
 
 
 def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
     """Puts the fleet of a configuration on its cluster, and returns once its coordinator answers.
 
     `config` is the text of the TOML file, with a table [ray]. A fleet of the same name that runs is
-    changed: servers are added, leave or restart, one after the other. Connects this process to the cluster
-    if it is not yet. Raises InvalidConfig, FailedPrecondition without a cluster, and Unavailable.
+    changed: servers are added, leave or restart, one after the other. One that stops goes on. Connects
+    this process to the cluster if it is not yet. Raises InvalidConfig, Unavailable, and FailedPrecondition
+    without a cluster, or on another one.
     """
     settings = _ray_settings(config)
     _connect(settings)
-    store = KeyValueStore(settings.name)
-    is_changed = store.get(CONFIG_KEY) not in (None, config)
-    store.put(CONFIG_KEY, config)
-    actor: Any = (
-        ray.remote(CoordinatorActor)
-        .options(
-            name=_actor_name(settings.name),
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            lifetime="detached",
-            max_restarts=-1,
-            max_concurrency=_CONCURRENCY,
-            num_cpus=0,
-        )
-        .remote(settings.name)
-    )
-    if is_changed:
-        # It takes over from itself, as after a crash, with the new configuration.
-        ray.kill(actor, no_restart=False)
     deployment = Deployment(settings.name, clock or SystemClock())
-    deployment.wait_until_running()
+    deployment.change(config)
     return deployment
 
 
@@ -70,25 +61,37 @@ def attach(config: str, *, clock: Clock | None = None) -> "Deployment":
     return Deployment(settings.name, clock or SystemClock())
 
 
+class NoFleet(Unavailable):
+    """No fleet of this name runs on the cluster."""
+
+
 class Deployment:
     """A fleet on a cluster. Any thread, in a process that is connected to the cluster."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
+        self._store = KeyValueStore(name)
 
-    def wait_until_running(self) -> None:
-        """Waits until the coordinator answers. Raises Unavailable."""
+    def change(self, config: str) -> None:
+        """Gives the fleet a configuration, and waits until a coordinator has it. Raises Unavailable."""
+        try:
+            self._store.put(CONFIG_KEY, config)
+            self._store.remove(STOPPED_KEY)
+        except OSError as error:
+            raise Unavailable(str(error)) from error
         start_ns = self._clock.now_ns()
+        killed: list[Any] = []
+        reason = "it has another configuration"
         while True:
             try:
-                self.status()
+                if self._runs(killed):
+                    return
             except Unavailable as error:
-                if seconds_since(self._clock, start_ns) > START_SECONDS:
-                    raise Unavailable(f"the coordinator does not start: {error}") from error
-                pause(self._clock, _POLL_SECONDS)
-            else:
-                return
+                reason = str(error)
+            if seconds_since(self._clock, start_ns) > START_SECONDS:
+                raise Unavailable(f"the coordinator does not start: {reason}")
+            pause(self._clock, _POLL_SECONDS)
 
     def address(self) -> str:
         """Returns the HOST:PORT of the coordinator's HTTP, at present. Raises Unavailable."""
@@ -123,24 +126,81 @@ class Deployment:
         self._json("POST", REPLICAS_PATH, {"model": model})
 
     def shut_down(self, timeout_seconds: float = 600) -> None:
-        """Lets all servers leave and drain, and then ends the coordinator. Raises Unavailable."""
-        self._ask_actor("shut_down", timeout_seconds)
-        ray.kill(self._actor(), no_restart=True)
+        """Lets all servers leave and drain, and returns when the coordinator has ended.
+
+        Raises Unavailable if no fleet runs, or at the timeout: the fleet then goes on to stop.
+        """
+        start_ns = self._clock.now_ns()
+        self._actor()
+        is_stopping = False
+        while (reason := self._why_running(is_stopping)) is not None:
+            is_stopping = is_stopping or reason == _STOPPING
+            if seconds_since(self._clock, start_ns) > timeout_seconds:
+                raise Unavailable(f"the fleet still runs after {timeout_seconds:g} s: {reason}")
+            pause(self._clock, _POLL_SECONDS)
+
+    def _why_running(self, is_stopping: bool) -> str | None:
+        """Returns why the fleet still runs; None if it does not. Makes it stop unless it `is_stopping`."""
+        try:
+            if not is_stopping:
+                self._ask_actor("shut_down", CALL_SECONDS)
+            self._actor()
+        except NoFleet:
+            return None
+        except Unavailable as error:
+            return str(error)
+        return _STOPPING
+
+    def _runs(self, killed: list[Any]) -> bool:
+        """Returns True if a coordinator with the present configuration answers, and does not stop.
+
+        Creates one if there is none. Kills another one, whose process joins `killed`: it takes over from
+        itself, as after a crash. Ray's kill returns before the process has ended, so that process may
+        answer once more. Raises Unavailable.
+        """
+        actor = self._created()
+        with _answering("the cluster"):
+            wanted = self._store.get(CONFIG_KEY) or ""
+        deployed = self._ask_actor("deployed", CALL_SECONDS)
+        if deployed["config"] == config_digest(wanted) and not deployed["is_stopping"]:
+            self.status()
+            return True
+        if deployed["process"] not in killed:
+            killed.append(deployed["process"])
+            with _answering("the cluster"):
+                ray.kill(actor, no_restart=False)
+        return False
+
+    def _created(self) -> Any:
+        """Returns the actor of the coordinator, a new one if there is none. Raises Unavailable."""
+        options: dict[str, Any] = {
+            "name": coordinator_name(self._name),
+            "namespace": NAMESPACE,
+            "get_if_exists": True,
+            "lifetime": "detached",
+            "max_restarts": -1,
+            "max_concurrency": _CONCURRENCY,
+            "num_cpus": 0,
+        }
+        try:
+            with _answering("the cluster"):
+                return ray.remote(CoordinatorActor).options(**options).remote(self._name)
+        except ValueError as error:
+            raise Unavailable(f"the coordinator ends at this moment: {error}") from error
 
     def _actor(self) -> Any:
         try:
-            return ray.get_actor(_actor_name(self._name), namespace=NAMESPACE)
+            with _answering("the cluster"):
+                return ray.get_actor(coordinator_name(self._name), namespace=NAMESPACE)
         except ValueError as error:
-            raise Unavailable(
+            raise NoFleet(
                 f"no fleet {self._name!r} runs on this cluster: use millpond fleet start"
             ) from error
 
     def _ask_actor(self, method: str, timeout_seconds: float) -> Any:
-        try:
-            return ray.get(getattr(self._actor(), method).remote(), timeout=timeout_seconds)
-        except (ray.exceptions.RayError, TimeoutError) as error:
-            reason = str(error).strip().rpartition("\n")[2]
-            raise Unavailable(f"the coordinator does not answer: {reason}") from error
+        actor = self._actor()
+        with _answering("the coordinator"):
+            return ray.get(getattr(actor, method).remote(), timeout=timeout_seconds)
 
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -160,6 +220,8 @@ class Deployment:
             connection.close()
         if response.status == 404:
             raise NotFound(text)
+        if response.status == 503:
+            raise Unavailable(text)
         if response.status != 200:
             raise FailedPrecondition(text)
         return text
@@ -173,7 +235,9 @@ def _ray_settings(config: str) -> RaySettings:
 
 
 def _connect(settings: RaySettings) -> None:
+    """Connects this process to the cluster, or checks that it is the one to which it is connected."""
     if ray.is_initialized():
+        _check_address(settings.address)
         return
     try:
         ray.init(
@@ -189,5 +253,28 @@ def _connect(settings: RaySettings) -> None:
         ) from error
 
 
-def _actor_name(fleet: str) -> str:
-    return f"{fleet}/coordinator"
+def _check_address(wanted: str) -> None:
+    """Raises FailedPrecondition if this process is connected to another cluster than the wanted one."""
+    # "auto" is any cluster. The address behind ray:// is that of a proxy, which a cluster does not know.
+    if wanted == "auto" or wanted.startswith("ray://"):
+        return
+    connected = ray.get_runtime_context().gcs_address
+    try:
+        is_same = canonicalize_bootstrap_address(wanted) == connected
+    except (OSError, ValueError) as error:
+        raise FailedPrecondition(f"ray: address {wanted!r} is not HOST:PORT: {error}") from error
+    if not is_same:
+        raise FailedPrecondition(
+            f"this process is connected to the Ray cluster at {connected}, and the fleet's is at "
+            f"{wanted!r}: deploy it in another process, or call ray.shutdown() before"
+        )
+
+
+@contextmanager
+def _answering(what: str) -> Iterator[None]:
+    """Raises Unavailable for the errors of Ray and of its key-value store."""
+    try:
+        yield
+    except (ray.exceptions.RayError, OSError, RuntimeError) as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        raise Unavailable(f"{what} does not answer: {reason}") from error

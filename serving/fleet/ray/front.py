@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import structlog
 
-from serving.base.clock import Clock, pause
+from serving.base.clock import Clock, pause, seconds_since
 from serving.base.errors import MillpondError
 from serving.client.fleet_registry import parse_registry
 from serving.fleet.config import FleetConfig
@@ -20,6 +20,8 @@ from serving.fleet.ray.deployment import Deployment
 from serving.fleet.service import host_and_port
 
 _CHUNK_BYTES = 65_536
+# A coordinator that takes over looks at its servers first. It is reached within this time.
+_FIRST_SECONDS = 30.0
 
 _log = structlog.get_logger(__name__)
 
@@ -35,8 +37,12 @@ class Front:
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
         self._address = host_and_port(config.coordinator.listen)
         self._is_stopping = False
-        self._is_reachable = True
+        self._began_ns = clock.now_ns()
+        self._has_reached = False
+        self._is_warned = False
         self._loop = asyncio.new_event_loop()
+        # asyncio keeps no task: one whose client has sent its last byte would be collected as garbage.
+        self._passing: set[asyncio.Task[None] | None] = set()
         self.port: int | None = None
         self.listens = threading.Event()
         """Set once `port` is known."""
@@ -69,21 +75,31 @@ class Front:
         try:
             servers = parse_registry(self._deployment.registry())
         except MillpondError as error:
-            if self._is_reachable:
+            is_patient = seconds_since(self._clock, self._began_ns) < _FIRST_SECONDS
+            if not self._is_warned and (self._has_reached or not is_patient):
                 _log.warning("fleet_coordinator_unreachable", reason=str(error))
-            self._is_reachable = False
+                self._is_warned = True
             return
-        self._is_reachable = True
+        self._has_reached = True
+        self._is_warned = False
         self._outputs.update(servers)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Passes one connection to the coordinator, or closes it if none answers."""
+        task = asyncio.current_task()
+        self._passing.add(task)
+        try:
+            await self._pass_on(reader, writer)
+        finally:
+            self._passing.discard(task)
+            writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(MillpondError, OSError):
             host, port = host_and_port(await asyncio.to_thread(self._deployment.address))
             to_reader, to_writer = await asyncio.open_connection(host, port)
             await asyncio.gather(_pump(reader, to_writer), _pump(to_reader, writer))
             to_writer.close()
-        writer.close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,12 +1,38 @@
-"""The state of a fleet in the key-value store of a Ray cluster."""
+"""The state of a fleet in the key-value store of a Ray cluster, and the terms in which it is written.
 
-from typing import Any
+The store has no compare-and-swap, but it sets a key that is *new* for one of two writers only. Two rules
+make that enough:
+
+1. Each term writes keys of its own, `NAME/TERM`, and begins with the value of the highest term before it.
+   So a late write of an earlier term is read by nobody.
+2. A write ends with a look at the terms. If it returns, no later term had begun, so each later term
+   begins with this value. If it raises, the writer must not act on the value.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ray.experimental import internal_kv
 
+from serving.base.clock import Clock, seconds_since
 from serving.base.errors import FailedPrecondition
 
 _NAMESPACE = b"millpond"
+_TERMS = "term"
+
+# The terms whose values stay in the store: for people, and for a coordinator that reads at this moment.
+_KEPT_TERMS = 3
+# The time for which a look at the terms is enough for a grant.
+_VALID_SECONDS = 1.0
+# 268 million changes of the state are more than one term makes. An order has 59 bits until 2038.
+_ORDER_BITS = 28
+
+Answer = TypeVar("Answer")
+
+
+class Deposed(FailedPrecondition):
+    """Another coordinator of this fleet has begun a later term: this one must not write or act."""
 
 
 class KeyValueStore:
@@ -17,70 +43,138 @@ class KeyValueStore:
 
     def get(self, key: str) -> str | None:
         """Returns a value; None if there is none. Raises OSError."""
-        try:
-            # Ray's annotation leaves None out.
-            value: Any = internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
-        except Exception as error:
-            raise OSError(f"Ray's key-value store does not answer: {error}") from error
+        # Ray's annotation leaves None out.
+        value: Any = _answer(
+            lambda: internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
+        )
         return None if value is None else bytes(value).decode()
 
     def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
         """Sets a value, and returns False if it `is_new` and another process was first. Raises OSError."""
-        try:
-            was_there = internal_kv._internal_kv_put(  # noqa: SLF001
+        was_there = _answer(
+            lambda: internal_kv._internal_kv_put(  # noqa: SLF001
                 self._key(key), text.encode(), overwrite=not is_new, namespace=_NAMESPACE
             )
-        except Exception as error:
-            raise OSError(f"Ray's key-value store does not answer: {error}") from error
+        )
         return not (is_new and was_there)
 
     def remove(self, key: str) -> None:
         """Removes a value if it is there. Raises OSError."""
-        try:
-            internal_kv._internal_kv_del(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
-        except Exception as error:
-            raise OSError(f"Ray's key-value store does not answer: {error}") from error
+        _answer(
+            lambda: internal_kv._internal_kv_del(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
+        )
+
+    def keys(self, prefix: str) -> list[str]:
+        """Returns the names that begin with `prefix`. Raises OSError."""
+        found = _answer(
+            lambda: internal_kv._internal_kv_list(self._key(prefix), namespace=_NAMESPACE)  # noqa: SLF001
+        )
+        return [bytes(key).decode().removeprefix(self._prefix) for key in found]
 
     def _key(self, key: str) -> bytes:
         return (self._prefix + key).encode()
 
 
 class Term:
-    """The time in which one process may write the state of a fleet. The next term ends it.
+    """The time in which one process may write the state of a fleet. The next term ends it. Thread-safe.
 
     Ray runs one actor of a name. But an actor that is cut off may live on while the next one has begun:
-    it finds the next term in the store, and writes nothing more.
+    it finds the next term in the store, and does nothing more.
     """
 
-    def __init__(self, store: KeyValueStore) -> None:
-        """Begins the next term. Raises OSError."""
+    def __init__(self, store: KeyValueStore, clock: Clock, first: int = 1) -> None:
+        """Begins the next term, with a number of at least `first`. Raises OSError and Deposed."""
         self._store = store
-        number = int(store.get("term") or 0) + 1
-        while not store.put(f"term/{number}", "", is_new=True):
-            number += 1
-        store.put("term", str(number))
-        store.remove(f"term/{number - 1}")
-        self._number = number
+        self._clock = clock
+        # Guards the members below.
+        self._lock = threading.Lock()
+        self._checked_ns: int | None = None
+        self._is_over = False
+        self.number = self._claimed(first)
+        # An old number is free again once its key is removed, and the claim may have come late.
+        self.check()
+
+    @property
+    def order_min(self) -> int:
+        """The lowest order of a grant in this term: above each order of an earlier term."""
+        return self.number << _ORDER_BITS
 
     def check(self) -> None:
-        """Raises FailedPrecondition if the next term has begun, and OSError."""
-        if int(self._store.get("term") or 0) > self._number:
-            raise FailedPrecondition("another coordinator of this fleet has begun")
+        """Raises Deposed if a later term has begun, and OSError."""
+        now_ns = self._clock.now_ns()
+        is_over = any(number > self.number for number in _numbers(self._store, _TERMS))
+        with self._lock:
+            self._checked_ns = now_ns
+            self._is_over = self._is_over or is_over
+            is_over = self._is_over
+        if is_over:
+            raise Deposed(f"another coordinator of this fleet has begun after term {self.number}")
+
+    def is_valid(self) -> bool:
+        """Returns True if no later term had begun a second ago. False if the store does not answer."""
+        with self._lock:
+            if self._is_over:
+                return False
+            checked_ns = self._checked_ns
+        if checked_ns is not None and seconds_since(self._clock, checked_ns) < _VALID_SECONDS:
+            return True
+        try:
+            self.check()
+        except (Deposed, OSError):
+            return False
+        return True
+
+    def remove_old(self, name: str) -> None:
+        """Removes the keys of a name that no term needs. Only if this term has one. Raises OSError."""
+        for number in _numbers(self._store, name):
+            if number < self.number - _KEPT_TERMS:
+                self._store.remove(f"{name}/{number}")
+
+    def _claimed(self, first: int) -> int:
+        """Claims a number above those that are there."""
+        while True:
+            number = max([first, *(found + 1 for found in _numbers(self._store, _TERMS))])
+            if self._store.put(f"{_TERMS}/{number}", "", is_new=True):
+                return number
 
 
 class StoredText:
-    """A `StateStore`: one value of a fleet, written in a term."""
+    """A `StateStore`: one value of a fleet, written in a term. One thread at a time uses it."""
 
-    def __init__(self, store: KeyValueStore, term: Term, key: str) -> None:
+    def __init__(self, store: KeyValueStore, term: Term, name: str) -> None:
         self._store = store
         self._term = term
-        self._key = key
+        self._name = name
+        self._has_written = False
 
     def read(self) -> str | None:
-        """See `StateStore`."""
-        return self._store.get(self._key)
+        """See `StateStore`. Raises Deposed if another term may have begun with another value."""
+        numbers = _numbers(self._store, self._name)
+        text = self._store.get(f"{self._name}/{max(numbers)}") if numbers else None
+        # A later term may have removed the key between the two calls.
+        self._term.check()
+        return text
 
     def write(self, text: str) -> None:
-        """See `StateStore`."""
+        """See `StateStore`. Raises Deposed, and then nobody reads the text, or it has been copied."""
         self._term.check()
-        self._store.put(self._key, text)
+        self._store.put(f"{self._name}/{self._term.number}", text)
+        if not self._has_written:
+            self._term.remove_old(self._name)
+            self._term.remove_old(_TERMS)
+            self._has_written = True
+        # Last: if this passes, the next term has yet to begin, and begins with this text.
+        self._term.check()
+
+
+def _numbers(store: KeyValueStore, name: str) -> list[int]:
+    """Returns the terms that have a key of this name."""
+    found = [key.rpartition("/")[2] for key in store.keys(f"{name}/")]
+    return [int(text) for text in found if text.isdecimal()]
+
+
+def _answer(call: Callable[[], Answer]) -> Answer:
+    try:
+        return call()
+    except Exception as error:
+        raise OSError(f"Ray's key-value store does not answer: {error}") from error

@@ -1,8 +1,10 @@
 """The actor that owns one server process: it starts, watches, drains and stops it."""
 
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +12,8 @@ import ray.util
 
 from serving.base.errors import FailedPrecondition
 from serving.client import Client
+from serving.fleet.ray.bound_process import bound
+from serving.fleet.ray.priority import take_usual_priority
 from serving.server.model_server import ModelServer
 
 START_SECONDS = 300.0
@@ -26,7 +30,9 @@ def node_address() -> str:
 
 
 class ServerActor:
-    """One server of a fleet, a child of this process. It ends with this process, however that ends.
+    """One server of a fleet, a child of this process. The kernel kills it when this process ends.
+
+    So a server that hangs does not outlive its actor.
 
     Its admin listener is a UNIX socket, so the fleet reaches it through this actor alone. `drain` waits on
     a thread of the actor, and the other methods answer meanwhile.
@@ -34,6 +40,7 @@ class ServerActor:
 
     def __init__(self, flags: Mapping[str, Any], log_path: str) -> None:
         """Starts the server. Raises Unavailable, with the end of its log, if it does not listen."""
+        take_usual_priority()
         # Ray limits the threads of its own workers. The server chooses its own.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._host = node_address()
@@ -44,8 +51,11 @@ class ServerActor:
             log_path=log_path or None,
             start_timeout_seconds=START_SECONDS,
             stop_timeout_seconds=STOP_SECONDS,
+            command=bound([sys.executable, "-m", "serving"]),
         )
-        self._server.start()
+        # The server is bound to the thread that starts it. This one lives as long as the process.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="server-parent")
+        self._starter.submit(self._server.start).result()
         self._client = Client(self._server.admin_target)
         self._drain_lock = threading.Lock()
 
@@ -75,6 +85,13 @@ class ServerActor:
         return self._client.grant(name, version, order, timeout_seconds=timeout_seconds)
 
     def drain(self) -> None:
-        """Stops the server as SIGTERM does, and returns when it has ended. Raises Unavailable."""
-        with self._drain_lock:
-            self._server.stop()
+        """Stops the server as SIGTERM does, and returns when it has ended. Raises Unavailable.
+
+        Returns at once if it drains already.
+        """
+        # Each coordinator asks for it anew, and must not take the thread of another call.
+        if self._drain_lock.acquire(blocking=False):
+            try:
+                self._server.stop()
+            finally:
+                self._drain_lock.release()
