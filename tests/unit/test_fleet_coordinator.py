@@ -317,6 +317,6 @@ def test_replaced_coordinator_cannot_raise_its_order() -> None:
 def test_models_of_a_server_come_from_its_place() -> None:
     coordinator = coordinator_of(ListedStore())
     coordinator.set_servers(["a"], models={"a": frozenset({"m"})})
-    assert coordinator.sightings["a"].models == {"m"}
+    assert coordinator.sightings["a"].models == frozenset({"m"})
     coordinator.set_servers(["a"])
     assert coordinator.sightings["a"].models is None
