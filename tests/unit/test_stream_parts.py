@@ -51,10 +51,22 @@ def test_last_resort_is_not_left_out():
         ({1, 2}, (), (), 1),
         ({1, 2}, (), {1}, 2),
         ({1, 2}, {9}, (), None),
+        ({1, 2, 9}, (), (), None),
+        ({1, 2, 9}, (), {9}, 1),
+        ({1, 2, 9}, {9}, {9}, None),
         ({1, 2, 3}, (), (), 3),
         ((), (), (), None),
     ],
-    ids=["lowest", "lowest_that_loads", "other_in_memory", "blocked_last", "nothing_on_disk"],
+    ids=[
+        "lowest",
+        "lowest_that_loads",
+        "other_in_memory",
+        "other_on_disk",
+        "other_has_failed",
+        "other_failed_and_is_back",
+        "blocked_last",
+        "nothing_on_disk",
+    ],
 )
 def test_find_last_resort(found: Any, ready: Any, failed: Any, expected: int | None):
     late = BlockedVersion(by=BlockedBy.CANARY, since_wall_ns=NS_PER_SECOND)
