@@ -74,9 +74,9 @@ class BlockedState:
         """Returns the rolled back version among `found` that must still serve; None if none must.
 
         A rolled back version serves only if every version on disk (`found`) is blocked or has `failed`,
-        every one in memory (`ready`) is blocked, and its own load has not failed. Among several, returns the one that answered
-        last: the lowest of the versions that were blocked last. A version that crashed the server
-        waits until its `not_before_wall_ns`, unless it is ready.
+        every one in memory (`ready`) is blocked, and its own load has not failed. Among several, returns
+        the one that answered last: the lowest of the versions that were blocked last. A version that
+        crashed the server waits until its `not_before_wall_ns`, unless it is ready.
         """
         if ({*found} - {*failed} | {*ready}) - self.versions:
             return None
