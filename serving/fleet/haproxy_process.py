@@ -68,6 +68,8 @@ class HaproxyProcess:
         self._asked = ""
         self._looks_left = 0
         self._look_count = LOOK_COUNT
+        # The text that HAProxy has not taken in time.
+        self._refused = ""
 
     def follow(self, text: str) -> bool:
         """Returns True once HAProxy runs with the text; reloads it if that has not been done.
@@ -88,6 +90,7 @@ class HaproxyProcess:
             self._look_count = LOOK_COUNT
         elif self._looks_left > 0:
             self._looks_left -= 1
+            self._check_taken(wanted)
             return False
         elif unreadable:
             _log.warning("haproxy_not_seen_to_reload", socket=self._stats_socket, reason=unreadable)
@@ -96,9 +99,14 @@ class HaproxyProcess:
         self._reload(self._pid_file)
         self._asked, self._looks_left = wanted, self._look_count
         self._look_count = min(2 * self._look_count, _LOOK_COUNT_MAX)
-        if is_repeated:
+        self._refused = wanted if is_repeated else ""
+        self._check_taken(wanted)
+        return False
+
+    def _check_taken(self, wanted: str) -> None:
+        """Raises FailedPrecondition as long as HAProxy has not taken a text that it was reloaded for."""
+        if self._refused == wanted:
             raise FailedPrecondition(
                 "HAProxy still runs with an earlier configuration, and is reloaded again: "
                 "haproxy -c -f FILE checks this one"
             )
-        return False

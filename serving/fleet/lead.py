@@ -17,6 +17,9 @@ from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
 from serving.fleet.view import is_silent
 
+LOOK_SECONDS_MAX = 15.0
+"""A coordinator that has begun waits so long for first reports before it publishes the registry."""
+
 PAUSE_SECONDS_MAX = 60.0
 """The longest pause after a decision that has failed by a bug."""
 
@@ -106,8 +109,13 @@ class FleetLead:
         def is_lost(name: str) -> bool:
             return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
 
+        def is_passed(name: str) -> bool:
+            # Clients that begin now do not wait longer for a server that may never come.
+            seconds = min(self._config.waves.lost_seconds, LOOK_SECONDS_MAX)
+            return is_silent(sightings[name], seconds, now_ns)
+
         # Once is enough: a server that comes later is listed before it has reported.
-        self._has_looked = self._has_looked or has_looked(servers, sightings, is_lost)
+        self._has_looked = self._has_looked or has_looked(servers, sightings, is_passed)
         return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:

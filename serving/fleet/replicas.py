@@ -48,8 +48,11 @@ The actor of a server ends by itself after 300 s, and Ray takes its time before 
 STOP_MARGIN_SECONDS = 60.0
 """A server that stops ends within the time of its drain and this time: it also frees its versions."""
 
-DEADLINE_MARGIN_SECONDS = 10.0
-"""A server that leaves a node has ended so long before the node's deadline."""
+DEADLINE_MARGIN_SECONDS = 20.0
+"""A server that leaves a node has ended so long before the node's deadline.
+
+Beside its requests it waits up to 7 s for its coordinator and for readers, and it frees its versions.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[r
 
 from ray.experimental import internal_kv
 
+from serving.fleet.ray import deployment as ray_deployment
 from serving.fleet.ray.cluster import room_of, server_flags
 from serving.fleet.ray.front import Front
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
@@ -262,3 +264,13 @@ def test_stop_of_a_fleet_without_ray_is_refused(
     config.write_text('[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n')
     assert main(["fleet", "stop", str(config)]) == 1
     assert "no table [ray]" in capsys.readouterr().err
+
+
+def test_deploy_without_a_cluster_fails_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(FailedPrecondition, match=r"no Ray cluster at .*start one"):
+        ray_deployment._check_reachable(f"127.0.0.1:{port}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ray_deployment._check_reachable(f"127.0.0.1:{listener.getsockname()[1]}")
+    ray_deployment._check_reachable("auto")

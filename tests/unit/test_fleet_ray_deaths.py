@@ -164,8 +164,11 @@ class World:
     def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
         self.clock.advance(seconds)
         model = ModelReport(granted=1, default_version=1, found=frozenset({1}))
+        rows = self.fleet._replicas.replicas
         for name in ready:
-            self.fleet.receive(name, ServerReport(incarnation=1, models={"m": model}))
+            if name in rows:
+                link = f"{name}/{rows[name].launch}"
+                self.fleet.receive(link, ServerReport(incarnation=1, models={"m": model}))
         self.fleet.step()
 
     def steps(self, count: int = 12) -> None:

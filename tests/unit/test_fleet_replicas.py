@@ -278,7 +278,7 @@ def test_draining_node_is_left_before_its_deadline() -> None:
     deadline_seconds = world.now_ns / NS_PER_SECOND + 100
     world.nodes, world.swapping = [node("a", deadline_seconds=deadline_seconds)], {"m"}
     # It needs 5 s to leave, 20 s to drain, and some to spare.
-    assert world.watch(64) == {1}
+    assert world.watch(54) == {1}
     assert world.watch(1) == {0}
     world.watch(5)
     assert [row.name for row in world.decision.stops] == ["m-0"]

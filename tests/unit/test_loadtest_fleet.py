@@ -1,13 +1,23 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from loadtest.__main__ import main
 from loadtest.commands import fleet
 from loadtest.measure.fleet_scenario import run_fleet_scenario
 from loadtest.measure.fleet_simulation import BrokenPromise
 from serving.base.clock import SystemClock
+
+
+@pytest.fixture(autouse=True)
+def log_configuration() -> Iterator[None]:
+    """Restores the configuration of logs, which the command changes for its process."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 def test_fleet_prints_a_row_for_each_seed(

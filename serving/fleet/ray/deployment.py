@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,7 @@ START_SECONDS = 120.0
 # Calls of several processes. They are short, and its loop and its HTTP have threads of their own.
 _CONCURRENCY = 4
 _POLL_SECONDS = 0.2
+_CONNECT_SECONDS = 10.0
 _STOPPING = "its servers drain"
 
 
@@ -239,6 +241,7 @@ def _connect(settings: RaySettings) -> None:
     if ray.is_initialized():
         _check_address(settings.address)
         return
+    _check_reachable(settings.address)
     try:
         ray.init(
             address=settings.address,
@@ -249,6 +252,20 @@ def _connect(settings: RaySettings) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise FailedPrecondition(
             f"no Ray cluster at {settings.address!r} ({error}); start one (ray start --head), or set "
+            "address in [ray]"
+        ) from error
+
+
+def _check_reachable(address: str) -> None:
+    """Raises FailedPrecondition if nothing listens at HOST:PORT. Ray itself tries for many minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise FailedPrecondition(
+            f"no Ray cluster at {address!r} ({error}); start one (ray start --head), or set "
             "address in [ray]"
         ) from error
 

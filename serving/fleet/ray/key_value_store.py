@@ -4,7 +4,7 @@ The store has no compare-and-swap, but it sets a key that is *new* for one of tw
 make that enough:
 
 1. Each term writes keys of its own, `NAME/TERM`, and begins with the value of the highest term before it.
-   So a late write of an earlier term is read by nobody.
+   So no later term reads a late write of an earlier one.
 2. A write ends with a look at the terms. If it returns, no later term had begun, so each later term
    begins with this value. If it raises, the writer must not act on the value.
 """
@@ -156,7 +156,7 @@ class StoredText:
         return text
 
     def write(self, text: str) -> None:
-        """See `StateStore`. Raises Deposed, and then nobody reads the text, or it has been copied."""
+        """See `StateStore`. Raises Deposed, and then no later term reads the text, or it has been copied."""
         self._term.check()
         self._store.put(f"{self._name}/{self._term.number}", text)
         if not self._has_written:
