@@ -69,8 +69,7 @@ def noted_setbacks(
         name
         for name, incarnation in {**watch.incarnations, **rollout.members}.items()
         if name in view.servers
-        # A server without a state directory comes back without its grant.
-        and (name in watch.incarnations or has_version(view.live[name], rollout))
+        and has_version(view.live[name], rollout)
         and view.servers[name].incarnation != incarnation
     }
     vanished = {name for name in watch.lost if not view.is_known(name)}
@@ -153,8 +152,8 @@ def with_lost(watch: ModelWatch, state: ModelState, view: ModelView) -> ModelWat
         or (name in state.loading and state.loading[name].version == rollout.version)
         or (report is not None and has_version(report, rollout))
     }
-    gone = {name for name in before if name in view.unknown or not view.is_known(name)}
-    return replace(watch, lost=frozenset(lost | gone))
+    vanished = {name for name in before if not view.is_known(name)}
+    return replace(watch, lost=frozenset(lost | vanished))
 
 
 def _lost_before(watch: ModelWatch, rollout: FleetRollout) -> frozenset[str]:
@@ -193,12 +192,11 @@ def watched(
             for name, report in view.live.items()
             if has_version(report, rollout)
         }
-        # A server that comes back must be known to have restarted. It is unknown if its place has
-        # started another one under its name.
+        # A lost server that comes back must be known to have restarted.
         seen |= {
             name: incarnation
             for name, incarnation in watch.incarnations.items()
-            if name in watch.lost or name in view.unknown
+            if name in watch.lost
         }
         watch = replace(watch, incarnations=seen)
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))

@@ -215,7 +215,7 @@ def coordinator(
     )
     config = parse_fleet_config(
         f'[coordinator]\nstate_directory = "{directory / "fleet"}"\nlisten = "127.0.0.1:0"\n'
-        f'registry_file = "{directory / "servers.json"}"\npoll_seconds = 0.5\n'
+        f'registry_file = "{directory / "servers.json"}"\npoll_seconds = 0.2\n'
         f"[waves]\nsizes = []\njudged_seconds = 1\n"
         f'[haproxy]\nfile = "{directory / "haproxy.cfg"}"\npid_file = "{proxy.pid_file}"\n'
         f'stats_socket = "{directory / "stats.sock"}"\nbinds = {{{binds}}}\n{tables}'
@@ -244,7 +244,7 @@ def test_member_that_gets_sigterm_loses_no_request(
                 base_path=tmp_path / model,
                 state_directory=tmp_path / f"s{number}",
                 fleet_member=True,
-                drain_seconds=3,
+                drain_seconds=20,
                 listen_before_ready=True,
             )
         )

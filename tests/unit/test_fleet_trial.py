@@ -263,32 +263,3 @@ def test_draining_member_that_is_late_is_replaced() -> None:
     world.take()
     world.step()
     assert [name for name in world.members if name != first]
-
-
-@pytest.mark.parametrize("grant", [2, None])
-def test_restart_in_the_last_wave_is_a_setback(grant: int | None) -> None:
-    world = FleetWorld(settings=LAST_WAVE_ONLY)
-    world.step()
-    world.take()
-    world.step()
-    restarted = world.granted(2)[0] if world.granted(2) else min(world.reports)
-    # Without a state directory a server comes back without its grant.
-    world.incarnations[restarted] = 2
-    world.change(restarted, granted=grant, default_version=None, versions={})
-    world.step()
-    assert restarted in world.rollout.setbacks
-
-
-def test_server_in_the_place_of_another_is_a_setback() -> None:
-    world = FleetWorld(settings=LAST_WAVE_ONLY)
-    world.step()
-    world.take()
-    world.step()
-    # Its place has started another one under its name, which has not reported yet.
-    first = min(world.reports)
-    world.unseen = {first: world.second}
-    world.step()
-    world.unseen = {}
-    world.incarnations[first] = 2
-    world.step()
-    assert first in world.rollout.setbacks
