@@ -6,7 +6,6 @@ Ray is imported by the first cluster, after the settings of its environment.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadtest.drive.shell_server import free_port
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, MillpondError, Unavailable
 from serving.fleet.config import parse_fleet_config
@@ -44,13 +44,6 @@ def haproxy_program() -> str:
     if path is None:
         raise FailedPrecondition("HAProxy is not installed: apt-get install haproxy")
     return path
-
-
-def free_port() -> int:
-    """Returns a port of this machine that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 class LocalCluster:

@@ -353,7 +353,7 @@ class _Step:
         if self.settings.is_last(rollout.wave):
             if 2 * sum(1 for _ in view.serving(version)) > view.fleet_size:
                 return False
-        elif self._sound_count(rollout) >= needed_count(rollout, view, self.settings):
+        elif self._missing_count(rollout) <= 0:
             return False
         untried = [
             report
@@ -436,23 +436,25 @@ class _Step:
         quota = self.settings.quota(rollout.wave, self.view.fleet_size)
         if self.settings.is_last(rollout.wave):
             return quota
-        missing = needed_count(rollout, self.view, self.settings) - self._sound_count(rollout)
         touched = len(rollout.members) + len(rollout.setbacks)
         room = quota + self.settings.setback_count_max(quota) - touched
-        return max(0, min(missing, room))
+        return max(0, min(self._missing_count(rollout), room))
 
-    def _sound_count(self, rollout: FleetRollout) -> int:
-        """Returns the members that serve the version or will: they are not lost, and do not end now."""
+    def _missing_count(self, rollout: FleetRollout) -> int:
+        """Returns how many members the wave lacks that serve the version or will.
+
+        Lost ones and those that end before they serve do not count. Negative if there are more than needed.
+        """
         view, version = self.view, rollout.version
-        return sum(
+        sound_count = sum(
             name not in view.lost and (name not in view.draining or view.live[name].serves(version))
             for name in rollout.members
         )
+        return needed_count(rollout, view, self.settings) - sound_count
 
     def _is_short_of_sound(self, rollout: FleetRollout) -> bool:
         """Returns True if the wave needs more servers, and may not have further ones."""
-        missing = needed_count(rollout, self.view, self.settings) - self._sound_count(rollout)
-        return missing > 0 and self._room(rollout) == 0
+        return self._missing_count(rollout) > 0 and self._room(rollout) == 0
 
     def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
         """Returns the servers that try the version next, spread over the fleet by their names."""

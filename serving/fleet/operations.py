@@ -8,7 +8,7 @@ from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedBy
 from serving.fleet.decision import blocked, in_wave
 from serving.fleet.state import FleetRollout, FleetState, ModelState
-from serving.fleet.view import ModelView, has_version
+from serving.fleet.view import ModelView, can_serve
 from serving.fleet.wave_settings import WaveSettings
 
 
@@ -92,7 +92,7 @@ def _check_is_there(model: str, version: int, view: ModelView) -> None:
 
     A server without its files keeps the version that it serves.
     """
-    count = sum(has_version(report, version) for report in view.live.values())
+    count = sum(can_serve(report, version) for report in view.live.values())
     if 2 * count < len(view.live):
         raise FailedPrecondition(
             f"model {model!r}: version {version} is on {count} of {len(view.live)} servers: "

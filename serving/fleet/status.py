@@ -10,7 +10,7 @@ from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState, ModelState
 from serving.fleet.trial import ModelWatch, compared, needed_count
-from serving.fleet.view import ModelView, has_version, is_silent, model_views
+from serving.fleet.view import ModelView, can_serve, is_silent, model_views
 from serving.fleet.wave_settings import WaveSettings
 
 _NS_PER_MS = 1e6
@@ -67,9 +67,7 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
     """Returns the live servers that neither serve the stable version nor have it on their disks."""
     if state.stable is None:
         return []
-    return sorted(
-        name for name, report in view.live.items() if not has_version(report, state.stable)
-    )
+    return sorted(name for name, report in view.live.items() if not can_serve(report, state.stable))
 
 
 def _rollout(

@@ -272,7 +272,7 @@ def _lacks_controls(
     watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
 ) -> bool:
     """Returns True if less than half of the controls are left, and other servers can take their place."""
-    count = sum(1 for _ in _control_figures(watch, state, rollout, view))
+    count = sum(1 for _ in _controls_left(watch, state, rollout, view))
     if count and 2 * count >= len(watch.controls):
         return False
     return next(_other_servers(state, rollout, view), None) is not None
@@ -298,7 +298,8 @@ def compared(
         for name in rollout.members
         if _serves(view, name, rollout.version)
     ]
-    return total(new), total(_control_figures(watch, state, rollout, view))
+    old = _controls_left(watch, state, rollout, view)
+    return total(new), total(figures.since(baseline.figures) for figures, baseline in old)
 
 
 def _member_figures(
@@ -311,10 +312,10 @@ def _member_figures(
     return figures.since(baseline.figures)
 
 
-def _control_figures(
+def _controls_left(
     watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
-) -> Iterator[VersionFigures]:
-    """Yields the requests of each control that can still be compared with."""
+) -> Iterator[tuple[VersionFigures, Baseline]]:
+    """Yields the figures of each control that can still be compared with, now and at first."""
     if state.stable is None:
         return
     for name, baseline in watch.controls.items():
@@ -325,7 +326,7 @@ def _control_figures(
         ):
             figures = view.live[name].versions[state.stable].figures
             if figures.is_continued_from(baseline.figures):
-                yield figures.since(baseline.figures)
+                yield figures, baseline
 
 
 def lacks_comparison(
@@ -333,7 +334,7 @@ def lacks_comparison(
 ) -> bool:
     """Returns True if servers have the stable version, or load it, and none can be compared with now."""
     stable = state.stable
-    if stable is None or next(_control_figures(watch, state, rollout, view), None) is not None:
+    if stable is None or next(_controls_left(watch, state, rollout, view), None) is not None:
         return False
     lost = (view.lost[name] for name in view.lost.keys() - rollout.members.keys())
     live = (view.live[name] for name in view.live.keys() - rollout.members.keys())

@@ -71,7 +71,7 @@ class ModelView:
         )
 
 
-def has_version(report: ModelReport, version: int) -> bool:
+def can_serve(report: ModelReport, version: int) -> bool:
     """Returns True if a server serves the version, or has it on its disk."""
     return version in report.found or report.serves(version)
 

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.drive.shell_server import free_port
 from tests.documents import PAGES, Block, blocks_of, commands_of, model_of
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import REPOSITORY
@@ -66,13 +66,6 @@ elif words[:1] == ["demo-model"] and not has("rows"):
     words += ["--rows={rows}"]
 os.execv({millpond!r}, [{millpond!r}, *words])
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class World:

@@ -1,7 +1,6 @@
 """Debian's HAProxy with the configuration that a fleet writes, in front of real servers."""
 
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadtest.drive.shell_server import free_port
 from serving import ModelServer
 from serving.base.clock import SystemClock
 from serving.base.errors import MillpondError
@@ -31,12 +31,6 @@ HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed")
 
 SERVER_COUNT = 2
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 @dataclass

@@ -5,7 +5,6 @@ and watches (tests/kubernetes/fake_api_server.py): no cluster was at hand.
 """
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtest.drive.shell_server import free_port
 from serving import ModelServer
 from serving.base.errors import MillpondError
 from serving.client import Client
@@ -31,12 +31,6 @@ from tests.kubernetes.fake_cluster import FakeCluster, pod_object
 PATIENCE_SECONDS = 120
 SERVER_COUNT = 3
 LEASE_SECONDS = 10
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def port_of(address: str) -> int:

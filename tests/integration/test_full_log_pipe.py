@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
+from loadtest.drive.shell_server import free_port
 from serving.client import Client
 from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_for_states
@@ -20,13 +20,6 @@ from tests.integration.exports import ScaleModel
 
 STOP_SECONDS = 30
 """A stop without requests takes a second or two; a server that waits for its log never ends."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def full_pipe() -> tuple[int, int]:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.drive.shell_server import free_port
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import REPOSITORY
 from tests.integration.exports import ScaleModel
@@ -25,12 +25,6 @@ from tests.kubernetes.manifests import Release, http_probes, render_all
 
 ENTRYPOINT = Path(REPOSITORY, "scripts", "docker", "entrypoint.sh")
 METRIC = "serving_in_flight_requests"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 class Pod:

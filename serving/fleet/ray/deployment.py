@@ -250,10 +250,13 @@ def _connect(settings: RaySettings) -> None:
             configure_logging=False,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise FailedPrecondition(
-            f"no Ray cluster at {settings.address!r} ({error}); start one (ray start --head), or set "
-            "address in [ray]"
-        ) from error
+        raise _no_cluster(settings.address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"no Ray cluster at {address!r} ({error}); start one (ray start --head), or set address in [ray]"
+    )
 
 
 def _check_reachable(address: str) -> None:
@@ -264,10 +267,7 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise FailedPrecondition(
-            f"no Ray cluster at {address!r} ({error}); start one (ray start --head), or set "
-            "address in [ray]"
-        ) from error
+        raise _no_cluster(address, error) from error
 
 
 def _check_address(wanted: str) -> None:
