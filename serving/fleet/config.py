@@ -215,12 +215,12 @@ def _server(name: str, table: Mapping[str, Any]) -> FleetServer:
         raise InvalidConfig("servers: a server has an empty name; give [servers.NAME]")
     if not server.admin.startswith("unix:") and not is_host_and_port(server.admin):
         raise InvalidConfig(
-            f"{where}: admin {server.admin!r} is no address; give HOST:PORT or unix:PATH"
+            f"{where}: admin {server.admin!r} is not an address; give HOST:PORT or unix:PATH"
         )
     for key in ("grpc", "http"):
         address = getattr(server, key)
         if address and not is_host_and_port(address):
-            raise InvalidConfig(f"{where}: {key} {address!r} is no address; give HOST:PORT")
+            raise InvalidConfig(f"{where}: {key} {address!r} is not an address; give HOST:PORT")
     return server
 
 
