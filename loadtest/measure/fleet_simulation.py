@@ -49,6 +49,14 @@ class Kind(Enum):
         return self is Kind.GOOD
 
 
+class Return(Enum):
+    """What is left of a server that ends and comes back."""
+
+    WITH_GRANT = "with its grant"  # from its state directory
+    WITHOUT_GRANT = "without its grant"
+    REPLACED = "replaced"  # its place starts another one under its name, as Ray and Kubernetes do
+
+
 class CoordinatorDied(Exception):
     """Ends the coordinator at one of its steps."""
 
@@ -145,6 +153,8 @@ class SimulatedServer:
     load: Load | None = None
     starts_at: int | None = None
     crashes_at: int | None = None
+    # How often its place has started another one under its name.
+    place_count: int = 1
     is_cut: bool = False
     # It reports, and grants do not reach it.
     is_deaf: bool = False
@@ -248,13 +258,19 @@ class FleetSimulation:
         self.message_loss, self.message_seconds_max = 0.0, 0
         self.store.dies, self.dies_after_sends = "", None
 
-    def restart(self, name: str, seconds: int = 3) -> None:
-        """Ends a server, which comes back after these seconds with its grant."""
+    def restart(self, name: str, seconds: int = 3, returns: Return = Return.WITH_GRANT) -> None:
+        """Ends a server, which comes back after these seconds."""
         server = self.servers[name]
         server.starts_at = self.clock.second + seconds
         server.serving, server.load, server.crashes_at = None, None, None
         server.memory.clear()
         server.failed.clear()
+        if returns is not Return.WITH_GRANT:
+            server.granted, server.order = None, 0
+        if returns is Return.REPLACED:
+            server.place_count += 1
+            if self.coordinator is not None:
+                self._set_servers(self.coordinator)
 
     def kill_coordinator(self, seconds: int = 5) -> None:
         """Ends the coordinator. Another one takes over its state after these seconds."""
@@ -344,7 +360,7 @@ class FleetSimulation:
             if server.load is not None and now >= server.load.ends_at:
                 self._end_load(server, server.load.version)
             if server.crashes_at is not None and now >= server.crashes_at:
-                self.restart(server.name)
+                self.restart(server.name, returns=self.random.choice(list(Return)))
 
     def _select(self, server: SimulatedServer) -> None:
         """Does what a server does with its grant: serves it, loads it, or waits for its files."""
@@ -463,7 +479,7 @@ class FleetSimulation:
                 if self.clock.second < self._starts_at:
                     return
                 self.coordinator = Coordinator(self.store, self._send, self.settings, self.clock)
-                self.coordinator.set_servers(list(self.servers))
+                self._set_servers(self.coordinator)
                 self.tally.coordinator_count += 1
         except CoordinatorDied:
             self.kill_coordinator()
@@ -478,6 +494,10 @@ class FleetSimulation:
         else:
             after = self.coordinator.state
         self._check_change(before, after, grants)
+
+    def _set_servers(self, coordinator: Coordinator) -> None:
+        places = {name: str(server.place_count) for name, server in self.servers.items()}
+        coordinator.set_servers(list(self.servers), identities=places)
 
     def _timed_step(self, coordinator: Coordinator) -> Decision:
         if self.decision_clock is None:
@@ -574,15 +594,20 @@ class FleetSimulation:
                 raise BrokenPromise(f"wave {wave + 1} of version {after.version} was left out")
 
     def _check_stable(self, before: ModelState, verdicts: Sequence[GateVerdict]) -> None:
-        """Checks that a version that is worse than a good one did not pass beside it.
+        """Checks that a version that is worse than the one before it did not pass.
 
-        With too few requests it may: then p999 is not judged.
+        One that ends its servers passes in no wave. A slow or failing one may, if it was not beside a
+        good one or had too few requests: then p999 is not judged.
         """
         assert before.rollout is not None
-        version, quota = before.rollout.version, self.settings.quota(0, len(self.servers))
-        is_worse = self.kinds[version] in (Kind.SLOW, Kind.FAILING)
-        is_judged = before.stable is not None and self.kinds[before.stable].is_good
-        if not is_worse or not is_judged or version in self.promoted or quota == len(self.servers):
+        version = before.rollout.version
+        if before.stable is None or version in self.promoted:
+            return
+        kind, size = self.kinds[version], len(self.servers)
+        if kind is Kind.CRASHING:
+            raise BrokenPromise(f"version {version} is stable, and ends its servers")
+        is_beside_good = self.kinds[before.stable].is_good and self.settings.quota(0, size) < size
+        if kind not in (Kind.SLOW, Kind.FAILING) or not is_beside_good:
             return
         counts = [
             min(row.figures["request_count"], row.figures["stable_request_count"])
@@ -590,7 +615,7 @@ class FleetSimulation:
             if row.figures["version"] == version and "request_count" in row.figures
         ]
         if not counts or max(counts) >= P999_REQUEST_COUNT_MIN:
-            raise BrokenPromise(f"{self.kinds[version].value} version {version} is stable")
+            raise BrokenPromise(f"{kind.value} version {version} is stable")
 
     def _best_found(self) -> int | None:
         """Returns the highest good version that every server has."""

@@ -22,7 +22,7 @@ action that was lost is repeated, and a server that comes back is corrected. The
   that answer with none.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
@@ -34,6 +34,7 @@ from serving.fleet.reports import Grant, ModelReport, Sighting
 from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
 from serving.fleet.trial import (
     ModelWatch,
+    cannot_have,
     fault,
     has_failed_on,
     has_held,
@@ -41,6 +42,7 @@ from serving.fleet.trial import (
     lacks_comparison,
     needed_count,
     noted_setbacks,
+    servers_apart,
     spread,
     watched,
     wave_verdict,
@@ -193,7 +195,7 @@ class _Step:
                 if slot is not None and report.order < slot.order:
                     yield name, wanted
             elif wanted is None:
-                if slot is not None or report.granted in state.blocked:
+                if slot is not None or _is_left_over(report, state):
                     yield name, None
             elif (slot is not None and slot.version == wanted) or _needs_no_slot(
                 report, wanted, state
@@ -353,7 +355,7 @@ class _Step:
         if self.settings.is_last(rollout.wave):
             if 2 * sum(1 for _ in view.serving(version)) > view.fleet_size:
                 return False
-        elif self._missing_count(rollout) <= 0:
+        elif self._missing_count(state, rollout) <= 0:
             return False
         untried = [
             report
@@ -386,7 +388,7 @@ class _Step:
         if self.settings.is_last(rollout.wave):
             is_short = view.lost and not is_full
             return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
-        if self._is_short_of_sound(rollout):
+        if self._is_short_of_sound(state, rollout):
             return "servers of the wave are lost: millpond fleet abort or promote"
         if is_full and lacks_comparison(self.watch, state, rollout, view):
             return (
@@ -423,7 +425,7 @@ class _Step:
         rollout = state.rollout
         if rollout is None or free <= 0 or not self.view.is_complete:
             return state
-        names = self._new_members(state, rollout, min(free, self._room(rollout)))
+        names = self._new_members(state, rollout, min(free, self._room(state, rollout)))
         if not names:
             return state
         if not self.settings.is_last(rollout.wave):
@@ -431,16 +433,16 @@ class _Step:
             state = replace(state, rollout=replace(rollout, members={**rollout.members, **joined}))
         return self._with_slots_for(state, dict.fromkeys(names, rollout.version))
 
-    def _room(self, rollout: FleetRollout) -> int:
+    def _room(self, state: ModelState, rollout: FleetRollout) -> int:
         """Returns how many servers may join the wave now."""
         quota = self.settings.quota(rollout.wave, self.view.fleet_size)
         if self.settings.is_last(rollout.wave):
             return quota
         touched = len(rollout.members) + len(rollout.setbacks)
         room = quota + self.settings.setback_count_max(quota) - touched
-        return max(0, min(self._missing_count(rollout), room))
+        return max(0, min(self._missing_count(state, rollout), room))
 
-    def _missing_count(self, rollout: FleetRollout) -> int:
+    def _missing_count(self, state: ModelState, rollout: FleetRollout) -> int:
         """Returns how many members the wave lacks that serve the version or will.
 
         Lost ones and those that end before they serve do not count. Negative if there are more than needed.
@@ -450,32 +452,43 @@ class _Step:
             name not in view.lost and (name not in view.draining or view.live[name].serves(version))
             for name in rollout.members
         )
-        return needed_count(rollout, view, self.settings) - sound_count
+        return needed_count(rollout, state, view, self.settings) - sound_count
 
-    def _is_short_of_sound(self, rollout: FleetRollout) -> bool:
+    def _is_short_of_sound(self, state: ModelState, rollout: FleetRollout) -> bool:
         """Returns True if the wave needs more servers, and may not have further ones."""
-        return self._missing_count(rollout) > 0 and self._room(rollout) == 0
+        return self._missing_count(state, rollout) > 0 and self._room(state, rollout) == 0
 
     def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
         """Returns the servers that try the version next, spread over the fleet by their names."""
-        version, stable = rollout.version, state.stable
+        version = rollout.version
         if count <= 0:
             return []
-        # The last wave also has servers that cannot load the stable version.
-        is_picky = stable is not None and not self.settings.is_last(rollout.wave)
+        may_join = self._may_join(state, rollout)
         sound = (
             name
             for name, report in self.view.live.items()
             if version in report.found
             and report.granted != version
             and report.granted == wanted_version(state, self.settings, name, report)
-            and (not is_picky or report.default_version == stable)
+            and may_join(name, report)
             and name not in rollout.members
             and name not in rollout.setbacks
             and name not in state.loading
             and name not in self.view.draining
         )
         return nsmallest(count, sound, key=lambda name: spread(name, version))
+
+    def _may_join(
+        self, state: ModelState, rollout: FleetRollout
+    ) -> Callable[[str, ModelReport], bool]:
+        """Returns whether a server may try the version, by the version that it has now."""
+        stable = state.stable
+        if stable is None or self.settings.is_last(rollout.wave):
+            return lambda name, report: True
+        apart = servers_apart(rollout, state, self.view)
+        return lambda name, report: (
+            name not in apart and (report.default_version == stable or cannot_have(report, stable))
+        )
 
     def _with_slots_for(self, state: ModelState, versions: Mapping[str, int]) -> ModelState:
         if not versions:
@@ -488,6 +501,21 @@ def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRo
     """Returns the rollout in another wave. The last one has no members, so that the state stays small."""
     members = {} if settings.is_last(wave) else rollout.members
     return replace(rollout, wave=wave, members=members)
+
+
+def _is_left_over(report: ModelReport, state: ModelState) -> bool:
+    """Returns True if a server that answers with no version has a grant that leads to none.
+
+    It could not try another version. A load of the version that the fleet rolls out goes on.
+    """
+    if report.granted in state.blocked:
+        return True
+    rollout = state.rollout
+    if rollout is None or report.granted is None:
+        return False
+    row = report.versions.get(report.granted)
+    is_loading = row is not None and row.state in (START, LOADING)
+    return report.granted != rollout.version or not is_loading
 
 
 def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:

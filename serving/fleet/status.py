@@ -84,7 +84,9 @@ def _rollout(
         "wave": rollout.wave + 1,
         "wave_count": len(settings.waves) + 1,
         "serving_count": sum(1 for _ in view.serving(rollout.version)),
-        "needed_count": view.fleet_size if is_last else needed_count(rollout, view, settings),
+        "needed_count": view.fleet_size
+        if is_last
+        else needed_count(rollout, state, view, settings),
         "members": sorted(rollout.members),
         "setbacks": sorted(rollout.setbacks),
         "compared": new and old and {"wave": _figures(new), "control": _figures(old)},

@@ -11,7 +11,7 @@ from serving.core.servable import GateVerdict
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
-from serving.fleet.view import ModelView
+from serving.fleet.view import ModelView, can_serve
 from serving.fleet.wave_settings import WaveSettings
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
 
@@ -33,8 +33,8 @@ class ModelWatch:
     served, or when too few controls were left and others took their place. `full_since_ns` is the time
     since when enough members serve, `slot_since_ns` the time since when a server may be swapping.
     `incarnations` are those with which servers were first seen to have the version in the last wave,
-    which has no members. `lost` are servers with the version that are lost. `waits_for` is the reason
-    why nothing goes on now, for people.
+    which has no members. `lost` are servers with the version that are lost, or whose place has started
+    another one under their name. `waits_for` is the reason why nothing goes on now, for people.
     """
 
     wave: tuple[int, int] | None = None
@@ -58,7 +58,8 @@ def noted_setbacks(
     """Returns the rollout without the members on which the version has failed, and without those that left.
 
     Servers that are `late` have loaded it for too long. A server that was lost with the version, and
-    has left the fleet since, has failed too: its place may give it another name.
+    has left the fleet since, has failed too: its place may give it another name. A server that has
+    restarted may have lost its grant: without a state directory it keeps none.
     """
     failed = {
         name
@@ -68,9 +69,7 @@ def noted_setbacks(
     restarted = {
         name
         for name, incarnation in {**watch.incarnations, **rollout.members}.items()
-        if name in view.servers
-        and has_version(view.live[name], rollout)
-        and view.servers[name].incarnation != incarnation
+        if name in view.servers and view.servers[name].incarnation != incarnation
     }
     vanished = {name for name in watch.lost if not view.is_known(name)}
     setbacks = rollout.setbacks | failed | restarted | late | vanished
@@ -98,11 +97,33 @@ def has_failed_on(report: ModelReport, version: int) -> bool:
     return version in report.blocked or (row is not None and row.has_failed)
 
 
-def needed_count(rollout: FleetRollout, view: ModelView, settings: WaveSettings) -> int:
+def cannot_have(report: ModelReport, version: int) -> bool:
+    """Returns True if a server has failed to load the version, or lacks its files."""
+    return has_failed_on(report, version) or not can_serve(report, version)
+
+
+def needed_count(
+    rollout: FleetRollout, state: ModelState, view: ModelView, settings: WaveSettings
+) -> int:
     """Returns how many members must serve, so that the wave is full: its quota, if so many are left."""
     quota = settings.quota(rollout.wave, view.fleet_size)
     setback_count = sum(map(view.is_known, rollout.setbacks))
-    return max(1, min(quota, view.fleet_size - setback_count))
+    apart_count = len(servers_apart(rollout, state, view))
+    return max(1, min(quota, view.fleet_size - setback_count - apart_count))
+
+
+def servers_apart(rollout: FleetRollout, state: ModelState, view: ModelView) -> frozenset[str]:
+    """Returns the servers that wait for the last wave, because they cannot have the stable version.
+
+    They may be unable to load any version. None of them waits if no live server can have it.
+    """
+    stable = state.stable
+    if stable is None:
+        return frozenset()
+    apart = {name for name, report in view.live.items() if cannot_have(report, stable)}
+    if len(apart) == len(view.live):
+        return frozenset()
+    return frozenset(apart - rollout.members.keys() - rollout.setbacks - view.draining)
 
 
 def fault(rollout: FleetRollout, watch: ModelWatch, view: ModelView, settings: WaveSettings) -> str:
@@ -152,8 +173,8 @@ def with_lost(watch: ModelWatch, state: ModelState, view: ModelView) -> ModelWat
         or (name in state.loading and state.loading[name].version == rollout.version)
         or (report is not None and has_version(report, rollout))
     }
-    vanished = {name for name in before if not view.is_known(name)}
-    return replace(watch, lost=frozenset(lost | vanished))
+    gone = {name for name in before if name in view.unknown or not view.is_known(name)}
+    return replace(watch, lost=frozenset(lost | gone))
 
 
 def _lost_before(watch: ModelWatch, rollout: FleetRollout) -> frozenset[str]:
@@ -187,18 +208,7 @@ def watched(
         watch = ModelWatch(wave=wave, lost=_lost_before(watch, rollout))
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
-        seen = {
-            name: watch.incarnations.get(name, view.servers[name].incarnation)
-            for name, report in view.live.items()
-            if has_version(report, rollout)
-        }
-        # A lost server that comes back must be known to have restarted.
-        seen |= {
-            name: incarnation
-            for name, incarnation in watch.incarnations.items()
-            if name in watch.lost
-        }
-        watch = replace(watch, incarnations=seen)
+        watch = replace(watch, incarnations=_incarnations(watch, state, rollout, view))
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
@@ -208,8 +218,36 @@ def watched(
             controls=_controls(state, rollout, view, settings),
             full_since_ns=None,
         )
-    is_full = len(serving) >= needed_count(rollout, view, settings)
+    is_full = len(serving) >= needed_count(rollout, state, view, settings)
     return _full_since(watch, now_ns, is_full=is_full)
+
+
+def _incarnations(
+    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
+) -> dict[str, int]:
+    """Returns the servers that may have the version in the last wave, by the process that took it.
+
+    A server that is lost or unknown stays among them, so that it is known to have restarted when it
+    comes back. The end of a server that drains is no fault of the version. Without an earlier version
+    no restart is blamed on a first one: there is nothing better to go back to.
+    """
+    if state.stable is None:
+        return {}
+    kept = {
+        name: incarnation
+        for name, incarnation in watch.incarnations.items()
+        if name in view.lost or name in view.unknown
+    }
+    slots = state.loading
+    return kept | {
+        name: watch.incarnations.get(name, view.servers[name].incarnation)
+        for name, report in view.live.items()
+        if name not in view.draining
+        and (
+            has_version(report, rollout)
+            or (name in slots and slots[name].version == rollout.version)
+        )
+    }
 
 
 def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:

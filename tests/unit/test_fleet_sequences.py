@@ -4,7 +4,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind
+from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind, Return
 from serving.base.errors import FailedPrecondition
 from serving.fleet.operations import aborted, allowed, paused, promoted, resumed, rolled_back
 from serving.fleet.state import ModelState
@@ -95,9 +95,9 @@ class FleetSequences(RuleBasedStateMachine):
     def disturb(self, loss: float, delay: int) -> None:
         self.fleet.message_loss, self.fleet.message_seconds_max = loss, delay
 
-    @rule(number=st.integers(0, 11), seconds=st.integers(1, 12))
-    def restart(self, number: int, seconds: int) -> None:
-        self.fleet.restart(self.server(number), seconds)
+    @rule(number=st.integers(0, 11), seconds=st.integers(1, 12), returns=st.sampled_from(Return))
+    def restart(self, number: int, seconds: int, returns: Return) -> None:
+        self.fleet.restart(self.server(number), seconds, returns)
 
     @rule(number=st.integers(0, 11), is_draining=st.booleans())
     def drain(self, number: int, is_draining: bool) -> None:
@@ -152,7 +152,9 @@ class FleetSequences(RuleBasedStateMachine):
         if fleet.coordinator is not None and fleet.coordinator.state.models[MODEL].is_paused:
             fleet.coordinator.operate(lambda state: resumed(state, MODEL))
         # All versions may be blocked, a good one too if the version before it ended its servers.
-        while fleet.state.models.get(MODEL, ModelState()).stable is None:
+        for _ in range(10):
+            if fleet.state.models.get(MODEL, ModelState()).stable is not None:
+                break
             self.drop(Kind.GOOD)
             fleet.step(300)
         fleet.run_until_settled(SETTLED_SECONDS_MAX)
