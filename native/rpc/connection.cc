@@ -30,6 +30,11 @@ constexpr size_t kOutputBytesMax = 262'144;
 // A thread that says goodbye waits so long for the client to have seen it.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
 
+// A client that took the settings has finished to connect after this time, however busy it is.
+constexpr int64_t kSettleNs = 200'000'000;
+// And gRPC's client gives up to connect after this time.
+constexpr int64_t kConnectNsMax = 20'000'000'000;
+
 // The opaque data of PINGs: which of ours an answer is for.
 constexpr std::array<uint8_t, 8> kGoodbyePing = {'g', 'o', 'o', 'd', 'b', 'y', 'e', '\0'};
 constexpr std::array<uint8_t, 8> kAlivePing = {'a', 'l', 'i', 'v', 'e', '\0', '\0', '\0'};
@@ -257,7 +262,7 @@ void Connection::Flush() {
   if (is_closed() || session_ == nullptr) return;
   // A client that speaks HTTP/1 would read the first frames as its answer, so the client begins.
   // RFC 9113, 3.4, makes each client send its preface without waiting for the server's.
-  if (!has_preface_ && goodbye_ns_ == 0) return;
+  if (!has_preface_) return;
   while (true) {
     while (output_.size() < kOutputBytesMax) {
       const uint8_t* data = nullptr;
@@ -324,6 +329,7 @@ int Connection::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, voi
 
 int Connection::BeginCall(int32_t stream_id) {
   CountData();
+  has_begun_call_ = true;
   const auto bytes = static_cast<int64_t>(sizeof(Call));
   if (!MayBeginCall(bytes)) {
     wire_->limit_counts.Add(ReachedLimit::kArrivingBytes);
@@ -399,6 +405,11 @@ int Connection::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, vo
       break;
     case NGHTTP2_PING:
       return connection->TakePing(frame->ping);
+    case NGHTTP2_SETTINGS:
+      if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && connection->acknowledged_ns_ == 0) {
+        connection->acknowledged_ns_ = connection->now_ns_;
+      }
+      return connection->CountControlFrame();
     default:
       return connection->CountControlFrame();
   }
@@ -672,11 +683,24 @@ void Connection::CountReset(uint32_t error_code) {
 
 // --- Time ---
 
+bool Connection::IsSettled(int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  now_ns_ = now_ns;
+  return IsSettledLocked();
+}
+
+bool Connection::IsSettledLocked() const {
+  if (is_closed() || session_ == nullptr || has_begun_call_) return true;
+  if (now_ns_ - begin_ns_ >= kConnectNsMax) return true;
+  return acknowledged_ns_ != 0 && now_ns_ - acknowledged_ns_ >= kSettleNs;
+}
+
 void Connection::SayGoodbye(int64_t now_ns) {
   Calls closed;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_closed() || session_ == nullptr || goodbye_ns_ != 0) return;
   now_ns_ = now_ns;
+  if (is_closed() || session_ == nullptr || goodbye_ns_ != 0 || !IsSettledLocked()) return;
+  if (!has_preface_) return CloseLocked();
   goodbye_ns_ = now_ns;
   nghttp2_submit_shutdown_notice(session_);
   nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kGoodbyePing.data());
@@ -689,8 +713,12 @@ void Connection::RefuseNewStreams(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_closed() || session_ == nullptr) return;
   now_ns_ = now_ns;
-  SubmitLastGoaway();
-  Flush();
+  if (IsSettledLocked()) {
+    SubmitLastGoaway();
+    Flush();
+  } else {
+    CloseLocked();
+  }
   closed.swap(closed_);
 }
 

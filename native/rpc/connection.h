@@ -80,10 +80,15 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   // Looks for pauses that are too long. About once a second.
   void CheckTimes(int64_t now_ns);
+  // False while a goodbye may meet a client that is still connecting. gRPC's client (1.85) then
+  // takes the connection for a live one for ever: its call hangs until the call's deadline.
+  bool IsSettled(int64_t now_ns);
   // Asks the client to open no more streams. The streams that it had sent by then are answered;
-  // later ones are refused so that the client sends them elsewhere (RFC 9113, 6.8).
+  // later ones are refused so that the client sends them elsewhere (RFC 9113, 6.8). A connection
+  // that is not settled is left as it is.
   void SayGoodbye(int64_t now_ns);
-  // Refuses all later streams, also of a client that has not read the goodbye.
+  // Refuses all later streams, also of a client that has not read the goodbye. Closes a connection
+  // that is not settled: a connection that ends without a goodbye hangs no client.
   void RefuseNewStreams(int64_t now_ns);
   // True if a request is arriving, of which a part came after `since_ns`.
   bool IsReceiving(int64_t since_ns);
@@ -146,6 +151,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void SubmitData(Call* call);
   void SubmitHttpStatus(Call* call, int status);
   void SubmitLastGoaway();
+  bool IsSettledLocked() const;
   void EndCall(Call* call, const base::Status& status);
   void RefuseCall(Call* call, const base::Status& status);  // records it, and ends it
   void Flush();
@@ -174,6 +180,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   OutputQueue output_;
   ReceiveSpace* space_ = nullptr;  // of the thread that reads
   bool has_preface_ = false;       // the client has spoken HTTP/2
+  bool has_begun_call_ = false;
+  int64_t acknowledged_ns_ = 0;  // when the client took the settings; 0: not yet
   std::string first_bytes_;        // until it has
   FrameFilter frames_;             // of all after that
   bool is_ending_ = false;         // closed as soon as the output is written

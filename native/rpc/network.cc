@@ -456,6 +456,13 @@ void Network::RefuseNewStreams() {
   for (const auto& connection : All()) connection->RefuseNewStreams(now_ns);
 }
 
+bool Network::IsSettled() {
+  const int64_t now_ns = base::MonotonicNs();
+  const auto all = All();
+  return std::all_of(all.begin(), all.end(),
+                     [now_ns](const auto& connection) { return connection->IsSettled(now_ns); });
+}
+
 bool Network::IsReceiving(int64_t since_ns) {
   const auto all = All();
   return std::any_of(all.begin(), all.end(), [since_ns](const auto& connection) {

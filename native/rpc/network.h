@@ -54,6 +54,7 @@ class Network final : public EventSource {
   void StopListening();
   void SayGoodbye();
   void RefuseNewStreams();
+  bool IsSettled();                    // all connections are; see Connection
   bool IsReceiving(int64_t since_ns);  // see Connection
   void CloseAll();
 

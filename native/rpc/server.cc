@@ -39,6 +39,9 @@ constexpr int64_t kEndPollNs = 1'000'000;
 // and what a socket still holds of its reply. A client that is gone without a word costs this.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
 
+// How long a stop waits for clients that connect just now: one that has not finished then is closed.
+constexpr int64_t kConnectingNs = 300'000'000;
+
 // The longest pause within a request that a stop waits for.
 constexpr int64_t kArrivalPauseNs = 300'000'000;
 
@@ -152,6 +155,7 @@ struct Server::State {
            MethodKind kind = MethodKind::kUnary);
   bool WaitForLastCall(int64_t timeout_ns);
   bool WaitForQuiet(int64_t timeout_ns);
+  void WaitForConnecting(int64_t timeout_ns);
   void End();
 
   const ServerOptions options;
@@ -238,6 +242,14 @@ bool Server::State::WaitForQuiet(int64_t timeout_ns) {
   return true;
 }
 
+// Their calls are answered meanwhile.
+void Server::State::WaitForConnecting(int64_t timeout_ns) {
+  const int64_t begin_ns = base::MonotonicNs();
+  while (!network.IsSettled() && base::MonotonicNs() - begin_ns < timeout_ns) {
+    base::SleepNs(kEndPollNs);
+  }
+}
+
 // Ends the threads once no call is left; leaves them be if one still runs kCutShortNs later.
 void Server::State::End() {
   // The control plane may keep a rare call for longer than the server lives.
@@ -302,15 +314,17 @@ bool Server::Shutdown(int64_t drain_ns) {
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
   state_->network.StopListening();
   state_->threads->ReleaseAwaiting();
+  const auto left_ns = [deadline_ns] {
+    return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
+  };
+  state_->WaitForConnecting(std::min(left_ns(), kConnectingNs));
   state_->network.SayGoodbye();
   // A client sends until it has read the goodbye; its connection ends when its calls are answered
   // and it has nothing more to send.
-  const int64_t left_ns = std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
-  state_->WaitForQuiet(std::min(left_ns, kGoodbyeNs));
+  state_->WaitForQuiet(std::min(left_ns(), kGoodbyeNs));
   // Later streams are refused, so that no call begins once the last one has ended.
   state_->network.RefuseNewStreams();
-  state_->has_drained =
-      state_->WaitForLastCall(std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0));
+  state_->has_drained = state_->WaitForLastCall(left_ns());
   state_->wire->is_cut_short = !*state_->has_drained;
   if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kGoodbyeNs);
   state_->rare_calls.Close();

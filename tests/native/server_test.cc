@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "tests/native/raw_http2.h"
 #include "tests/native/served_models.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/temporary_directory.h"
@@ -29,15 +30,19 @@ namespace {
 
 using base::Code;
 using testing::kCheckPath;
+using testing::kAck;
 using testing::kForeverNs;
+using testing::kGoawayFrame;
 using testing::kMetadataPath;
 using testing::kPredictPath;
+using testing::kSettingsFrame;
 using testing::kTensor;
 using testing::LabelSpecMessage;
 using testing::ModelSpecMessage;
 using testing::PredictMessage;
 using testing::PredictResponse;
 using testing::RawClient;
+using testing::RawHttp2;
 using testing::Reversed;
 using testing::Scripted;
 using testing::WireMessage;
@@ -729,6 +734,63 @@ TEST_F(ServerTest, ShutdownDoesNotAwaitCallsWithoutAMessage) {
   EXPECT_TRUE(Predict("m").status.ok());
   EXPECT_TRUE(server_->Shutdown(kForeverNs));
   EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// The client has not acknowledged the settings: gRPC's client may hang if a GOAWAY comes now.
+TEST_F(ServerTest, ShutdownEndsAConnectionThatIsMadeWithoutAGoodbye) {
+  Start();
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
+  EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  EXPECT_EQ(connection.NextOf(kGoawayFrame), nullptr);
+  EXPECT_TRUE(connection.IsClosedByServer());
+}
+
+TEST_F(ServerTest, ShutdownWithoutADrainEndsAFreshConnectionWithoutAGoodbye) {
+  Start();
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
+  connection.SendFrame(kSettingsFrame, kAck, 0, "");
+  EXPECT_TRUE(server_->Shutdown(0));
+  EXPECT_EQ(connection.NextOf(kGoawayFrame), nullptr);
+  EXPECT_TRUE(connection.IsClosedByServer());
+}
+
+TEST_F(ServerTest, ShutdownSaysGoodbyeOnceAClientHasConnected) {
+  Start();
+  RawHttp2 connection(server_->port());
+  connection.Begin();
+  ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
+  connection.SendFrame(kSettingsFrame, kAck, 0, "");
+  auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(kForeverNs); });
+  EXPECT_NE(connection.NextOf(kGoawayFrame), nullptr);
+  EXPECT_TRUE(drained.get());
+}
+
+// Clients come until the port refuses them: none of them may hang.
+TEST_F(ServerTest, ShutdownHangsNoClientThatConnects) {
+  for (int round = 0; round < 20; ++round) {
+    Start();
+    std::atomic<bool> has_begun{false};
+    auto codes = std::async(std::launch::async, [&] {
+      std::vector<grpc::StatusCode> late;
+      while (late.empty() || late.back() != grpc::StatusCode::UNAVAILABLE) {
+        grpc::ClientContext context;
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+        const RawClient client(server_->port());
+        late.push_back(client.Call(kCheckPath, "", &context).code());
+        has_begun.store(true);
+      }
+      return late;
+    });
+    while (!has_begun.load()) std::this_thread::yield();
+    EXPECT_TRUE(server_->Shutdown(kForeverNs));
+    for (const grpc::StatusCode code : codes.get()) {
+      EXPECT_NE(code, grpc::StatusCode::DEADLINE_EXCEEDED);
+    }
+  }
 }
 
 // Calls that have arrived wait, because all threads are busy; the drain includes them.
