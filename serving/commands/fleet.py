@@ -6,14 +6,20 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from serving.base.name_text import printable
 from serving.commands.argument_types import model_name, version_number
-from serving.fleet.config import DEFAULT_LISTEN, OPERATION_PATH, REPLICAS_PATH, STATUS_PATH
+from serving.fleet.config import (
+    DEFAULT_LISTEN,
+    OPERATION_PATH,
+    REPLICAS_PATH,
+    STATUS_PATH,
+    is_host_and_port,
+)
 
 if TYPE_CHECKING:
     from serving.fleet.config import FleetConfig
@@ -43,8 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.action == "stop":
         return _stop(parsed.config)
     if parsed.action == "restart":
-        reply = _ask(parsed.coordinator, "POST", REPLICAS_PATH, {"model": parsed.model})
-        print_replicas(reply)
+        print_replicas(_ask(parsed.coordinator, "POST", REPLICAS_PATH, {"model": parsed.model}))
         return 0
     if parsed.action in _OPERATIONS:
         request = {
@@ -54,7 +59,8 @@ def run(arguments: Sequence[str]) -> int:
             "reason": getattr(parsed, "reason", ""),
         }
         status = _ask(parsed.coordinator, "POST", OPERATION_PATH, request)
-        print_models({parsed.model: status["models"][parsed.model]})
+        # The reason to wait is that of the last decision, before the operation.
+        print_models({parsed.model: {**status["models"][parsed.model], "waits_for": ""}})
         return 0
     status = _ask(parsed.coordinator, "GET", STATUS_PATH)
     if parsed.json:
@@ -72,15 +78,9 @@ def run(arguments: Sequence[str]) -> int:
 def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints a few lines for each model: its stable version, its rollout, and what is blocked."""
     for name, model in models.items():
-        lines = [f"{name}: stable version {model['stable']}, before it {model['previous']}"]
+        lines = [f"{name}: {_stable_line(model)}"]
         if rollout := model["rollout"]:
-            lines.append(
-                f"{name}: version {rollout['version']} is in wave {rollout['wave']} of "
-                f"{rollout['wave_count']}, on {rollout['serving_count']} of "
-                f"{rollout['needed_count']} servers"
-            )
-            if rollout["setbacks"]:
-                lines.append(f"{name}: it failed on {', '.join(rollout['setbacks'])}")
+            lines += [f"{name}: {line}" for line in _rollout_lines(rollout, model["stable"])]
         if model["is_paused"]:
             lines.append(f"{name}: paused")
         if model["waits_for"]:
@@ -101,6 +101,40 @@ def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
         ]
         for line in lines:
             print(printable(line))
+
+
+def _stable_line(model: Mapping[str, Any]) -> str:
+    if model["stable"] is None:
+        return "no version is stable yet"
+    if model["previous"] is None:
+        return f"stable version {model['stable']}, and none to roll back to"
+    return f"stable version {model['stable']}, before it {model['previous']}"
+
+
+def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[str]:
+    """Yields where a rollout is, how far its judgement is, and what has failed."""
+    yield (
+        f"version {rollout['version']} is in wave {rollout['wave']} of {rollout['wave_count']}, "
+        f"on {rollout['serving_count']} of {rollout['needed_count']} servers"
+    )
+    judgement = rollout["judgement"]
+    passed = judgement["passed_seconds"]
+    if passed is None:
+        yield "the judgement begins when all these servers serve it"
+    elif rollout["compared"] is None:
+        yield f"it is stable after {judgement['seconds']:g} s; {passed:g} s have passed"
+    else:
+        new, old = rollout["compared"]["wave"], rollout["compared"]["control"]
+        of_requests = (
+            f"{judgement['request_count']} requests or " if judgement["request_count"] else ""
+        )
+        yield (
+            f"it is judged after {of_requests}{judgement['seconds']:g} s; so far "
+            f"{new['request_count']} requests in {passed:g} s"
+        )
+        yield f"its p99 is {new['p99_ms']:.1f} ms; {old['p99_ms']:.1f} ms with version {stable}"
+    for name, cause in rollout["causes"].items():
+        yield f"it failed on {name}: {cause}"
 
 
 def _names(servers: Sequence[str]) -> str:
@@ -219,10 +253,11 @@ def _ask(
     coordinator: str, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Returns the coordinator's reply. Raises InvalidArgument, Unavailable, or its refusal."""
-    try:
-        connection = http.client.HTTPConnection(coordinator, timeout=_TIMEOUT_SECONDS)
-    except http.client.InvalidURL as error:
-        raise InvalidArgument(f"--coordinator={coordinator} is not HOST:PORT") from error
+    if not is_host_and_port(coordinator):
+        raise InvalidArgument(
+            f"--coordinator={coordinator} is not HOST:PORT, like the default {DEFAULT_LISTEN}"
+        )
+    connection = http.client.HTTPConnection(coordinator, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request(method, path, None if body is None else json.dumps(body).encode())
         response = connection.getresponse()

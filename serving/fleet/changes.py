@@ -31,7 +31,12 @@ def changes(before: FleetState, after: FleetState) -> list[Change]:
 def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Change]:
     if after.verdicts != before.verdicts and after.verdicts:
         verdict = after.verdicts[-1]
-        values = {"gate": verdict.gate, "is_passed": verdict.is_passed, "reason": verdict.reason}
+        values = {
+            "version": verdict.figures["version"],
+            "gate": verdict.gate,
+            "is_passed": verdict.is_passed,
+            "reason": verdict.reason,
+        }
         yield Change(
             event="fleet_verdict", model=name, values=values, is_warning=not verdict.is_passed
         )

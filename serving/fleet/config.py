@@ -143,6 +143,7 @@ class FleetConfig:
 
     def __post_init__(self) -> None:
         self._check_engine()
+        self._check_addresses()
         if self.waves.lost_seconds <= self.coordinator.poll_seconds:
             raise InvalidConfig(
                 f"waves: lost_seconds {self.waves.lost_seconds:g} is not above poll_seconds "
@@ -153,6 +154,19 @@ class FleetConfig:
             _check_haproxy(self.servers, self.haproxy.settings)
         if self.ray is not None:
             self.ray.check_pace(self.coordinator.poll_seconds)
+
+    def _check_addresses(self) -> None:
+        """Raises InvalidConfig if two servers have one address: they would be one server."""
+        for key in ("admin", "grpc", "http"):
+            names: dict[str, str] = {}
+            for server in self.servers:
+                address = getattr(server, key)
+                other = names.setdefault(address, server.name)
+                if address and other != server.name:
+                    raise InvalidConfig(
+                        f"servers.{server.name}: {key} {address!r} is that of {other!r} too; give each "
+                        "server its own"
+                    )
 
     def _check_engine(self) -> None:
         has_directory = bool(self.coordinator.state_directory)
@@ -177,9 +191,11 @@ class FleetConfig:
 
 
 def read_fleet_config(path: Path) -> FleetConfig:
-    """Reads the file. Raises OSError, and InvalidConfig with the file's name."""
+    """Reads the file. Raises InvalidConfig with the file's name."""
     try:
         return parse_fleet_config(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
     except (InvalidConfig, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{path}: {error}") from error
 
@@ -267,12 +283,23 @@ def _wave(size: object) -> Wave:
         raise InvalidConfig(
             f'waves: size {text!r} is not a number of servers like "3", or a share like "10%"'
         )
-    return Wave(int(number)) if number == text else Wave(share=float(number) / 100)
+    if number == text:
+        return Wave(int(number))
+    if float(number) >= 100:
+        raise InvalidConfig(
+            f"waves: size {text!r} is not a part of the fleet; give less than 100%: the last wave, of "
+            "all servers, comes by itself"
+        )
+    return Wave(share=float(number) / 100)
 
 
 def _haproxy(table: Mapping[str, Any]) -> HaproxyFiles:
     files = {key: table[key] for key in ("file", "pid_file") if key in table}
     settings = {key: value for key, value in table.items() if key not in files}
+    if "bind" in table and "binds" in table:
+        raise InvalidConfig(
+            "haproxy: bind is the address of all models, and binds has one for each; remove one of them"
+        )
     return _made(
         HaproxyFiles,
         "haproxy",

@@ -26,6 +26,7 @@ from serving.fleet.observer import FleetObserver
 from serving.fleet.reports import Grant, ServerReport, Sighting
 from serving.fleet.state import FleetState, fleet_state_from_json
 from serving.fleet.trial import ModelWatch
+from serving.fleet.view import is_silent
 from serving.fleet.wave_settings import WaveSettings
 
 _log = structlog.get_logger(__name__)
@@ -85,6 +86,8 @@ class Coordinator:
         # Held by one decision or operation, with its write: maybe for seconds.
         self._deciding = threading.Lock()
         self._is_closed = False
+        # Of the last step; only that uses it.
+        self._lost: frozenset[str] = frozenset()
         # Guards the members below, and is never held during a write.
         self._lock = threading.Lock()
         self._sightings: dict[str, Sighting] = {}
@@ -187,10 +190,24 @@ class Coordinator:
                 reason="servers have taken grants that the state does not have: it was lost, or is old",
             )
         self._observer.decided(seconds_since(self._clock, started_ns))
+        self._note_lost(sightings, now.ns)
         self._publish(before.state, decision.state)
         if decision.grants:
             self._send(decision.grants)
         return decision
+
+    def _note_lost(self, sightings: Mapping[str, Sighting], now_ns: int) -> None:
+        """Logs which servers are lost since the last step, and which have come back."""
+        lost = {
+            name: round((now_ns - sighting.seen_at_ns) / NS_PER_SECOND, 1)
+            for name, sighting in sightings.items()
+            if is_silent(sighting, self._settings.lost_seconds, now_ns)
+        }
+        for name in sorted(lost.keys() - self._lost):
+            _log.warning("fleet_server_lost", server=name, seconds=lost[name])
+        for name in sorted(self._lost & sightings.keys() - lost.keys()):
+            _log.info("fleet_server_back", server=name)
+        self._lost = frozenset(lost)
 
     def operate(self, change: Callable[[FleetState], FleetState]) -> FleetState:
         """Applies an operator's change, and returns the state once it is durable.

@@ -46,7 +46,7 @@ class Engine:
 
 
 def engine_of(config: FleetConfig, clock: Clock) -> Engine:
-    """Returns the engine that the configuration names. Raises OSError, FailedPrecondition, InvalidConfig."""
+    """Returns the engine that the configuration names. Raises FailedPrecondition and InvalidConfig."""
     if config.kubernetes is not None:
         # Its client is an extra, and takes a second to import.
         from serving.fleet.kubernetes.engine import kubernetes_engine

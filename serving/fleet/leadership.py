@@ -46,7 +46,7 @@ class FileLeadership:
     """Leads as long as the process runs: the lock of the state's directory keeps other coordinators out."""
 
     def __init__(self, directory: Path) -> None:
-        """Takes the directory. Raises OSError, and FailedPrecondition if a coordinator holds it."""
+        """Takes the directory. Raises InvalidConfig, and FailedPrecondition if a coordinator holds it."""
         self._store = StateFile(directory)
         self._term = Term(1, self._store, lambda: True)
 

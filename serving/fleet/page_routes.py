@@ -59,6 +59,7 @@ def page_document(status: Mapping[str, Any]) -> dict[str, Any]:
     )
     return {
         "models": {name: _model(model) for name, model in status["models"].items()},
+        "problems": [*status.get("problems", ())],
         "server_count": len(rows),
         "server_states": dict(Counter(row["state"] for row in rows)),
         "servers": rows[:SHOWN_SERVERS_MAX],
@@ -72,5 +73,6 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
         del rollout["members"]
         rollout["setback_count"] = len(rollout["setbacks"])
         rollout["setbacks"] = rollout["setbacks"][:SHOWN_SERVERS_MAX]
+        rollout["causes"] = {name: rollout["causes"][name] for name in rollout["setbacks"]}
     shown = {key: model[key][:SHOWN_SERVERS_MAX] for key in ("without_files", "ignored_by")}
     return {**model, **shown, "rollout": rollout, "loading": len(model["loading"])}

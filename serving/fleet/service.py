@@ -5,16 +5,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import InvalidConfig, Unavailable
+from serving.base.errors import FailedPrecondition, InvalidConfig, Unavailable
 from serving.client import Client, Tls
 from serving.config.server_config import HttpPort
 from serving.fleet.api import FleetApi
 from serving.fleet.candidate import Candidate
-from serving.fleet.config import AdminTls, FleetConfig
+from serving.fleet.config import REPLICAS_PATH, AdminTls, FleetConfig
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.engine import Engine, engine_of
 from serving.fleet.lead import FleetLead
@@ -61,7 +63,7 @@ class FleetService:
             problems=lambda: self._outputs.problems,
         )
         self._http = fleet_http(
-            api.routes,
+            [*api.routes, Route(REPLICAS_PATH, _refuse_restart, methods=["POST"])],
             host,
             port,
             gate=lambda app: StandbyGate(
@@ -154,6 +156,14 @@ class FleetService:
         return Client(target, tls=tls_of(self._config.tls))
 
 
+async def _refuse_restart(request: Request) -> Response:
+    del request
+    raise FailedPrecondition(
+        "this fleet has not started its servers, so it cannot restart them: restart them where they "
+        "run, one after the other (only with the table [ray] the fleet starts servers)"
+    )
+
+
 def fleet_http(
     routes: Sequence[Route],
     host: str,
@@ -172,6 +182,7 @@ def fleet_http(
         host=host,
         port=HttpPort(port, is_required=True),
         blocking_thread_count=_HTTP_THREAD_COUNT,
+        remedy="give another port: listen in the table [coordinator]",
     )
 
 

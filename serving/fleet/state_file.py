@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from serving.base.directory_files import PRIVATE_FILE_MODE
-from serving.base.errors import DataLoss, FailedPrecondition
+from serving.base.errors import DataLoss, FailedPrecondition, InvalidConfig
 from serving.fleet.registry import write_text
 
 FILE_NAME = "fleet.json"
@@ -17,10 +17,19 @@ class StateFile:
     """A `StateStore` in `directory`. The lock ends with the process, however it ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Takes the directory. Raises OSError, and FailedPrecondition if a coordinator holds it."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """Takes the directory.
+
+        Raises InvalidConfig if it cannot be used, and FailedPrecondition if a coordinator holds it.
+        """
         self._path = directory / FILE_NAME
-        self._lock: TextIO = (directory / LOCK_NAME).open("w", encoding="utf-8")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock: TextIO = (directory / LOCK_NAME).open("w", encoding="utf-8")
+        except OSError as error:
+            raise InvalidConfig(
+                f"coordinator: state_directory {str(directory)!r} cannot be used: {error.strerror}; "
+                "give a directory that the coordinator may write"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -9,7 +9,7 @@ from serving.core.blocked_versions import as_rows
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState, ModelState
-from serving.fleet.trial import ModelWatch, compared, needed_count
+from serving.fleet.trial import WITHOUT_CAUSE, ModelWatch, cause_on, compared, needed_count
 from serving.fleet.view import ModelView, can_serve, is_silent, model_views
 from serving.fleet.wave_settings import WaveSettings
 
@@ -34,6 +34,7 @@ def fleet_status(
                 views[name],
                 settings,
                 state.order,
+                now_ns,
             )
             for name in sorted(views)
         },
@@ -45,14 +46,19 @@ def fleet_status(
 
 
 def _model(
-    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings, order: int
+    state: ModelState,
+    watch: ModelWatch,
+    view: ModelView,
+    settings: WaveSettings,
+    order: int,
+    now_ns: int,
 ) -> dict[str, Any]:
     return {
         "stable": state.stable,
         "previous": state.previous,
         "is_paused": state.is_paused,
         "waits_for": watch.waits_for,
-        "rollout": _rollout(state, watch, view, settings),
+        "rollout": _rollout(state, watch, view, settings, now_ns),
         "loading": sorted(state.loading),
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
@@ -71,7 +77,7 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
 
 
 def _rollout(
-    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings
+    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings, now_ns: int
 ) -> dict[str, Any] | None:
     rollout = state.rollout
     if rollout is None:
@@ -89,7 +95,29 @@ def _rollout(
         else needed_count(rollout, state, view, settings),
         "members": sorted(rollout.members),
         "setbacks": sorted(rollout.setbacks),
+        "causes": {
+            name: cause_on(view, name, rollout.version) or WITHOUT_CAUSE
+            for name in sorted(rollout.setbacks)
+        },
+        "judgement": _judgement(watch, settings, now_ns, is_last=is_last),
         "compared": new and old and {"wave": _figures(new), "control": _figures(old)},
+    }
+
+
+def _judgement(
+    watch: ModelWatch, settings: WaveSettings, now_ns: int, *, is_last: bool
+) -> dict[str, float | int | None]:
+    """Returns after how many requests and seconds a wave is judged, and the seconds that have passed.
+
+    None have passed until the wave is full. The last wave is not judged by requests.
+    """
+    since_ns = watch.full_since_ns
+    return {
+        "request_count": 0 if is_last else settings.judgement.request_count,
+        "seconds": settings.judged_seconds,
+        "passed_seconds": None
+        if since_ns is None
+        else round((now_ns - since_ns) / NS_PER_SECOND, 1),
     }
 
 

@@ -15,6 +15,9 @@ from serving.fleet.view import ModelView, can_serve
 from serving.fleet.wave_settings import WaveSettings
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
 
+WITHOUT_CAUSE = "a server ended, was lost, or loaded it for longer than load_seconds_max"
+"""The cause of a setback that no report shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
@@ -140,7 +143,18 @@ def fault(rollout: FleetRollout, watch: ModelWatch, view: ModelView, settings: W
         return ""
     examples = sorted(rollout.setbacks | lost)[:3]
     text = f"it failed on {count} servers of a wave of {quota}, as on {', '.join(examples)}"
-    return text if refusal is None else f"{text}: {refusal[1]}"
+    if refusal is not None:
+        return f"{text}: {refusal[1]}"
+    reported = (cause_on(view, name, rollout.version) for name in sorted(rollout.setbacks))
+    return f"{text}: {next(filter(None, reported), WITHOUT_CAUSE)}"
+
+
+def cause_on(view: ModelView, server: str, version: int) -> str:
+    """Returns why a live server could not load the version, or has blocked it; "" if it did not."""
+    report = view.live.get(server)
+    if report is None or not has_failed_on(report, version):
+        return ""
+    return report.blocked.get(version) or report.versions[version].health.message
 
 
 def _refusals(rollout: FleetRollout, view: ModelView) -> Iterator[tuple[str, str]]:

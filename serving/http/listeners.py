@@ -38,11 +38,15 @@ def check_port(host: str, port: HttpPort) -> None:
             listener.close()
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+REMEDY = "set --rest_api_port to another port, or to 0 for no HTTP"
+"""What to do if the REST port of a model server is taken."""
+
+
+def bind(host: str, port: int, remedy: str = REMEDY) -> list[socket.socket]:
     """Listens on every address of `host`, as gRPC does. Port 0 takes a free port for all.
 
     Both wildcards mean IPv4 and IPv6, if the machine has IPv6. Raises Unavailable, or InvalidConfig
-    if another start would fail too.
+    if another start would fail too; the error ends with the `remedy`.
     """
     try:
         listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)
@@ -50,8 +54,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         error_class = Unavailable if error.errno in _TRANSIENT_ERRNOS else InvalidConfig
         raise error_class(
-            f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
-            "set --rest_api_port to another port, or to 0 for no HTTP"
+            f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; {remedy}"
         ) from error
 
 

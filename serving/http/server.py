@@ -18,7 +18,14 @@ from starlette.types import ASGIApp
 from serving.base.errors import OperatorError
 from serving.config.server_config import HttpPort
 from serving.http.connections import ConnectionLimits, connection_class
-from serving.http.listeners import BACKLOG, accept_waiting, bind, handed_in, refuse_handshakes
+from serving.http.listeners import (
+    BACKLOG,
+    REMEDY,
+    accept_waiting,
+    bind,
+    handed_in,
+    refuse_handshakes,
+)
 
 HTTP_NICE = 10
 """The priority of the HTTP thread and of the threads that it starts. A scrape takes milliseconds of
@@ -97,13 +104,15 @@ class HttpServer:
         entry: ASGIApp | None = None,
         limits: ConnectionLimits | None = None,
         nice: int = HTTP_NICE,
+        remedy: str = REMEDY,
     ) -> None:
         """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
 
         `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
-        requests.
+        requests. `remedy` says what to do if the port is taken.
         """
         self._app = app
+        self._remedy = remedy
         self._host = host
         self._wanted = port
         self._blocking_thread_count = blocking_thread_count
@@ -130,7 +139,9 @@ class HttpServer:
             return
         self._uvicorn.is_handed_in = bool(self._wanted.descriptors)
         try:
-            sockets = handed_in(self._wanted.descriptors) or bind(self._host, self._wanted.number)
+            sockets = handed_in(self._wanted.descriptors) or bind(
+                self._host, self._wanted.number, self._remedy
+            )
         except OperatorError as error:
             if self._wanted.is_required:
                 raise

@@ -20,6 +20,12 @@ MODEL = {
         "serving_count": 0,
         "needed_count": 1,
         "setbacks": ["b"],
+        "causes": {"b": "no memory for it"},
+        "judgement": {"request_count": 10_000, "seconds": 60.0, "passed_seconds": 12.0},
+        "compared": {
+            "wave": {"request_count": 340, "failed_count": 0, "p99_ms": 3.1, "p999_ms": 4.0},
+            "control": {"request_count": 900, "failed_count": 0, "p99_ms": 3.0, "p999_ms": 4.0},
+        },
     },
     "blocked_versions": [{"version": 9, "by": "canary", "reason": "p999 is 3 times"}],
     "without_files": [],
@@ -83,6 +89,9 @@ def test_fleet_status_prints_rollout_and_servers(
     assert main(["fleet", "status", coordinator]) == 0
     printed = capsys.readouterr().out
     assert "ctr: version 2 is in wave 1 of 3, on 0 of 1 servers" in printed
+    assert "ctr: it is judged after 10000 requests or 60 s; so far 340 requests in 12 s" in printed
+    assert "ctr: its p99 is 3.1 ms; 3.0 ms with version 1" in printed
+    assert "ctr: it failed on b: no memory for it" in printed
     assert "ctr: version 9 is blocked by canary: p999 is 3 times" in printed
     assert "a\tlive\t0.4 s ago\tctr 1" in printed
 
@@ -134,3 +143,51 @@ def test_servers_without_files_are_printed(capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     assert "s00, s01, s02, s03, s04, s05, s06, s07, s08, s09 and 2 more" in printed
     assert "state is lost: b\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("judgement", "compared", "line"),
+    [
+        ({"passed_seconds": None}, None, "m: the judgement begins when all these servers serve it"),
+        ({"passed_seconds": 2.0}, None, "m: it is stable after 60 s; 2 s have passed"),
+    ],
+)
+def test_rollout_shows_how_far_it_is(
+    judgement: dict[str, object],
+    compared: None,
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = {"request_count": 0, "seconds": 60.0}
+    rollout = {**MODEL["rollout"], "judgement": {**known, **judgement}, "compared": compared}  # type: ignore[dict-item]
+    print_models({"m": {**MODEL, "rollout": rollout}})
+    assert line in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("stable", "previous", "line"),
+    [
+        (None, None, "m: no version is stable yet"),
+        (3, None, "m: stable version 3, and none to roll back to"),
+        (3, 2, "m: stable version 3, before it 2"),
+    ],
+)
+def test_stable_version_is_shown_with_the_one_before(
+    stable: int | None, previous: int | None, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_models({"m": {**MODEL, "stable": stable, "previous": previous, "rollout": None}})
+    assert capsys.readouterr().out.splitlines()[0] == line
+
+
+def test_coordinator_needs_a_port(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "status", "--coordinator=fleet.example"]) == 1
+    assert "--coordinator=fleet.example is not HOST:PORT" in capsys.readouterr().err
+
+
+def test_operation_shows_no_reason_of_before(
+    coordinator: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = {**MODEL, "waits_for": "an operator has paused it"}
+    monkeypatch.setitem(STATUS["models"], "ctr", paused)  # type: ignore[arg-type]
+    assert main(["fleet", "resume", "ctr", coordinator]) == 0
+    assert "waits" not in capsys.readouterr().out

@@ -125,6 +125,10 @@ def test_kubernetes_takes_the_place_of_servers() -> None:
         (SMALL + "[servers.'']\nadmin = 'c:1'\n", "empty name"),
         (RACK + "[haproxy]\nfile = '/h.cfg'\n", "server name 'rack 1'"),
         (RACK + "[haproxy]\nfile = '/h'\nbinds = {m = 'h:1'}\n", "server name 'rack 1'"),
+        (SMALL + "[servers.c]\nadmin = '10.0.0.2:8599'\n", "servers.c: admin .* 'b' too"),
+        (SMALL + "[servers.c]\nadmin = 'c:1'\ngrpc = '10.0.0.1:8500'\n", "grpc .* 'a' too"),
+        (SMALL + "[haproxy]\nfile = '/h'\nbind = 'h:2'\nbinds = {m = 'h:1'}\n", "remove one"),
+        (SMALL + "[waves]\nsizes = ['200%']\n", "size '200%' .* less than 100%"),
         (SMALL + "[tls]\nca = 3\n", "ca is 3"),
         ("[ray]\nflags = 3\n[ray.models.m]\nbase_path = '/m'\nmemory_bytes = 1\n", "flags is 3"),
         (SMALL + "[waves]\nload_count_max = " + 5000 * "9", "not TOML"),
@@ -140,6 +144,9 @@ def test_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text("[")
     with pytest.raises(InvalidConfig, match=r"fleet\.toml"):
+        read_fleet_config(path)
+    path.unlink()
+    with pytest.raises(InvalidConfig, match=r"fleet\.toml cannot be read: No such file"):
         read_fleet_config(path)
 
 

@@ -134,6 +134,20 @@ def test_server_that_has_failed_is_lost_at_once() -> None:
     assert coordinator.sightings.keys() == {"b", "c"}
 
 
+def test_lost_servers_are_logged_once() -> None:
+    coordinator = coordinator_of(ListedStore())
+    with capture_logs() as logs:
+        coordinator.step()
+        coordinator.set_servers(["b", "c"], ended=["a"])
+        coordinator.step()
+        coordinator.step()
+        coordinator.set_servers(["a", "b", "c"])
+        coordinator.receive("a", coordinator.sightings["b"].report or ServerReport())
+        coordinator.step()
+    lines = [(log["event"], log["server"]) for log in logs if "server" in log]
+    assert lines == [("fleet_server_lost", "a"), ("fleet_server_back", "a")]
+
+
 def test_version_that_ends_its_servers_is_blocked() -> None:
     """Each server that gets version 2 fails, and one of another name takes its place, as evicted pods do."""
     clock, grants = FakeClock(), list[Grant]()

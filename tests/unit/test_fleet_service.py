@@ -1,16 +1,26 @@
 import contextlib
 import http.client
 import json
+import socket
 import sys
 import threading
+import urllib.error
+import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serving.base.clock import SystemClock
-from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.base.errors import FailedPrecondition, InvalidConfig, Unavailable
 from serving.client.fleet_registry import HttpRegistry, NotListedYet
-from serving.fleet.config import OPERATION_PATH, AdminTls, FleetConfig, parse_fleet_config
+from serving.fleet.config import (
+    OPERATION_PATH,
+    REPLICAS_PATH,
+    AdminTls,
+    FleetConfig,
+    parse_fleet_config,
+)
 from serving.fleet.engine import Engine
 from serving.fleet.leadership import Term
 from serving.fleet.places import ListedServers
@@ -62,6 +72,42 @@ def test_no_server_is_listed_before_all_are_known(tmp_path: Path) -> None:
         service.stop()
         thread.join(10)
     assert (tmp_path / "servers.json").read_text() == "before"
+
+
+def test_state_directory_must_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InvalidConfig, match=r"state_directory .*file' cannot be used: .*exists"):
+        service_in(file)
+
+
+def test_taken_port_names_listen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = config_in(tmp_path)
+        coordinator = replace(config.coordinator, listen=f"127.0.0.1:{port}")
+        service = FleetService(replace(config, coordinator=coordinator), SystemClock())
+        with pytest.raises(Unavailable, match=rf":{port}: Address already in use; .* listen"):
+            service.run()
+
+
+def test_servers_of_others_are_not_restarted(tmp_path: Path) -> None:
+    service = service_in(tmp_path)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        while service._coordinator is None:
+            assert thread.is_alive()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{service.port}{REPLICAS_PATH}", data=b"{}", method="POST"
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        assert refused.value.code == 400
+        assert "restart them where they run" in json.loads(refused.value.read())["error"]
+    finally:
+        service.stop()
+        thread.join(10)
 
 
 def test_directory_has_one_coordinator(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.servable import AVAILABLE
+from serving.core.servable import AVAILABLE, END
 from serving.fleet.reports import ModelReport, ServerReport, Sighting, VersionReport
 from serving.fleet.state import FleetRollout, FleetState, ModelState
 from serving.fleet.status import fleet_status
-from tests.unit.worlds.fleet import SETTINGS, requests, serving
+from serving.fleet.trial import WITHOUT_CAUSE, ModelWatch
+from tests.unit.worlds.fleet import NO_MEMORY, SETTINGS, requests, serving
 
 FOUND = frozenset({1, 2})
 NOW_NS = 100 * NS_PER_SECOND
@@ -43,6 +45,38 @@ def test_status_shows_a_rollout() -> None:
     assert (shown["version"], shown["wave"], shown["wave_count"]) == (2, 1, 3)
     assert (shown["serving_count"], shown["needed_count"]) == (1, 1)
     assert (shown["members"], shown["setbacks"]) == (["a"], ["b"])
+
+
+def test_status_has_the_cause_of_each_setback() -> None:
+    rollout = FleetRollout(version=2, members={"a": 1}, setbacks=frozenset({"b", "c"}))
+    failed = VersionReport(state=END, health=NO_MEMORY)
+    status = status_of(
+        ModelState(stable=1, rollout=rollout),
+        a=serving(2, found=FOUND),
+        b=replace(serving(1, found=FOUND), versions={2: failed}),
+        c=serving(1, found=FOUND),
+    )
+    shown = status["models"]["m"]["rollout"]  # type: ignore[index]
+    assert shown["causes"] == {"b": NO_MEMORY.message, "c": WITHOUT_CAUSE}
+
+
+def test_status_shows_how_far_a_judgement_is() -> None:
+    rollout = FleetRollout(version=2, members={"a": 1})
+    model = ModelState(stable=1, rollout=rollout)
+    report = ServerReport(models={"m": serving(2, found=FOUND)})
+    watch = ModelWatch(full_since_ns=NOW_NS - 3 * NS_PER_SECOND)
+    status = fleet_status(
+        FleetState(models={"m": model}),
+        {"m": watch},
+        {"a": Sighting(report, NOW_NS)},
+        SETTINGS,
+        NOW_NS,
+    )
+    assert status["models"]["m"]["rollout"]["judgement"] == {
+        "request_count": SETTINGS.judgement.request_count,
+        "seconds": SETTINGS.judged_seconds,
+        "passed_seconds": 3.0,
+    }
 
 
 def test_status_has_the_state_of_each_server() -> None:

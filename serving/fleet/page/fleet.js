@@ -4,6 +4,7 @@ import { byId, make, makeCell, makeRow, setText, syncRows } from "./dom.js";
 import * as format from "./format.js";
 import { Poller } from "./poll.js";
 
+const SHOWN_NAMES_MAX = 10;
 const US_PER_MS = 1000;
 const US_PER_SECOND = 1e6;
 
@@ -27,6 +28,7 @@ function show(answer) {
     factsOf: ([, model]) => [model, answer.server_count],
     makeElement: ([name, model]) => makeModel(name, model, answer.server_count),
   });
+  byId("problems").replaceChildren(...answer.problems.map((problem) => make("p", "reason", problem)));
   const { length } = answer.servers;
   setText(byId("servers-count"), length < answer.server_count ? `the first ${length} of ${format.count(answer.server_count)}` : "");
   syncRows(byId("servers"), servers, answer.servers, {
@@ -55,6 +57,8 @@ function makeLines(model) {
   const before = model.previous === null ? "" : `, before it ${model.previous}`;
   const lines = [model.stable === null ? "no stable version yet" : `stable version ${model.stable}${before}`];
   if (model.waits_for) lines.push(`waits: ${model.waits_for}`);
+  if (model.without_files.length) lines.push(`without the files of version ${model.stable}: ${namesText(model.without_files)}`);
+  if (model.ignored_by.length) lines.push(`they take grants of another coordinator: ${namesText(model.ignored_by)}`);
   return make("div", "lines", ...lines.map((line) => make("p", "", line)));
 }
 
@@ -65,10 +69,12 @@ function makeRollout(model) {
   const lines = make("div", "lines",
     make("p", "", `version ${rollout.version} is in wave ${rollout.wave} of ${rollout.wave_count}: ${serving}${loading}`),
     makeBar("wave", rollout.serving_count / Math.max(1, rollout.needed_count)));
-  if (rollout.setback_count) {
-    const more = rollout.setback_count > rollout.setbacks.length ? ", …" : "";
-    lines.append(make("p", "reason", `it failed on ${rollout.setbacks.join(", ")}${more}`));
+  if (model.stable !== null || rollout.compared) lines.append(make("p", "", judgementText(rollout)));
+  for (const name of rollout.setbacks.slice(0, SHOWN_NAMES_MAX)) {
+    lines.append(make("p", "reason", `it failed on ${name}: ${rollout.causes[name]}`));
   }
+  const more = rollout.setback_count - SHOWN_NAMES_MAX;
+  if (more > 0) lines.append(make("p", "reason", `and on ${format.count(more)} more`));
   lines.dataset.part = "rollout";
   if (!rollout.compared) return [make("h3", "", "Rollout"), lines];
   const rows = [
@@ -77,6 +83,19 @@ function makeRollout(model) {
   ].map(([title, figures]) => makeRow([makeCell("", "id wide", title), ...figureCells(figures)]));
   const table = makeTable("compared", "Wave and control", ["Since the wave began", "*Requests", "*Failed", "*p99", "*p999"], rows);
   return [make("h3", "", "Rollout"), lines, table];
+}
+
+function judgementText({ judgement, compared }) {
+  const { request_count: count, seconds, passed_seconds: passed } = judgement;
+  if (passed === null) return "The judgement begins when all these servers serve it.";
+  const end = compared && count ? `${format.count(count)} requests or ${seconds} s` : `${seconds} s`;
+  return `${compared ? "Judged" : "Stable"} after ${end}; ${Math.round(passed)} s have passed.`;
+}
+
+/** Returns the first names, and how many there are more. */
+function namesText(names) {
+  const more = names.length > SHOWN_NAMES_MAX ? ", …" : "";
+  return names.slice(0, SHOWN_NAMES_MAX).join(", ") + more;
 }
 
 function makeVersions(name, model, serverCount) {
