@@ -50,7 +50,7 @@ class Kind(Enum):
 
 
 class Return(Enum):
-    """What is left of a server that ends and comes back."""
+    """The state in which a server that has ended comes back."""
 
     WITH_GRANT = "with its grant"  # from its state directory
     WITHOUT_GRANT = "without its grant"

@@ -39,8 +39,10 @@ constexpr int64_t kEndPollNs = 1'000'000;
 // and what a socket still holds of its reply. A client that is gone without a word costs this.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
 
-// How long a stop waits for clients that connect just now: one that has not finished then is closed.
+// How long a stop waits for clients that connect just now: one that has not finished then is
+// closed.
 constexpr int64_t kConnectingNs = 300'000'000;
+constexpr int64_t kConnectingPollNs = 10'000'000;
 
 // The longest pause within a request that a stop waits for.
 constexpr int64_t kArrivalPauseNs = 300'000'000;
@@ -246,7 +248,7 @@ bool Server::State::WaitForQuiet(int64_t timeout_ns) {
 void Server::State::WaitForConnecting(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
   while (!network.IsSettled() && base::MonotonicNs() - begin_ns < timeout_ns) {
-    base::SleepNs(kEndPollNs);
+    base::SleepNs(kConnectingPollNs);
   }
 }
 

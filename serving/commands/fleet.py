@@ -112,7 +112,7 @@ def _stable_line(model: Mapping[str, Any]) -> str:
 
 
 def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[str]:
-    """Yields where a rollout is, how far its judgement is, and what has failed."""
+    """Yields the wave of a rollout, the progress of its judgement, and its failures."""
     yield (
         f"version {rollout['version']} is in wave {rollout['wave']} of {rollout['wave_count']}, "
         f"on {rollout['serving_count']} of {rollout['needed_count']} servers"

@@ -86,7 +86,7 @@ class Coordinator:
         # Held by one decision or operation, with its write: maybe for seconds.
         self._deciding = threading.Lock()
         self._is_closed = False
-        # Of the last step; only that uses it.
+        # The servers that were lost at the last step, which alone uses it.
         self._lost: frozenset[str] = frozenset()
         # Guards the members below, and is never held during a write.
         self._lock = threading.Lock()

@@ -39,7 +39,7 @@ def check_port(host: str, port: HttpPort) -> None:
 
 
 REMEDY = "set --rest_api_port to another port, or to 0 for no HTTP"
-"""What to do if the REST port of a model server is taken."""
+"""The remedy if the REST port of a model server is taken."""
 
 
 def bind(host: str, port: int, remedy: str = REMEDY) -> list[socket.socket]:

@@ -29,8 +29,8 @@ namespace millpond::rpc {
 namespace {
 
 using base::Code;
-using testing::kCheckPath;
 using testing::kAck;
+using testing::kCheckPath;
 using testing::kForeverNs;
 using testing::kGoawayFrame;
 using testing::kMetadataPath;
@@ -737,7 +737,7 @@ TEST_F(ServerTest, ShutdownDoesNotAwaitCallsWithoutAMessage) {
 }
 
 // The client has not acknowledged the settings: gRPC's client may hang if a GOAWAY comes now.
-TEST_F(ServerTest, ShutdownEndsAConnectionThatIsMadeWithoutAGoodbye) {
+TEST_F(ServerTest, ShutdownSaysNoGoodbyeToAConnectingClient) {
   Start();
   RawHttp2 connection(server_->port());
   connection.Begin();
@@ -747,7 +747,7 @@ TEST_F(ServerTest, ShutdownEndsAConnectionThatIsMadeWithoutAGoodbye) {
   EXPECT_TRUE(connection.IsClosedByServer());
 }
 
-TEST_F(ServerTest, ShutdownWithoutADrainEndsAFreshConnectionWithoutAGoodbye) {
+TEST_F(ServerTest, ShutdownAtOnceSaysNoGoodbyeToAFreshClient) {
   Start();
   RawHttp2 connection(server_->port());
   connection.Begin();

@@ -333,7 +333,7 @@ def test_restarts_are_not_blamed_on_a_first_version() -> None:
     assert (world.model.stable, world.rollout.setbacks) == (None, frozenset())
 
 
-def test_version_that_ends_its_servers_is_stopped_in_the_last_wave() -> None:
+def test_last_wave_stops_a_version_that_ends_servers() -> None:
     world = in_last_wave()
     for name in ("s0", "s1"):
         restart(world, name, None)
@@ -342,7 +342,7 @@ def test_version_that_ends_its_servers_is_stopped_in_the_last_wave() -> None:
     assert world.model.stable == 1
 
 
-def test_wave_goes_on_without_servers_that_cannot_have_the_stable_version() -> None:
+def test_server_without_the_stable_version_waits() -> None:
     """One of two servers cannot load the old version; a wave of two needs the other one only."""
     world = FleetWorld(server_count=2, settings=replace(SETTINGS, waves=(Wave(2),)))
     world.set_version("s1", 1, VersionReport(state=END, health=NO_MEMORY))
