@@ -30,9 +30,9 @@ constexpr size_t kOutputBytesMax = 262'144;
 // A thread that says goodbye waits so long for the client to have seen it.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
 
-// A client that took the settings has finished to connect after this time, however busy it is.
+// A client that took the settings has finished connecting after this time, however busy it is.
 constexpr int64_t kSettleNs = 200'000'000;
-// And gRPC's client gives up to connect after this time.
+// The time after which gRPC's client gives up connecting.
 constexpr int64_t kConnectNsMax = 20'000'000'000;
 
 // The opaque data of PINGs: which of ours an answer is for.
@@ -685,22 +685,21 @@ void Connection::CountReset(uint32_t error_code) {
 
 bool Connection::IsSettled(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  now_ns_ = now_ns;
-  return IsSettledLocked();
+  return IsSettledAt(now_ns);
 }
 
-bool Connection::IsSettledLocked() const {
+bool Connection::IsSettledAt(int64_t now_ns) const {
   if (is_closed() || session_ == nullptr || has_begun_call_) return true;
-  if (now_ns_ - begin_ns_ >= kConnectNsMax) return true;
-  return acknowledged_ns_ != 0 && now_ns_ - acknowledged_ns_ >= kSettleNs;
+  if (now_ns - begin_ns_ >= kConnectNsMax) return true;
+  return acknowledged_ns_ != 0 && now_ns - acknowledged_ns_ >= kSettleNs;
 }
 
 void Connection::SayGoodbye(int64_t now_ns) {
   Calls closed;
   const std::lock_guard<std::mutex> lock(mutex_);
-  now_ns_ = now_ns;
-  if (is_closed() || session_ == nullptr || goodbye_ns_ != 0 || !IsSettledLocked()) return;
+  if (is_closed() || session_ == nullptr || goodbye_ns_ != 0 || !IsSettledAt(now_ns)) return;
   if (!has_preface_) return CloseLocked();
+  now_ns_ = now_ns;
   goodbye_ns_ = now_ns;
   nghttp2_submit_shutdown_notice(session_);
   nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kGoodbyePing.data());
@@ -713,7 +712,7 @@ void Connection::RefuseNewStreams(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_closed() || session_ == nullptr) return;
   now_ns_ = now_ns;
-  if (IsSettledLocked()) {
+  if (has_preface_ && IsSettledAt(now_ns)) {
     SubmitLastGoaway();
     Flush();
   } else {

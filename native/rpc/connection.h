@@ -151,7 +151,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void SubmitData(Call* call);
   void SubmitHttpStatus(Call* call, int status);
   void SubmitLastGoaway();
-  bool IsSettledLocked() const;
+  bool IsSettledAt(int64_t now_ns) const;
   void EndCall(Call* call, const base::Status& status);
   void RefuseCall(Call* call, const base::Status& status);  // records it, and ends it
   void Flush();

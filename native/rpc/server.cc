@@ -157,7 +157,7 @@ struct Server::State {
            MethodKind kind = MethodKind::kUnary);
   bool WaitForLastCall(int64_t timeout_ns);
   bool WaitForQuiet(int64_t timeout_ns);
-  void WaitForConnecting(int64_t timeout_ns);
+  void SayGoodbye(int64_t timeout_ns);
   void End();
 
   const ServerOptions options;
@@ -244,11 +244,14 @@ bool Server::State::WaitForQuiet(int64_t timeout_ns) {
   return true;
 }
 
-// Their calls are answered meanwhile.
-void Server::State::WaitForConnecting(int64_t timeout_ns) {
+// Says goodbye to each client, to one that is still connecting as soon as it has finished. Waits up
+// to `timeout_ns` for these. The server answers calls meanwhile.
+void Server::State::SayGoodbye(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
+  network.SayGoodbye();
   while (!network.IsSettled() && base::MonotonicNs() - begin_ns < timeout_ns) {
     base::SleepNs(kConnectingPollNs);
+    network.SayGoodbye();
   }
 }
 
@@ -319,8 +322,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   const auto left_ns = [deadline_ns] {
     return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
   };
-  state_->WaitForConnecting(std::min(left_ns(), kConnectingNs));
-  state_->network.SayGoodbye();
+  state_->SayGoodbye(std::min(left_ns(), kConnectingNs));
   // A client sends until it has read the goodbye; its connection ends when its calls are answered
   // and it has nothing more to send.
   state_->WaitForQuiet(std::min(left_ns(), kGoodbyeNs));
