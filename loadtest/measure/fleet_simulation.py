@@ -444,9 +444,6 @@ class FleetSimulation:
 
     def _check_grant(self, server: SimulatedServer, grant: Grant) -> None:
         if grant.version is None:
-            model = self.state.models.get(MODEL)
-            if model is not None and model.stable is not None:
-                raise BrokenPromise(f"{grant}: there is a version to go back to")
             return
         if grant.version not in self.kinds:
             raise BrokenPromise(f"{grant} is of a version that does not exist")
@@ -464,6 +461,8 @@ class FleetSimulation:
                     self.dies_after_sends = None
                     raise CoordinatorDied
             self.tally.grant_count += 1
+            if grant.version is None and self.state.models[MODEL].stable is not None:
+                raise BrokenPromise(f"{grant}: there is a version to go back to")
             if self.message_loss and self.random.random() < self.message_loss:
                 continue
             seconds = 1 + (

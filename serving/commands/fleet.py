@@ -121,6 +121,8 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
     passed = judgement["passed_seconds"]
     if passed is None:
         yield "the judgement begins when all these servers serve it"
+    elif stable is None:
+        yield "a first version is not compared with another one"
     elif rollout["compared"] is None:
         yield f"it is stable after {judgement['seconds']:g} s; {passed:g} s have passed"
     else:
@@ -132,7 +134,8 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
             f"it is judged after {of_requests}{judgement['seconds']:g} s; so far "
             f"{new['request_count']} requests in {passed:g} s"
         )
-        yield f"its p99 is {new['p99_ms']:.1f} ms; {old['p99_ms']:.1f} ms with version {stable}"
+        if new["request_count"] and old["request_count"]:
+            yield f"its p99 is {new['p99_ms']:.1f} ms; {old['p99_ms']:.1f} ms with version {stable}"
     for name, cause in rollout["causes"].items():
         yield f"it failed on {name}: {cause}"
 

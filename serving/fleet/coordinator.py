@@ -201,13 +201,16 @@ class Coordinator:
         lost = {
             name: round((now_ns - sighting.seen_at_ns) / NS_PER_SECOND, 1)
             for name, sighting in sightings.items()
-            if is_silent(sighting, self._settings.lost_seconds, now_ns)
+            if is_silent(sighting, self._settings.lost_seconds, now_ns) and not sighting.is_leaving
         }
         for name in sorted(lost.keys() - self._lost):
             _log.warning("fleet_server_lost", server=name, seconds=lost[name])
-        for name in sorted(self._lost & sightings.keys() - lost.keys()):
+        others = self._lost & sightings.keys() - lost.keys()
+        back = {name for name in others if sightings[name].report is not None}
+        for name in sorted(back):
             _log.info("fleet_server_back", server=name)
-        self._lost = frozenset(lost)
+        # One that has not reported yet may be lost still.
+        self._lost = frozenset(lost.keys() | (others - back))
 
     def operate(self, change: Callable[[FleetState], FleetState]) -> FleetState:
         """Applies an operator's change, and returns the state once it is durable.

@@ -40,6 +40,7 @@ from serving.fleet.trial import (
     has_held,
     has_version,
     lacks_comparison,
+    may_have_version,
     needed_count,
     noted_setbacks,
     servers_apart,
@@ -126,10 +127,9 @@ def wanted_version(
         return _stable_for(state, report)
     if server in rollout.members:
         return rollout.version
-    if settings.is_last(rollout.wave) and server not in rollout.setbacks:
-        slot = state.loading.get(server)
-        if has_version(report, rollout) or (slot is not None and slot.version == rollout.version):
-            return rollout.version
+    may_try = settings.is_last(rollout.wave) and server not in rollout.setbacks
+    if may_try and may_have_version(state, rollout, server, report):
+        return rollout.version
     return _stable_for(state, report)
 
 
@@ -481,7 +481,7 @@ class _Step:
     def _may_join(
         self, state: ModelState, rollout: FleetRollout
     ) -> Callable[[str, ModelReport], bool]:
-        """Returns whether a server may try the version, by the version that it has now."""
+        """Returns a test of whether a server may try the version, by the version that it has now."""
         stable = state.stable
         if stable is None or self.settings.is_last(rollout.wave):
             return lambda name, report: True
@@ -506,16 +506,12 @@ def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRo
 def _is_left_over(report: ModelReport, state: ModelState) -> bool:
     """Returns True if a server that answers with no version has a grant that leads to none.
 
-    It could not try another version. A load of the version that the fleet rolls out goes on.
+    As long as it has the grant it may try no other version. A load goes on, whoever has granted it.
     """
-    if report.granted in state.blocked:
-        return True
-    rollout = state.rollout
-    if rollout is None or report.granted is None:
+    granted = report.granted
+    if granted is None:
         return False
-    row = report.versions.get(report.granted)
-    is_loading = row is not None and row.state in (START, LOADING)
-    return report.granted != rollout.version or not is_loading
+    return granted in state.blocked or cannot_have(report, granted)
 
 
 def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:

@@ -109,7 +109,7 @@ def _judgement(
 ) -> dict[str, float | int | None]:
     """Returns after how many requests and seconds a wave is judged, and the seconds that have passed.
 
-    None have passed until the wave is full. The last wave is not judged by requests.
+    `passed_seconds` is None until the wave is full. The last wave is not judged by requests.
     """
     since_ns = watch.full_since_ns
     return {

@@ -15,7 +15,7 @@ from serving.fleet.view import ModelView, can_serve
 from serving.fleet.wave_settings import WaveSettings
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
 
-WITHOUT_CAUSE = "a server ended, was lost, or loaded it for longer than load_seconds_max"
+WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
 """The cause of a setback that no report shows."""
 
 
@@ -35,9 +35,11 @@ class ModelWatch:
     the figures from which on the two versions are compared: those at the time when the first member
     served, or when too few controls were left and others took their place. `full_since_ns` is the time
     since when enough members serve, `slot_since_ns` the time since when a server may be swapping.
-    `incarnations` are those with which servers were first seen to have the version in the last wave,
-    which has no members. `lost` are servers with the version that are lost, or whose place has started
-    another one under their name. `waits_for` is the reason why nothing goes on now, for people.
+    `incarnations` are those with which servers were first seen to have the version; the last wave has no
+    members. `lost` are servers with the version that are lost, or whose place has started another one
+    under their name. `drained` drained when they were seen last, and `excused` were lost while as many
+    others were: neither end is the version's fault. `waits_for` is the reason why nothing goes on now,
+    for people.
     """
 
     wave: tuple[int, int] | None = None
@@ -47,6 +49,8 @@ class ModelWatch:
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
+    drained: frozenset[str] = frozenset()
+    excused: frozenset[str] = frozenset()
     waits_for: str = ""
 
 
@@ -61,27 +65,33 @@ def noted_setbacks(
     """Returns the rollout without the members on which the version has failed, and without those that left.
 
     Servers that are `late` have loaded it for too long. A server that was lost with the version, and
-    has left the fleet since, has failed too: its place may give it another name. A server that has
-    restarted may have lost its grant: without a state directory it keeps none.
+    has left the fleet since, has failed too: its place may give it another name. So has a server that
+    has restarted, unless its end is not the version's fault. It may have lost its grant: without a state
+    directory it keeps none.
     """
     failed = {
         name
         for name, report in view.live.items()
         if has_version(report, rollout) and has_failed_on(report, rollout.version)
     }
+    spared = watch.drained | watch.excused
     restarted = {
         name
         for name, incarnation in {**watch.incarnations, **rollout.members}.items()
-        if name in view.servers and view.servers[name].incarnation != incarnation
+        if name in view.servers
+        and name not in spared
+        and view.servers[name].incarnation != incarnation
     }
     vanished = {name for name in watch.lost if not view.is_known(name)}
     setbacks = rollout.setbacks | failed | restarted | late | vanished
     members = {
-        name: incarnation
+        name: view.servers[name].incarnation
+        if name in spared and name in view.servers
+        else incarnation
         for name, incarnation in rollout.members.items()
         if name not in setbacks and view.is_known(name)
     }
-    if setbacks == rollout.setbacks and len(members) == len(rollout.members):
+    if setbacks == rollout.setbacks and members == rollout.members:
         return rollout
     return replace(rollout, members=members, setbacks=frozenset(setbacks))
 
@@ -92,6 +102,15 @@ def has_version(report: ModelReport, rollout: FleetRollout) -> bool:
     A grant of an earlier rollout does not count: an operator has allowed the version since.
     """
     return report.granted == rollout.version and report.order >= rollout.since_order
+
+
+def may_have_version(
+    state: ModelState, rollout: FleetRollout, server: str, report: ModelReport | None
+) -> bool:
+    """Returns True if a server has the version, or has a slot for it and may have taken its grant."""
+    slot = state.loading.get(server)
+    is_granted = slot is not None and slot.version == rollout.version
+    return is_granted or (report is not None and has_version(report, rollout))
 
 
 def has_failed_on(report: ModelReport, version: int) -> bool:
@@ -118,15 +137,15 @@ def needed_count(
 def servers_apart(rollout: FleetRollout, state: ModelState, view: ModelView) -> frozenset[str]:
     """Returns the servers that wait for the last wave, because they cannot have the stable version.
 
-    They may be unable to load any version. None of them waits if no live server can have it.
+    They may be unable to load any version. None of them waits if no other server is left that could try
+    the version.
     """
     stable = state.stable
     if stable is None:
         return frozenset()
-    apart = {name for name, report in view.live.items() if cannot_have(report, stable)}
-    if len(apart) == len(view.live):
-        return frozenset()
-    return frozenset(apart - rollout.members.keys() - rollout.setbacks - view.draining)
+    untried = view.live.keys() - rollout.members.keys() - rollout.setbacks - view.draining
+    apart = frozenset(name for name in untried if cannot_have(view.live[name], stable))
+    return frozenset() if len(apart) == len(untried) and not rollout.members else apart
 
 
 def fault(rollout: FleetRollout, watch: ModelWatch, view: ModelView, settings: WaveSettings) -> str:
@@ -154,7 +173,8 @@ def cause_on(view: ModelView, server: str, version: int) -> str:
     report = view.live.get(server)
     if report is None or not has_failed_on(report, version):
         return ""
-    return report.blocked.get(version) or report.versions[version].health.message
+    row = report.versions.get(version)
+    return report.blocked.get(version) or (row.health.message if row is not None else "")
 
 
 def _refusals(rollout: FleetRollout, view: ModelView) -> Iterator[tuple[str, str]]:
@@ -178,22 +198,22 @@ def with_lost(watch: ModelWatch, state: ModelState, view: ModelView) -> ModelWat
     rollout = state.rollout
     if rollout is None:
         return watch
-    before = _lost_before(watch, rollout)
+    if watch.wave is None or watch.wave[0] != rollout.version:
+        watch = ModelWatch(slot_since_ns=watch.slot_since_ns)
+    before = watch.lost
     lost = {
         name
         for name, report in view.lost.items()
-        if name in before
-        or name in rollout.members
-        or (name in state.loading and state.loading[name].version == rollout.version)
-        or (report is not None and has_version(report, rollout))
+        if name not in watch.drained
+        and (
+            name in before
+            or name in rollout.members
+            or name in watch.incarnations
+            or may_have_version(state, rollout, name, report)
+        )
     }
     gone = {name for name in before if name in view.unknown or not view.is_known(name)}
     return replace(watch, lost=frozenset(lost | gone))
-
-
-def _lost_before(watch: ModelWatch, rollout: FleetRollout) -> frozenset[str]:
-    is_same = watch.wave is not None and watch.wave[0] == rollout.version
-    return watch.lost if is_same else frozenset()
 
 
 def _blamed_lost(rollout: FleetRollout, watch: ModelWatch, view: ModelView) -> frozenset[str]:
@@ -219,10 +239,10 @@ def watched(
         return ModelWatch(slot_since_ns=since_ns)
     wave = (rollout.version, rollout.wave)
     if watch.wave != wave:
-        watch = ModelWatch(wave=wave, lost=_lost_before(watch, rollout))
+        watch = _in_next_wave(watch, wave)
+    watch = _with_ends(watch, state, rollout, view)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
-        watch = replace(watch, incarnations=_incarnations(watch, state, rollout, view))
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
@@ -236,32 +256,49 @@ def watched(
     return _full_since(watch, now_ns, is_full=is_full)
 
 
-def _incarnations(
-    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
-) -> dict[str, int]:
-    """Returns the servers that may have the version in the last wave, by the process that took it.
+def _in_next_wave(watch: ModelWatch, wave: tuple[int, int]) -> ModelWatch:
+    """Returns the watch of another wave. The ends of servers are those of the whole rollout."""
+    if watch.wave is None or watch.wave[0] != wave[0]:
+        return ModelWatch(wave=wave)
+    return ModelWatch(
+        wave=wave,
+        incarnations=watch.incarnations,
+        lost=watch.lost,
+        drained=watch.drained,
+        excused=watch.excused,
+    )
 
-    A server that is lost or unknown stays among them, so that it is known to have restarted when it
-    comes back. The end of a server that drains is no fault of the version. Without an earlier version
-    no restart is blamed on a first one: there is nothing better to go back to.
+
+def _with_ends(
+    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
+) -> ModelWatch:
+    """Returns the watch with what tells later whether the end of a server is the version's fault.
+
+    A server is spared until it is seen again. One that is lost or unknown keeps its incarnation, so that it
+    is known to have restarted when it comes back. Without an earlier version no restart in the last
+    wave is blamed on a first one: there is nothing better to go back to.
     """
-    if state.stable is None:
-        return {}
-    kept = {
+    drained = view.draining | (watch.drained - view.live.keys())
+    shared = watch.lost - _blamed_lost(rollout, watch, view)
+    excused = (watch.excused | shared) - view.live.keys()
+    spared = drained | excused
+    incarnations = {
         name: incarnation
         for name, incarnation in watch.incarnations.items()
-        if name in view.lost or name in view.unknown
+        if name not in spared and (name in view.lost or name in view.unknown)
     }
-    slots = state.loading
-    return kept | {
-        name: watch.incarnations.get(name, view.servers[name].incarnation)
-        for name, report in view.live.items()
-        if name not in view.draining
-        and (
-            has_version(report, rollout)
-            or (name in slots and slots[name].version == rollout.version)
-        )
-    }
+    if state.stable is not None:
+        incarnations |= {
+            name: watch.incarnations.get(name, view.servers[name].incarnation)
+            for name, report in view.live.items()
+            if name not in spared and may_have_version(state, rollout, name, report)
+        }
+    return replace(
+        watch,
+        drained=frozenset(drained),
+        excused=frozenset(excused),
+        incarnations=incarnations,
+    )
 
 
 def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:

@@ -179,6 +179,13 @@ def test_stable_version_is_shown_with_the_one_before(
     assert capsys.readouterr().out.splitlines()[0] == line
 
 
+def test_first_version_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    print_models({"m": {**MODEL, "stable": None}})
+    printed = capsys.readouterr().out
+    assert "m: a first version is not compared with another one" in printed
+    assert "its p99" not in printed
+
+
 def test_coordinator_needs_a_port(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "status", "--coordinator=fleet.example"]) == 1
     assert "--coordinator=fleet.example is not HOST:PORT" in capsys.readouterr().err

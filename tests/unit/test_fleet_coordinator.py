@@ -141,7 +141,10 @@ def test_lost_servers_are_logged_once() -> None:
         coordinator.set_servers(["b", "c"], ended=["a"])
         coordinator.step()
         coordinator.step()
-        coordinator.set_servers(["a", "b", "c"])
+        coordinator.set_servers(["a", "b", "c"], identities={"a": "another"})
+        # Nothing has come back before its first report.
+        coordinator.step()
+        assert logs[-1]["event"] == "fleet_server_lost"
         coordinator.receive("a", coordinator.sightings["b"].report or ServerReport())
         coordinator.step()
     lines = [(log["event"], log["server"]) for log in logs if "server" in log]

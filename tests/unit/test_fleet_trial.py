@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.servable import END, LOADING
+from serving.core.servable import LOADING
 from serving.fleet.operations import aborted, allowed
 from serving.fleet.reports import VersionReport
 from serving.fleet.state import fleet_state_from_json
@@ -263,106 +263,3 @@ def test_draining_member_that_is_late_is_replaced() -> None:
     world.take()
     world.step()
     assert [name for name in world.members if name != first]
-
-
-def in_last_wave(**values: object) -> FleetWorld:
-    """Returns a fleet in which every server may try version 2, and serves it."""
-    world = FleetWorld(settings=LAST_WAVE_ONLY, **values)  # type: ignore[arg-type]
-    world.step()
-    world.take()
-    world.step()
-    return world
-
-
-def restart(world: FleetWorld, name: str, granted: int | None) -> None:
-    """Lets a server restart, without the versions that it had."""
-    world.incarnations[name] = 2
-    world.change(name, granted=granted, default_version=None, versions={})
-
-
-@pytest.mark.parametrize("granted", [2, None])
-def test_restart_in_the_last_wave_is_a_setback(granted: int | None) -> None:
-    world = in_last_wave()
-    # Without a state directory a server comes back without its grant.
-    restart(world, "s0", granted)
-    world.step()
-    assert world.rollout.setbacks == {"s0"}
-
-
-def test_server_in_the_place_of_another_is_a_setback() -> None:
-    world = in_last_wave()
-    # Its place has started another one under its name, which has not reported yet.
-    world.unseen = {"s0": world.second}
-    world.step()
-    world.unseen = {}
-    restart(world, "s0", None)
-    world.step()
-    assert world.rollout.setbacks == {"s0"}
-
-
-def test_restart_during_the_load_is_a_setback() -> None:
-    world = FleetWorld(settings=LAST_WAVE_ONLY)
-    world.step()
-    # The load ends the server before it reports its grant.
-    world.step()
-    restart(world, "s0", 1)
-    world.step()
-    assert world.rollout.setbacks == {"s0"}
-
-
-def test_restart_after_a_drain_is_no_setback() -> None:
-    world = in_last_wave()
-    world.draining.add("s0")
-    world.step()
-    world.draining.clear()
-    restart(world, "s0", 2)
-    world.step()
-    assert not world.rollout.setbacks
-
-
-def test_restarts_are_not_blamed_on_a_first_version() -> None:
-    world = FleetWorld(settings=LAST_WAVE_ONLY)
-    for name in world.reports:
-        world.change(name, granted=None, default_version=None, versions={})
-    world.step()
-    first = world.granted(2)[0]
-    world.take(until="loading")
-    world.step()
-    restart(world, first, 2)
-    world.step()
-    assert (world.model.stable, world.rollout.setbacks) == (None, frozenset())
-
-
-def test_last_wave_stops_a_version_that_ends_servers() -> None:
-    world = in_last_wave()
-    for name in ("s0", "s1"):
-        restart(world, name, None)
-    world.step()
-    assert 2 in world.model.blocked
-    assert world.model.stable == 1
-
-
-def test_server_without_the_stable_version_waits() -> None:
-    """One of two servers cannot load the old version; a wave of two needs the other one only."""
-    world = FleetWorld(server_count=2, settings=replace(SETTINGS, waves=(Wave(2),)))
-    world.set_version("s1", 1, VersionReport(state=END, health=NO_MEMORY))
-    world.change("s1", default_version=None)
-    world.step()
-    world.take()
-    world.step()
-    assert world.members == ["s0"]
-    world.step(round(SETTINGS.judged_seconds))
-    world.step(round(SETTINGS.judged_seconds))
-    assert world.rollout.wave == 1
-
-
-def test_grant_that_leads_to_no_version_is_withdrawn() -> None:
-    """Without a stable version a server with a failed grant of before may try the next version."""
-    world = FleetWorld(found=frozenset({1, 2}))
-    for name in world.reports:
-        world.change(name, granted=1, default_version=None, versions={})
-        world.fail(name, 1, NO_MEMORY)
-    world.step()
-    assert world.rollout.version == 2
-    assert len(world.grants) == 10
-    assert {grant.version for grant in world.grants} == {None}

@@ -216,7 +216,7 @@ class RayServers:
             return before
         except ray.exceptions.RayError as error:
             if not before.is_gone:
-                _log.warning("fleet_server_lost", server=replica.name, reason=_first_line(error))
+                _log.warning("fleet_server_died", server=replica.name, reason=_first_line(error))
             return Looked(is_gone=True)
         status = answer["exit_status"]
         if status is not None and not before.is_gone:
