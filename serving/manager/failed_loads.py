@@ -3,12 +3,12 @@
 The same files with the same settings would fail again. A source reports changed files.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from serving.base.errors import StatusCode
 from serving.core.model_settings import GateMode, ModelSettings
-from serving.core.servable import ServableStatus
+from serving.core.servable import AspiredVersion, ServableStatus
 from serving.gates.gates import Gate, settings_of
 
 
@@ -16,22 +16,25 @@ from serving.gates.gates import Gate, settings_of
 class FailedLoad:
     """A load that has failed and is not retried.
 
-    It began with `settings`. `refused_by` are the enforced gates that it did not pass.
+    It was a load of `files` that began with `settings`. `refused_by` are the enforced gates that it did not pass.
     """
 
+    files: AspiredVersion
     settings: ModelSettings
     code: StatusCode
     refused_by: tuple[Gate, ...] = ()
 
     @classmethod
-    def of(cls, status: ServableStatus, settings: ModelSettings) -> "FailedLoad":
+    def of(
+        cls, files: AspiredVersion, status: ServableStatus, settings: ModelSettings
+    ) -> "FailedLoad":
         """Returns the failed load of a version that ended with `status`."""
         refused_by = tuple(
             Gate(verdict.gate)
             for verdict in status.verdicts
             if verdict.mode == GateMode.ENFORCE.value and not verdict.is_passed
         )
-        return cls(settings=settings, code=status.health.code, refused_by=refused_by)
+        return cls(files=files, settings=settings, code=status.health.code, refused_by=refused_by)
 
 
 def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
@@ -68,12 +71,21 @@ class LoadHistory:
     def note_begin(self, version: int, settings: ModelSettings) -> None:
         self._begun_with[version] = settings
 
-    def note_failure(self, version: int, status: ServableStatus, now: ModelSettings) -> None:
-        """Records a load that has failed and is not retried.
+    def note_failure(
+        self, files: AspiredVersion, status: ServableStatus, now: ModelSettings
+    ) -> None:
+        """Records a load of `files` that has failed and is not retried.
 
         `now` are the settings to record if the settings at the begin of the load are unknown.
         """
-        self._failed[version] = FailedLoad.of(status, self._begun_with.get(version, now))
+        settings = self._begun_with.get(files.version, now)
+        self._failed[files.version] = FailedLoad.of(files, status, settings)
+
+    def found(self, versions: Iterable[AspiredVersion]) -> None:
+        """Forgets the failures of versions that are found with other files."""
+        for item in versions:
+            if item.version in self._failed and self._failed[item.version].files != item:
+                self.forget_failure(item.version)
 
     def forget_failure(self, version: int) -> None:
         self._failed.pop(version, None)

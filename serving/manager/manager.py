@@ -406,6 +406,8 @@ class AspiredVersionsManager:
             return
         stream = self._streams.setdefault(name, Stream(settings=self._view.settings(name)))
         stream.wanted = versions
+        # Now, and not with a new life: a rollback may take the version before it has one.
+        stream.loads.found(versions)
         if stream.is_idle:
             # The source may be new. A new source has not received the blocked versions yet.
             self._rollout.notify_blocked(name, stream)

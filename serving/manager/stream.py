@@ -273,7 +273,7 @@ class Stream:
     def load_failed(self, harness: LoaderHarness) -> None:
         """Records a load that has failed and is not retried, with the settings that it began with."""
         if not self.is_outdated(harness):
-            self.loads.note_failure(harness.id.version, harness.status, self.settings)
+            self.loads.note_failure(harness.aspired, harness.status, self.settings)
 
     def worth_another_try(self, routing: Routing) -> dict[int, str]:
         """Returns the failed versions worth a retry because a cause of the failure has changed.

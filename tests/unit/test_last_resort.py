@@ -14,7 +14,7 @@ from serving.manager.blocked_state import BlockedState
 from serving.manager.stream import Stream
 from tests.unit.fakes.errors import permanent
 from tests.unit.worlds.lives import DiskAndPolicy
-from tests.unit.worlds.manager import World
+from tests.unit.worlds.manager import RETRY_SECONDS, World
 
 AVAILABILITY = ModelSettings()
 RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
@@ -269,4 +269,24 @@ def test_newer_version_replaces_crashed_version():
     site.world.clock.advance(CRASH_WAIT_SECONDS)
     site.rest()
     site.drop(3)
+    assert site.serving == [3]
+
+
+def test_last_resort_has_files_that_came_with_the_rollback() -> None:
+    """Its load has failed with other files; a rollback blocks it before the new ones are loaded."""
+    site = Site(RESOURCE)
+    site.drop(2)
+    # The label keeps version 2, so version 3 finds no memory.
+    site.world.router.set_labels("m", {"stable": 2})
+    site.drop(3)
+    for _ in range(3):
+        site.world.clock.advance(RETRY_SECONDS)
+        site.rest()
+    assert site.world.states()[3] is END
+    site.world.router.set_labels("m", {})
+    site.world.fail(1, permanent())
+    site.world.clock.advance(1)
+    site.disk.found_at_ns = {1: 0, 3: site.world.clock.now_ns()}
+    site.disk.aspire()
+    site.roll_back_cold()
     assert site.serving == [3]
