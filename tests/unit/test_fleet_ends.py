@@ -163,7 +163,7 @@ def test_drained_member_that_then_crashes_is_a_setback() -> None:
 
 
 @pytest.mark.parametrize("granted", [2, None])
-def test_members_of_a_rack_that_was_lost_are_no_setbacks(granted: int | None) -> None:
+def test_members_of_a_lost_rack_are_no_setbacks(granted: int | None) -> None:
     world = in_wave_of_four()
     others = sorted(world.reports.keys() - {*world.members})
     rack = {*world.members[:2], *others[:4]}
@@ -177,7 +177,7 @@ def test_members_of_a_rack_that_was_lost_are_no_setbacks(granted: int | None) ->
     assert not world.rollout.setbacks
 
 
-def test_server_whose_successor_never_reports_is_blamed() -> None:
+def test_server_with_a_silent_successor_is_blamed() -> None:
     world = in_last_wave()
     world.unseen = dict.fromkeys(("s0", "s1", "s2", "s3"), world.second)
     world.step()
@@ -185,7 +185,7 @@ def test_server_whose_successor_never_reports_is_blamed() -> None:
     assert 2 in world.model.blocked
 
 
-def test_member_that_returns_in_the_last_wave_is_blamed() -> None:
+def test_member_back_in_the_last_wave_is_blamed() -> None:
     world = in_wave_of_four()
     name = world.members[0]
     world.silent.add(name)
@@ -200,7 +200,7 @@ def test_member_that_returns_in_the_last_wave_is_blamed() -> None:
     assert world.rollout.setbacks == {name}
 
 
-def test_lost_server_that_returns_unchanged_is_no_setback() -> None:
+def test_lost_server_back_unchanged_is_no_setback() -> None:
     world = in_last_wave()
     world.silent.add("s0")
     world.step(31)

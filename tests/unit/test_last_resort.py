@@ -272,7 +272,7 @@ def test_newer_version_replaces_crashed_version():
     assert site.serving == [3]
 
 
-def test_last_resort_has_files_that_came_with_the_rollback() -> None:
+def test_last_resort_has_files_that_came_just_before() -> None:
     """Its load has failed with other files; a rollback blocks it before the new ones are loaded."""
     site = Site(RESOURCE)
     site.drop(2)
