@@ -4,7 +4,7 @@ import pytest
 
 from serving.base.errors import DataLoss, DoesNotFitBeside, FailedPrecondition, MillpondError
 from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
-from serving.core.servable import END, Health, ServableId, ServableStatus
+from serving.core.servable import END, AspiredVersion, Health, ServableId, ServableStatus
 from serving.gates.gates import Gate, verdict_of
 from serving.manager.failed_loads import FailedLoad, why_try_again
 from tests.unit.fakes.errors import permanent
@@ -25,7 +25,7 @@ def failed(error: MillpondError, settings: ModelSettings, *refused_by: Gate) -> 
             *(verdict_of(gate, ENFORCE, ["bad"]) for gate in refused_by),
         ),
     )
-    return FailedLoad.of(status, settings)
+    return FailedLoad.of(AspiredVersion(version=2, directory="/m/2"), status, settings)
 
 
 def with_gates(settings: ModelSettings, **changes: object) -> ModelSettings:

@@ -9,7 +9,7 @@ from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import DoesNotFitBeside
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import ModelSettings, PolicyName
-from serving.core.servable import END, Health, ServableId, ServableStatus
+from serving.core.servable import END, AspiredVersion, Health, ServableId, ServableStatus
 from serving.manager.blocked_state import BlockedState
 from serving.manager.canary_state import CanaryState
 from serving.manager.failed_loads import LoadHistory
@@ -233,11 +233,23 @@ TOO_LARGE = ServableStatus(
 )
 
 
+def files_of(version: int, found_at_ns: int = 0) -> AspiredVersion:
+    return AspiredVersion(version=version, directory=f"/m/{version}", found_at_ns=found_at_ns)
+
+
+def test_failure_ends_with_its_files():
+    loads = LoadHistory()
+    for version in (1, 2):
+        loads.note_failure(files_of(version), TOO_LARGE, now=AUTO)
+    loads.found([files_of(1), files_of(2, found_at_ns=1), files_of(3)])
+    assert set(loads.failed) == {1}
+
+
 def test_failure_keeps_settings_of_its_begin():
     loads = LoadHistory()
     loads.note_begin(2, AUTO)
     # The settings changed during the load, which could not see them.
-    loads.note_failure(2, TOO_LARGE, now=RESOURCE)
+    loads.note_failure(files_of(2), TOO_LARGE, now=RESOURCE)
     assert loads.why_try_again(2, RESOURCE) == "aspired_version_policy has changed"
     assert loads.why_try_again(2, AUTO) == ""
 
@@ -245,7 +257,7 @@ def test_failure_keeps_settings_of_its_begin():
 def test_failures_of_other_versions_are_forgotten():
     loads = LoadHistory()
     for version in (1, 2, 3):
-        loads.note_failure(version, TOO_LARGE, now=AUTO)
+        loads.note_failure(files_of(version), TOO_LARGE, now=AUTO)
     loads.forget_failure(3)
     loads.keep_only(begun=(), failed={2, 3})
     assert set(loads.failed) == {2}
