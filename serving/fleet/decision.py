@@ -34,9 +34,7 @@ from serving.fleet.reports import Grant, ModelReport, Sighting
 from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
 from serving.fleet.trial import (
     ModelWatch,
-    cannot_have,
     fault,
-    has_failed_on,
     has_held,
     has_version,
     lacks_comparison,
@@ -49,7 +47,7 @@ from serving.fleet.trial import (
     wave_verdict,
     with_lost,
 )
-from serving.fleet.view import ModelView, model_views
+from serving.fleet.view import ModelView, cannot_have, has_failed_on, model_views
 from serving.fleet.wave_settings import WaveSettings
 
 LOADS_GATE = "loads"

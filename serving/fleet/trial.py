@@ -11,7 +11,7 @@ from serving.core.servable import GateVerdict
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
-from serving.fleet.view import ModelView, can_serve
+from serving.fleet.view import ModelView, has_failed_on
 from serving.fleet.wave_settings import WaveSettings
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
 
@@ -113,17 +113,6 @@ def may_have_version(
     return is_granted or (report is not None and has_version(report, rollout))
 
 
-def has_failed_on(report: ModelReport, version: int) -> bool:
-    """Returns True if the server has refused the version, or could not load it."""
-    row = report.versions.get(version)
-    return version in report.blocked or (row is not None and row.has_failed)
-
-
-def cannot_have(report: ModelReport, version: int) -> bool:
-    """Returns True if a server has failed to load the version, or lacks its files."""
-    return has_failed_on(report, version) or not can_serve(report, version)
-
-
 def needed_count(
     rollout: FleetRollout, state: ModelState, view: ModelView, settings: WaveSettings
 ) -> int:
@@ -143,9 +132,11 @@ def servers_apart(rollout: FleetRollout, state: ModelState, view: ModelView) -> 
     stable = state.stable
     if stable is None:
         return frozenset()
-    untried = view.live.keys() - rollout.members.keys() - rollout.setbacks - view.draining
-    apart = frozenset(name for name in untried if cannot_have(view.live[name], stable))
-    return frozenset() if len(apart) == len(untried) and not rollout.members else apart
+    taken = {*rollout.members, *rollout.setbacks, *view.draining}
+    apart = view.unable(stable) - taken
+    if not apart or rollout.members:
+        return apart
+    return frozenset() if len(apart) == len(view.live.keys() - taken) else apart
 
 
 def fault(rollout: FleetRollout, watch: ModelWatch, view: ModelView, settings: WaveSettings) -> str:

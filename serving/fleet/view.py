@@ -24,6 +24,7 @@ class ModelView:
     unknown: set[str] = field(default_factory=set)
     servers: dict[str, ServerReport] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
+    _unable: dict[int, frozenset[str]] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -61,6 +62,14 @@ class ModelView:
         """Yields the live servers on which `version` is AVAILABLE."""
         return (name for name, report in self.live.items() if report.serves(version))
 
+    def unable(self, version: int) -> frozenset[str]:
+        """Returns the live servers that cannot have `version`. Looks through the fleet once."""
+        if version not in self._unable:
+            self._unable[version] = frozenset(
+                name for name, report in self.live.items() if cannot_have(report, version)
+            )
+        return self._unable[version]
+
     def swapping_count(self, state: ModelState) -> int:
         """Returns the servers that swap or may be swapping: those with a slot, and further ones.
 
@@ -74,6 +83,17 @@ class ModelView:
 def can_serve(report: ModelReport, version: int) -> bool:
     """Returns True if a server serves the version, or has it on its disk."""
     return version in report.found or report.serves(version)
+
+
+def has_failed_on(report: ModelReport, version: int) -> bool:
+    """Returns True if the server has refused the version, or could not load it."""
+    row = report.versions.get(version)
+    return version in report.blocked or (row is not None and row.has_failed)
+
+
+def cannot_have(report: ModelReport, version: int) -> bool:
+    """Returns True if a server has failed to load the version, or lacks its files."""
+    return has_failed_on(report, version) or not can_serve(report, version)
 
 
 def is_silent(sighting: Sighting, lost_seconds: float, now_ns: int) -> bool:
