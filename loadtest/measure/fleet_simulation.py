@@ -536,6 +536,14 @@ class FleetSimulation:
         old, new = before.models.get(MODEL), after.models.get(MODEL)
         if old is None or new is None:
             return
+        # First, because the next rollout may begin in the same step.
+        for version in new.blocked.keys() - old.blocked.keys():
+            if old.rollout is not None:
+                self._check_wave(version, old.rollout)
+                self._check_cause(version, new)
+            if grants is not None:
+                addressed = {grant.server for grant in grants}
+                self._check_rollback(version, addressed, has_stable=new.stable is not None)
         rollout = new.rollout
         if rollout is not None and (old.rollout is None or old.rollout.version != rollout.version):
             # A version that an operator has allowed is tried once more, from its first wave on.
@@ -545,13 +553,6 @@ class FleetSimulation:
             self._check_next_wave(old.rollout, rollout)
         if old.rollout is not None and new.stable == old.rollout.version != old.stable:
             self._check_stable(old, new.verdicts)
-        for version in new.blocked.keys() - old.blocked.keys():
-            if old.rollout is not None:
-                self._check_wave(version, old.rollout)
-                self._check_cause(version, new)
-            if grants is not None:
-                addressed = {grant.server for grant in grants}
-                self._check_rollback(version, addressed, has_stable=new.stable is not None)
 
     def _check_rollback(self, version: int, addressed: set[str], *, has_stable: bool) -> None:
         """Checks that all servers that can be reached are rolled back in one step.
