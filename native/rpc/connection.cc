@@ -329,7 +329,6 @@ int Connection::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, voi
 
 int Connection::BeginCall(int32_t stream_id) {
   CountData();
-  has_begun_call_ = true;
   const auto bytes = static_cast<int64_t>(sizeof(Call));
   if (!MayBeginCall(bytes)) {
     wire_->limit_counts.Add(ReachedLimit::kArrivingBytes);
@@ -689,7 +688,9 @@ bool Connection::IsSettled(int64_t now_ns) {
 }
 
 bool Connection::IsSettledAt(int64_t now_ns) const {
-  if (is_closed() || session_ == nullptr || has_begun_call_) return true;
+  if (is_closed() || session_ == nullptr) return true;
+  // A client that has begun a call has finished connecting.
+  if (nghttp2_session_get_last_proc_stream_id(session_) != 0) return true;
   if (now_ns - begin_ns_ >= kConnectNsMax) return true;
   return acknowledged_ns_ != 0 && now_ns - acknowledged_ns_ >= kSettleNs;
 }

@@ -180,12 +180,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   OutputQueue output_;
   ReceiveSpace* space_ = nullptr;  // of the thread that reads
   bool has_preface_ = false;       // the client has spoken HTTP/2
-  bool has_begun_call_ = false;
-  int64_t acknowledged_ns_ = 0;  // when the client took the settings; 0: not yet
-  std::string first_bytes_;      // until it has
-  FrameFilter frames_;           // of all after that
-  bool is_ending_ = false;       // closed as soon as the output is written
-  int64_t ended_writes_ns_ = 0;  // 0: not yet
+  int64_t acknowledged_ns_ = 0;    // when the client took the settings; 0: not yet
+  std::string first_bytes_;        // until it has
+  FrameFilter frames_;             // of all after that
+  bool is_ending_ = false;         // closed as soon as the output is written
+  int64_t ended_writes_ns_ = 0;    // 0: not yet
   int early_ping_count_ = 0;
   bool has_data_since_ping_ = false;
   const int64_t begin_ns_;

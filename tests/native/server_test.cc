@@ -736,12 +736,17 @@ TEST_F(ServerTest, ShutdownDoesNotAwaitCallsWithoutAMessage) {
   EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// The client has not acknowledged the settings: gRPC's client may hang if a GOAWAY comes now.
+// Returns once the server has sent its settings, which the client has not acknowledged.
+void BeginToConnect(RawHttp2* client) {
+  client->Begin();
+  ASSERT_NE(client->NextOf(kSettingsFrame), nullptr);
+}
+
+// gRPC's client may hang if a GOAWAY comes now.
 TEST_F(ServerTest, ShutdownSaysNoGoodbyeToAConnectingClient) {
   Start();
   RawHttp2 connection(server_->port());
-  connection.Begin();
-  ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
+  BeginToConnect(&connection);
   EXPECT_TRUE(server_->Shutdown(kForeverNs));
   EXPECT_EQ(connection.NextOf(kGoawayFrame), nullptr);
   EXPECT_TRUE(connection.IsClosedByServer());
@@ -750,8 +755,7 @@ TEST_F(ServerTest, ShutdownSaysNoGoodbyeToAConnectingClient) {
 TEST_F(ServerTest, ShutdownAtOnceSaysNoGoodbyeToAFreshClient) {
   Start();
   RawHttp2 connection(server_->port());
-  connection.Begin();
-  ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
+  BeginToConnect(&connection);
   connection.SendFrame(kSettingsFrame, kAck, 0, "");
   EXPECT_TRUE(server_->Shutdown(0));
   EXPECT_EQ(connection.NextOf(kGoawayFrame), nullptr);
@@ -761,8 +765,7 @@ TEST_F(ServerTest, ShutdownAtOnceSaysNoGoodbyeToAFreshClient) {
 TEST_F(ServerTest, ShutdownSaysGoodbyeOnceAClientHasConnected) {
   Start();
   RawHttp2 connection(server_->port());
-  connection.Begin();
-  ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
+  BeginToConnect(&connection);
   connection.SendFrame(kSettingsFrame, kAck, 0, "");
   auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(kForeverNs); });
   EXPECT_NE(connection.NextOf(kGoawayFrame), nullptr);
