@@ -189,8 +189,7 @@ def with_lost(watch: ModelWatch, state: ModelState, view: ModelView) -> ModelWat
     rollout = state.rollout
     if rollout is None:
         return watch
-    if watch.wave is None or watch.wave[0] != rollout.version:
-        watch = ModelWatch(slot_since_ns=watch.slot_since_ns)
+    watch = _of_version(watch, rollout.version)
     before = watch.lost
     lost = {
         name
@@ -230,7 +229,14 @@ def watched(
         return ModelWatch(slot_since_ns=since_ns)
     wave = (rollout.version, rollout.wave)
     if watch.wave != wave:
-        watch = _in_next_wave(watch, wave)
+        # Another wave is compared anew. The ends of servers are those of the whole rollout.
+        watch = replace(
+            _of_version(watch, rollout.version),
+            wave=wave,
+            members=None,
+            controls={},
+            full_since_ns=None,
+        )
     watch = _with_ends(watch, state, rollout, view)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
@@ -247,17 +253,10 @@ def watched(
     return _full_since(watch, now_ns, is_full=is_full)
 
 
-def _in_next_wave(watch: ModelWatch, wave: tuple[int, int]) -> ModelWatch:
-    """Returns the watch of another wave. The ends of servers are those of the whole rollout."""
-    if watch.wave is None or watch.wave[0] != wave[0]:
-        return ModelWatch(wave=wave)
-    return ModelWatch(
-        wave=wave,
-        incarnations=watch.incarnations,
-        lost=watch.lost,
-        drained=watch.drained,
-        excused=watch.excused,
-    )
+def _of_version(watch: ModelWatch, version: int) -> ModelWatch:
+    """Returns the watch if it is of the rollout of `version`, or else one that has seen nothing of it."""
+    is_same = watch.wave is not None and watch.wave[0] == version
+    return watch if is_same else ModelWatch(slot_since_ns=watch.slot_since_ns)
 
 
 def _with_ends(

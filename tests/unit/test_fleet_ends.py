@@ -9,9 +9,8 @@ from serving.core.servable import AVAILABLE, END, LOADING
 from serving.fleet.reports import VersionReport
 from serving.fleet.status import fleet_status
 from serving.fleet.wave_settings import Wave
-from tests.unit.worlds.fleet import MODEL, NO_MEMORY, SETTINGS, FleetWorld
+from tests.unit.worlds.fleet import LAST_WAVE_ONLY, MODEL, NO_MEMORY, SETTINGS, FleetWorld
 
-LAST_WAVE_ONLY = replace(SETTINGS, waves=(), load_count_max=10)
 # Four members of ten servers.
 WAVE_OF_FOUR = replace(SETTINGS, waves=(Wave(share=0.4),))
 

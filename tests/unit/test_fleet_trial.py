@@ -13,6 +13,7 @@ from serving.fleet.trial import compared
 from serving.fleet.view import model_views
 from serving.fleet.wave_settings import Wave
 from tests.unit.worlds.fleet import (
+    LAST_WAVE_ONLY,
     MODEL,
     NO_MEMORY,
     REFUSED,
@@ -21,9 +22,6 @@ from tests.unit.worlds.fleet import (
     requests,
     serving,
 )
-
-# As quick as a first version: none of the waves is judged by requests.
-LAST_WAVE_ONLY = replace(SETTINGS, waves=(), load_count_max=10)
 
 
 def in_first_wave(**values: object) -> FleetWorld:
