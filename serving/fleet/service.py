@@ -159,8 +159,8 @@ class FleetService:
 async def _refuse_restart(request: Request) -> Response:
     del request
     raise FailedPrecondition(
-        "this fleet has not started its servers, so it cannot restart them: restart them where they "
-        "run, one after the other (only with the table [ray] the fleet starts servers)"
+        "only a fleet with the table [ray] restarts its servers; restart them where they run, one "
+        "after the other"
     )
 
 

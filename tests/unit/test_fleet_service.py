@@ -6,6 +6,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,21 @@ def service_in(directory: Path) -> FleetService:
     return FleetService(config_in(directory), SystemClock())
 
 
+@contextlib.contextmanager
+def leading_in(directory: Path) -> Iterator[FleetService]:
+    """Runs a service, which has begun to lead."""
+    service = service_in(directory)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        while service._coordinator is None:
+            assert thread.is_alive()
+        yield service
+    finally:
+        service.stop()
+        thread.join(10)
+
+
 def test_service_runs_until_it_is_stopped(tmp_path: Path) -> None:
     service = service_in(tmp_path)
     thread = threading.Thread(target=service.run)
@@ -59,18 +75,10 @@ def test_service_runs_until_it_is_stopped(tmp_path: Path) -> None:
 def test_no_server_is_listed_before_all_are_known(tmp_path: Path) -> None:
     """The list of an earlier coordinator stays, with what it knew of servers that drain."""
     (tmp_path / "servers.json").write_text("before")
-    service = service_in(tmp_path)
-    thread = threading.Thread(target=service.run)
-    thread.start()
-    try:
-        while service._coordinator is None:
-            assert thread.is_alive()
+    with leading_in(tmp_path) as service:
         registry = HttpRegistry(f"127.0.0.1:{service.port}")
         with pytest.raises(NotListedYet, match=r"503.*not all servers have reported"):
             registry.read()
-    finally:
-        service.stop()
-        thread.join(10)
     assert (tmp_path / "servers.json").read_text() == "before"
 
 
@@ -92,22 +100,15 @@ def test_taken_port_names_listen(tmp_path: Path) -> None:
 
 
 def test_servers_of_others_are_not_restarted(tmp_path: Path) -> None:
-    service = service_in(tmp_path)
-    thread = threading.Thread(target=service.run)
-    thread.start()
-    try:
-        while service._coordinator is None:
-            assert thread.is_alive()
+    with leading_in(tmp_path) as service:
         request = urllib.request.Request(
             f"http://127.0.0.1:{service.port}{REPLICAS_PATH}", data=b"{}", method="POST"
         )
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request)
-        assert refused.value.code == 400
-        assert "restart them where they run" in json.loads(refused.value.read())["error"]
-    finally:
-        service.stop()
-        thread.join(10)
+        with refused.value as reply:
+            assert reply.code == 400
+            assert "restart them where they run" in json.loads(reply.read())["error"]
 
 
 def test_directory_has_one_coordinator(tmp_path: Path) -> None:
