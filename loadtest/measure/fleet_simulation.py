@@ -147,7 +147,7 @@ class SimulatedServer:
     granted: int | None = None
     order: int = 0
     serving: int | None = None
-    # The versions in memory, with the second since which each serves or served.
+    # The versions in memory, each with the seconds of traffic before it served.
     memory: dict[int, int] = field(default_factory=dict)
     failed: dict[int, Health] = field(default_factory=dict)
     load: Load | None = None
@@ -221,6 +221,10 @@ class FleetSimulation:
         self._starts_at = 0
         # The seconds of the last fault, of the last drain, and of the beginning of the rollout.
         self._faulted_at = self._drained_at = self._began_at = 0
+        # While it is quiet, no client sends a request. The versions' figures count these seconds.
+        self.is_quiet = False
+        self._traffic_seconds = 0
+        self._had_traffic = bytearray(1)
         # Versions that an operator has promoted: they are not judged any more.
         self.promoted: set[int] = set()
 
@@ -284,6 +288,8 @@ class FleetSimulation:
         for _ in range(count):
             self.clock.second += 1
             self.tally.steps += 1
+            self._traffic_seconds += not self.is_quiet
+            self._had_traffic.append(not self.is_quiet)
             self._advance_servers()
             self._deliver()
             self._run_coordinator()
@@ -401,17 +407,16 @@ class FleetSimulation:
         server.memory = {
             key: since for key, since in server.memory.items() if key in (server.serving, version)
         }
-        server.memory.setdefault(version, now)
+        server.memory.setdefault(version, self._traffic_seconds)
         server.serving = version
         server.crashes_at = None
         if self.kinds[version] is Kind.CRASHING:
             server.crashes_at = now + self.random.randint(1, 8)
 
     def report(self, server: SimulatedServer) -> ServerReport:
-        now = self.clock.second
         versions = {
             version: VersionReport(
-                state=AVAILABLE, figures=figures_of(self.kinds[version], now - since)
+                state=AVAILABLE, figures=figures_of(self.kinds[version], self._traffic_seconds - since)
             )
             for version, since in server.memory.items()
         }
@@ -596,8 +601,8 @@ class FleetSimulation:
     def _check_stable(self, before: ModelState, verdicts: Sequence[GateVerdict]) -> None:
         """Checks that a version that is worse than the one before it did not pass.
 
-        One that ends its servers passes in no wave. A slow or failing one may, if it was not beside a
-        good one or had too few requests: then p999 is not judged.
+        One that ends its servers passes in no wave, and one that fails passes only without requests. A slow
+        one may, if it was not beside a good one or had too few requests: then p999 is not judged.
         """
         assert before.rollout is not None
         version = before.rollout.version
@@ -606,8 +611,12 @@ class FleetSimulation:
         kind, size = self.kinds[version], len(self.servers)
         if kind is Kind.CRASHING:
             raise BrokenPromise(f"version {version} is stable, and ends its servers")
+        if kind is Kind.FAILING and self.kinds[before.stable].is_good and self._was_answering():
+            raise BrokenPromise(f"version {version} is stable, and fails: {self.describe()}")
         is_beside_good = self.kinds[before.stable].is_good and self.settings.quota(0, size) < size
         if kind not in (Kind.SLOW, Kind.FAILING) or not is_beside_good:
+            return
+        if not all(self._had_traffic[self._began_at :]):
             return
         counts = [
             min(row.figures["request_count"], row.figures["stable_request_count"])
@@ -616,6 +625,13 @@ class FleetSimulation:
         ]
         if not counts or max(counts) >= P999_REQUEST_COUNT_MIN:
             raise BrokenPromise(f"{kind.value} version {version} is stable")
+
+    def _was_answering(self) -> bool:
+        """Returns True if no server was away while the last wave held, and requests were reported meanwhile."""
+        now, judged_seconds = self.clock.second, int(self.settings.judged_seconds)
+        if now - self._faulted_at <= judged_seconds:
+            return False
+        return any(self._had_traffic[now - judged_seconds + 1 : now - self.poll_seconds])
 
     def _best_found(self) -> int | None:
         """Returns the highest good version that every server has."""

@@ -20,6 +20,7 @@ from serving.fleet.config import (
     STATUS_PATH,
     is_host_and_port,
 )
+from serving.manager.canary import FAILED_SHARE_MAX
 
 if TYPE_CHECKING:
     from serving.fleet.config import FleetConfig
@@ -124,7 +125,10 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
     elif stable is None:
         yield "a first version is not compared with another one"
     elif rollout["compared"] is None:
-        yield f"it is stable after {judgement['seconds']:g} s; {passed:g} s have passed"
+        yield (
+            f"it is stable after {judgement['seconds']:g} s{_limit(rollout)}; so far "
+            f"{rollout['failed_count']} of {rollout['request_count']} requests failed in {passed:g} s"
+        )
     else:
         new, old = rollout["compared"]["wave"], rollout["compared"]["control"]
         of_requests = (
@@ -134,10 +138,19 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
             f"it is judged after {of_requests}{judgement['seconds']:g} s; so far "
             f"{new['request_count']} requests in {passed:g} s"
         )
+        if not new["request_count"]:
+            yield "a wave without requests passes: send it some, or pause it until clients do"
         if new["request_count"] and old["request_count"]:
             yield f"its p99 is {new['p99_ms']:.1f} ms; {old['p99_ms']:.1f} ms with version {stable}"
     for name, cause in rollout["causes"].items():
         yield f"it failed on {name}: {cause}"
+
+
+def _limit(rollout: Mapping[str, Any]) -> str:
+    """Returns the limit of failures in the last wave; "" if an operator has promoted the version."""
+    if rollout["is_promoted"]:
+        return ""
+    return f", unless more than {FAILED_SHARE_MAX:.0%} of its requests fail"
 
 
 def _names(servers: Sequence[str]) -> str:

@@ -2,8 +2,8 @@
 
 A version comes in waves: one server, a share of the fleet, the rest. Between two waves it is judged by
 its loads and, by a canary's rule, by its requests beside those of the version on the other servers. The
-last wave is judged by loads, and by servers that end, until it has held as long as a judgement. A bad
-verdict ends the rollout: every server is granted the stable version again in the same step, and the
+last wave is judged by loads, by servers that end, and by failed requests, until it has held as long as a
+judgement. A version that fails too often is stopped at once, in each wave. A bad verdict ends the rollout: every server is granted the stable version again in the same step, and the
 version is blocked in the fleet.
 
 Each step compares the version that each server should have with the one that it was granted, so an
@@ -34,6 +34,7 @@ from serving.fleet.reports import Grant, ModelReport, Sighting
 from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
 from serving.fleet.trial import (
     ModelWatch,
+    failure_verdict,
     fault,
     has_held,
     has_version,
@@ -293,6 +294,9 @@ class _Step:
                 rollout,
                 GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason),
             )
+        verdict = failure_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if verdict is not None:
+            return self._refused(state, rollout, verdict)
         if self.view.is_complete and self.view.live and rollout.version not in self.view.found():
             return replace(state, rollout=None)
         if not self.settings.is_last(rollout.wave):

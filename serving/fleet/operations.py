@@ -23,14 +23,14 @@ def resumed(state: FleetState, model: str) -> FleetState:
 
 
 def promoted(state: FleetState, model: str, settings: WaveSettings) -> FleetState:
-    """Returns the state in which the version goes to all servers without a further judgement.
+    """Returns the state in which the version goes to all servers without a further judgement by its requests.
 
     Raises FailedPrecondition without a rollout.
     """
 
     def promote(of_model: ModelState) -> ModelState:
         rollout = in_wave(_rollout(of_model, model), len(settings.waves), settings)
-        return replace(of_model, rollout=rollout)
+        return replace(of_model, rollout=replace(rollout, is_promoted=True))
 
     return _with_model(state, model, promote)
 

@@ -31,7 +31,7 @@ class FleetRollout:
 
     `members` are the servers that try it, with the incarnation that was granted it. The last wave has
     no members: there every server may try it. `setbacks` are the servers on which it failed. They are
-    back at the stable version.
+    back at the stable version. One that an operator has promoted is not judged by its requests.
     """
 
     version: int
@@ -39,6 +39,7 @@ class FleetRollout:
     members: Mapping[str, int] = field(default_factory=dict)
     setbacks: frozenset[str] = frozenset()
     since_order: int = 0
+    is_promoted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,7 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "members": dict(rollout.members),
             "setbacks": sorted(rollout.setbacks),
             "since_order": rollout.since_order,
+            "is_promoted": rollout.is_promoted,
         },
         "blocked": as_rows(model.blocked),
         "loading": {name: [slot.version, slot.order] for name, slot in model.loading.items()},
@@ -130,6 +132,8 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             members=rollout["members"],
             setbacks=frozenset(rollout["setbacks"]),
             since_order=rollout["since_order"],
+            # The state of an earlier release does not have it.
+            is_promoted=rollout.get("is_promoted", False),
         ),
         blocked=from_rows(document["blocked"]),
         loading={name: Slot(*slot) for name, slot in document["loading"].items()},

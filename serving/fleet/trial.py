@@ -8,12 +8,16 @@ from heapq import nsmallest
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
-from serving.fleet.figures import VersionFigures, total
+from serving.fleet.figures import NO_REQUESTS, VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView, has_failed_on
 from serving.fleet.wave_settings import WaveSettings
-from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
+from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, failed_share_fault, judge
+
+FAILED_COUNT_MIN = 100
+"""So many failures are no accident. A version that fails too often is stopped then, and not at the end of
+its wave."""
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
 """The cause of a setback that no report shows."""
@@ -33,8 +37,9 @@ class ModelWatch:
 
     `wave` is the version and the wave that the other values belong to. `members` and `controls` are
     the figures from which on the two versions are compared: those at the time when the first member
-    served, or when too few controls were left and others took their place. `full_since_ns` is the time
-    since when enough members serve, `slot_since_ns` the time since when a server may be swapping.
+    served, or when too few controls were left and others took their place. In the last wave `members` are
+    all servers that served it when that wave began, and `before` has the requests and failures of the old
+    version until then. `full_since_ns` is the time since when enough members serve, `slot_since_ns` the time since when a server may be swapping.
     `incarnations` are those with which servers were first seen to have the version; the last wave has no
     members. `lost` are servers with the version that are lost, or whose place has started another one
     under their name. `drained` drained when they were seen last, and `excused` were lost while as many
@@ -45,6 +50,7 @@ class ModelWatch:
     wave: tuple[int, int] | None = None
     members: Mapping[str, Baseline] | None = None
     controls: Mapping[str, Baseline] = field(default_factory=dict)
+    before: VersionFigures = NO_REQUESTS
     full_since_ns: int | None = None
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
@@ -240,6 +246,8 @@ def watched(
     watch = _with_ends(watch, state, rollout, view)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
+        if watch.members is None:
+            watch = _with_last_wave(watch, state, rollout, view)
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
@@ -289,6 +297,21 @@ def _with_ends(
         excused=frozenset(excused),
         incarnations=incarnations,
     )
+
+
+def _with_last_wave(
+    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
+) -> ModelWatch:
+    """Returns the watch from which on failures of the last wave are counted."""
+    members = {
+        name: Baseline(view.servers[name].incarnation, _counts(view, name, rollout.version))
+        for name in view.serving(rollout.version)
+    }
+    before = NO_REQUESTS
+    if state.stable is not None:
+        stable = state.stable
+        before = total(_counts(view, name, stable) for name in view.serving(stable))
+    return replace(watch, members=members, before=before)
 
 
 def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:
@@ -381,10 +404,41 @@ def compared(
     return total(new), total(figures.since(baseline.figures) for figures, baseline in old)
 
 
+def counted(
+    watch: ModelWatch,
+    state: ModelState,
+    rollout: FleetRollout,
+    view: ModelView,
+    settings: WaveSettings,
+) -> tuple[VersionFigures, VersionFigures]:
+    """Returns the requests and failures of the new version in this wave, and those of the old one.
+
+    In the last wave no other servers are left: the old version's are those of before. They have no
+    latencies then.
+    """
+    if not settings.is_last(rollout.wave):
+        return compared(watch, state, rollout, view)
+    members = watch.members or {}
+    rows = (
+        _since_baseline(_counts(view, name, rollout.version), members.get(name))
+        for name in view.serving(rollout.version)
+    )
+    return total(rows), watch.before
+
+
+def _counts(view: ModelView, name: str, version: int) -> VersionFigures:
+    """Returns the requests without their latencies: sums over a large fleet are cheap then."""
+    figures = view.live[name].versions[version].figures
+    return VersionFigures(figures.request_count, figures.failed_count)
+
+
 def _member_figures(
     view: ModelView, name: str, version: int, baseline: Baseline | None
 ) -> VersionFigures:
-    figures = view.live[name].versions[version].figures
+    return _since_baseline(view.live[name].versions[version].figures, baseline)
+
+
+def _since_baseline(figures: VersionFigures, baseline: Baseline | None) -> VersionFigures:
     # A version that was loaded after the comparison began is compared with all its requests.
     if baseline is None or not figures.is_continued_from(baseline.figures):
         return figures
@@ -427,6 +481,60 @@ def _will_serve(report: ModelReport, version: int) -> bool:
     return is_granted and not has_failed_on(report, version)
 
 
+def failure_verdict(
+    watch: ModelWatch,
+    state: ModelState,
+    rollout: FleetRollout,
+    view: ModelView,
+    settings: WaveSettings,
+    now_ns: int,
+) -> GateVerdict | None:
+    """Returns the verdict on a version that fails too often for any wave; None if it does not.
+
+    It comes as soon as the failures are no accident, and at the end of the last wave with fewer of them. An
+    operator may promote a version that fails. A first version is not judged in the last wave.
+    """
+    is_last = settings.is_last(rollout.wave)
+    if rollout.is_promoted or watch.members is None or (is_last and state.stable is None):
+        return None
+    # A single failure is an accident.
+    is_end = is_last and has_held(watch, state, settings, now_ns)
+    count_min = 2 if is_end else FAILED_COUNT_MIN
+    if _failed_count_max(rollout, view) < count_min:
+        return None
+    if not is_last and lacks_comparison(watch, state, rollout, view):
+        return None
+    new, old = counted(watch, state, rollout, view, settings)
+    reason = failed_share_fault(new, old)
+    if new.failed_count < count_min or not reason:
+        return None
+    figures = {
+        "request_count": new.request_count,
+        "failed_count": new.failed_count,
+        "stable_request_count": old.request_count,
+        "stable_failed_count": old.failed_count,
+    }
+    return GateVerdict(
+        gate=_gate(rollout),
+        mode=GateMode.ENFORCE.value,
+        is_passed=False,
+        reason=reason,
+        figures=figures,
+    )
+
+
+def _failed_count_max(rollout: FleetRollout, view: ModelView) -> int:
+    """Returns the failures since the version was loaded: at least those of the wave, and quick to add up."""
+    version = rollout.version
+    return sum(
+        view.live[name].versions[version].figures.failed_count for name in view.serving(version)
+    )
+
+
+def _gate(rollout: FleetRollout) -> str:
+    return f"wave {rollout.wave + 1}"
+
+
 def wave_verdict(
     watch: ModelWatch,
     state: ModelState,
@@ -443,7 +551,7 @@ def wave_verdict(
     if watch.members is None or lacks_comparison(watch, state, rollout, view):
         return None
     new, old = compared(watch, state, rollout, view)
-    gate = f"wave {rollout.wave + 1}"
+    gate = _gate(rollout)
     verdict = judge(settings.judgement, new, old)
     is_beside = state.stable is None or old.request_count > 0
     if verdict is not None and (is_beside or not verdict.is_passed):

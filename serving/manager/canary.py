@@ -77,6 +77,18 @@ def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> floa
     return canary.failed_count / canary.request_count / stable_share
 
 
+def failed_share_fault(canary: ServableStatistics, stable: ServableStatistics) -> str:
+    """Returns the fault that more than FAILED_SHARE_MAX of a version's requests failed; "" without it. Pure."""
+    share = canary.failed_count / max(canary.request_count, 1)
+    stable_share = stable.failed_count / max(stable.request_count, 1)
+    if share <= FAILED_SHARE_MAX or stable_share > share * STABLE_SHARE_FACTOR_MAX:
+        return ""
+    return (
+        f"{share:.1%} of its requests failed, more than {FAILED_SHARE_MAX:.0%}, and "
+        f"{stable_share:.1%} of the stable version's"
+    )
+
+
 def _failure_faults(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> list[str]:
@@ -85,13 +97,7 @@ def _failure_faults(
         return ["all its requests failed"]
     if canary.failed_count <= 1:
         return []  # A single failure is an accident.
-    faults = []
-    stable_share = stable.failed_count / max(stable.request_count, 1)
-    if share > FAILED_SHARE_MAX and stable_share <= share * STABLE_SHARE_FACTOR_MAX:
-        faults.append(
-            f"{share:.1%} of its requests failed, more than {FAILED_SHARE_MAX:.0%}, and "
-            f"{stable_share:.1%} of the stable version's"
-        )
+    faults = [fault for fault in (failed_share_fault(canary, stable),) if fault]
     error_ratio = _error_ratio(canary, stable)
     if error_ratio > settings.error_ratio_max:
         faults.append(f"its share of failures is {error_ratio:.2f} times the stable version's")

@@ -20,6 +20,9 @@ MODEL = {
         "serving_count": 0,
         "needed_count": 1,
         "setbacks": ["b"],
+        "request_count": 340,
+        "failed_count": 3,
+        "is_promoted": False,
         "causes": {"b": "no memory for it"},
         "judgement": {"request_count": 10_000, "seconds": 60.0, "passed_seconds": 12.0},
         "compared": {
@@ -146,22 +149,37 @@ def test_servers_without_files_are_printed(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("judgement", "compared", "line"),
+    ("passed_seconds", "is_promoted", "line"),
     [
-        ({"passed_seconds": None}, None, "m: the judgement begins when all these servers serve it"),
-        ({"passed_seconds": 2.0}, None, "m: it is stable after 60 s; 2 s have passed"),
+        (None, False, "m: the judgement begins when all these servers serve it"),
+        (
+            2.0,
+            False,
+            "m: it is stable after 60 s, unless more than 10% of its requests fail; so far 3 of 340 "
+            "requests failed in 2 s",
+        ),
+        (2.0, True, "m: it is stable after 60 s; so far 3 of 340 requests failed in 2 s"),
     ],
 )
 def test_rollout_shows_how_far_it_is(
-    judgement: dict[str, object],
-    compared: None,
+    *,
+    passed_seconds: float | None,
+    is_promoted: bool,
     line: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    known = {"request_count": 0, "seconds": 60.0}
-    rollout = {**MODEL["rollout"], "judgement": {**known, **judgement}, "compared": compared}  # type: ignore[dict-item]
+    judgement = {"request_count": 0, "seconds": 60.0, "passed_seconds": passed_seconds}
+    changed = {"judgement": judgement, "compared": None, "is_promoted": is_promoted}
+    rollout = {**MODEL["rollout"], **changed}  # type: ignore[dict-item]
     print_models({"m": {**MODEL, "rollout": rollout}})
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_wave_without_requests_says_that_it_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = MODEL["rollout"]["compared"]  # type: ignore[index]
+    compared = {**rows, "wave": {**rows["wave"], "request_count": 0}}
+    print_models({"m": {**MODEL, "rollout": {**MODEL["rollout"], "compared": compared}}})  # type: ignore[dict-item]
+    assert "m: a wave without requests passes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,10 @@ class FleetSequences(RuleBasedStateMachine):
     def restart(self, number: int, seconds: int, returns: Return) -> None:
         self.fleet.restart(self.server(number), seconds, returns)
 
+    @rule(is_quiet=st.booleans())
+    def be_quiet(self, is_quiet: bool) -> None:
+        self.fleet.is_quiet = is_quiet
+
     @rule(number=st.integers(0, 11), is_draining=st.booleans())
     def drain(self, number: int, is_draining: bool) -> None:
         self.fleet.servers[self.server(number)].is_draining = is_draining

@@ -111,3 +111,11 @@ def test_servers_with_a_later_grant_are_named() -> None:
         b=serving(1, found=FOUND, order=1),
     )
     assert status["models"]["m"]["ignored_by"] == ["b"]  # type: ignore[index]
+
+
+def test_status_counts_the_failures_of_the_last_wave() -> None:
+    row = VersionReport(state=AVAILABLE, figures=requests(50, failed=7))
+    report = replace(serving(2, found=FOUND), versions={2: row})
+    rollout = FleetRollout(version=2, wave=len(SETTINGS.waves))
+    shown = status_of(ModelState(stable=1, rollout=rollout), a=report)["models"]["m"]["rollout"]  # type: ignore[index]
+    assert (shown["request_count"], shown["failed_count"]) == (50, 7)

@@ -85,11 +85,13 @@ function makeRollout(model) {
   return [make("h3", "", "Rollout"), lines, table];
 }
 
-function judgementText({ judgement, compared }) {
+function judgementText(rollout) {
+  const { judgement, compared } = rollout;
   const { request_count: count, seconds, passed_seconds: passed } = judgement;
   if (passed === null) return "The judgement begins when all these servers serve it.";
   const end = compared && count ? `${format.count(count)} requests or ${seconds} s` : `${seconds} s`;
-  return `${compared ? "Judged" : "Stable"} after ${end}; ${Math.round(passed)} s have passed.`;
+  const failed = compared ? "" : ` ${format.count(rollout.failed_count)} of ${format.count(rollout.request_count)} requests failed so far.`;
+  return `${compared ? "Judged" : "Stable"} after ${end}; ${Math.round(passed)} s have passed.${failed}`;
 }
 
 /** Returns the first names, and how many there are more. */
