@@ -134,7 +134,9 @@ class RayFleet:
         self.deployment = deploy(self.config())
         try:
             self._start_haproxy()
-            self._front = Front(parse_fleet_config(self.config()), self.deployment, self._clock)
+            self._front = Front(
+                parse_fleet_config(self.config()), lambda: self.deployment, self._clock
+            )
             self._thread = threading.Thread(target=self._front.run, name="front")
             self._thread.start()
         except BaseException:

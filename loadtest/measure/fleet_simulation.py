@@ -416,7 +416,8 @@ class FleetSimulation:
     def report(self, server: SimulatedServer) -> ServerReport:
         versions = {
             version: VersionReport(
-                state=AVAILABLE, figures=figures_of(self.kinds[version], self._traffic_seconds - since)
+                state=AVAILABLE,
+                figures=figures_of(self.kinds[version], self._traffic_seconds - since),
             )
             for version, since in server.memory.items()
         }

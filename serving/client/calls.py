@@ -164,7 +164,13 @@ def signatures(
 
 
 def _split(name: str, options: CallOptions) -> tuple[model_pb2.ModelSpec, dict[str, Any]]:
-    """Returns the receiver of a request, and the options that are not part of the request."""
+    """Returns the receiver of a request, and the options that are not part of the request.
+
+    Raises TypeError for another option, as Python does.
+    """
+    known = sorted(CallOptions.__annotations__)
+    for key in options.keys() - {*known}:
+        raise TypeError(f"a call has no option {key!r}; options: {', '.join(known)}")
     sending: dict[str, Any] = {**options}
     receiver = {key: sending.pop(key) for key in _RECEIVER if key in sending}
     return messages.model_spec(name, **receiver), sending

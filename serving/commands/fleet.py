@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from serving.fleet.ray.front import Front
 
 _TIMEOUT_SECONDS = 10.0
+# The beginning of a Ray node's name, which has 56 characters.
+_NODE_LENGTH = 12
 # The names of servers in one line.
 _NAME_COUNT_MAX = 10
+
+# `by` of a blocked version, for people.
+_JUDGES: Mapping[str, str] = {"canary": "its judgement", "operator": "an operator"}
 
 _OPERATIONS: Mapping[str, str] = {
     "promote": "let the version on its way go to all servers without a further judgement",
@@ -43,26 +48,42 @@ _OPERATIONS: Mapping[str, str] = {
 def run(arguments: Sequence[str]) -> int:
     """Runs one of the commands of a fleet. Raises MillpondError."""
     parsed = make_parser().parse_args(arguments)
-    if parsed.action == "start":
-        return _start(parsed.config, parsed.log_format)
-    if parsed.action == "service-config":
-        return _print_service_config(parsed.health_service, is_for_dns=parsed.dns)
-    if parsed.action == "stop":
-        return _stop(parsed.config)
+    actions: Mapping[str, Callable[[argparse.Namespace], int]] = {
+        "start": _start,
+        "stop": _stop,
+        "service-config": _print_service_config,
+        "restart": _replicas,
+        "replicas": _replicas,
+        "status": _show,
+        "versions": _show,
+    }
+    return actions.get(parsed.action, _operate)(parsed)
+
+
+def _replicas(parsed: argparse.Namespace) -> int:
+    """Prints the servers that the fleet has started, and lets them restart if that was asked for."""
     if parsed.action == "restart":
-        print_replicas(_ask(parsed.coordinator, "POST", REPLICAS_PATH, {"model": parsed.model}))
-        return 0
-    if parsed.action in _OPERATIONS:
-        request = {
-            "operation": parsed.action,
-            "model": parsed.model,
-            "version": getattr(parsed, "version", None),
-            "reason": getattr(parsed, "reason", ""),
-        }
-        status = _ask(parsed.coordinator, "POST", OPERATION_PATH, request)
-        # The reason to wait is that of the last decision, before the operation.
-        print_models({parsed.model: {**status["models"][parsed.model], "waits_for": ""}})
-        return 0
+        reply = _ask(parsed.coordinator, "POST", REPLICAS_PATH, {"model": parsed.model})
+    else:
+        reply = _ask(parsed.coordinator, "GET", REPLICAS_PATH)
+    print_replicas(reply)
+    return 0
+
+
+def _operate(parsed: argparse.Namespace) -> int:
+    request = {
+        "operation": parsed.action,
+        "model": parsed.model,
+        "version": getattr(parsed, "version", None),
+        "reason": getattr(parsed, "reason", ""),
+    }
+    status = _ask(parsed.coordinator, "POST", OPERATION_PATH, request)
+    # The reason to wait is that of the last decision, before the operation.
+    print_models({parsed.model: {**status["models"][parsed.model], "waits_for": ""}})
+    return 0
+
+
+def _show(parsed: argparse.Namespace) -> int:
     status = _ask(parsed.coordinator, "GET", STATUS_PATH)
     if parsed.json:
         print(json.dumps(status, indent=2))
@@ -70,6 +91,8 @@ def run(arguments: Sequence[str]) -> int:
         print_versions(status["models"])
     else:
         print_models(status["models"])
+        if not status["models"]:
+            print("no server has reported a model yet")
         print_servers(status["servers"])
         for problem in status.get("problems", ()):
             print(f"millpond: {printable(problem)}", file=sys.stderr)
@@ -88,8 +111,8 @@ def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
             lines.append(f"{name}: waits: {model['waits_for']}")
         if servers := model["without_files"]:
             lines.append(
-                f"{name}: servers without the files of version {model['stable']}, which keep another "
-                f"one until they have them: {_names(servers)}"
+                f"{name}: servers without the files of version {model['stable']}, which serve another "
+                f"one or none until they have them: {_names(servers)}"
             )
         if servers := model["ignored_by"]:
             lines.append(
@@ -97,15 +120,19 @@ def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
                 f"another one, or of one whose state is lost: {_names(servers)}"
             )
         lines += [
-            f"{name}: version {row['version']} is blocked by {row['by']}: {row['reason']}"
+            f"{name}: version {row['version']} is blocked by {_JUDGES.get(row['by'], row['by'])}: {row['reason']}"
             for row in model["blocked_versions"]
         ]
+        if model["blocked_versions"]:
+            lines.append(f"{name}: to unblock a version: millpond fleet allow {name} VERSION")
         for line in lines:
             print(printable(line))
 
 
 def _stable_line(model: Mapping[str, Any]) -> str:
     if model["stable"] is None:
+        if not model["found_versions"]:
+            return "no server has found a version; check the base path where the servers run"
         return "no version is stable yet"
     if model["previous"] is None:
         return f"stable version {model['stable']}, and none to roll back to"
@@ -191,22 +218,22 @@ def print_replicas(reply: Mapping[str, Any]) -> None:
     print("server\tphase\trestart\tnode\taddress")
     for row in reply["replicas"]:
         restart = "to come" if row["is_to_restart"] else ""
-        cells = (row["name"], row["phase"], restart, row["node"], row["grpc"])
+        cells = (row["name"], row["phase"], restart, row["node"][:_NODE_LENGTH], row["grpc"])
         print("\t".join(printable(str(cell)) for cell in cells))
     for model, count in reply["missing"].items():
         print(printable(f"{model}: {count} replicas find no node with room"))
 
 
-def _print_service_config(health_service: str, *, is_for_dns: bool) -> int:
+def _print_service_config(parsed: argparse.Namespace) -> int:
     """Prints gRPC's service config. It needs no coordinator."""
     from serving.fleet.service_config import dns_text, stock_service_config
 
-    config = stock_service_config(health_service)
-    print(dns_text(config) if is_for_dns else json.dumps(config, indent=2))
+    config = stock_service_config(parsed.health_service)
+    print(dns_text(config) if parsed.dns else json.dumps(config, indent=2))
     return 0
 
 
-def _start(config_file: Path, log_format: str) -> int:
+def _start(parsed: argparse.Namespace) -> int:
     """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
     stopped = {signal.SIGTERM, signal.SIGINT}
     # Blocked before the first thread starts, so that `_stop_at_signal` alone gets the signals. The
@@ -217,14 +244,14 @@ def _start(config_file: Path, log_format: str) -> int:
     from serving.fleet.service import FleetService
     from serving.server.logs import flush_logs, start_logs
 
-    config = read_fleet_config(config_file)
-    start_logs(log_format)
+    config = read_fleet_config(parsed.config)
+    start_logs(parsed.log_format)
     service: FleetService | Front
     try:
         if config.ray is None:
             service = FleetService(config, SystemClock())
         else:
-            service = _front(config, config_file.read_text(encoding="utf-8"))
+            service = _front(config, parsed.config.read_text(encoding="utf-8"))
         # Daemon: it waits for a signal that never comes if the port is taken.
         waiter = threading.Thread(
             target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
@@ -237,26 +264,27 @@ def _start(config_file: Path, log_format: str) -> int:
 
 
 def _front(config: "FleetConfig", text: str) -> "Front":
-    """Puts the fleet on its cluster, and returns the process beside it. Raises FailedPrecondition."""
+    """Returns the process beside a fleet on Ray, which puts the fleet on its cluster once it listens."""
     from serving.base.clock import SystemClock
     from serving.fleet.ray import deploy
     from serving.fleet.ray.front import Front
 
-    return Front(config, deploy(text), SystemClock())
+    return Front(config, lambda: deploy(text), SystemClock())
 
 
-def _stop(config_file: Path) -> int:
+def _stop(parsed: argparse.Namespace) -> int:
     """Drains all servers of a fleet on Ray, and ends its coordinator."""
     from serving.fleet.config import read_fleet_config
 
-    if read_fleet_config(config_file).ray is None:
+    if read_fleet_config(parsed.config).ray is None:
         raise FailedPrecondition(
-            f"{config_file} has no table [ray]: the fleet has not started its servers, so end "
+            f"{parsed.config} has no table [ray]: the fleet has not started its servers, so end "
             "them, and the process of millpond fleet start, with SIGTERM"
         )
     from serving.fleet.ray.deployment import attach
 
-    attach(config_file.read_text(encoding="utf-8")).shut_down()
+    attach(parsed.config.read_text(encoding="utf-8")).shut_down()
+    print("the fleet has stopped: all its servers have drained")
     return 0
 
 
@@ -340,6 +368,12 @@ def make_parser() -> argparse.ArgumentParser:
         "model", nargs="?", default="", metavar="MODEL", help="only the servers of this model"
     )
     _add_coordinator(restart)
+    replicas = actions.add_parser(
+        "replicas",
+        help="print the servers of a fleet on Ray, with their nodes, and which restart",
+        allow_abbrev=False,
+    )
+    _add_coordinator(replicas)
     for name, summary in (
         ("status", "print the models, their rollouts and the servers"),
         ("versions", "print the versions with their requests over all servers"),

@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,6 +108,7 @@ class CoordinatorSettings:
     registry_file: str = ""
 
     def __post_init__(self) -> None:
+        host_and_port(self.listen)
         if not POLL_SECONDS_MIN <= self.poll_seconds <= POLL_SECONDS_MAX:
             raise InvalidConfig(
                 f"coordinator: poll_seconds {self.poll_seconds:g} is not a pause between two polls; "
@@ -247,6 +249,14 @@ def is_host_and_port(text: str) -> bool:
     return is_port and bool(host) and not any(char.isspace() for char in host)
 
 
+def host_and_port(listen: str) -> tuple[str, int]:
+    """Returns the host and port of a HOST:PORT to listen on; port 0 is any. Raises InvalidConfig."""
+    host, _, port = listen.rpartition(":")
+    if not is_host_and_port(listen) and not (host and port == "0"):
+        raise InvalidConfig(f"coordinator: listen {listen!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
 def _check_haproxy(servers: Sequence[FleetServer], settings: HaproxySettings) -> None:
     """Raises InvalidConfig for a name or an address that HAProxy's configuration cannot hold."""
     models = frozenset(settings.binds)
@@ -271,8 +281,19 @@ def _waves(table: Mapping[str, Any]) -> WaveSettings:
         if not isinstance(sizes, list):
             raise InvalidConfig(f'waves: sizes is {sizes!r}; give a list like ["1", "10%"]')
         values["waves"] = tuple(_wave(size) for size in sizes)
+        _check_growth(values["waves"], sizes)
     values["judgement"] = dataclasses.replace(default, **judgement)
     return _made(WaveSettings, "waves", values)
+
+
+def _check_growth(waves: Sequence[Wave], sizes: Sequence[object]) -> None:
+    """Raises InvalidConfig if a wave adds no server to the one before it, whatever the fleet's size."""
+    for number, (before, after) in enumerate(pairwise(waves), start=1):
+        if after.server_count <= before.server_count and after.share <= before.share:
+            raise InvalidConfig(
+                f"waves: size {sizes[number]!r} is not above the {sizes[number - 1]!r} before it, so that wave "
+                "would add no server"
+            )
 
 
 def _wave(size: object) -> Wave:

@@ -3,8 +3,9 @@
 A version comes in waves: one server, a share of the fleet, the rest. Between two waves it is judged by
 its loads and, by a canary's rule, by its requests beside those of the version on the other servers. The
 last wave is judged by loads, by servers that end, and by failed requests, until it has held as long as a
-judgement. A version that fails too often is stopped at once, in each wave. A bad verdict ends the rollout: every server is granted the stable version again in the same step, and the
-version is blocked in the fleet.
+judgement. A version that fails too often is stopped at once, in each wave. A bad verdict ends the
+rollout: every server is granted the stable version again in the same step, and the version is blocked in
+the fleet.
 
 Each step compares the version that each server should have with the one that it was granted, so an
 action that was lost is repeated, and a server that comes back is corrected. The promises:
@@ -517,8 +518,13 @@ def _is_left_over(report: ModelReport, state: ModelState) -> bool:
 
 
 def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:
-    """Returns True if a server gets `wanted` at once: it serves nothing, or what it must not serve."""
+    """Returns True if a server gets `wanted` at once: it serves nothing, or what it must not serve.
+
+    Without a stable version a server may serve a blocked one.
+    """
     if report.default_version in (None, wanted):
         return True
     granted = report.granted
-    return granted is not None and (granted in state.blocked or granted > wanted)
+    if granted is None:
+        return False
+    return granted > wanted or (granted in state.blocked and state.stable is not None)

@@ -108,6 +108,11 @@ REPORT_AGE = MetricFamily(
     unit="seconds",
     help="Time since the last report of the server that has been silent longest.",
 )
+PROBLEMS = MetricFamily(
+    name="fleet_problems",
+    kind="gauge",
+    help="Problems in the status: a file that is not written, on Ray servers without room or that do not start.",
+)
 VERDICTS = MetricFamily(
     name="fleet_verdicts_total",
     kind="counter",
@@ -166,6 +171,7 @@ FLEET_FAMILIES: tuple[MetricFamily, ...] = (
     WAVE_REQUESTS,
     WAVE_FAILED,
     REPORT_AGE,
+    PROBLEMS,
     VERDICTS,
     ROLLBACKS,
     DECISIONS,

@@ -117,6 +117,7 @@ class FleetMetrics(FleetObserver, Collector):
             self._begin_rollbacks(name)
         yield _servers(status)
         yield _report_age(status)
+        yield _problems(status)
         yield from _model_gauges(status)
         yield from _rollout_gauges(status, self._idle_seconds)
 
@@ -162,6 +163,12 @@ def _report_age(status: Status) -> Metric:
     ages = [row["seen_seconds"] for row in status["servers"]]
     if ages:
         gauge.add_metric([], max(ages))
+    return gauge
+
+
+def _problems(status: Status) -> Metric:
+    gauge = _gauge(families.PROBLEMS)
+    gauge.add_metric([], len(status["problems"]))
     return gauge
 
 

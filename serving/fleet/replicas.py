@@ -30,6 +30,11 @@ from serving.fleet.placement import ModelNeed, ServerRoom, place, replicas_neede
 
 UP, LEAVING, STOPPING = "up", "leaving", "stopping"
 
+Ports = tuple[int, int]
+"""The ports for gRPC and HTTP; 0: not known, or no HTTP."""
+
+NO_PORTS: Ports = (0, 0)
+
 BACKOFF_SECONDS_MAX = 60.0
 """The longest pause before a replica that ends again and again is launched once more.
 
@@ -90,13 +95,15 @@ class Replica:
     # This launch has been ready once: clients may have its address.
     was_ready: bool = False
     drain_seconds: float = 20.0
+    # It takes these, if they are free.
+    ports: Ports = NO_PORTS
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSighting:
     """The last look at a launch.
 
-    A server that `has_started` listens. One that `answers` has reported lately. One that `is_ready`
+    A server that `has_started` listens on its `ports`. One that `answers` has reported lately. One that `is_ready`
     answers, and serves its model.
     """
 
@@ -104,15 +111,21 @@ class ReplicaSighting:
     has_started: bool = False
     answers: bool = False
     is_ready: bool = False
+    ports: Ports = NO_PORTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaState:
-    """The decisions that outlive the coordinator. `restarts` are replicas that an operator wants anew."""
+    """The decisions that outlive the coordinator. `restarts` are replicas that an operator wants anew.
+
+    `ports` are the last ones of each replica by its name, also after it has ended: clients with a list of
+    addresses find its next launch there.
+    """
 
     launch_count: int = 0
     replicas: Mapping[str, Replica] = field(default_factory=dict)
     restarts: frozenset[str] = frozenset()
+    ports: Mapping[str, Ports] = field(default_factory=dict)
 
     def as_json(self) -> str:
         return json.dumps(
@@ -120,6 +133,7 @@ class ReplicaState:
                 "launch_count": self.launch_count,
                 "replicas": [asdict(self.replicas[name]) for name in sorted(self.replicas)],
                 "restarts": sorted(self.restarts),
+                "ports": {name: [*self.ports[name]] for name in sorted(self.ports)},
             }
         )
 
@@ -128,14 +142,22 @@ def replica_state_from_json(text: str) -> ReplicaState:
     """Reads the text that `as_json` returned. Raises DataLoss for another text."""
     try:
         document: Mapping[str, Any] = json.loads(text)
-        rows = [Replica(**row) for row in document["replicas"]]
+        rows = [_replica(row) for row in document["replicas"]]
+        # The state of an earlier release has no ports.
+        ports = {name: (row[0], row[1]) for name, row in document.get("ports", {}).items()}
         return ReplicaState(
             launch_count=int(document["launch_count"]),
             replicas={row.name: row for row in rows},
             restarts=frozenset(document["restarts"]),
+            ports=ports,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise DataLoss(f"not the replicas of a fleet: {error!r}") from error
+
+
+def _replica(row: Mapping[str, Any]) -> Replica:
+    grpc, http = row.get("ports", NO_PORTS)
+    return Replica(**{**row, "ports": (grpc, http)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +283,11 @@ def _room_bytes(room: ServerRoom, rows: Iterable[Replica]) -> int:
     return min(room.memory_bytes, room.free_bytes + _taken_bytes(room.name, rows))
 
 
+def left_bytes(room: ServerRoom, rows: Collection[Replica]) -> int:
+    """Returns the memory of a node that a further replica could take."""
+    return _room_bytes(room, rows) - _taken_bytes(room.name, rows)
+
+
 def _taken_bytes(node: str, rows: Iterable[Replica]) -> int:
     return sum(row.room_bytes for row in rows if row.node == node)
 
@@ -285,7 +312,17 @@ class _Step:
         self._surplus: list[Replica] = []
         self._missing: Counter[str] = Counter()
         self._since_ns: dict[tuple[int, str], int] = {}
+        self._ports = self._kept_ports(state)
         self.replicas = dict(state.replicas)
+
+    def _kept_ports(self, state: ReplicaState) -> dict[str, Ports]:
+        """Returns the ports of all replicas, without those of models that the fleet has no more."""
+        seen = {name: row.ports for name, row in self._inputs.sightings.items() if any(row.ports)}
+        ports = {**state.ports, **seen}
+        if not self._wanted:
+            # The fleet was stopped, and will start again.
+            return ports
+        return {name: row for name, row in ports.items() if name.rpartition("-")[0] in self._wanted}
 
     def drop_ended(self) -> None:
         """Forgets replicas that have ended and do not come back, and those that lose their nodes."""
@@ -351,6 +388,7 @@ class _Step:
                 launch_count=self._launch_count,
                 replicas=self.replicas,
                 restarts=frozenset(self._restarts),
+                ports=self._ports,
             ),
             starts=tuple(self._starts),
             stops=tuple(
@@ -487,6 +525,7 @@ class _Step:
             room_bytes=model.need.room_bytes,
             failure_count=failure_count,
             drain_seconds=model.drain_seconds,
+            ports=self._ports.get(name, NO_PORTS),
         )
         self.replicas[name] = row
         self._restarts.discard(name)

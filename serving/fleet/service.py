@@ -11,12 +11,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import FailedPrecondition, InvalidConfig, Unavailable
+from serving.base.errors import FailedPrecondition, Unavailable
 from serving.client import Client, Tls
 from serving.config.server_config import HttpPort
 from serving.fleet.api import FleetApi
 from serving.fleet.candidate import Candidate
-from serving.fleet.config import REPLICAS_PATH, AdminTls, FleetConfig
+from serving.fleet.config import REPLICAS_PATH, AdminTls, FleetConfig, host_and_port
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.engine import Engine, engine_of
 from serving.fleet.lead import FleetLead
@@ -28,6 +28,8 @@ from serving.fleet.standby import StandbyGate
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HttpServer
+
+LISTEN_REMEDY = "give another port: listen in the table [coordinator]"
 
 _HTTP_THREAD_COUNT = 4
 # The time between two looks of a coordinator that waits for its term.
@@ -63,7 +65,7 @@ class FleetService:
             problems=lambda: self._outputs.problems,
         )
         self._http = fleet_http(
-            [*api.routes, Route(REPLICAS_PATH, _refuse_restart, methods=["POST"])],
+            [*api.routes, Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])],
             host,
             port,
             gate=lambda app: StandbyGate(
@@ -156,11 +158,11 @@ class FleetService:
         return Client(target, tls=tls_of(self._config.tls))
 
 
-async def _refuse_restart(request: Request) -> Response:
+async def _refuse_replicas(request: Request) -> Response:
     del request
     raise FailedPrecondition(
-        "only a fleet with the table [ray] restarts its servers; restart them where they run, one "
-        "after the other"
+        "only a fleet with the table [ray] starts and restarts its servers; restart these where they "
+        "run, one after the other"
     )
 
 
@@ -182,7 +184,7 @@ def fleet_http(
         host=host,
         port=HttpPort(port, is_required=True),
         blocking_thread_count=_HTTP_THREAD_COUNT,
-        remedy="give another port: listen in the table [coordinator]",
+        remedy=LISTEN_REMEDY,
     )
 
 
@@ -196,11 +198,3 @@ def tls_of(settings: AdminTls) -> Tls | None:
         key_file=Path(settings.key) if settings.key else None,
         server_name=settings.server_name,
     )
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """Returns the host and port of HOST:PORT. Raises InvalidConfig."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise InvalidConfig(f"coordinator: listen {text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)

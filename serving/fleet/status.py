@@ -63,6 +63,7 @@ def _model(
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
         "versions": _versions(view),
+        "found_versions": sorted(view.found()),
         # These servers serve on with another version.
         "without_files": _without_files(state, view),
         "ignored_by": sorted(name for name, report in view.live.items() if report.order > order),
@@ -82,6 +83,9 @@ def _rollout(
     rollout = state.rollout
     if rollout is None:
         return None
+    if watch.wave != (rollout.version, rollout.wave):
+        # An operation has changed the wave since the last look.
+        watch = ModelWatch()
     is_last = settings.is_last(rollout.wave)
     # The last wave has no servers left to compare with.
     new, old = (None, None) if is_last else compared(watch, state, rollout, view)

@@ -39,7 +39,8 @@ class ModelWatch:
     the figures from which on the two versions are compared: those at the time when the first member
     served, or when too few controls were left and others took their place. In the last wave `members` are
     all servers that served it when that wave began, and `before` has the requests and failures of the old
-    version until then. `full_since_ns` is the time since when enough members serve, `slot_since_ns` the time since when a server may be swapping.
+    version until then. `full_since_ns` is the time since when enough members serve, `slot_since_ns` the
+    time since when a server may be swapping.
     `incarnations` are those with which servers were first seen to have the version; the last wave has no
     members. `lost` are servers with the version that are lost, or whose place has started another one
     under their name. `drained` drained when they were seen last, and `excused` were lost while as many
@@ -508,6 +509,9 @@ def failure_verdict(
     reason = failed_share_fault(new, old)
     if new.failed_count < count_min or not reason:
         return None
+    if not is_last:
+        verdict = judge(replace(settings.judgement, request_count=1), new, old)
+        return None if verdict is None else _of_wave(verdict, _gate(rollout), new, old)
     figures = {
         "request_count": new.request_count,
         "failed_count": new.failed_count,

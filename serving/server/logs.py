@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO, cast
 
@@ -30,11 +31,11 @@ _writers: list[LogWriter] = []
 _format = {"is_human": True}
 
 
-def start_logs(log_format: str, first_line: str = "") -> None:
+def start_logs(log_format: str, first_line: str = "", processors: Sequence[Processor] = ()) -> None:
     """Sets up structlog on standard error, so that no thread ever waits for its reader.
 
     Native threads do not wait either: their lines go to the same descriptors. `first_line` is
-    written before all other lines.
+    written before all other lines. `processors` see each event first.
     """
     with suppress(OSError):  # Standard output may be closed.
         unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
@@ -50,7 +51,7 @@ def start_logs(log_format: str, first_line: str = "") -> None:
     writer.start()
     if first_line:
         writer.write(first_line)
-    configure_logs(log_format, cast("TextIO", writer))
+    configure_logs(log_format, cast("TextIO", writer), processors)
 
 
 def write_lines(text: str) -> None:
@@ -86,7 +87,9 @@ def dropped_line_count() -> int:
     return sum(writer.dropped_count for writer in _writers)
 
 
-def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
+def configure_logs(
+    log_format: str, stream: TextIO | None = None, processors: Sequence[Processor] = ()
+) -> None:
     """Sets up structlog for the process. `log_format` is `human`, `json` or `auto`.
 
     `auto` is human if the stream (default: standard error) is a terminal, and JSON otherwise: a
@@ -97,6 +100,7 @@ def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
     _format["is_human"] = is_human
     structlog.configure(
         processors=[
+            *processors,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=not is_human),

@@ -23,6 +23,8 @@ from serving.storage.store_urls import is_store_url
 # The pause between two polls of a model's status: too short for a person to notice, and long enough
 # not to load the server.
 _STATUS_POLL_SECONDS = 0.02
+# A process ends within this time after the end of its log.
+_END_SECONDS = 1.0
 
 
 class ModelServer:
@@ -184,9 +186,10 @@ class ModelServer:
         """
         event = self._started_log().wait_for(is_wanted, timeout_seconds, self._clock)
         if event is None:
-            raise Unavailable(
-                f"the server did not log the expected event in {timeout_seconds} s; {self._tail()}"
-            )
+            reason = f"did not log the expected event in {timeout_seconds} s"
+            if self._has_ended(_END_SECONDS):
+                reason = f"ended with status {self.exit_status} before the expected event"
+            raise Unavailable(f"the server {reason}; {self._tail()}")
         return event
 
     def wait_until_available(

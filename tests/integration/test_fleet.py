@@ -19,6 +19,7 @@ from serving.base.errors import MillpondError
 from serving.client import Client
 from serving.fleet.config import parse_fleet_config
 from serving.fleet.service import FleetService
+from serving.fleet.trial import FAILED_COUNT_MIN
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
@@ -51,7 +52,7 @@ class Fleet:
     directory: Path
     running: list[tuple[FleetService, threading.Thread]] = field(default_factory=list)
 
-    def start_coordinator(self) -> None:
+    def start_coordinator(self, waves: str = 'sizes = ["1"]\njudged_seconds = 1') -> None:
         tables = "".join(
             f'[servers.{name}]\nadmin = "{server.admin_target}"\ngrpc = "{server.target}"\n'
             for name, server in self.servers.items()
@@ -60,7 +61,7 @@ class Fleet:
             f"[coordinator]\nstate_directory = {str(self.directory / 'fleet')!r}\n"
             f'listen = "127.0.0.1:0"\npoll_seconds = 0.1\n'
             f"registry_file = {str(self.directory / 'servers.json')!r}\n"
-            f'[waves]\nsizes = ["1"]\nload_count_max = 1\njudged_seconds = 1\nlost_seconds = 5\n'
+            f"[waves]\n{waves}\nload_count_max = 1\nlost_seconds = 5\n"
             f"{tables}"
         )
         service = FleetService(config, SystemClock())
@@ -110,7 +111,11 @@ def fleet(
 ) -> Iterator[Fleet]:
     scale_model.write(base_path, 1)
     settings = tmp_path / "settings.toml"
-    settings.write_text("[models.scale]\nkeep_previous_seconds = 600\n")
+    # The fleet judges versions that fail requests, and not the servers.
+    settings.write_text(
+        "[models.scale]\nkeep_previous_seconds = 600\n"
+        '[models.scale.gates]\nself_warm_up = "warn"\nfailed_share = "warn"\n'
+    )
 
     def start(name: str) -> ModelServer:
         return start_server(
@@ -149,15 +154,32 @@ def test_refused_version_stays_on_one_server(
 ) -> None:
     shutil.copytree(echo_export, base_path / ".3")
     (base_path / ".3").rename(base_path / "3")
-    wait_for(lambda: "version 3 is blocked by canary" in fleet.command("status"))
+    wait_for(lambda: "version 3 is blocked by its judgement" in fleet.command("status"))
     wait_for(lambda: _all_granted(fleet, 1))
     assert len(fleet.granted(3)) == 1
     assert fleet.answers() == [2.0, 2.0, 2.0]
     # An operator lets it be tried once more, and it is refused once more.
     fleet.command("allow", "scale", "3")
     wait_for(lambda: len(fleet.loads(3)) == 2)
-    wait_for(lambda: "version 3 is blocked by canary" in fleet.command("status"))
+    wait_for(lambda: "version 3 is blocked by its judgement" in fleet.command("status"))
     assert fleet.answers() == [2.0, 2.0, 2.0]
+
+
+def test_failing_version_is_stopped_in_the_last_wave(
+    fleet: Fleet, scale_model: ScaleModel, base_path: Path
+) -> None:
+    fleet.stop_coordinator()
+    fleet.start_coordinator(waves=f"sizes = []\njudged_seconds = {PATIENCE_SECONDS}")
+    # Without `offsets[0]` each request fails.
+    scale_model.write(base_path, 2, offset_count=0)
+    on_each = f"on {SERVER_COUNT} of {SERVER_COUNT} servers"
+    wait_for(lambda: on_each in fleet.command("status"))
+    with Client(fleet.servers["s1"].target) as client:
+        for _ in range(FAILED_COUNT_MIN):
+            with pytest.raises(MillpondError):
+                client.predict("scale", {"x": np.ones(1, np.float32)})
+    wait_for(lambda: "version 2 is blocked by its judgement: 100.0%" in fleet.command("status"))
+    fleet.wait_for_answers(2.0, 2.0, 2.0)
 
 
 def test_operator_rolls_the_fleet_back(
@@ -168,7 +190,7 @@ def test_operator_rolls_the_fleet_back(
     wait_for(lambda: "stable version 2" in fleet.command("status"))
     fleet.command("rollback", "scale", "--reason=wrong answers")
     fleet.wait_for_answers(2.0, 2.0, 2.0)
-    assert "version 2 is blocked by operator: wrong answers" in fleet.command("status")
+    assert "version 2 is blocked by an operator: wrong answers" in fleet.command("status")
     # The version before was still in memory.
     for server in fleet.servers.values():
         assert [event["version"] for event in logged(server, "load_started")] == [1, 2]

@@ -115,7 +115,7 @@ def test_page_shows_a_verdict_and_what_it_blocks(open_page: OpenPage) -> None:
         expect(verdict.locator("td.number")).to_have_text(
             ["2,000", "9.05 ms2.02 ms", "9.05 ms2.02 ms"]
         )
-        expect(model.locator(".blocked tbody tr")).to_contain_text("blocked by canary")
+        expect(model.locator(".blocked tbody tr")).to_contain_text("blocked by its judgement")
         expect(model.locator("[data-part=rollout]")).to_have_count(0)
 
 

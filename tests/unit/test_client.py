@@ -247,6 +247,11 @@ def test_client_unknown_model_raises_server_message(client: Client):
         client.model_status("n")
 
 
+def test_unknown_option_of_a_call_is_named() -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(TypeError, match=r"'timeout'; .*_seconds"):
+        client.predict("m", {}, timeout=5)  # type: ignore[call-arg]
+
+
 def test_client_timeout_names_server_and_seconds():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"127.0.0.1:{silent.getsockname()[1]}"

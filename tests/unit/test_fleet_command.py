@@ -2,13 +2,14 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from serving.commands.cli import main
 from serving.commands.fleet import print_models
 
-MODEL = {
+MODEL: dict[str, Any] = {
     "stable": 1,
     "previous": None,
     "is_paused": False,
@@ -32,6 +33,7 @@ MODEL = {
     },
     "blocked_versions": [{"version": 9, "by": "canary", "reason": "p999 is 3 times"}],
     "without_files": [],
+    "found_versions": [1, 2],
     "ignored_by": [],
     "versions": [
         {
@@ -46,7 +48,7 @@ MODEL = {
     ],
 }
 SERVER = {"name": "a", "state": "live", "seen_seconds": 0.4, "versions": {"ctr": 1}}
-STATUS = {"models": {"ctr": MODEL}, "servers": [SERVER]}
+STATUS: dict[str, Any] = {"models": {"ctr": MODEL}, "servers": [SERVER]}
 
 
 class Coordinator(http.server.BaseHTTPRequestHandler):
@@ -95,7 +97,8 @@ def test_fleet_status_prints_rollout_and_servers(
     assert "ctr: it is judged after 10000 requests or 60 s; so far 340 requests in 12 s" in printed
     assert "ctr: its p99 is 3.1 ms; 3.0 ms with version 1" in printed
     assert "ctr: it failed on b: no memory for it" in printed
-    assert "ctr: version 9 is blocked by canary: p999 is 3 times" in printed
+    assert "ctr: version 9 is blocked by its judgement: p999 is 3 times" in printed
+    assert "millpond fleet allow ctr VERSION" in printed
     assert "a\tlive\t0.4 s ago\tctr 1" in printed
 
 
@@ -170,15 +173,15 @@ def test_rollout_shows_how_far_it_is(
 ) -> None:
     judgement = {"request_count": 0, "seconds": 60.0, "passed_seconds": passed_seconds}
     changed = {"judgement": judgement, "compared": None, "is_promoted": is_promoted}
-    rollout = {**MODEL["rollout"], **changed}  # type: ignore[dict-item]
+    rollout = {**MODEL["rollout"], **changed}
     print_models({"m": {**MODEL, "rollout": rollout}})
     assert line in capsys.readouterr().out.splitlines()
 
 
 def test_wave_without_requests_says_that_it_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = MODEL["rollout"]["compared"]  # type: ignore[index]
+    rows = MODEL["rollout"]["compared"]
     compared = {**rows, "wave": {**rows["wave"], "request_count": 0}}
-    print_models({"m": {**MODEL, "rollout": {**MODEL["rollout"], "compared": compared}}})  # type: ignore[dict-item]
+    print_models({"m": {**MODEL, "rollout": {**MODEL["rollout"], "compared": compared}}})
     assert "m: a wave without requests passes" in capsys.readouterr().out
 
 
@@ -213,6 +216,6 @@ def test_operation_shows_no_reason_of_before(
     coordinator: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused = {**MODEL, "waits_for": "an operator has paused it"}
-    monkeypatch.setitem(STATUS["models"], "ctr", paused)  # type: ignore[arg-type]
+    monkeypatch.setitem(STATUS["models"], "ctr", paused)
     assert main(["fleet", "resume", "ctr", coordinator]) == 0
     assert "waits" not in capsys.readouterr().out

@@ -1,12 +1,23 @@
 """Steps of a fleet whose servers a test moves one by one."""
 
+from dataclasses import replace
+
 import pytest
 
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import AVAILABLE, LOADING
 from serving.fleet.operations import aborted, paused, rolled_back
 from serving.fleet.reports import VersionReport
-from serving.fleet.state import ModelState, fleet_state_from_json
-from tests.unit.worlds.fleet import MODEL, NO_MEMORY, REFUSED, FleetWorld, requests, serving
+from serving.fleet.state import FleetRollout, FleetState, ModelState, fleet_state_from_json
+from tests.unit.worlds.fleet import (
+    MODEL,
+    NO_MEMORY,
+    REFUSED,
+    SETTINGS,
+    FleetWorld,
+    requests,
+    serving,
+)
 
 
 def in_first_wave(**values: int) -> FleetWorld:
@@ -452,3 +463,16 @@ def test_blocked_first_version_stays_if_it_answers() -> None:
         world.step(60)
     assert seen == {*world.reports}
     assert world.model.stable == 2
+
+
+def test_blocked_first_version_is_left_with_a_slot() -> None:
+    world = FleetWorld(server_count=3, settings=replace(SETTINGS, load_count_max=1))
+    block = BlockedVersion(by=BlockedBy.CANARY, reason="bad", since_wall_ns=0)
+    # They were lost before they took the grants of the wave.
+    rollout = FleetRollout(version=2, members=dict.fromkeys(world.reports, 1))
+    world.state = FleetState(models={MODEL: ModelState(blocked={1: block}, rollout=rollout)})
+    world.step()
+    assert len(world.granted(2)) == 1
+    world.take(until="loading")
+    world.step()
+    assert world.granted(2) == []

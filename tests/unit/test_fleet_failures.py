@@ -54,7 +54,7 @@ def test_last_wave_has_a_limit_of_failures(count: int, failed: int, is_blocked: 
 
 
 @pytest.mark.parametrize(("failed", "is_blocked"), [(1, False), (2, True)])
-def test_few_failures_count_at_the_end_of_the_last_wave(failed: int, is_blocked: bool) -> None:
+def test_few_failures_count_when_the_last_wave_ends(failed: int, is_blocked: bool) -> None:
     world = in_last_wave()
     world.answer("s3", 2, requests(3, failed=failed))
     world.step(59)
@@ -64,7 +64,7 @@ def test_few_failures_count_at_the_end_of_the_last_wave(failed: int, is_blocked:
     assert world.model.stable == (1 if is_blocked else 2)
 
 
-def test_bad_requests_are_not_the_fault_of_the_last_wave() -> None:
+def test_bad_requests_are_not_blamed_on_the_last_wave() -> None:
     world = FleetWorld(settings=LAST_WAVE_ONLY)
     world.answer_stable(requests(MANY, failed=MANY // 4))
     world.step()
@@ -75,7 +75,7 @@ def test_bad_requests_are_not_the_fault_of_the_last_wave() -> None:
     assert 2 not in world.model.blocked
 
 
-def test_failures_before_the_last_wave_do_not_count_in_it() -> None:
+def test_failures_before_the_last_wave_do_not_count() -> None:
     world = after_quiet_waves()
     member = next(name for name, report in world.reports.items() if report.serves(2))
     # A new coordinator: its watch begins with these figures.
@@ -109,7 +109,7 @@ def test_first_version_may_fail_in_the_last_wave() -> None:
     assert world.model.stable == 1
 
 
-def test_failing_version_is_stopped_before_its_wave_ends() -> None:
+def test_failing_version_is_stopped_within_its_wave() -> None:
     world = FleetWorld(settings=replace(SETTINGS, judged_seconds=3_000))
     world.step()
     first = world.members[0]

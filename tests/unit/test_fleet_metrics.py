@@ -41,7 +41,15 @@ class World:
         self.coordinator.set_servers(["a", "b", "c"])
         for name in ("a", "b", "c"):
             self.report(name, serving(1, found=FOUND))
-        api = FleetApi(lambda: self.coordinator, SETTINGS, lambda: "", self.clock, self.metrics)
+        self.problems: list[str] = []
+        api = FleetApi(
+            lambda: self.coordinator,
+            SETTINGS,
+            lambda: "",
+            self.clock,
+            self.metrics,
+            lambda: self.problems,
+        )
         self.client = TestClient(make_http_app(api.routes, HttpSettings()))
         self.coordinator.step()
 
@@ -117,6 +125,12 @@ def test_silence_of_a_server_is_measured(world: World) -> None:
     values = world.values()
     assert values["fleet_report_age_seconds_max"] == 35
     assert (values['fleet_servers{state="lost"}'], values['fleet_servers{state="live"}']) == (1, 2)
+
+
+def test_problems_are_counted(world: World) -> None:
+    assert world.values()["fleet_problems"] == 0
+    world.problems = ["servers.json: no space left", "server m-0 does not start"]
+    assert world.values()["fleet_problems"] == 2
 
 
 def test_rollout_without_a_change_is_idle(world: World) -> None:

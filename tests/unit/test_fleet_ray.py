@@ -1,24 +1,15 @@
 """The thin layer over Ray, without a cluster."""
 
-import asyncio
-import gc
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
-from serving.base.clock import SystemClock
-from serving.base.errors import FailedPrecondition, Unavailable
-from serving.client.fleet_registry import RegisteredServer, parse_registry
+from serving.base.errors import FailedPrecondition
 from serving.commands.cli import main
-from serving.fleet.config import parse_fleet_config
 from serving.fleet.ray_settings import RayModel, RaySettings
-from serving.fleet.registry import registry_document
 from serving.fleet.replicas import Replica
 from tests.unit.fakes.clocks import FakeClock
 
@@ -28,7 +19,6 @@ from ray.experimental import internal_kv
 
 from serving.fleet.ray import deployment as ray_deployment
 from serving.fleet.ray.cluster import room_of, server_flags
-from serving.fleet.ray.front import Front
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
 
 MODEL = RayModel(name="m", base_path="/models/m", memory_bytes=1, flags={"drain_seconds": 9})
@@ -143,110 +133,6 @@ def test_server_gets_flags_of_its_model() -> None:
         "state_directory": "/s/m-0",
     }
     assert log_path == "/l/m-0-7.log"
-
-
-class FakeDeployment:
-    """A coordinator with a registry, at an address or not at all."""
-
-    def __init__(self) -> None:
-        self.document = registry_document([RegisteredServer(name="m-0", grpc="h:1")])
-        self.at = ""
-
-    def registry(self) -> str:
-        if not self.document:
-            raise Unavailable("it is dead")
-        return self.document
-
-    def address(self) -> str:
-        if not self.at:
-            raise Unavailable("it is dead")
-        return self.at
-
-
-@pytest.fixture
-def deployment() -> FakeDeployment:
-    return FakeDeployment()
-
-
-@pytest.fixture
-def front(deployment: FakeDeployment, tmp_path: Path) -> Front:
-    config = parse_fleet_config(
-        f'[coordinator]\nlisten = "127.0.0.1:0"\npoll_seconds = 0.01\n'
-        f'registry_file = "{tmp_path / "servers.json"}"\n'
-        '[ray.models.m]\nbase_path = "/m"\nmemory_bytes = 1\n'
-    )
-    return Front(config, deployment, SystemClock())  # type: ignore[arg-type]
-
-
-def test_front_keeps_files_of_a_dead_coordinator(
-    front: Front, deployment: FakeDeployment, tmp_path: Path
-) -> None:
-    front.update()
-    deployment.document = ""
-    front.update()
-    (server,) = parse_registry((tmp_path / "servers.json").read_text())
-    assert server.grpc == "h:1"
-
-
-def test_front_waits_for_the_first_registry_silently(
-    front: Front, deployment: FakeDeployment
-) -> None:
-    document, deployment.document = deployment.document, ""
-    with capture_logs() as logs:
-        front.update()
-        deployment.document = document
-        front.update()
-    assert logs == []
-
-
-def test_front_reports_a_coordinator_once(front: Front, deployment: FakeDeployment) -> None:
-    front.update()
-    deployment.document = ""
-    with capture_logs() as logs:
-        front.update()
-        front.update()
-    assert [row["event"] for row in logs] == ["fleet_coordinator_unreachable"]
-
-
-@pytest.fixture
-def running(front: Front) -> Iterator[Front]:
-    thread = threading.Thread(target=front.run)
-    thread.start()
-    assert front.listens.wait(10)
-    yield front
-    front.stop()
-    thread.join()
-
-
-async def _exchange(port: int | None, text: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(text)
-    writer.write_eof()
-    answer = await reader.read()
-    writer.close()
-    return answer
-
-
-def test_front_passes_connections_on(running: Front, deployment: FakeDeployment) -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        text = await reader.read()
-        # The connection is kept alive by the front alone.
-        gc.collect()
-        writer.write(b"got " + text)
-        writer.close()
-
-    async def exchange() -> bytes:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        deployment.at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        answer = await _exchange(running.port, b"this")
-        server.close()
-        return answer
-
-    assert asyncio.run(exchange()) == b"got this"
-
-
-def test_front_without_coordinator_closes(running: Front) -> None:
-    assert asyncio.run(_exchange(running.port, b"")) == b""
 
 
 def test_missing_ray_has_a_remedy() -> None:

@@ -201,7 +201,7 @@ class FakeCluster(Deployment):
             raise NoFleet("none")
         return self
 
-    def _ask_actor(self, method: str, timeout_seconds: float) -> Any:
+    def _ask_actor(self, method: str, timeout_seconds: float, *arguments: object) -> Any:
         self._actor()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):

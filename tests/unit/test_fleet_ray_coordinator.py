@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from serving.base.errors import FailedPrecondition
 from serving.client.fleet_registry import RegisteredServer, parse_registry
@@ -57,9 +58,11 @@ class FakeServers:
         self.stopped: list[str] = []
         self.is_silent = False
         self.ended: list[str] = []
+        self.node_bytes = 10**12
+        self.reason = ""
 
     def rooms(self) -> list[ServerRoom]:
-        return [ServerRoom(name=name, memory_bytes=10**12) for name in "ab"]
+        return [ServerRoom(name=name, memory_bytes=self.node_bytes) for name in "ab"]
 
     def start(self, replica: Replica) -> None:
         self.running.add(replica.launch)
@@ -69,7 +72,9 @@ class FakeServers:
             return {row.name: Looked() for row in replicas}
         return {
             row.name: Looked(
-                grpc=f"{row.node}:{row.launch}", is_gone=row.launch not in self.running
+                grpc=f"{row.node}:{row.launch}",
+                is_gone=row.launch not in self.running,
+                reason="" if row.launch in self.running else self.reason,
             )
             for row in replicas
         }
@@ -332,6 +337,44 @@ def test_shut_down_stops_every_server(world: World) -> None:
         world.step(seconds=5)
     assert sorted(world.servers.stopped) == ["m-0", "m-1"]
     assert world.registered() == {}
+
+
+def test_status_shows_servers_that_do_not_start(world: World) -> None:
+    world.step()
+    assert world.ask("GET", "/fleet/status")["problems"] == []
+    world.servers.reason = "its process ended with status 2"
+    for _ in range(3):
+        world.servers.running.clear()
+        world.step(ready=())
+        world.step(ready=())
+    problems = world.ask("GET", "/fleet/status")["problems"]
+    assert [text.partition(" ended")[0] for text in problems] == [
+        "server m-0 has",
+        "server m-1 has",
+    ]
+    assert problems[0].endswith("because: its process ended with status 2")
+
+
+def test_status_shows_replicas_without_room() -> None:
+    world = World()
+    world.servers.node_bytes = 1
+    with capture_logs() as logs:
+        world.step(ready=())
+    (text,) = world.ask("GET", "/fleet/status")["problems"]
+    world.fleet.close()
+    assert text.startswith("model m: 2 of 2 replicas find no node with room")
+    (row,) = [row for row in logs if row["event"] == "fleet_replicas_missing"]
+    assert row["problems"] == [text]
+
+
+def test_next_launch_gets_the_ports_of_before(world: World) -> None:
+    world.step()
+    world.take_over()
+    world.servers.running.discard(1)
+    world.step(ready=["m-1"])
+    world.step(ready=["m-1"])
+    # The port of the fake is the number of the launch.
+    assert (world.replicas()["m-0"].launch, world.replicas()["m-0"].ports) == (3, (1, 0))
 
 
 def test_configuration_without_ray_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,8 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
 from serving.fleet.ray.bound_process import bound
-from serving.fleet.ray.server_actor import ServerActor
+from serving.fleet.ray.cluster import death_reason
+from serving.fleet.ray.server_actor import ServerActor, port_flags
 
 # Starts a server of sorts from a thread that stays, and waits for its end.
 _PARENT = """
@@ -117,3 +119,24 @@ def test_further_drain_returns_at_once() -> None:
     assert thread.is_alive()
     server.may_end.set()
     thread.join()
+
+
+def test_server_gets_its_ports_of_before_if_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        assert port_flags("127.0.0.1", (taken, 0)) == {}
+        free = port_flags("127.0.0.2", (taken, taken))
+    assert free == {"port": taken, "rest_api_port": taken}
+    assert port_flags("127.0.0.1", (taken, 0)) == {"port": taken}
+
+
+def test_death_of_an_unstarted_server_has_one_line() -> None:
+    text = (
+        "The actor died because of an error raised in its creation task, ray::ServerActor.__init__()\n"
+        "  File x\nserving.base.errors.Unavailable: the server did not log it;\n  the end:\n  bad flag\n"
+    )
+    assert death_reason(text) == "the server did not log it; the end: bad flag"
+    assert (
+        death_reason("The actor died unexpectedly.\nclass_name: X")
+        == "The actor died unexpectedly."
+    )

@@ -1,3 +1,4 @@
+import json
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,6 +11,7 @@ from serving.fleet.placement import ModelNeed, ServerRoom
 from serving.fleet.replicas import (
     BACKOFF_SECONDS_MAX,
     LEAVING,
+    NO_PORTS,
     SILENT_SECONDS_MAX,
     START_SECONDS_MAX,
     STOP_MARGIN_SECONDS,
@@ -474,7 +476,45 @@ def test_going_server_keeps_its_room() -> None:
 def test_state_survives_its_json() -> None:
     world = World([model(replicas=2)], [node("a")]).settle()
     state = with_restarts(world.state, "m")
+    state = replace(state, ports={"m-0": (8500, 0)})
     assert replica_state_from_json(state.as_json()) == state
+
+
+def test_state_of_an_earlier_release_has_no_ports() -> None:
+    document = json.loads(World([model()], [node("a")]).settle().state.as_json())
+    del document["ports"], document["replicas"][0]["ports"]
+    state = replica_state_from_json(json.dumps(document))
+    assert (state.ports, state.replicas["m-0"].ports) == ({}, NO_PORTS)
+
+
+def test_replica_keeps_its_ports_over_launches() -> None:
+    world = World([model()], [node("a")]).settle()
+    assert world.state.replicas["m-0"].ports == NO_PORTS
+    world.see("m-0", replace(READY, ports=(8500, 8501)))
+    world.step()
+    world.end("m-0")
+    (launch,) = world.step().starts
+    assert launch.ports == (8500, 8501)
+    # Also on another node, and after the fleet was stopped.
+    world.nodes = [node("b")]
+    (launch,) = world.step().starts
+    assert (launch.node, launch.ports) == ("b", (8500, 8501))
+    wanted, world.wanted = world.wanted, []
+    world.settle()
+    assert not world.state.replicas
+    world.wanted = wanted
+    (launch,) = world.step().starts
+    assert launch.ports == (8500, 8501)
+
+
+def test_ports_of_a_removed_model_are_forgotten() -> None:
+    world = World([model(), model("n-1")], [node("a")]).settle()
+    for name in ("m-0", "n-1-0"):
+        world.see(name, replace(READY, ports=(8500, 8501)))
+    world.step()
+    world.wanted = [model("n-1")]
+    world.settle()
+    assert {*world.state.ports} == {"n-1-0"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"replicas": [{"name": 1}]}'])

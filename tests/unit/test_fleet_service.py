@@ -20,12 +20,13 @@ from serving.fleet.config import (
     REPLICAS_PATH,
     AdminTls,
     FleetConfig,
+    host_and_port,
     parse_fleet_config,
 )
 from serving.fleet.engine import Engine
 from serving.fleet.leadership import Term
 from serving.fleet.places import ListedServers
-from serving.fleet.service import FleetService, host_and_port, tls_of
+from serving.fleet.service import FleetService, tls_of
 from serving.fleet.state import FleetState, ModelState
 from tests.unit.fakes.state_stores import HeldStore
 
@@ -108,7 +109,7 @@ def test_servers_of_others_are_not_restarted(tmp_path: Path) -> None:
             urllib.request.urlopen(request)
         with refused.value as reply:
             assert reply.code == 400
-            assert "restart them where they run" in json.loads(reply.read())["error"]
+            assert "restart these where they run" in json.loads(reply.read())["error"]
 
 
 def test_directory_has_one_coordinator(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_status_shows_how_far_a_judgement_is() -> None:
     rollout = FleetRollout(version=2, members={"a": 1})
     model = ModelState(stable=1, rollout=rollout)
     report = ServerReport(models={"m": serving(2, found=FOUND)})
-    watch = ModelWatch(full_since_ns=NOW_NS - 3 * NS_PER_SECOND)
+    watch = ModelWatch(wave=(2, 0), full_since_ns=NOW_NS - 3 * NS_PER_SECOND)
     status = fleet_status(
         FleetState(models={"m": model}),
         {"m": watch},
@@ -77,6 +77,19 @@ def test_status_shows_how_far_a_judgement_is() -> None:
         "seconds": SETTINGS.judged_seconds,
         "passed_seconds": 3.0,
     }
+
+
+def test_status_of_a_new_wave_has_no_seconds_of_before() -> None:
+    rollout = FleetRollout(version=2, wave=1, members={"a": 1})
+    watch = ModelWatch(wave=(2, 0), full_since_ns=0)
+    status = fleet_status(
+        FleetState(models={"m": ModelState(stable=1, rollout=rollout)}),
+        {"m": watch},
+        {"a": Sighting(ServerReport(models={"m": serving(2, found=FOUND)}), NOW_NS)},
+        SETTINGS,
+        NOW_NS,
+    )
+    assert status["models"]["m"]["rollout"]["judgement"]["passed_seconds"] is None
 
 
 def test_status_has_the_state_of_each_server() -> None:

@@ -18,13 +18,12 @@ from serving.config.model_config_file import parse_model_config
 from serving.config.model_settings_file import parse_model_settings
 from serving.core.version_selection import All, Latest, Specific
 from serving.fleet.changes import Change
-from serving.fleet.config import FleetConfig, parse_fleet_config
+from serving.fleet.config import FleetConfig, host_and_port, parse_fleet_config
 from serving.fleet.kubernetes.documents import membership_of
 from serving.fleet.kubernetes.engine import made_engine
 from serving.fleet.kubernetes.settings import KubernetesSettings
 from serving.fleet.metrics import METRICS_PATH as FLEET_METRICS_PATH
 from serving.fleet.reports import Grant
-from serving.fleet.service import host_and_port
 from serving.fleet.standby import HEALTH_PATH
 from serving.fleet.state import FleetState
 from serving.fleet.wave_settings import Wave, WaveSettings

@@ -69,7 +69,7 @@ function makeRollout(model) {
   const lines = make("div", "lines",
     make("p", "", `version ${rollout.version} is in wave ${rollout.wave} of ${rollout.wave_count}: ${serving}${loading}`),
     makeBar("wave", rollout.serving_count / Math.max(1, rollout.needed_count)));
-  if (model.stable !== null || rollout.compared) lines.append(make("p", "", judgementText(rollout)));
+  lines.append(make("p", "", model.stable === null ? "A first version is not compared with another one." : judgementText(rollout)));
   for (const name of rollout.setbacks.slice(0, SHOWN_NAMES_MAX)) {
     lines.append(make("p", "reason", `it failed on ${name}: ${rollout.causes[name]}`));
   }
@@ -129,10 +129,12 @@ function makeVerdicts(name, model) {
   return [make("h3", "", "Verdicts"), makeTable("verdicts", `Verdicts of ${name}`, heads, rows)];
 }
 
+const JUDGES = { canary: "its judgement", operator: "an operator" };
+
 function makeBlocked(name, model) {
   const rows = model.blocked_versions.map((row) => makeRow([
     makeCell("", "id", `version ${row.version}`),
-    makeCell("", "", `blocked by ${row.by}`),
+    makeCell("", "", `blocked by ${JUDGES[row.by] ?? row.by}`),
     makeCell("", "reason wide", row.reason),
   ]));
   return [make("h3", "", "Blocked versions"), makeTable("blocked", `Blocked versions of ${name}`, ["Version", "By", "Reason"], rows)];

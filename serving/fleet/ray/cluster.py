@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -40,12 +40,16 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The last answer of a launch's actor. Without addresses its server has not started yet."""
+    """The last answer of a launch's actor. Without addresses its server has not started yet.
+
+    `reason` is why one that `is_gone` has ended. "" if that is not known.
+    """
 
     grpc: str = ""
     http: str = ""
     process_id: int = 0
     is_gone: bool = False
+    reason: str = ""
 
 
 def room_of(
@@ -85,6 +89,15 @@ def server_flags(
     if settings.log_directory:
         log_path = f"{settings.log_directory}/{replica.name}-{replica.launch}.log"
     return flags, log_path
+
+
+def death_reason(text: str) -> str:
+    """Returns the reason of an actor's death in one line. Pure.
+
+    If the server did not start, Ray's text ends with the error of its start, which has the end of its log.
+    """
+    _, separator, error = text.rpartition(f"{Unavailable.__name__}: ")
+    return " ".join(error.split()) if separator else text.strip().partition("\n")[0]
 
 
 class RayServers:
@@ -131,7 +144,7 @@ class RayServers:
                 num_cpus=self._settings.cpus,
                 memory=replica.room_bytes,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(replica.node, soft=False),
-            ).remote(flags, log_path)
+            ).remote(flags, log_path, replica.ports)
         _log.info(
             "fleet_server_started", server=replica.name, launch=replica.launch, node=replica.node
         )
@@ -203,7 +216,8 @@ class RayServers:
             self._looked[launch] = self._answer(replica, reference)
         actor = self._actor(replica)
         if actor is None:
-            self._looked[launch] = Looked(is_gone=True)
+            before = self._looked.get(launch, Looked())
+            self._looked[launch] = replace(before, is_gone=True)
         else:
             with _ray_calls():
                 self._looking[launch] = actor.look.remote()
@@ -215,13 +229,18 @@ class RayServers:
         except _NO_ANSWER:
             return before
         except ray.exceptions.RayError as error:
+            reason = death_reason(str(error))
             if not before.is_gone:
-                _log.warning("fleet_server_died", server=replica.name, reason=_first_line(error))
-            return Looked(is_gone=True)
-        status = answer["exit_status"]
-        if status is not None and not before.is_gone:
-            _log.warning("fleet_server_exited", server=replica.name, status=status)
-        return Looked(answer["grpc"], answer["http"], answer["process_id"], status is not None)
+                _log.warning("fleet_server_died", server=replica.name, reason=reason)
+            return Looked(is_gone=True, reason=reason)
+        status, reason = answer["exit_status"], ""
+        if status is not None:
+            reason = f"its process ended with status {status}; see its log, {answer['log_path']}"
+            if not before.is_gone:
+                _log.warning("fleet_server_exited", server=replica.name, reason=reason)
+        return Looked(
+            answer["grpc"], answer["http"], answer["process_id"], status is not None, reason
+        )
 
     def _actor(self, replica: Replica) -> Any:
         """Returns the actor of a launch; None if it was never created, or is dead."""

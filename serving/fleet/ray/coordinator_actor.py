@@ -27,11 +27,13 @@ from serving.fleet.outputs import registered
 from serving.fleet.placement import ServerRoom
 from serving.fleet.ray.cluster import NAMESPACE, Looked, RayServers
 from serving.fleet.ray.coordinator_loop import PAUSE_SECONDS_MAX, CoordinatorLoop
+from serving.fleet.ray.event_list import EventList, LoggedEvent
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
 from serving.fleet.ray.priority import take_usual_priority
 from serving.fleet.ray.server_actor import node_address
 from serving.fleet.ray_settings import RaySettings
 from serving.fleet.registry import registry_document
+from serving.fleet.replica_problems import replica_problems
 from serving.fleet.replicas import (
     UP,
     Replica,
@@ -77,6 +79,7 @@ class CoordinatorActor:
         """Does nothing that fails: Ray would not start the actor again."""
         self._name = fleet
         self._clock = SystemClock()
+        self._events = EventList(self._clock)
         self._loop = CoordinatorLoop(self._take_over, self._clock)
         threading.Thread(target=self._run, name="fleet", daemon=True).start()
 
@@ -100,6 +103,10 @@ class CoordinatorActor:
         """
         self._loop.fleet.shut_down()
 
+    def events(self, after: int) -> list[LoggedEvent]:
+        """Returns the events with a higher number than `after` that this process has logged."""
+        return self._events.after(after)
+
     def place(self) -> dict[str, Any]:
         """Returns the node and the process of the coordinator."""
         return {
@@ -112,7 +119,7 @@ class CoordinatorActor:
 
     def _run(self) -> None:
         try:
-            start_logs("json")
+            start_logs("json", processors=[self._events.keep])
             take_usual_priority()
             self._loop.run()
             self._end()
@@ -192,6 +199,9 @@ class RayFleet:
         self._members_lock = threading.Lock()
         self._began_ns = clock.now_ns()
         self._looked: Mapping[str, Looked] = {}
+        self._rooms: Sequence[ServerRoom] = ()
+        # Why the last launch of each replica has ended.
+        self._reasons: dict[str, str] = {}
         # A stop outlives the coordinator that was asked for it.
         self.is_stopping = store.get(STOPPED_KEY) is not None
         # None: at once.
@@ -218,7 +228,12 @@ class RayFleet:
         # No document yet: a fleet that has not been looked at is not an empty one.
         self.registry = ""
         api = FleetApi(
-            lambda: self._coordinator, self._config.waves, self._known_registry, clock, metrics
+            lambda: self._coordinator,
+            self._config.waves,
+            self._known_registry,
+            clock,
+            metrics,
+            self._problems,
         )
         route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
         self._http = fleet_http([*api.routes, route], host, 0)
@@ -253,6 +268,7 @@ class RayFleet:
             self._end_orphans()
             rows = [*self._replicas.replicas.values()]
             self._looked = self._servers.look(rows)
+            self._note_reasons()
             self._decide_replicas()
             self._act()
         self._set_members()
@@ -334,11 +350,27 @@ class RayFleet:
             self._servers.end_orphan(actor_name)
         self._orphans_ended_ns = self._clock.now_ns()
 
+    def _note_reasons(self) -> None:
+        seen = {name: looked.reason for name, looked in self._looked.items() if looked.reason}
+        known = {**self._reasons, **seen}
+        self._reasons = {
+            name: row for name, row in known.items() if name in self._replicas.replicas
+        }
+
+    def _problems(self) -> list[str]:
+        """Returns texts on servers that do not get to run. Any thread: each value is replaced as a whole."""
+        decision, sightings = self._decision, self._coordinator.sightings
+        ready = frozenset(
+            name for name in decision.state.replicas if self._serves(name, sightings.get(name))
+        )
+        return replica_problems(self._ray.wanted(), decision, self._rooms, ready, self._reasons)
+
     def _decide_replicas(self) -> None:
+        self._rooms = self._servers.rooms()
         swapping = [name for name, model in self._coordinator.state.models.items() if model.rollout]
         inputs = ReplicaInputs(
             wanted=() if self.is_stopping else self._ray.wanted(),
-            rooms=self._servers.rooms(),
+            rooms=self._rooms,
             sightings=self._replica_sightings(),
             swapping=swapping,
             since_ns=self._decision.since_ns,
@@ -349,9 +381,12 @@ class RayFleet:
         before, decision = self._replicas, decide_replicas(self._replicas, inputs)
         if decision.state != before:
             self._replica_store.write(decision.state.as_json())
-        if decision.missing != self._decision.missing:
-            _log.warning("fleet_replicas_missing", missing=dict(decision.missing))
+        is_changed = decision.missing != self._decision.missing
         self._replicas, self._decision = decision.state, decision
+        if is_changed:
+            _log.warning(
+                "fleet_replicas_missing", missing=dict(decision.missing), problems=self._problems()
+            )
 
     def _act(self) -> None:
         for row in self._decision.ends:
@@ -390,6 +425,7 @@ class RayFleet:
             has_started=has_started,
             answers=answers,
             is_ready=answers and self._serves(name, sighting),
+            ports=(_port(looked.grpc), _port(looked.http)),
         )
 
     def _is_fresh(self, sighting: Sighting | None) -> bool:
@@ -402,7 +438,8 @@ class RayFleet:
     def _serves(self, name: str, sighting: Sighting | None) -> bool:
         if sighting is None or sighting.report is None:
             return False
-        model = sighting.report.models.get(self._replicas.replicas[name].model)
+        row = self._replicas.replicas.get(name)
+        model = sighting.report.models.get(row.model) if row is not None else None
         return model is not None and model.default_version is not None
 
     def _send(self, grants: Sequence[Grant]) -> None:
@@ -420,8 +457,13 @@ class RayFleet:
                 identities={name: str(row.launch) for name, row in rows.items()},
                 models={name: frozenset({row.model}) for name, row in rows.items()},
             )
+        # Not those that have not started yet, or have ended: they cannot answer.
         self._links.set_targets(
-            {_link(row): self._servers.actor_name(row) for row in rows.values()}
+            {
+                _link(row): self._servers.actor_name(row)
+                for name, row in rows.items()
+                if (looked := self._looked.get(name, Looked())).grpc and not looked.is_gone
+            }
         )
 
     def _has_looked(self) -> bool:
@@ -500,6 +542,12 @@ class RayFleet:
 def _link(row: Replica) -> str:
     """Returns the name of the link to a launch, so that no report is taken for one of another launch."""
     return f"{row.name}/{row.launch}"
+
+
+def _port(address: str) -> int:
+    """Returns the port of HOST:PORT; 0 if there is none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
 
 
 def _ray_config(text: str) -> FleetConfig:

@@ -27,6 +27,7 @@ from serving.fleet.ray.coordinator_actor import (
     config_digest,
     coordinator_name,
 )
+from serving.fleet.ray.event_list import LoggedEvent
 from serving.fleet.ray.key_value_store import KeyValueStore
 from serving.fleet.ray_settings import RaySettings
 
@@ -117,6 +118,18 @@ class Deployment:
         """Returns the replicas with their nodes, and those without room. Raises Unavailable."""
         return self._json("GET", REPLICAS_PATH)
 
+    def events(self, after: int) -> list[LoggedEvent]:
+        """Returns what the coordinator has logged after the event with this number. Raises Unavailable."""
+        events: list[LoggedEvent] = self._ask_actor("events", CALL_SECONDS, after)
+        return events
+
+    def is_stopped(self) -> bool:
+        """Returns True if an operator has stopped the fleet, and False if the cluster does not answer."""
+        try:
+            return self._store.get(STOPPED_KEY) is not None
+        except OSError:
+            return False
+
     def operate(self, operation: str, model: str, **values: Any) -> dict[str, Any]:
         """Does what `millpond fleet OPERATION MODEL` does. Raises FailedPrecondition and Unavailable."""
         return self._json(
@@ -199,10 +212,10 @@ class Deployment:
                 f"no fleet {self._name!r} runs on this cluster: use millpond fleet start"
             ) from error
 
-    def _ask_actor(self, method: str, timeout_seconds: float) -> Any:
+    def _ask_actor(self, method: str, timeout_seconds: float, *arguments: object) -> Any:
         actor = self._actor()
         with _answering("the coordinator"):
-            return ray.get(getattr(actor, method).remote(), timeout=timeout_seconds)
+            return ray.get(getattr(actor, method).remote(*arguments), timeout=timeout_seconds)
 
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

@@ -1,27 +1,35 @@
 """The process of `millpond fleet start` for a fleet on Ray: its operator's port, and the files beside it.
 
 The coordinator may move to another node at any time. So this process keeps the address that operators
-know, and the registry's file and HAProxy's configuration on the machine where HAProxy runs. Several may
-run. If one ends, the fleet and its clients go on with the last files.
+know, logs what the coordinator logs, and keeps the registry's file and HAProxy's configuration on the
+machine where HAProxy runs. Several may run. If one ends, the fleet and its clients go on with the last
+files. If an operator stops the fleet, each of them ends.
 """
 
 import asyncio
+import json
+import socket
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
 
 from serving.base.clock import Clock, pause, seconds_since
-from serving.base.errors import MillpondError
+from serving.base.errors import MillpondError, Unavailable
 from serving.client.fleet_registry import parse_registry
-from serving.fleet.config import FleetConfig
+from serving.fleet.config import FleetConfig, host_and_port
 from serving.fleet.outputs import Outputs
-from serving.fleet.ray.deployment import Deployment
-from serving.fleet.service import host_and_port
+from serving.fleet.ray.deployment import Deployment, NoFleet
+from serving.fleet.ray.event_list import NS_PER_NUMBER
+from serving.fleet.service import LISTEN_REMEDY
+from serving.http.listeners import bind
 
 _CHUNK_BYTES = 65_536
 # A coordinator that takes over looks at its servers first. It is reached within this time.
 _FIRST_SECONDS = 30.0
+# A client that was refused has this long to read the reason.
+_REFUSAL_SECONDS = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -29,17 +37,19 @@ _log = structlog.get_logger(__name__)
 class Front:
     """Keeps the files of a fleet, and passes connections to its coordinator, until `stop`."""
 
-    def __init__(self, config: FleetConfig, deployment: Deployment, clock: Clock) -> None:
-        """Raises InvalidConfig for a wrong address."""
+    def __init__(self, config: FleetConfig, deploy: Callable[[], Deployment], clock: Clock) -> None:
+        """`deploy` puts the fleet on its cluster, or finds the one that is there."""
         self._config = config
-        self._deployment = deployment
+        self._deploy = deploy
+        self._deployment: Deployment | None = None
         self._clock = clock
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
-        self._address = host_and_port(config.coordinator.listen)
         self._is_stopping = False
         self._began_ns = clock.now_ns()
         self._has_reached = False
         self._is_warned = False
+        # Events of before are those of another front.
+        self._last_event = clock.wall_ns() // NS_PER_NUMBER
         self._loop = asyncio.new_event_loop()
         # asyncio keeps no task: one whose client has sent its last byte would be collected as garbage.
         self._passing: set[asyncio.Task[None] | None] = set()
@@ -48,44 +58,76 @@ class Front:
         """Set once `port` is known."""
 
     def run(self) -> None:
-        """Writes the files again and again, on this thread. Raises OSError if the port is taken."""
-        host, port = self._address
-        server = self._loop.run_until_complete(asyncio.start_server(self._pass, host, port))
-        self.port = server.sockets[0].getsockname()[1]
-        self.listens.set()
+        """Puts the fleet on its cluster, and writes the files again and again, on this thread.
+
+        Raises Unavailable or InvalidConfig if it cannot listen, and the errors of `deploy`. A fleet that
+        runs is as it was then, unless `deploy` itself has changed it.
+        """
+        listeners = bind(*host_and_port(self._config.coordinator.listen), LISTEN_REMEDY)
+        self.port = listeners[0].getsockname()[1]
+        servers = self._loop.run_until_complete(self._started(listeners))
         thread = threading.Thread(target=self._loop.run_forever, name="fleet-front", daemon=True)
         thread.start()
-        _log.info("fleet_front_started", http=f"port {self.port}")
+        self.listens.set()
         try:
-            while not self._is_stopping:
-                self.update()
+            self.put()
+            _log.info("fleet_front_started", http=f"port {self.port}")
+            while not self._is_stopping and not self.update():
                 pause(self._clock, self._config.coordinator.poll_seconds)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
-            server.close()
+            for server in servers:
+                server.close()
             self._loop.close()
+
+    def put(self) -> None:
+        """Puts the fleet on its cluster. Raises the errors of `deploy`."""
+        self._deployment = self._deploy()
 
     def stop(self) -> None:
         """Ends `run` after the present step. Any thread."""
         self._is_stopping = True
 
-    def update(self) -> None:
-        """Writes the files as the coordinator has the servers now, or leaves them if it does not answer."""
+    def update(self) -> bool:
+        """Writes the files as the coordinator has the servers now, and logs its events.
+
+        Leaves the files if it does not answer. Returns True, with empty files, if the fleet was stopped.
+        """
+        assert self._deployment is not None
         try:
             servers = parse_registry(self._deployment.registry())
+            self._log_events(self._deployment)
         except MillpondError as error:
-            is_patient = seconds_since(self._clock, self._began_ns) < _FIRST_SECONDS
-            if not self._is_warned and (self._has_reached or not is_patient):
-                _log.warning("fleet_coordinator_unreachable", reason=str(error))
-                self._is_warned = True
-            return
+            if isinstance(error, NoFleet) and self._deployment.is_stopped():
+                _log.info("fleet_stopped")
+                self._outputs.update([])
+                return True
+            self._note_unreachable(error)
+            return False
+        if self._is_warned:
+            _log.info("fleet_coordinator_reached")
         self._has_reached = True
         self._is_warned = False
         self._outputs.update(servers)
+        return False
+
+    def _note_unreachable(self, error: MillpondError) -> None:
+        is_patient = seconds_since(self._clock, self._began_ns) < _FIRST_SECONDS
+        if not self._is_warned and (self._has_reached or not is_patient):
+            _log.warning("fleet_coordinator_unreachable", reason=str(error))
+            self._is_warned = True
+
+    def _log_events(self, deployment: Deployment) -> None:
+        for event in deployment.events(self._last_event):
+            self._last_event = event.number
+            getattr(_log, event.level)(event.name, **event.values)
+
+    async def _started(self, listeners: Sequence[socket.socket]) -> list[asyncio.Server]:
+        return [await asyncio.start_server(self._pass, sock=listener) for listener in listeners]
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Passes one connection to the coordinator, or closes it if none answers."""
+        """Passes one connection to the coordinator, or answers why none is there."""
         task = asyncio.current_task()
         self._passing.add(task)
         try:
@@ -95,11 +137,19 @@ class Front:
             writer.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(MillpondError, OSError):
-            host, port = host_and_port(await asyncio.to_thread(self._deployment.address))
-            to_reader, to_writer = await asyncio.open_connection(host, port)
-            await asyncio.gather(_pump(reader, to_writer), _pump(to_reader, writer))
-            to_writer.close()
+        try:
+            address = await asyncio.to_thread(self._coordinator)
+            to_reader, to_writer = await asyncio.open_connection(*host_and_port(address))
+        except (MillpondError, OSError) as error:
+            await _refuse(reader, writer, str(error))
+            return
+        await asyncio.gather(_pump(reader, to_writer), _pump(to_reader, writer))
+        to_writer.close()
+
+    def _coordinator(self) -> str:
+        if self._deployment is None:
+            raise Unavailable("the fleet is being put on its cluster; ask again")
+        return self._deployment.address()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,3 +159,18 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
         writer.write_eof()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str) -> None:
+    """Answers a request of HTTP with 503 and the reason, in the place of the coordinator."""
+    body = json.dumps({"error": f"the fleet's coordinator does not answer now: {reason}"}).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with suppress(OSError, TimeoutError):
+        writer.write(head.encode() + body)
+        writer.write_eof()
+        await writer.drain()
+        # Closing a socket with unread bytes resets it, and the answer would be lost.
+        await asyncio.wait_for(reader.read(), _REFUSAL_SECONDS)

@@ -1,6 +1,7 @@
 """The actor that owns one server process: it starts, watches, drains and stops it."""
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from serving.base.errors import FailedPrecondition
 from serving.client import Client
 from serving.fleet.ray.bound_process import bound
 from serving.fleet.ray.priority import take_usual_priority
+from serving.fleet.replicas import NO_PORTS
 from serving.server.model_server import ModelServer
 
 START_SECONDS = 300.0
@@ -29,6 +31,28 @@ def node_address() -> str:
     return address
 
 
+def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
+    """Returns flags for those of the two ports that nothing listens on."""
+    return {
+        name: port
+        for name, port in zip(("port", "rest_api_port"), ports, strict=True)
+        if port and _is_free(host, port)
+    }
+
+
+def _is_free(host: str, port: int) -> bool:
+    # Another process may take it before the server does. Then the launch fails, and the next one finds that.
+    try:
+        socket.create_server((host, port), family=_family(host)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 class ServerActor:
     """One server of a fleet, a child of this process. The kernel kills it when this process ends.
 
@@ -38,8 +62,13 @@ class ServerActor:
     a thread of the actor, and the other methods answer meanwhile.
     """
 
-    def __init__(self, flags: Mapping[str, Any], log_path: str) -> None:
-        """Starts the server. Raises Unavailable, with the end of its log, if it does not listen."""
+    def __init__(
+        self, flags: Mapping[str, Any], log_path: str, ports: Sequence[int] = NO_PORTS
+    ) -> None:
+        """Starts the server, on these ports for gRPC and HTTP if they are free.
+
+        Raises Unavailable, with the end of its log, if it does not listen.
+        """
         take_usual_priority()
         # Ray limits the threads of its own workers. The server chooses its own.
         os.environ.pop("OMP_NUM_THREADS", None)
@@ -47,7 +76,7 @@ class ServerActor:
         if log_path:
             os.makedirs(os.path.dirname(log_path), exist_ok=True)
         self._server = ModelServer(
-            **{**flags, "host": self._host, "fleet_member": True},
+            **{**port_flags(self._host, ports), **flags, "host": self._host, "fleet_member": True},
             log_path=log_path or None,
             start_timeout_seconds=START_SECONDS,
             stop_timeout_seconds=STOP_SECONDS,
@@ -70,6 +99,7 @@ class ServerActor:
             "http": f"{self._host}:{url.rpartition(':')[2]}" if url else "",
             "process_id": self._server.process_id,
             "exit_status": self._server.exit_status,
+            "log_path": str(self._server.log_path),
         }
 
     def fleet_report(

@@ -1,0 +1,206 @@
+"""The process of `millpond fleet start` on Ray, with a deployment that is not there."""
+
+import asyncio
+import gc
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.base.clock import SystemClock
+from serving.base.errors import FailedPrecondition, Unavailable
+from serving.client.fleet_registry import RegisteredServer, parse_registry
+from serving.fleet.config import FleetConfig, parse_fleet_config
+from serving.fleet.registry import registry_document
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
+
+from serving.fleet.ray.deployment import NoFleet
+from serving.fleet.ray.event_list import LoggedEvent
+from serving.fleet.ray.front import Front
+
+FAR = 10**30
+"""The number of an event that comes after the front has started."""
+
+
+class FakeDeployment:
+    """A coordinator with a registry, at an address or not at all."""
+
+    def __init__(self) -> None:
+        self.document = registry_document([RegisteredServer(name="m-0", grpc="h:1")])
+        self.at = ""
+        self.has_ended = False
+        self.was_stopped = False
+        self.logged: list[LoggedEvent] = []
+
+    def registry(self) -> str:
+        if self.has_ended:
+            raise NoFleet("none of this name")
+        if not self.document:
+            raise Unavailable("it is dead")
+        return self.document
+
+    def address(self) -> str:
+        if not self.at:
+            raise Unavailable("it is dead")
+        return self.at
+
+    def is_stopped(self) -> bool:
+        return self.was_stopped
+
+    def events(self, after: int) -> list[LoggedEvent]:
+        return [event for event in self.logged if event.number > after]
+
+
+@pytest.fixture
+def deployment() -> FakeDeployment:
+    return FakeDeployment()
+
+
+def config(tmp_path: Path, listen: str = "127.0.0.1:0") -> FleetConfig:
+    return parse_fleet_config(
+        f'[coordinator]\nlisten = "{listen}"\npoll_seconds = 0.01\n'
+        f'registry_file = "{tmp_path / "servers.json"}"\n'
+        '[ray.models.m]\nbase_path = "/m"\nmemory_bytes = 1\n'
+    )
+
+
+@pytest.fixture
+def front(deployment: FakeDeployment, tmp_path: Path) -> Front:
+    made = Front(config(tmp_path), lambda: deployment, SystemClock())  # type: ignore[arg-type, return-value]
+    made.put()
+    return made
+
+
+def written(tmp_path: Path) -> list[str]:
+    return [row.grpc for row in parse_registry((tmp_path / "servers.json").read_text())]
+
+
+def test_front_keeps_files_of_a_dead_coordinator(
+    front: Front, deployment: FakeDeployment, tmp_path: Path
+) -> None:
+    front.update()
+    deployment.document = ""
+    front.update()
+    assert written(tmp_path) == ["h:1"]
+
+
+def test_front_waits_for_the_first_registry_silently(
+    front: Front, deployment: FakeDeployment
+) -> None:
+    document, deployment.document = deployment.document, ""
+    with capture_logs() as logs:
+        front.update()
+        deployment.document = document
+        front.update()
+    assert logs == []
+
+
+def test_front_reports_each_loss_and_return_once(front: Front, deployment: FakeDeployment) -> None:
+    front.update()
+    document, deployment.document = deployment.document, ""
+    with capture_logs() as logs:
+        front.update()
+        front.update()
+        deployment.document = document
+        front.update()
+        front.update()
+    events = ["fleet_coordinator_unreachable", "fleet_coordinator_reached"]
+    assert [row["event"] for row in logs] == events
+
+
+def test_front_logs_each_event_of_the_coordinator_once(
+    front: Front, deployment: FakeDeployment
+) -> None:
+    deployment.logged = [
+        LoggedEvent(1, "info", "fleet_wave_began", {"version": 1}),
+        LoggedEvent(FAR, "warning", "fleet_verdict", {"version": 2}),
+    ]
+    with capture_logs() as logs:
+        front.update()
+        front.update()
+    assert logs == [{"event": "fleet_verdict", "version": 2, "log_level": "warning"}]
+
+
+def test_front_ends_with_its_fleet(
+    front: Front, deployment: FakeDeployment, tmp_path: Path
+) -> None:
+    assert not front.update()
+    deployment.has_ended = True
+    # Its coordinator may come back.
+    assert not front.update()
+    assert written(tmp_path) == ["h:1"]
+    deployment.was_stopped = True
+    with capture_logs() as logs:
+        front.run()
+    assert logs[-1]["event"] == "fleet_stopped"
+    assert written(tmp_path) == []
+
+
+def test_taken_port_changes_no_fleet(tmp_path: Path) -> None:
+    deployed: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = config(tmp_path, f"127.0.0.1:{listener.getsockname()[1]}")
+        front = Front(taken, lambda: deployed.append("it"), SystemClock())  # type: ignore[arg-type, return-value]
+        with pytest.raises(Unavailable, match=r"listen in the table \[coordinator\]"):
+            front.run()
+    assert deployed == []
+
+
+def test_fleet_that_is_not_deployed_ends_the_front(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise FailedPrecondition("no Ray cluster")
+
+    front = Front(config(tmp_path), fail, SystemClock())  # type: ignore[arg-type]
+    with pytest.raises(FailedPrecondition, match="no Ray cluster"):
+        front.run()
+    with socket.create_server(("127.0.0.1", front.port or 0)):
+        pass
+
+
+@pytest.fixture
+def running(front: Front) -> Iterator[Front]:
+    thread = threading.Thread(target=front.run)
+    thread.start()
+    assert front.listens.wait(10)
+    yield front
+    front.stop()
+    thread.join()
+
+
+async def _exchange(port: int | None, text: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def test_front_passes_connections_on(running: Front, deployment: FakeDeployment) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        text = await reader.read()
+        # The connection is kept alive by the front alone.
+        gc.collect()
+        writer.write(b"got " + text)
+        writer.close()
+
+    async def exchange() -> bytes:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        deployment.at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        answer = await _exchange(running.port, b"this")
+        server.close()
+        return answer
+
+    assert asyncio.run(exchange()) == b"got this"
+
+
+def test_front_without_coordinator_answers_why(running: Front) -> None:
+    answer = asyncio.run(_exchange(running.port, b"GET / HTTP/1.1\r\n\r\n"))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"].endswith("does not answer now: it is dead")
