@@ -43,6 +43,7 @@ from serving.fleet.trial import (
     may_have_version,
     needed_count,
     noted_setbacks,
+    requests_before,
     servers_apart,
     spread,
     watched,
@@ -331,7 +332,14 @@ class _Step:
         wave = rollout.wave + 1
         while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= quota:
             wave += 1
-        return replace(state, rollout=in_wave(rollout, wave, self.settings))
+        return self._judged_beside(replace(state, rollout=in_wave(rollout, wave, self.settings)))
+
+    def _judged_beside(self, state: ModelState) -> ModelState:
+        """Returns the state with what the last wave is compared with, if it begins now."""
+        rollout = state.rollout
+        if rollout is None or not self.settings.is_last(rollout.wave):
+            return state
+        return replace(state, rollout=replace(rollout, before=requests_before(state, self.view)))
 
     def _begun(self, state: ModelState) -> ModelState:
         """Returns the state with a rollout of the highest new version, if there is one.
@@ -348,7 +356,8 @@ class _Step:
         version = max(self.view.found() - state.blocked.keys(), default=present)
         if version <= present:
             return state
-        return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
+        rollout = FleetRollout(version=version, since_order=self.order)
+        return self._judged_beside(replace(state, rollout=rollout))
 
     def _lacks_files(self, state: ModelState, rollout: FleetRollout) -> bool:
         """Returns True if the wave needs more servers, and none that may try the version has its files."""

@@ -8,7 +8,7 @@ from heapq import nsmallest
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
-from serving.fleet.figures import NO_REQUESTS, VersionFigures, total
+from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView, has_failed_on
@@ -35,23 +35,20 @@ class Baseline:
 class ModelWatch:
     """The observations of one coordinator. They are not kept: a new coordinator observes anew.
 
-    `wave` is the version and the wave that the other values belong to. `members` and `controls` are
-    the figures from which on the two versions are compared: those at the time when the first member
-    served, or when too few controls were left and others took their place. In the last wave `members` are
-    all servers that served it when that wave began, and `before` has the requests and failures of the old
-    version until then. `full_since_ns` is the time since when enough members serve, `slot_since_ns` the
-    time since when a server may be swapping.
-    `incarnations` are those with which servers were first seen to have the version; the last wave has no
-    members. `lost` are servers with the version that are lost, or whose place has started another one
-    under their name. `drained` drained when they were seen last, and `excused` were lost while as many
-    others were: neither end is the version's fault. `waits_for` is the reason why nothing goes on now,
-    for people.
+    `wave` is the version and the wave that the other values belong to. `members` and `controls` are the
+    figures from which on the two versions are compared: those at the time when the first member served,
+    or when too few controls were left and others took their place. In the last wave `members` are all
+    servers that served it when that wave began. `full_since_ns` is the time since when enough members
+    serve, `slot_since_ns` the time since when a server may be swapping. `incarnations` are those with
+    which servers were first seen to have the version; the last wave has no members. `lost` are servers
+    with the version that are lost, or whose place has started another one under their name. `drained`
+    drained when they were seen last, and `excused` were lost while as many others were: neither end is
+    the version's fault. `waits_for` is the reason why nothing goes on now, for people.
     """
 
     wave: tuple[int, int] | None = None
     members: Mapping[str, Baseline] | None = None
     controls: Mapping[str, Baseline] = field(default_factory=dict)
-    before: VersionFigures = NO_REQUESTS
     full_since_ns: int | None = None
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
@@ -248,7 +245,7 @@ def watched(
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
         if watch.members is None:
-            watch = _with_last_wave(watch, state, rollout, view)
+            watch = replace(watch, members=_all_serving(rollout, view))
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
@@ -300,19 +297,12 @@ def _with_ends(
     )
 
 
-def _with_last_wave(
-    watch: ModelWatch, state: ModelState, rollout: FleetRollout, view: ModelView
-) -> ModelWatch:
-    """Returns the watch from which on failures of the last wave are counted."""
-    members = {
+def _all_serving(rollout: FleetRollout, view: ModelView) -> dict[str, Baseline]:
+    """Returns the servers with the version, and their counts from which on those of the last wave begin."""
+    return {
         name: Baseline(view.servers[name].incarnation, _counts(view, name, rollout.version))
         for name in view.serving(rollout.version)
     }
-    before = NO_REQUESTS
-    if state.stable is not None:
-        stable = state.stable
-        before = total(_counts(view, name, stable) for name in view.serving(stable))
-    return replace(watch, members=members, before=before)
 
 
 def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:
@@ -424,7 +414,15 @@ def counted(
         _since_baseline(_counts(view, name, rollout.version), members.get(name))
         for name in view.serving(rollout.version)
     )
-    return total(rows), watch.before
+    return total(rows), VersionFigures(*rollout.before)
+
+
+def requests_before(state: ModelState, view: ModelView) -> tuple[int, int]:
+    """Returns the requests of the stable version on all servers, and how many of them have failed."""
+    if state.stable is None:
+        return (0, 0)
+    rows = [_counts(view, name, state.stable) for name in view.serving(state.stable)]
+    return sum(row.request_count for row in rows), sum(row.failed_count for row in rows)
 
 
 def _counts(view: ModelView, name: str, version: int) -> VersionFigures:

@@ -70,6 +70,10 @@ def test_bad_requests_are_not_blamed_on_the_last_wave() -> None:
     world.step()
     world.take()
     world.step()
+    # The next coordinator knows them too.
+    world.state = fleet_state_from_json(world.state.as_json()).taken_over()
+    world.watches = {}
+    world.step()
     world.answer("s3", 2, requests(MANY, failed=MANY // 3))
     world.step()
     assert 2 not in world.model.blocked

@@ -22,7 +22,14 @@ FULL = FleetState(
         "ctr": ModelState(
             stable=1,
             previous=0,
-            rollout=FleetRollout(version=2, wave=1, members={"a": 5}, setbacks=frozenset({"b"})),
+            rollout=FleetRollout(
+                version=2,
+                wave=1,
+                members={"a": 5},
+                setbacks=frozenset({"b"}),
+                is_promoted=True,
+                before=(900, 3),
+            ),
             is_paused=True,
             blocked={9: BlockedVersion(by=BlockedBy.CANARY, reason="slow", since_wall_ns=4)},
             loading={"a": Slot(2, 7)},
@@ -36,6 +43,15 @@ FULL = FleetState(
 @pytest.mark.parametrize("state", [FleetState(), FULL])
 def test_state_survives_its_json(state: FleetState) -> None:
     assert fleet_state_from_json(state.as_json()) == state
+
+
+def test_state_of_an_earlier_release_is_read() -> None:
+    document = json.loads(FULL.as_json())
+    del document["models"]["ctr"]["rollout"]["is_promoted"]
+    del document["models"]["ctr"]["rollout"]["before"]
+    rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
+    assert rollout is not None
+    assert (rollout.is_promoted, rollout.before) == (False, (0, 0))
 
 
 @pytest.mark.parametrize(
