@@ -145,10 +145,12 @@ class Scenarios:
 
     def servers_restarted(self, restart: Callable[[], None] | None = None) -> None:
         """Each server is drained and started again, one after the other. `restart` begins that."""
-        with self._scenario("a rolling restart"):
-            launches = {row["launch"] for row in self._fleet.replicas()}
+        with self._scenario("a rolling restart") as values:
+            before = self._fleet.replicas()
             (restart or self._fleet.deployment.restart)()
-            self._wait_for_launches(launches)
+            self._wait_for_launches({row["launch"] for row in before})
+            kept = {row["grpc"] for row in before} & {row["grpc"] for row in self._fleet.replicas()}
+            values["addresses kept"] = len(kept)
 
     @property
     def _stable(self) -> int | None:

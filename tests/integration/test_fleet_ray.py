@@ -156,3 +156,5 @@ def test_fleet_on_ray_keeps_every_request(directory: Path, model: FleetModel) ->
     assert reports["NaN"]["verdict"] == "loads"
     # Servers that were drained have lost no attempt.
     assert reports["a rolling restart"]["failed_attempts"] == {}
+    # Stock clients with a list of addresses go on.
+    assert reports["a rolling restart"]["addresses kept"] == SERVER_COUNT
