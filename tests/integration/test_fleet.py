@@ -68,6 +68,7 @@ class Fleet:
         thread = threading.Thread(target=service.run)
         thread.start()
         self.running.append((service, thread))
+        wait_for(lambda: service.port, "the coordinator listens")
 
     def stop_coordinator(self) -> None:
         service, thread = self.running.pop()
