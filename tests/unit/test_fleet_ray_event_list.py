@@ -8,8 +8,8 @@ from serving.fleet.ray.event_list import EVENT_COUNT_MAX, EventList
 from tests.unit.fakes.clocks import FakeClock
 
 
-def kept(events: EventList, after: int = 0) -> list[tuple[str, str]]:
-    return [(row.level, row.name) for row in events.after(after)]
+def kept(events: EventList, boot: str = "", number: int = 0) -> list[tuple[str, str]]:
+    return [(row.level, row.name) for row in events.after(boot, number)]
 
 
 def test_events_of_the_fleet_are_kept_in_turn() -> None:
@@ -23,24 +23,24 @@ def test_events_of_the_fleet_are_kept_in_turn() -> None:
         }
         assert events.keep(None, method, event) is event
     assert kept(events) == [("info", "fleet_a"), ("error", "fleet_b")]
-    first = events.after(0)[0]
+    first = events.after("", 0)[0]
     assert first.values == {"missing": {"m": [1, None]}, "error": "bad"}
-    assert kept(events, first.number) == [("error", "fleet_b")]
+    assert kept(events, first.boot, first.number) == [("error", "fleet_b")]
 
 
-def test_next_coordinator_goes_on_with_higher_numbers() -> None:
+def test_next_coordinator_begins_with_its_first_event() -> None:
     clock = FakeClock()
-    first = EventList(clock)
-    first.keep(None, "info", {"event": "fleet_a"})
-    clock.advance(1)
-    second = EventList(clock)
-    second.keep(None, "info", {"event": "fleet_b"})
-    assert kept(second, first.after(0)[-1].number) == [("info", "fleet_b")]
+    first, second = EventList(clock), EventList(clock)
+    for name in ("fleet_a", "fleet_b"):
+        first.keep(None, "info", {"event": name})
+    second.keep(None, "info", {"event": "fleet_c"})
+    last = first.after("", 0)[-1]
+    assert kept(second, last.boot, last.number) == [("info", "fleet_c")]
 
 
 def test_old_events_are_dropped() -> None:
     events = EventList(FakeClock())
     for number in range(EVENT_COUNT_MAX + 1):
         events.keep(None, "info", {"event": f"fleet_{number}"})
-    rows = events.after(0)
+    rows = events.after("", 0)
     assert (len(rows), rows[0].name) == (EVENT_COUNT_MAX, "fleet_1")

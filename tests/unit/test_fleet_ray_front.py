@@ -24,7 +24,11 @@ from serving.fleet.ray.event_list import LoggedEvent
 from serving.fleet.ray.front import Front
 
 FAR = 10**30
-"""The number of an event that comes after the front has started."""
+"""A wall time after the start of each front."""
+
+
+def event(number: int, boot: str = "a", wall_ns: int = FAR) -> LoggedEvent:
+    return LoggedEvent(boot, number, wall_ns, "warning", "fleet_verdict", {"version": number})
 
 
 class FakeDeployment:
@@ -52,8 +56,9 @@ class FakeDeployment:
     def is_stopped(self) -> bool:
         return self.was_stopped
 
-    def events(self, after: int) -> list[LoggedEvent]:
-        return [event for event in self.logged if event.number > after]
+    def events(self, after: LoggedEvent | None) -> list[LoggedEvent]:
+        is_first = after is None or after.boot != self.logged[-1].boot
+        return [row for row in self.logged if is_first or row.number > after.number]  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -116,14 +121,17 @@ def test_front_reports_each_loss_and_return_once(front: Front, deployment: FakeD
 def test_front_logs_each_event_of_the_coordinator_once(
     front: Front, deployment: FakeDeployment
 ) -> None:
-    deployment.logged = [
-        LoggedEvent(1, "info", "fleet_wave_began", {"version": 1}),
-        LoggedEvent(FAR, "warning", "fleet_verdict", {"version": 2}),
-    ]
+    deployment.logged = [event(1, wall_ns=0), event(2)]
     with capture_logs() as logs:
         front.update()
+        deployment.logged.append(event(3))
         front.update()
-    assert logs == [{"event": "fleet_verdict", "version": 2, "log_level": "warning"}]
+        # The next coordinator, on a node whose clock is late.
+        deployment.logged = [event(1, "b", wall_ns=0)]
+        front.update()
+        front.update()
+    row = {"event": "fleet_verdict", "log_level": "warning"}
+    assert logs == [{**row, "version": version} for version in (2, 3, 1)]
 
 
 def test_front_ends_with_its_fleet(

@@ -103,9 +103,9 @@ class CoordinatorActor:
         """
         self._loop.fleet.shut_down()
 
-    def events(self, after: int) -> list[LoggedEvent]:
-        """Returns the events with a higher number than `after` that this process has logged."""
-        return self._events.after(after)
+    def events(self, boot: str, number: int) -> list[LoggedEvent]:
+        """Returns what this process has logged after an event; all if that is of another process."""
+        return self._events.after(boot, number)
 
     def place(self) -> dict[str, Any]:
         """Returns the node and the process of the coordinator."""

@@ -118,9 +118,10 @@ class Deployment:
         """Returns the replicas with their nodes, and those without room. Raises Unavailable."""
         return self._json("GET", REPLICAS_PATH)
 
-    def events(self, after: int) -> list[LoggedEvent]:
-        """Returns what the coordinator has logged after the event with this number. Raises Unavailable."""
-        events: list[LoggedEvent] = self._ask_actor("events", CALL_SECONDS, after)
+    def events(self, after: LoggedEvent | None) -> list[LoggedEvent]:
+        """Returns what the coordinator has logged since an event, or since it began. Raises Unavailable."""
+        last = ("", 0) if after is None else (after.boot, after.number)
+        events: list[LoggedEvent] = self._ask_actor("events", CALL_SECONDS, *last)
         return events
 
     def is_stopped(self) -> bool:

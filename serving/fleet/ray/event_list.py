@@ -4,6 +4,7 @@ Ray writes an actor's log to a file of its node. An operator sees the log of `mi
 """
 
 import threading
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,6 @@ from serving.base.clock import Clock
 EVENT_COUNT_MAX = 1_000
 """The events that are kept. A front asks for them once in `poll_seconds`."""
 
-NS_PER_NUMBER = 1_000
-"""An event's number is its wall time in microseconds, so that those of the next coordinator are higher."""
-
 # How structlog's methods are called that have no traceback.
 _LEVELS: Mapping[str, str] = {"exception": "error", "critical": "error"}
 _PREFIX = "fleet_"
@@ -27,9 +25,11 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """One line of a coordinator's log."""
+    """One line of a coordinator's log. The numbers of a process grow, `boot` is that process."""
 
+    boot: str
     number: int
+    wall_ns: int
     level: str
     name: str
     values: Mapping[str, Any]
@@ -49,9 +49,10 @@ class EventList:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._boot = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._events: deque[LoggedEvent] = deque(maxlen=EVENT_COUNT_MAX)
-        self._last = 0
+        self._count = 0
 
     def keep(self, logger: object, method: str, event: EventDict) -> EventDict:
         """Keeps an event of the fleet, as a processor of structlog, and passes every event on."""
@@ -64,12 +65,21 @@ class EventList:
                 if key not in ("event", "exc_info")
             }
             with self._lock:
-                self._last = max(self._last + 1, self._clock.wall_ns() // NS_PER_NUMBER)
-                level = _LEVELS.get(method, method)
-                self._events.append(LoggedEvent(self._last, level, name, values))
+                self._count += 1
+                self._events.append(
+                    LoggedEvent(
+                        self._boot,
+                        self._count,
+                        self._clock.wall_ns(),
+                        _LEVELS.get(method, method),
+                        name,
+                        values,
+                    )
+                )
         return event
 
-    def after(self, number: int) -> list[LoggedEvent]:
-        """Returns the events with higher numbers, in turn."""
+    def after(self, boot: str, number: int) -> list[LoggedEvent]:
+        """Returns the events after one, in turn; all of them if that one is of another process."""
+        last = number if boot == self._boot else 0
         with self._lock:
-            return [event for event in self._events if event.number > number]
+            return [event for event in self._events if event.number > last]

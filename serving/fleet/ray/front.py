@@ -21,7 +21,7 @@ from serving.client.fleet_registry import parse_registry
 from serving.fleet.config import FleetConfig, host_and_port
 from serving.fleet.outputs import Outputs
 from serving.fleet.ray.deployment import Deployment, NoFleet
-from serving.fleet.ray.event_list import NS_PER_NUMBER
+from serving.fleet.ray.event_list import LoggedEvent
 from serving.fleet.service import LISTEN_REMEDY
 from serving.http.listeners import bind
 
@@ -48,8 +48,8 @@ class Front:
         self._began_ns = clock.now_ns()
         self._has_reached = False
         self._is_warned = False
-        # Events of before are those of another front.
-        self._last_event = clock.wall_ns() // NS_PER_NUMBER
+        self._began_wall_ns = clock.wall_ns()
+        self._last_event: LoggedEvent | None = None
         self._loop = asyncio.new_event_loop()
         # asyncio keeps no task: one whose client has sent its last byte would be collected as garbage.
         self._passing: set[asyncio.Task[None] | None] = set()
@@ -119,8 +119,12 @@ class Front:
             self._is_warned = True
 
     def _log_events(self, deployment: Deployment) -> None:
+        # Events of before are those of another front. The clocks of two nodes may differ by a little.
+        since_ns = self._began_wall_ns if self._last_event is None else 0
         for event in deployment.events(self._last_event):
-            self._last_event = event.number
+            self._last_event = event
+            if event.wall_ns < since_ns:
+                continue
             getattr(_log, event.level)(event.name, **event.values)
 
     async def _started(self, listeners: Sequence[socket.socket]) -> list[asyncio.Server]:
