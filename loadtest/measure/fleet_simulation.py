@@ -71,8 +71,11 @@ _SLOWER_EDGES = 10
 
 
 @lru_cache(maxsize=4096)
-def figures_of(kind: Kind, seconds: int) -> VersionFigures:
-    """Returns the requests of a version of this kind after it has served for so many seconds."""
+def figures_of(kind: Kind, seconds: int, bad_seconds: int = 0) -> VersionFigures:
+    """Returns the requests of a version of this kind after it has served for so many seconds.
+
+    In `bad_seconds` of them clients send requests that fail with every version.
+    """
     count = seconds * REQUESTS_PER_SECOND
     counts = [0] * (len(EDGES_NS) + 1)
     before = 0
@@ -82,6 +85,7 @@ def figures_of(kind: Kind, seconds: int) -> VersionFigures:
         counts[edge + (_SLOWER_EDGES if kind is Kind.SLOW and is_tail else 0)] = upto - before
         before = upto
     failed = count // 5 if kind is Kind.FAILING else count // 10_000
+    failed += bad_seconds * REQUESTS_PER_SECOND * 3 // 10
     return VersionFigures(count, failed, tuple(counts))
 
 
@@ -147,8 +151,8 @@ class SimulatedServer:
     granted: int | None = None
     order: int = 0
     serving: int | None = None
-    # The versions in memory, each with the seconds of traffic before it served.
-    memory: dict[int, int] = field(default_factory=dict)
+    # The versions in memory, each with the seconds of traffic, and of bad requests, before it served.
+    memory: dict[int, tuple[int, int]] = field(default_factory=dict)
     failed: dict[int, Health] = field(default_factory=dict)
     load: Load | None = None
     starts_at: int | None = None
@@ -221,10 +225,11 @@ class FleetSimulation:
         self._starts_at = 0
         # The seconds of the last fault, of the last drain, and of the beginning of the rollout.
         self._faulted_at = self._drained_at = self._began_at = 0
-        # While it is quiet, no client sends a request. The versions' figures count these seconds.
-        self.is_quiet = False
-        self._traffic_seconds = 0
-        self._had_traffic = bytearray(1)
+        # While it is quiet, no client sends a request. With bad clients three requests in ten fail.
+        self.is_quiet = self.has_bad_clients = False
+        # The versions' figures count these seconds.
+        self._traffic_seconds = self._bad_seconds = 0
+        self._had_traffic, self._was_bad = bytearray(1), bytearray(1)
         # Versions that an operator has promoted: they are not judged any more.
         self.promoted: set[int] = set()
 
@@ -288,8 +293,11 @@ class FleetSimulation:
         for _ in range(count):
             self.clock.second += 1
             self.tally.steps += 1
+            is_bad = self.has_bad_clients and not self.is_quiet
             self._traffic_seconds += not self.is_quiet
+            self._bad_seconds += is_bad
             self._had_traffic.append(not self.is_quiet)
+            self._was_bad.append(is_bad)
             self._advance_servers()
             self._deliver()
             self._run_coordinator()
@@ -407,7 +415,7 @@ class FleetSimulation:
         server.memory = {
             key: since for key, since in server.memory.items() if key in (server.serving, version)
         }
-        server.memory.setdefault(version, self._traffic_seconds)
+        server.memory.setdefault(version, (self._traffic_seconds, self._bad_seconds))
         server.serving = version
         server.crashes_at = None
         if self.kinds[version] is Kind.CRASHING:
@@ -417,9 +425,13 @@ class FleetSimulation:
         versions = {
             version: VersionReport(
                 state=AVAILABLE,
-                figures=figures_of(self.kinds[version], self._traffic_seconds - since),
+                figures=figures_of(
+                    self.kinds[version],
+                    self._traffic_seconds - traffic_before,
+                    self._bad_seconds - bad_before,
+                ),
             )
-            for version, since in server.memory.items()
+            for version, (traffic_before, bad_before) in server.memory.items()
         }
         for version, health in server.failed.items():
             versions[version] = VersionReport(state=END, health=health)
@@ -524,13 +536,18 @@ class FleetSimulation:
 
     def _check_swapping(self) -> None:
         lost_seconds = self.settings.lost_seconds
+        # A server leaves a blocked version for the stable one at once, whatever others do.
+        state = self.state.models.get(MODEL, ModelState())
+        leaves = {(version, state.stable) for version in state.blocked}
         count = 0
         for server in self.servers.values():
             if server.load is None:
                 continue
             if self.clock.second - server.reported_at > lost_seconds:
                 server.load.is_unseen = True
-            count += server.swaps_forward and not server.load.is_unseen
+            if (server.serving, server.load.version) in leaves or server.load.is_unseen:
+                continue
+            count += server.swaps_forward
         self.tally.swapping_max = max(self.tally.swapping_max, count)
         if count > self.settings.load_count_max:
             raise BrokenPromise(f"{count} servers swap at the same time: {self.describe()}")
@@ -587,8 +604,19 @@ class FleetSimulation:
     def _check_cause(self, version: int, state: ModelState) -> None:
         """Checks that a good version was stopped only if servers failed without it."""
         settled_at = self._began_at - self.settings.lost_seconds
+        if self._may_be_blamed_for_clients():
+            return
         if self.kinds[version].is_good and self._faulted_at < settled_at:
             raise BrokenPromise(f"good version {version}: {state.blocked[version].reason}")
+
+    def _may_be_blamed_for_clients(self) -> bool:
+        """Returns True if bad requests began or ended during the rollout, or none was compared beside."""
+        bad = self._was_bad[self._began_at :]
+        if not any(bad):
+            return False
+        size = len(self.servers)
+        has_controls = bool(self.settings.waves) and self.settings.quota(0, size) < size
+        return not (all(bad) and has_controls)
 
     def _check_next_wave(self, before: FleetRollout, after: FleetRollout) -> None:
         """Checks that each wave that has more servers than the one before takes its turn."""
@@ -612,6 +640,9 @@ class FleetSimulation:
         kind, size = self.kinds[version], len(self.servers)
         if kind is Kind.CRASHING:
             raise BrokenPromise(f"version {version} is stable, and ends its servers")
+        if any(self._was_bad):
+            # Versions fail then that are not at fault.
+            return
         if kind is Kind.FAILING and self.kinds[before.stable].is_good and self._was_answering():
             raise BrokenPromise(f"version {version} is stable, and fails: {self.describe()}")
         is_beside_good = self.kinds[before.stable].is_good and self.settings.quota(0, size) < size

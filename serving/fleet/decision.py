@@ -31,26 +31,26 @@ from serving.base.clock import NS_PER_SECOND
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import GateMode
 from serving.core.servable import LOADING, START, GateVerdict
+from serving.fleet.failures import failure_verdict
 from serving.fleet.reports import Grant, ModelReport, Sighting
 from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
 from serving.fleet.trial import (
     ModelWatch,
-    failure_verdict,
     fault,
     has_held,
+    has_old_grant,
     has_version,
     lacks_comparison,
     may_have_version,
     needed_count,
     noted_setbacks,
-    requests_before,
     servers_apart,
     spread,
     watched,
     wave_verdict,
     with_lost,
 )
-from serving.fleet.view import ModelView, cannot_have, has_failed_on, model_views
+from serving.fleet.view import ModelView, can_serve, cannot_have, has_failed_on, model_views
 from serving.fleet.wave_settings import WaveSettings
 
 LOADS_GATE = "loads"
@@ -196,12 +196,27 @@ class _Step:
                 if slot is not None and report.order < slot.order:
                     yield name, wanted
             elif wanted is None:
-                if slot is not None or _is_left_over(report, state):
+                if slot is not None or self._is_left_over(name, report, state):
                     yield name, None
             elif (slot is not None and slot.version == wanted) or _needs_no_slot(
                 report, wanted, state
             ):
                 yield name, wanted
+
+    def _is_left_over(self, name: str, report: ModelReport, state: ModelState) -> bool:
+        """Returns True if a server that answers with no version has a grant that leads to none.
+
+        As long as it has the grant it may try no other version. A load that was granted before the rollout
+        goes on, whoever has granted it, but not for ever.
+        """
+        granted, rollout = report.granted, state.rollout
+        if granted is None:
+            return False
+        if rollout is not None and has_old_grant(report, rollout):
+            oldest_ns = self.now.ns - round(self.settings.load_seconds_max * NS_PER_SECOND)
+            if self.watch.slot_since_ns.get(name, self.now.ns) < oldest_ns:
+                return True
+        return granted in state.blocked or cannot_have(report, granted)
 
     def _late(self, state: ModelState, watch: ModelWatch) -> frozenset[str]:
         if state.rollout is None:
@@ -303,7 +318,8 @@ class _Step:
             return replace(state, rollout=None)
         if not self.settings.is_last(rollout.wave):
             return self._after_wave(state, rollout, watch)
-        if has_held(watch, state, self.settings, self.now.ns):
+        # An operator may pause it until clients have come.
+        if has_held(watch, state, self.settings, self.now.ns) and not state.is_paused:
             return replace(state, stable=rollout.version, previous=state.stable, rollout=None)
         return state
 
@@ -332,14 +348,7 @@ class _Step:
         wave = rollout.wave + 1
         while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= quota:
             wave += 1
-        return self._judged_beside(replace(state, rollout=in_wave(rollout, wave, self.settings)))
-
-    def _judged_beside(self, state: ModelState) -> ModelState:
-        """Returns the state with what the last wave is compared with, if it begins now."""
-        rollout = state.rollout
-        if rollout is None or not self.settings.is_last(rollout.wave):
-            return state
-        return replace(state, rollout=replace(rollout, before=requests_before(state, self.view)))
+        return replace(state, rollout=in_wave(rollout, wave, self.settings))
 
     def _begun(self, state: ModelState) -> ModelState:
         """Returns the state with a rollout of the highest new version, if there is one.
@@ -356,8 +365,7 @@ class _Step:
         version = max(self.view.found() - state.blocked.keys(), default=present)
         if version <= present:
             return state
-        rollout = FleetRollout(version=version, since_order=self.order)
-        return self._judged_beside(replace(state, rollout=rollout))
+        return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
 
     def _lacks_files(self, state: ModelState, rollout: FleetRollout) -> bool:
         """Returns True if the wave needs more servers, and none that may try the version has its files."""
@@ -515,25 +523,16 @@ def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRo
     return replace(rollout, wave=wave, members=members)
 
 
-def _is_left_over(report: ModelReport, state: ModelState) -> bool:
-    """Returns True if a server that answers with no version has a grant that leads to none.
-
-    As long as it has the grant it may try no other version. A load goes on, whoever has granted it.
-    """
-    granted = report.granted
-    if granted is None:
-        return False
-    return granted in state.blocked or cannot_have(report, granted)
-
-
 def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:
     """Returns True if a server gets `wanted` at once: it serves nothing, or what it must not serve.
 
-    Without a stable version a server may serve a blocked one.
+    Without a stable version a server may serve a blocked one. It also keeps a blocked one until it has the files
+    of a newer version.
     """
     if report.default_version in (None, wanted):
         return True
     granted = report.granted
     if granted is None:
         return False
-    return granted > wanted or (granted in state.blocked and state.stable is not None)
+    is_forward = granted in state.blocked and state.stable is not None and can_serve(report, wanted)
+    return granted > wanted or is_forward

@@ -5,7 +5,7 @@ is sent, so a coordinator that starts again never knows less than its servers.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -31,9 +31,7 @@ class FleetRollout:
 
     `members` are the servers that try it, with the incarnation that was granted it. The last wave has
     no members: there every server may try it. `setbacks` are the servers on which it failed. They are
-    back at the stable version. One that an operator has promoted is not judged by its requests. `before` are
-    the requests of the stable version when the last wave began, and how many of them had failed: that wave
-    leaves no servers to compare with.
+    back at the stable version. One that an operator has promoted is not judged by its requests.
     """
 
     version: int
@@ -42,7 +40,6 @@ class FleetRollout:
     setbacks: frozenset[str] = frozenset()
     since_order: int = 0
     is_promoted: bool = False
-    before: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +112,6 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "setbacks": sorted(rollout.setbacks),
             "since_order": rollout.since_order,
             "is_promoted": rollout.is_promoted,
-            "before": [*rollout.before],
         },
         "blocked": as_rows(model.blocked),
         "loading": {name: [slot.version, slot.order] for name, slot in model.loading.items()},
@@ -136,16 +132,10 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             members=rollout["members"],
             setbacks=frozenset(rollout["setbacks"]),
             since_order=rollout["since_order"],
-            # The state of an earlier release does not have these.
+            # The state of an earlier release does not have it.
             is_promoted=rollout.get("is_promoted", False),
-            before=_pair(rollout.get("before", (0, 0))),
         ),
         blocked=from_rows(document["blocked"]),
         loading={name: Slot(*slot) for name, slot in document["loading"].items()},
         verdicts=tuple(GateVerdict(**verdict) for verdict in document["verdicts"]),
     )
-
-
-def _pair(values: Sequence[int]) -> tuple[int, int]:
-    first, second = values
-    return first, second

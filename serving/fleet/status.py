@@ -6,10 +6,11 @@ from typing import Any
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.blocked_versions import as_rows
+from serving.fleet.failures import counted
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState, ModelState
-from serving.fleet.trial import WITHOUT_CAUSE, ModelWatch, cause_on, compared, counted, needed_count
+from serving.fleet.trial import WITHOUT_CAUSE, ModelWatch, cause_on, needed_count
 from serving.fleet.view import ModelView, can_serve, is_silent, model_views
 from serving.fleet.wave_settings import WaveSettings
 
@@ -88,8 +89,7 @@ def _rollout(
         watch = ModelWatch()
     is_last = settings.is_last(rollout.wave)
     # The last wave has no servers left to compare with.
-    new, old = (None, None) if is_last else compared(watch, state, rollout, view)
-    of_wave, _ = counted(watch, state, rollout, view, settings)
+    new, old = counted(watch, state, rollout, view, settings)
     return {
         "version": rollout.version,
         "wave": rollout.wave + 1,
@@ -105,10 +105,10 @@ def _rollout(
             for name in sorted(rollout.setbacks)
         },
         "judgement": _judgement(watch, settings, now_ns, is_last=is_last),
-        "request_count": of_wave.request_count,
-        "failed_count": of_wave.failed_count,
+        "request_count": new.request_count,
+        "failed_count": new.failed_count,
         "is_promoted": rollout.is_promoted,
-        "compared": new and old and {"wave": _figures(new), "control": _figures(old)},
+        "compared": None if is_last else {"wave": _figures(new), "control": _figures(old)},
     }
 
 

@@ -1,7 +1,7 @@
 """The trial of a version in a wave: the servers on which it failed, and the verdict. Pure."""
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
@@ -13,11 +13,7 @@ from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView, has_failed_on
 from serving.fleet.wave_settings import WaveSettings
-from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, failed_share_fault, judge
-
-FAILED_COUNT_MIN = 100
-"""So many failures are no accident. A version that fails too often is stopped then, and not at the end of
-its wave."""
+from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
 """The cause of a setback that no report shows."""
@@ -37,18 +33,21 @@ class ModelWatch:
 
     `wave` is the version and the wave that the other values belong to. `members` and `controls` are the
     figures from which on the two versions are compared: those at the time when the first member served,
-    or when too few controls were left and others took their place. In the last wave `members` are all
-    servers that served it when that wave began. `full_since_ns` is the time since when enough members
-    serve, `slot_since_ns` the time since when a server may be swapping. `incarnations` are those with
-    which servers were first seen to have the version; the last wave has no members. `lost` are servers
-    with the version that are lost, or whose place has started another one under their name. `drained`
-    drained when they were seen last, and `excused` were lost while as many others were: neither end is
-    the version's fault. `waits_for` is the reason why nothing goes on now, for people.
+    or when too few controls were left and others took their place. In the last wave `members` are the
+    servers that had the version when it began, and `seen` are the latest counts of its controls, some
+    of which have swapped since. `full_since_ns` is the time since when enough members serve,
+    `slot_since_ns` the time since when a server may be swapping, or loads what was granted before the
+    rollout. `incarnations` are those with which servers were first seen to have the version; the last
+    wave has no members. `lost` are servers with the version that are lost, or whose place has started
+    another one under their name. `drained` drained when they were seen last, and `excused` were lost
+    while as many others were: neither end is the version's fault. `waits_for` is the reason why nothing
+    goes on now, for people.
     """
 
     wave: tuple[int, int] | None = None
     members: Mapping[str, Baseline] | None = None
     controls: Mapping[str, Baseline] = field(default_factory=dict)
+    seen: Mapping[str, VersionFigures] = field(default_factory=dict)
     full_since_ns: int | None = None
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
@@ -106,6 +105,12 @@ def has_version(report: ModelReport, rollout: FleetRollout) -> bool:
     A grant of an earlier rollout does not count: an operator has allowed the version since.
     """
     return report.granted == rollout.version and report.order >= rollout.since_order
+
+
+def has_old_grant(report: ModelReport, rollout: FleetRollout) -> bool:
+    """Returns True if a server answers with no version, and loads one that was granted before the rollout."""
+    is_granted = report.granted is not None and report.order < rollout.since_order
+    return is_granted and report.default_version is None
 
 
 def may_have_version(
@@ -227,11 +232,15 @@ def watched(
     watch: ModelWatch, state: ModelState, view: ModelView, settings: WaveSettings, now_ns: int
 ) -> ModelWatch:
     """Returns the watch after this look: a new wave begins with a new comparison."""
-    since_ns = {name: watch.slot_since_ns.get(name, now_ns) for name in state.loading}
     rollout = state.rollout
+    loading = {*state.loading}
+    if rollout is not None and state.stable is None:
+        loading |= {name for name, report in view.live.items() if has_old_grant(report, rollout)}
+    since_ns = {name: watch.slot_since_ns.get(name, now_ns) for name in loading}
     if rollout is None:
         return ModelWatch(slot_since_ns=since_ns)
     wave = (rollout.version, rollout.wave)
+    is_new = watch.wave is None or watch.wave[0] != rollout.version
     if watch.wave != wave:
         # Another wave is compared anew. The ends of servers are those of the whole rollout.
         watch = replace(
@@ -239,13 +248,13 @@ def watched(
             wave=wave,
             members=None,
             controls={},
+            seen={},
             full_since_ns=None,
         )
     watch = _with_ends(watch, state, rollout, view)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
-        if watch.members is None:
-            watch = replace(watch, members=_all_serving(rollout, view))
+        watch = _with_last_wave(watch, state, rollout, view, settings, is_new=is_new)
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
@@ -297,12 +306,68 @@ def _with_ends(
     )
 
 
-def _all_serving(rollout: FleetRollout, view: ModelView) -> dict[str, Baseline]:
-    """Returns the servers with the version, and their counts from which on those of the last wave begin."""
-    return {
-        name: Baseline(view.servers[name].incarnation, _counts(view, name, rollout.version))
-        for name in view.serving(rollout.version)
+def _with_last_wave(
+    watch: ModelWatch,
+    state: ModelState,
+    rollout: FleetRollout,
+    view: ModelView,
+    settings: WaveSettings,
+    *,
+    is_new: bool,
+) -> ModelWatch:
+    """Returns the watch with the counts of the last wave.
+
+    A coordinator that `is_new` to the rollout counts all requests since the version was loaded: otherwise
+    one that takes over again and again would see no failures.
+    """
+    if watch.members is None:
+        members = (
+            {} if is_new else _count_baselines(view, view.serving(rollout.version), rollout.version)
+        )
+        watch = replace(
+            watch, members=members, controls=_last_controls(state, view, rollout, settings)
+        )
+    seen = {
+        name: counts
+        for name, baseline in watch.controls.items()
+        if state.stable is not None
+        and answers_with(view, name, state.stable)
+        and (counts := counts_of(view, name, state.stable)).is_continued_from(baseline.figures)
     }
+    return replace(watch, seen={**watch.seen, **seen})
+
+
+def _last_controls(
+    state: ModelState, view: ModelView, rollout: FleetRollout, settings: WaveSettings
+) -> dict[str, Baseline]:
+    """Returns servers that still answer with the stable version when the last wave begins."""
+    stable = state.stable
+    if stable is None:
+        return {}
+    names = (name for name in view.serving(stable) if answers_with(view, name, stable))
+    chosen = nsmallest(settings.control_count_max, names, key=_place_of_control(rollout))
+    return _count_baselines(view, chosen, stable)
+
+
+def answers_with(view: ModelView, name: str, version: int | None) -> bool:
+    """Returns True if a live server serves the version, and answers with it unless another one is named."""
+    report = view.live.get(name)
+    if report is None or version is None or report.default_version != version:
+        return False
+    return report.serves(version)
+
+
+def _count_baselines(view: ModelView, names: Iterable[str], version: int) -> dict[str, Baseline]:
+    return {
+        name: Baseline(view.servers[name].incarnation, counts_of(view, name, version))
+        for name in names
+    }
+
+
+def counts_of(view: ModelView, name: str, version: int) -> VersionFigures:
+    """Returns the requests without their latencies: sums over a large fleet are cheap then."""
+    figures = view.live[name].versions[version].figures
+    return VersionFigures(figures.request_count, figures.failed_count)
 
 
 def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:
@@ -347,12 +412,13 @@ def _controls(
     stable = state.stable
     if stable is None:
         return {}
-    chosen = nsmallest(
-        settings.control_count_max,
-        _other_servers(state, rollout, view),
-        key=lambda name: spread(name, rollout.version + 1),
-    )
+    others = _other_servers(state, rollout, view)
+    chosen = nsmallest(settings.control_count_max, others, key=_place_of_control(rollout))
     return _baselines(view, chosen, stable)
+
+
+def _place_of_control(rollout: FleetRollout) -> Callable[[str], int]:
+    return lambda name: spread(name, rollout.version + 1)
 
 
 def _other_servers(state: ModelState, rollout: FleetRollout, view: ModelView) -> Iterator[str]:
@@ -395,49 +461,14 @@ def compared(
     return total(new), total(figures.since(baseline.figures) for figures, baseline in old)
 
 
-def counted(
-    watch: ModelWatch,
-    state: ModelState,
-    rollout: FleetRollout,
-    view: ModelView,
-    settings: WaveSettings,
-) -> tuple[VersionFigures, VersionFigures]:
-    """Returns the requests and failures of the new version in this wave, and those of the old one.
-
-    In the last wave no other servers are left: the old version's are those of before. They have no
-    latencies then.
-    """
-    if not settings.is_last(rollout.wave):
-        return compared(watch, state, rollout, view)
-    members = watch.members or {}
-    rows = (
-        _since_baseline(_counts(view, name, rollout.version), members.get(name))
-        for name in view.serving(rollout.version)
-    )
-    return total(rows), VersionFigures(*rollout.before)
-
-
-def requests_before(state: ModelState, view: ModelView) -> tuple[int, int]:
-    """Returns the requests of the stable version on all servers, and how many of them have failed."""
-    if state.stable is None:
-        return (0, 0)
-    rows = [_counts(view, name, state.stable) for name in view.serving(state.stable)]
-    return sum(row.request_count for row in rows), sum(row.failed_count for row in rows)
-
-
-def _counts(view: ModelView, name: str, version: int) -> VersionFigures:
-    """Returns the requests without their latencies: sums over a large fleet are cheap then."""
-    figures = view.live[name].versions[version].figures
-    return VersionFigures(figures.request_count, figures.failed_count)
-
-
 def _member_figures(
     view: ModelView, name: str, version: int, baseline: Baseline | None
 ) -> VersionFigures:
-    return _since_baseline(view.live[name].versions[version].figures, baseline)
+    return since_baseline(view.live[name].versions[version].figures, baseline)
 
 
-def _since_baseline(figures: VersionFigures, baseline: Baseline | None) -> VersionFigures:
+def since_baseline(figures: VersionFigures, baseline: Baseline | None) -> VersionFigures:
+    """Returns the requests since a comparison began."""
     # A version that was loaded after the comparison began is compared with all its requests.
     if baseline is None or not figures.is_continued_from(baseline.figures):
         return figures
@@ -480,63 +511,6 @@ def _will_serve(report: ModelReport, version: int) -> bool:
     return is_granted and not has_failed_on(report, version)
 
 
-def failure_verdict(
-    watch: ModelWatch,
-    state: ModelState,
-    rollout: FleetRollout,
-    view: ModelView,
-    settings: WaveSettings,
-    now_ns: int,
-) -> GateVerdict | None:
-    """Returns the verdict on a version that fails too often for any wave; None if it does not.
-
-    It comes as soon as the failures are no accident, and at the end of the last wave with fewer of them. An
-    operator may promote a version that fails. A first version is not judged in the last wave.
-    """
-    is_last = settings.is_last(rollout.wave)
-    if rollout.is_promoted or watch.members is None or (is_last and state.stable is None):
-        return None
-    # A single failure is an accident.
-    is_end = is_last and has_held(watch, state, settings, now_ns)
-    count_min = 2 if is_end else FAILED_COUNT_MIN
-    if _failed_count_max(rollout, view) < count_min:
-        return None
-    if not is_last and lacks_comparison(watch, state, rollout, view):
-        return None
-    new, old = counted(watch, state, rollout, view, settings)
-    reason = failed_share_fault(new, old)
-    if new.failed_count < count_min or not reason:
-        return None
-    if not is_last:
-        verdict = judge(replace(settings.judgement, request_count=1), new, old)
-        return None if verdict is None else _of_wave(verdict, _gate(rollout), new, old)
-    figures = {
-        "request_count": new.request_count,
-        "failed_count": new.failed_count,
-        "stable_request_count": old.request_count,
-        "stable_failed_count": old.failed_count,
-    }
-    return GateVerdict(
-        gate=_gate(rollout),
-        mode=GateMode.ENFORCE.value,
-        is_passed=False,
-        reason=reason,
-        figures=figures,
-    )
-
-
-def _failed_count_max(rollout: FleetRollout, view: ModelView) -> int:
-    """Returns the failures since the version was loaded: at least those of the wave, and quick to add up."""
-    version = rollout.version
-    return sum(
-        view.live[name].versions[version].figures.failed_count for name in view.serving(version)
-    )
-
-
-def _gate(rollout: FleetRollout) -> str:
-    return f"wave {rollout.wave + 1}"
-
-
 def wave_verdict(
     watch: ModelWatch,
     state: ModelState,
@@ -553,21 +527,25 @@ def wave_verdict(
     if watch.members is None or lacks_comparison(watch, state, rollout, view):
         return None
     new, old = compared(watch, state, rollout, view)
-    gate = _gate(rollout)
+    gate = gate_of(rollout)
     verdict = judge(settings.judgement, new, old)
     is_beside = state.stable is None or old.request_count > 0
     if verdict is not None and (is_beside or not verdict.is_passed):
-        return _of_wave(verdict, gate, new, old)
+        return of_wave(verdict, gate, new, old)
     if not has_held(watch, state, settings, now_ns):
         return None
     if new.request_count == 0:
         reason = f"no request in {settings.judged_seconds:g} s"
         return GateVerdict(gate=gate, mode=GateMode.ENFORCE.value, is_passed=True, reason=reason)
     verdict = judge(replace(settings.judgement, request_count=1), new, old)
-    return None if verdict is None else _of_wave(verdict, gate, new, old)
+    return None if verdict is None else of_wave(verdict, gate, new, old)
 
 
-def _of_wave(
+def gate_of(rollout: FleetRollout) -> str:
+    return f"wave {rollout.wave + 1}"
+
+
+def of_wave(
     verdict: GateVerdict, gate: str, new: VersionFigures, old: VersionFigures
 ) -> GateVerdict:
     """Returns a canary's verdict as that of a wave. The p99 is for people: p999 alone is judged."""

@@ -78,26 +78,33 @@ def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> floa
 
 
 def failed_share_fault(canary: ServableStatistics, stable: ServableStatistics) -> str:
-    """Returns the fault that more than FAILED_SHARE_MAX of a version's requests failed; "" without it. Pure."""
-    share = canary.failed_count / max(canary.request_count, 1)
+    """Returns the fault of a version that fails all its requests, or too many; "" if it has none. Pure.
+
+    `canary` has requests. The version is not at fault if the stable one fails nearly as often.
+    """
+    share = canary.failed_count / canary.request_count
+    if share == 1:
+        return "all its requests failed"
     stable_share = stable.failed_count / max(stable.request_count, 1)
     if share <= FAILED_SHARE_MAX or stable_share > share * STABLE_SHARE_FACTOR_MAX:
         return ""
+    fault = f"{share:.1%} of its requests failed, more than {FAILED_SHARE_MAX:.0%}"
     return (
-        f"{share:.1%} of its requests failed, more than {FAILED_SHARE_MAX:.0%}, and "
-        f"{stable_share:.1%} of the stable version's"
+        f"{fault}, and {stable_share:.1%} of the stable version's"
+        if stable.request_count
+        else fault
     )
 
 
 def _failure_faults(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> list[str]:
-    share = canary.failed_count / canary.request_count
-    if share == 1:
-        return ["all its requests failed"]
+    fault = failed_share_fault(canary, stable)
+    if canary.failed_count == canary.request_count:
+        return [fault]
     if canary.failed_count <= 1:
         return []  # A single failure is an accident.
-    faults = [fault for fault in (failed_share_fault(canary, stable),) if fault]
+    faults = [fault] if fault else []
     error_ratio = _error_ratio(canary, stable)
     if error_ratio > settings.error_ratio_max:
         faults.append(f"its share of failures is {error_ratio:.2f} times the stable version's")

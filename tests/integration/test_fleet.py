@@ -18,8 +18,8 @@ from serving.base.clock import SystemClock
 from serving.base.errors import MillpondError
 from serving.client import Client
 from serving.fleet.config import parse_fleet_config
+from serving.fleet.failures import FAILED_COUNT_MIN
 from serving.fleet.service import FleetService
-from serving.fleet.trial import FAILED_COUNT_MIN
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

@@ -476,3 +476,15 @@ def test_blocked_first_version_is_left_with_a_slot() -> None:
     world.take(until="loading")
     world.step()
     assert world.granted(2) == []
+
+
+def test_server_keeps_a_blocked_version_until_it_has_files() -> None:
+    world = FleetWorld(server_count=3)
+    block = BlockedVersion(by=BlockedBy.CANARY, reason="bad", since_wall_ns=0)
+    world.state = FleetState(models={MODEL: ModelState(stable=2, blocked={1: block})})
+    world.change("s0", found=frozenset({1}))
+    world.step()
+    assert world.granted(2) == ["s1", "s2"]
+    world.change("s0", found=frozenset({1, 2}))
+    world.step()
+    assert "s0" in world.granted(2)

@@ -227,6 +227,21 @@ def test_load_without_a_stable_version_goes_on() -> None:
     assert None not in {grant.version for grant in world.grants}
 
 
+def test_old_load_does_not_block_a_rollout_for_ever() -> None:
+    world = FleetWorld(server_count=2)
+    for name in world.reports:
+        world.change(name, default_version=None, versions={1: VersionReport(state=LOADING)})
+    world.step()
+    world.step(100)
+    assert world.rollout.version == 2
+    assert world.grants == ()
+    decision = world.step()
+    assert [grant.version for grant in decision.grants] == [None, None]
+    world.take()
+    world.step()
+    assert world.granted(2)
+
+
 def without_stable(world: FleetWorld, name: str) -> None:
     world.set_version(name, 1, VersionReport(state=END, health=NO_MEMORY))
     world.change(name, default_version=None)

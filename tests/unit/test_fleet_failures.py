@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from serving.fleet.operations import promoted
+from serving.fleet.failures import FAILED_COUNT_MIN
+from serving.fleet.operations import paused, promoted, resumed
 from serving.fleet.state import fleet_state_from_json
-from serving.fleet.trial import FAILED_COUNT_MIN
 from tests.unit.worlds.fleet import LAST_WAVE_ONLY, MODEL, SETTINGS, FleetWorld, requests
 
 MANY = 10 * FAILED_COUNT_MIN
@@ -31,15 +31,55 @@ def after_quiet_waves() -> FleetWorld:
     return world
 
 
+def new_server(world: FleetWorld) -> str:
+    return next(name for name, report in world.reports.items() if report.default_version == 2)
+
+
+def swap_all(world: FleetWorld) -> None:
+    """Lets every server swap, each with the requests that it has had until then."""
+    while any(report.default_version == 1 for report in world.reports.values()):
+        world.step(0)
+        world.take()
+    world.step(0)
+
+
 def test_failing_version_is_stopped_after_quiet_waves() -> None:
     world = after_quiet_waves()
     assert world.model.stable == 1
-    member = next(name for name, report in world.reports.items() if report.serves(2))
+    member = new_server(world)
+    world.answer_stable(requests(MANY))
     world.answer(member, 2, requests(MANY, failed=MANY))
     world.step()
-    assert "100.0% of its requests failed" in world.model.blocked[2].reason
+    assert world.model.blocked[2].reason == "all its requests failed"
     assert {*world.granted(1)} >= {member}
-    assert world.model.verdicts[-1].gate == "wave 3"
+    verdict = world.model.verdicts[-1]
+    assert (verdict.gate, verdict.figures["failed_count"]) == ("wave 3", MANY)
+
+
+def test_last_wave_waits_for_requests_to_compare_with() -> None:
+    world = after_quiet_waves()
+    member = new_server(world)
+    world.answer(member, 2, requests(MANY, failed=MANY // 3))
+    world.step()
+    assert 2 not in world.model.blocked
+    swap_all(world)
+    assert "33.3% of its requests failed" in world.model.blocked[2].reason
+
+
+def test_failures_of_the_last_wave_are_not_diluted() -> None:
+    world = FleetWorld()
+    world.step()
+    world.take()
+    world.step()
+    member = world.members[0]
+    world.answer_stable(requests(10 * MANY))
+    world.answer(member, 2, requests(10 * MANY))
+    while not SETTINGS.is_last(world.rollout.wave):
+        world.pass_wave()
+    world.answer_stable(requests(11 * MANY))
+    world.answer(member, 2, requests(10 * MANY + FAILED_COUNT_MIN, failed=FAILED_COUNT_MIN))
+    world.step()
+    assert world.model.blocked[2].reason == "all its requests failed"
 
 
 @pytest.mark.parametrize(
@@ -53,10 +93,15 @@ def test_last_wave_has_a_limit_of_failures(count: int, failed: int, is_blocked: 
     assert (2 in world.model.blocked) == is_blocked
 
 
-@pytest.mark.parametrize(("failed", "is_blocked"), [(1, False), (2, True)])
-def test_few_failures_count_when_the_last_wave_ends(failed: int, is_blocked: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "failed", "is_blocked"),
+    [(1, 1, False), (2, 2, True), (3, 2, True), (4, 2, False), (20, 15, True)],
+)
+def test_few_failures_count_when_the_last_wave_ends(
+    count: int, failed: int, is_blocked: bool
+) -> None:
     world = in_last_wave()
-    world.answer("s3", 2, requests(3, failed=failed))
+    world.answer("s3", 2, requests(count, failed=failed))
     world.step(59)
     assert world.model.rollout is not None
     world.step(1)
@@ -64,31 +109,76 @@ def test_few_failures_count_when_the_last_wave_ends(failed: int, is_blocked: boo
     assert world.model.stable == (1 if is_blocked else 2)
 
 
-def test_bad_requests_are_not_blamed_on_the_last_wave() -> None:
+def test_bad_clients_are_seen_beside_the_last_wave() -> None:
+    world = after_quiet_waves()
+    member = new_server(world)
+    bad = requests(MANY, failed=MANY // 3)
+    world.answer_stable(bad)
+    world.answer(member, 2, bad)
+    world.step()
+    # They are still known when no server answers with version 1 any more.
+    swap_all(world)
+    world.step(60)
+    assert (world.model.stable, dict(world.model.blocked)) == (2, {})
+
+
+def test_bad_clients_of_before_excuse_the_last_wave() -> None:
     world = FleetWorld(settings=LAST_WAVE_ONLY)
     world.answer_stable(requests(MANY, failed=MANY // 4))
     world.step()
     world.take()
     world.step()
-    # The next coordinator knows them too.
-    world.state = fleet_state_from_json(world.state.as_json()).taken_over()
-    world.watches = {}
-    world.step()
     world.answer("s3", 2, requests(MANY, failed=MANY // 3))
     world.step()
     assert 2 not in world.model.blocked
-
-
-def test_failures_before_the_last_wave_do_not_count() -> None:
-    world = after_quiet_waves()
-    member = next(name for name, report in world.reports.items() if report.serves(2))
-    # A new coordinator: its watch begins with these figures.
-    world.answer(member, 2, requests(MANY, failed=MANY))
-    world.watches = {}
+    # But not one that fails every request.
+    world.answer("s3", 2, requests(MANY, failed=MANY))
     world.step()
-    world.answer(member, 2, requests(2 * MANY, failed=MANY))
+    assert 2 in world.model.blocked
+
+
+def test_next_coordinator_knows_bad_clients_of_earlier_waves() -> None:
+    world = FleetWorld()
+    world.step()
+    world.take()
+    world.step()
+    bad = requests(MANY, failed=MANY // 4)
+    world.answer_stable(bad)
+    world.answer(world.members[0], 2, bad)
+    while not SETTINGS.is_last(world.rollout.wave):
+        world.pass_wave()
+    swap_all(world)
+    take_over(world)
+    world.step()
+    worse = requests(2 * MANY, failed=2 * MANY // 4)
+    world.answer("s3", 2, worse)
     world.step()
     assert 2 not in world.model.blocked
+
+
+def take_over(world: FleetWorld) -> None:
+    world.state = fleet_state_from_json(world.state.as_json()).taken_over()
+    world.watches = {}
+
+
+def test_failures_are_known_to_each_next_coordinator() -> None:
+    world = in_last_wave()
+    for count in (FAILED_COUNT_MIN - 1, FAILED_COUNT_MIN):
+        assert 2 not in world.model.blocked
+        world.answer("s3", 2, requests(count, failed=count))
+        take_over(world)
+        world.step()
+    assert 2 in world.model.blocked
+
+
+def test_paused_last_wave_waits_for_clients() -> None:
+    world = in_last_wave()
+    world.state = paused(world.state, MODEL)
+    world.step(1_000)
+    assert world.model.stable == 1
+    world.state = resumed(world.state, MODEL)
+    world.step()
+    assert world.model.stable == 2
 
 
 def test_promoted_version_may_fail() -> None:
@@ -101,6 +191,16 @@ def test_promoted_version_may_fail() -> None:
         world.step()
     world.step(60)
     assert (world.model.stable, dict(world.model.blocked)) == (2, {})
+
+
+def test_first_version_is_not_stopped_early() -> None:
+    world = FleetWorld(settings=replace(SETTINGS, judged_seconds=3_000))
+    for name in world.reports:
+        world.change(name, granted=None, default_version=None, versions={}, found=frozenset({1}))
+    for _ in range(3):
+        world.step()
+        world.take(figures=requests(150, failed=150))
+    assert dict(world.model.blocked) == {}
 
 
 def test_first_version_may_fail_in_the_last_wave() -> None:
@@ -128,12 +228,15 @@ def test_failing_version_is_stopped_within_its_wave() -> None:
     assert "33.3% of its requests failed" in world.model.blocked[2].reason
 
 
-def test_early_stop_needs_servers_to_compare_with() -> None:
+def test_early_stop_needs_requests_to_compare_with() -> None:
     world = FleetWorld(settings=replace(SETTINGS, judged_seconds=3_000))
     world.step()
     first = world.members[0]
     world.take()
     world.step()
+    world.answer(first, 2, requests(300, failed=200))
+    world.step()
+    assert 2 not in world.model.blocked
     world.silent = world.reports.keys() - {first}
     world.answer(first, 2, requests(300, failed=200))
     world.step(31)

@@ -103,6 +103,10 @@ class FleetSequences(RuleBasedStateMachine):
     def be_quiet(self, is_quiet: bool) -> None:
         self.fleet.is_quiet = is_quiet
 
+    @rule(are_bad=st.booleans())
+    def change_clients(self, are_bad: bool) -> None:
+        self.fleet.has_bad_clients = are_bad
+
     @rule(number=st.integers(0, 11), is_draining=st.booleans())
     def drain(self, number: int, is_draining: bool) -> None:
         self.fleet.servers[self.server(number)].is_draining = is_draining
@@ -147,6 +151,7 @@ class FleetSequences(RuleBasedStateMachine):
         """Without further faults the fleet comes to rest with one version on every server."""
         fleet = self.fleet
         fleet.heal()
+        fleet.has_bad_clients = False
         for server in fleet.servers.values():
             server.is_draining = False
         for version, kind in list(fleet.kinds.items()):
