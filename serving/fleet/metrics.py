@@ -210,7 +210,8 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
         gauges[families.WAVE_NEEDED].add_metric(labels, rollout["needed_count"])
         gauges[families.SETBACKS].add_metric(labels, len(rollout["setbacks"]))
         gauges[families.IDLE].add_metric(labels, idle_seconds(name))
-        for role, row in (rollout["compared"] or {}).items():
+        # The last wave has no control at its end.
+        for role, row in (rollout["compared"] or {"wave": rollout}).items():
             _add_compared(gauges, [*labels, role], row)
     yield from gauges.values()
 
@@ -220,7 +221,7 @@ def _add_compared(
 ) -> None:
     gauges[families.WAVE_REQUESTS].add_metric(labels, row["request_count"])
     gauges[families.WAVE_FAILED].add_metric(labels, row["failed_count"])
-    if row["request_count"]:
+    if row["request_count"] and "p99_ms" in row:
         gauges[families.WAVE_P99].add_metric(labels, row["p99_ms"] / _MS_PER_SECOND)
         gauges[families.WAVE_P999].add_metric(labels, row["p999_ms"] / _MS_PER_SECOND)
 

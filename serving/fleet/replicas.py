@@ -118,7 +118,7 @@ class ReplicaSighting:
 class ReplicaState:
     """The decisions that outlive the coordinator. `restarts` are replicas that an operator wants anew.
 
-    `ports` are the last ones of each replica by its name, also after it has ended: clients with a list of
+    `ports` are the first ones of each replica by its name, also after it has ended: clients with a list of
     addresses find its next launch there.
     """
 
@@ -283,9 +283,18 @@ def _room_bytes(room: ServerRoom, rows: Iterable[Replica]) -> int:
     return min(room.memory_bytes, room.free_bytes + _taken_bytes(room.name, rows))
 
 
-def left_bytes(room: ServerRoom, rows: Collection[Replica]) -> int:
-    """Returns the memory of a node that a further replica could take."""
-    return _room_bytes(room, rows) - _taken_bytes(room.name, rows)
+def most_left_bytes(rooms: Iterable[ServerRoom], rows: Iterable[Replica]) -> int:
+    """Returns the most memory that a further replica could take on one of the nodes."""
+    taken: Counter[str] = Counter()
+    for row in rows:
+        taken[row.node] += row.room_bytes
+    return max((_left_bytes(room, taken[room.name]) for room in rooms), default=0)
+
+
+def _left_bytes(room: ServerRoom, taken_bytes: int) -> int:
+    if room.free_bytes is None:
+        return room.memory_bytes - taken_bytes
+    return min(room.memory_bytes - taken_bytes, room.free_bytes)
 
 
 def _taken_bytes(node: str, rows: Iterable[Replica]) -> int:
@@ -318,7 +327,8 @@ class _Step:
     def _kept_ports(self, state: ReplicaState) -> dict[str, Ports]:
         """Returns the ports of all replicas, without those of models that the fleet has no more."""
         seen = {name: row.ports for name, row in self._inputs.sightings.items() if any(row.ports)}
-        ports = {**state.ports, **seen}
+        # The first ones. A launch that did not get them, because another process had one, is an exception.
+        ports = {**seen, **state.ports}
         if not self._wanted:
             # The fleet was stopped, and will start again.
             return ports

@@ -16,6 +16,7 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.decision import blocked
 from serving.fleet.metric_families import FLEET_FAMILIES, LEADS, SERVERS, STATE_WRITES
 from serving.fleet.metrics import METRICS_PATH, FleetMetrics
+from serving.fleet.operations import promoted
 from serving.fleet.reports import ModelReport, ServerReport
 from serving.fleet.state import FleetState
 from serving.http.app import HttpSettings, make_http_app
@@ -248,3 +249,17 @@ def test_write_of_a_takeover_is_counted() -> None:
     page = metrics.page().decode()
     assert "\nfleet_state_writes_failed_total 1.0" in page
     assert "\nfleet_state_writes_total 1.0" in page
+
+
+def test_last_wave_has_its_requests_without_a_control(world: World) -> None:
+    world.coordinator.operate(lambda state: promoted(state, MODEL, SETTINGS))
+    world.coordinator.step()
+    for name in ("a", "b", "c"):
+        new = serving(2, found=FOUND, order=world.coordinator.state.order)
+        world.report(name, with_requests(new, 2, requests(200, failed=4)))
+        world.coordinator.step()
+    labels = f'model="{MODEL}",role="wave",version="2"'
+    values = world.values()
+    assert values[f"fleet_wave_failed_requests{{{labels}}}"] == 12
+    assert values[f"fleet_wave_requests{{{labels}}}"] == 600
+    assert not any("control" in name for name in values)

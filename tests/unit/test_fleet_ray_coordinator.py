@@ -353,6 +353,23 @@ def test_status_shows_servers_that_do_not_start(world: World) -> None:
         "server m-1 has",
     ]
     assert problems[0].endswith("because: its process ended with status 2")
+    # The reason is that of the last launch.
+    world.servers.reason = ""
+    world.servers.running.clear()
+    world.step(ready=(), seconds=60)
+    world.step(ready=())
+    assert world.ask("GET", "/fleet/status")["problems"][0].endswith("its actor was lost")
+
+
+def test_only_started_launches_are_asked(world: World) -> None:
+    links: Any = world.fleet._links
+    targets: list[dict[str, str]] = []
+    links.set_targets = targets.append
+    world.step()
+    assert targets[-1] == {"m-0/1": "m-0/1", "m-1/2": "m-1/2"}
+    world.servers.running.discard(1)
+    world.step(ready=["m-1"])
+    assert targets[-1] == {"m-1/2": "m-1/2"}
 
 
 def test_status_shows_replicas_without_room() -> None:

@@ -134,6 +134,27 @@ def test_front_logs_each_event_of_the_coordinator_once(
     assert logs == [{**row, "version": version} for version in (2, 3, 1)]
 
 
+def test_front_writes_files_without_events(
+    front: Front, deployment: FakeDeployment, tmp_path: Path
+) -> None:
+    def fail(after: LoggedEvent | None) -> list[LoggedEvent]:
+        raise Unavailable("the coordinator is of another release")
+
+    deployment.events = fail  # type: ignore[method-assign]
+    front.update()
+    assert written(tmp_path) == ["h:1"]
+
+
+def test_front_counts_events_that_were_dropped(front: Front, deployment: FakeDeployment) -> None:
+    deployment.logged = [event(1)]
+    front.update()
+    deployment.logged = [event(5), event(6)]
+    with capture_logs() as logs:
+        front.update()
+    dropped = [row["count"] for row in logs if row["event"] == "fleet_events_dropped"]
+    assert dropped == [3]
+
+
 def test_front_ends_with_its_fleet(
     front: Front, deployment: FakeDeployment, tmp_path: Path
 ) -> None:
@@ -168,6 +189,24 @@ def test_fleet_that_is_not_deployed_ends_the_front(tmp_path: Path) -> None:
         front.run()
     with socket.create_server(("127.0.0.1", front.port or 0)):
         pass
+
+
+def test_front_answers_while_the_fleet_is_deployed(tmp_path: Path) -> None:
+    may_deploy = threading.Event()
+
+    def deploy() -> FakeDeployment:
+        assert may_deploy.wait(10)
+        return FakeDeployment()
+
+    front = Front(config(tmp_path), deploy, SystemClock())  # type: ignore[arg-type]
+    thread = threading.Thread(target=front.run)
+    thread.start()
+    assert front.listens.wait(10)
+    answer = asyncio.run(_exchange(front.port, b"GET / HTTP/1.1\r\n\r\n"))
+    may_deploy.set()
+    front.stop()
+    thread.join()
+    assert b"being put on its cluster" in answer
 
 
 @pytest.fixture

@@ -124,10 +124,17 @@ def test_further_drain_returns_at_once() -> None:
 def test_server_gets_its_ports_of_before_if_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
-        assert port_flags("127.0.0.1", (taken, 0)) == {}
-        free = port_flags("127.0.0.2", (taken, taken))
-    assert free == {"port": taken, "rest_api_port": taken}
-    assert port_flags("127.0.0.1", (taken, 0)) == {"port": taken}
+        flags = port_flags("127.0.0.1", (taken, taken))
+        assert taken not in flags.values()
+        assert port_flags("127.0.0.2", (taken, taken)) == {"port": taken, "rest_api_port": taken}
+    assert port_flags("127.0.0.1", (taken, 0))["port"] == taken
+
+
+def test_first_ports_are_none_of_outgoing_connections() -> None:
+    first_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = port_flags("127.0.0.1", (0, 0))
+    assert ports["port"] != ports["rest_api_port"]
+    assert max(ports.values()) < first_of_kernel
 
 
 def test_death_of_an_unstarted_server_has_one_line() -> None:

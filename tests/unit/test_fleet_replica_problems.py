@@ -57,6 +57,7 @@ def test_missing_replicas_name_need_and_what_is_left() -> None:
         ((), 0.0, "no node that takes servers"),
         ((replace(NODE, is_draining=True),), 0.0, "no node that takes servers"),
         ((replace(NODE, requests_per_second=10),), 5.0, "requests_per_second; add a node"),
+        ((NODE, replace(NODE, name="b", memory_bytes=GB)), 0.0, "the other ones are too small"),
     ],
 )
 def test_missing_replicas_have_other_reasons(
@@ -71,3 +72,11 @@ def test_server_that_does_not_start_has_its_reason() -> None:
     assert text == "server m-0 has ended 2 times, the last time because: bad flag"
     (text,) = problems(REPLICA)
     assert text.endswith("its node or its actor was lost")
+    (text,) = problems(replace(REPLICA, failure_count=1))
+    assert "has ended once," in text
+
+
+def test_memory_of_other_jobs_is_not_left() -> None:
+    node = replace(NODE, memory_bytes=100 * GB, free_bytes=2 * GB)
+    (text,) = problems(nodes=(node,), missing=2)
+    assert "more than 2.00 GB left" in text

@@ -495,6 +495,13 @@ def test_replica_keeps_its_ports_over_launches() -> None:
     world.end("m-0")
     (launch,) = world.step().starts
     assert launch.ports == (8500, 8501)
+    # Another process had one of them, and lets it go.
+    world.see("m-0", replace(READY, ports=(9000, 8501)))
+    world.step()
+    world.end("m-0")
+    world.step()
+    (launch,) = world.step(10).starts
+    assert launch.ports == (8500, 8501)
     # Also on another node, and after the fleet was stopped.
     world.nodes = [node("b")]
     (launch,) = world.step().starts

@@ -122,3 +122,38 @@ def test_kinds_differ_in_their_figures() -> None:
     assert slow.latency_ns_p999 > 2 * good.latency_ns_p999
     assert slow.latency_ns_p50 == good.latency_ns_p50
     assert failing.failed_count > 100 * max(1, good.failed_count)
+
+
+def in_quiet_last_wave(kind: Kind) -> FleetSimulation:
+    fleet = settled()
+    fleet.is_quiet = True
+    fleet.drop(2, kind)
+    while (rollout := fleet.state.models[MODEL].rollout) is None or rollout.wave < 2:
+        fleet.step()
+    return fleet
+
+
+def test_failing_version_is_stopped_after_quiet_waves() -> None:
+    fleet = in_quiet_last_wave(Kind.FAILING)
+    fleet.is_quiet = False
+    fleet.run_until_settled(1_000)
+    assert fleet.state.models[MODEL].stable == 1
+    assert fleet.tally.blocked_in_wave == {2: 2}
+
+
+def test_failing_version_must_not_become_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = in_quiet_last_wave(Kind.FAILING)
+    fleet.is_quiet = False
+    monkeypatch.setattr("serving.fleet.decision.failure_verdict", lambda *values: None)
+    with pytest.raises(BrokenPromise, match="version 2 is stable, and fails"):
+        fleet.run_until_settled(1_000)
+
+
+def test_bad_clients_do_not_stop_a_good_version() -> None:
+    fleet = settled()
+    fleet.has_bad_clients = True
+    fleet.step(10)
+    fleet.drop(2, Kind.GOOD)
+    fleet.step(2)
+    fleet.run_until_settled(1_000)
+    assert fleet.state.models[MODEL].stable == 2

@@ -235,9 +235,12 @@ class RayServers:
             return Looked(is_gone=True, reason=reason)
         status, reason = answer["exit_status"], ""
         if status is not None:
-            reason = f"its process ended with status {status}; see its log, {answer['log_path']}"
+            # An actor of an earlier release does not name the log.
+            log = f"; see its log, {answer['log_path']}" if "log_path" in answer else ""
+            reason = f"its process ended with status {status}{log}"
             if not before.is_gone:
-                _log.warning("fleet_server_exited", server=replica.name, reason=reason)
+                note = _log.warning if status else _log.info
+                note("fleet_server_exited", server=replica.name, reason=reason)
         return Looked(
             answer["grpc"], answer["http"], answer["process_id"], status is not None, reason
         )

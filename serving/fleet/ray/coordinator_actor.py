@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import ray
@@ -148,8 +149,8 @@ def coordinator_name(fleet: str) -> str:
 
 
 def config_digest(config: str) -> str:
-    """Returns a short text that differs for each configuration."""
-    return hashlib.sha256(config.encode()).hexdigest()
+    """Returns a short text that differs for each configuration, and for each release of Millpond."""
+    return hashlib.sha256(f"{version('millpond')}\n{config}".encode()).hexdigest()
 
 
 class Servers(Protocol):
@@ -351,7 +352,7 @@ class RayFleet:
         self._orphans_ended_ns = self._clock.now_ns()
 
     def _note_reasons(self) -> None:
-        seen = {name: looked.reason for name, looked in self._looked.items() if looked.reason}
+        seen = {name: looked.reason for name, looked in self._looked.items() if looked.is_gone}
         known = {**self._reasons, **seen}
         self._reasons = {
             name: row for name, row in known.items() if name in self._replicas.replicas

@@ -215,8 +215,12 @@ class Deployment:
 
     def _ask_actor(self, method: str, timeout_seconds: float, *arguments: object) -> Any:
         actor = self._actor()
+        try:
+            call = getattr(actor, method)
+        except AttributeError as error:
+            raise Unavailable(f"the coordinator is of another release: {error}") from error
         with _answering("the coordinator"):
-            return ray.get(getattr(actor, method).remote(*arguments), timeout=timeout_seconds)
+            return ray.get(call.remote(*arguments), timeout=timeout_seconds)
 
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

@@ -17,7 +17,7 @@ from serving.base.clock import Clock
 EVENT_COUNT_MAX = 1_000
 """The events that are kept. A front asks for them once in `poll_seconds`."""
 
-# How structlog's methods are called that have no traceback.
+# The method of structlog for a line without a traceback.
 _LEVELS: Mapping[str, str] = {"exception": "error", "critical": "error"}
 _PREFIX = "fleet_"
 _PLAIN = (str, int, float, bool, type(None))

@@ -60,8 +60,8 @@ class Front:
     def run(self) -> None:
         """Puts the fleet on its cluster, and writes the files again and again, on this thread.
 
-        Raises Unavailable or InvalidConfig if it cannot listen, and the errors of `deploy`. A fleet that
-        runs is as it was then, unless `deploy` itself has changed it.
+        Raises Unavailable or InvalidConfig if it cannot listen, with the fleet unchanged, and the errors of
+        `deploy`.
         """
         listeners = bind(*host_and_port(self._config.coordinator.listen), LISTEN_REMEDY)
         self.port = listeners[0].getsockname()[1]
@@ -96,7 +96,7 @@ class Front:
         """
         assert self._deployment is not None
         try:
-            servers = parse_registry(self._deployment.registry())
+            self._outputs.update(parse_registry(self._deployment.registry()))
             self._log_events(self._deployment)
         except MillpondError as error:
             if isinstance(error, NoFleet) and self._deployment.is_stopped():
@@ -109,7 +109,6 @@ class Front:
             _log.info("fleet_coordinator_reached")
         self._has_reached = True
         self._is_warned = False
-        self._outputs.update(servers)
         return False
 
     def _note_unreachable(self, error: MillpondError) -> None:
@@ -119,10 +118,13 @@ class Front:
             self._is_warned = True
 
     def _log_events(self, deployment: Deployment) -> None:
-        # Events of before are those of another front. The clocks of two nodes may differ by a little.
+        # Earlier events are those of another front. The clocks of two nodes differ by little.
         since_ns = self._began_wall_ns if self._last_event is None else 0
-        for event in deployment.events(self._last_event):
-            self._last_event = event
+        last = self._last_event
+        for event in deployment.events(last):
+            if last is not None and event.boot == last.boot and event.number > last.number + 1:
+                _log.warning("fleet_events_dropped", count=event.number - last.number - 1)
+            last = self._last_event = event
             if event.wall_ns < since_ns:
                 continue
             getattr(_log, event.level)(event.name, **event.values)
@@ -172,9 +174,15 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    with suppress(OSError, TimeoutError):
+    # asyncio's own timeout error is not TimeoutError before Python 3.11.
+    with suppress(OSError, asyncio.TimeoutError):
         writer.write(head.encode() + body)
         writer.write_eof()
         await writer.drain()
         # Closing a socket with unread bytes resets it, and the answer would be lost.
-        await asyncio.wait_for(reader.read(), _REFUSAL_SECONDS)
+        await asyncio.wait_for(_drained(reader), _REFUSAL_SECONDS)
+
+
+async def _drained(reader: asyncio.StreamReader) -> None:
+    while await reader.read(_CHUNK_BYTES):
+        pass

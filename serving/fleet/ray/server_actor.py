@@ -1,10 +1,11 @@
 """The actor that owns one server process: it starts, watches, drains and stops it."""
 
 import os
+import random
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,10 @@ START_SECONDS = 300.0
 STOP_SECONDS = 3_600.0
 """The longest drain: --drain_seconds ends it before."""
 
+# Below the ports of outgoing connections (32768 and up), and of Kubernetes' NodePorts (30000 and up).
+_OWN_PORTS = range(20_000, 30_000)
+_ATTEMPT_COUNT = 100
+
 
 def node_address() -> str:
     """Returns the address of this process's node."""
@@ -32,25 +37,38 @@ def node_address() -> str:
 
 
 def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
-    """Returns flags for those of the two ports that nothing listens on."""
-    return {
-        name: port
-        for name, port in zip(("port", "rest_api_port"), ports, strict=True)
-        if port and _is_free(host, port)
-    }
+    """Returns the flags for gRPC's and HTTP's ports: these if they are free, or else others.
+
+    The others are not among those that the kernel gives to outgoing connections: one of these would keep
+    the next launch from its port.
+    """
+    flags: dict[str, int] = {}
+    for name, wanted in zip(("port", "rest_api_port"), ports, strict=True):
+        is_there = wanted and _is_free(host, wanted)
+        if port := wanted if is_there else _free_port(host, flags.values()):
+            flags[name] = port
+    return flags
+
+
+def _free_port(host: str, taken: Collection[int]) -> int:
+    """Returns a port that nothing has; 0 if none of many is free."""
+    for port in random.sample(_OWN_PORTS, _ATTEMPT_COUNT):
+        if port not in taken and _is_free(host, port):
+            return port
+    return 0
 
 
 def _is_free(host: str, port: int) -> bool:
     # Another process may take it before the server does. Then the launch fails, and the next one finds that.
-    try:
-        socket.create_server((host, port), family=_family(host)).close()
-    except OSError:
-        return False
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the server does it: a connection of before that the kernel still remembers has no effect.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
     return True
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class ServerActor:
