@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 10.0
 # The beginning of a Ray node's name, which has 56 characters.
 _NODE_LENGTH = 12
+# Blocked versions, and the length of a reason, in the status of a model.
+_BLOCKED_COUNT_MAX = 5
+_REASON_LENGTH_MAX = 200
 # The names of servers in one line.
 _NAME_COUNT_MAX = 10
 
@@ -119,12 +122,7 @@ def print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
                 f"{name}: servers that ignore this coordinator, because they have taken grants of "
                 f"another one, or of one whose state is lost: {_names(servers)}"
             )
-        lines += [
-            f"{name}: version {row['version']} is blocked by {_JUDGES.get(row['by'], row['by'])}: {row['reason']}"
-            for row in model["blocked_versions"]
-        ]
-        if model["blocked_versions"]:
-            lines.append(f"{name}: to unblock a version: millpond fleet allow {name} VERSION")
+        lines += [f"{name}: {line}" for line in _blocked_lines(name, model["blocked_versions"])]
         for line in lines:
             print(printable(line))
 
@@ -163,7 +161,7 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
         )
         yield (
             f"it is judged after {of_requests}{judgement['seconds']:g} s; so far "
-            f"{new['request_count']} requests in {passed:g} s"
+            f"{new['failed_count']} of {new['request_count']} requests failed in {passed:g} s"
         )
         if not new["request_count"]:
             yield "a wave without requests passes: send it some, or pause it until clients do"
@@ -178,6 +176,20 @@ def _limit(rollout: Mapping[str, Any]) -> str:
     if rollout["is_promoted"]:
         return ""
     return f", unless more than {FAILED_SHARE_MAX:.0%} of its requests fail"
+
+
+def _blocked_lines(model: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the latest blocked versions with the beginnings of their reasons."""
+    latest = sorted(rows, key=lambda row: row["version"])[-_BLOCKED_COUNT_MAX:]
+    for row in latest:
+        reason = row["reason"]
+        if len(reason) > _REASON_LENGTH_MAX:
+            reason = f"{reason[:_REASON_LENGTH_MAX]}…"
+        yield f"version {row['version']} is blocked by {_JUDGES.get(row['by'], row['by'])}: {reason}"
+    if len(rows) > len(latest):
+        yield f"{len(rows) - len(latest)} older versions are blocked too: status --json"
+    if rows:
+        yield f"to unblock a version: millpond fleet allow {model} VERSION"
 
 
 def _names(servers: Sequence[str]) -> str:
@@ -208,8 +220,12 @@ def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
     """Prints a row for each server, with tabs."""
     print("server\tstate\tseen\tversions")
     for row in servers:
-        versions = ", ".join(f"{model} {version}" for model, version in row["versions"].items())
-        cells = (row["name"], row["state"], f"{row['seen_seconds']} s ago", versions)
+        versions = ", ".join(
+            f"{model} {'-' if version is None else version}"
+            for model, version in row["versions"].items()
+        )
+        seen = "not yet" if row["state"] == "unknown" else f"{row['seen_seconds']} s ago"
+        cells = (row["name"], row["state"], seen, versions)
         print("\t".join(printable(str(cell)) for cell in cells))
 
 
@@ -218,10 +234,11 @@ def print_replicas(reply: Mapping[str, Any]) -> None:
     print("server\tphase\trestart\tnode\taddress")
     for row in reply["replicas"]:
         restart = "to come" if row["is_to_restart"] else ""
-        cells = (row["name"], row["phase"], restart, row["node"][:_NODE_LENGTH], row["grpc"])
+        phase = "not ready" if row["phase"] == "up" and not row["is_ready"] else row["phase"]
+        cells = (row["name"], phase, restart, row["node"][:_NODE_LENGTH], row["grpc"])
         print("\t".join(printable(str(cell)) for cell in cells))
     for model, count in reply["missing"].items():
-        print(printable(f"{model}: {count} replicas find no node with room"))
+        print(printable(f"{model}: replicas without a node with room: {count}"))
 
 
 def _print_service_config(parsed: argparse.Namespace) -> int:

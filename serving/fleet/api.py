@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,6 +26,8 @@ from serving.fleet.wave_settings import WaveSettings
 from serving.http.app import json_response
 
 OPERATIONS = ("pause", "resume", "promote", "abort", "rollback", "allow")
+
+_log = structlog.get_logger(__name__)
 
 Change = Callable[[FleetState], FleetState]
 
@@ -151,4 +154,6 @@ class FleetApi:
             raise Unavailable(
                 f"nothing is changed: the state cannot be written: {error}"
             ) from error
+        given = {key: request[key] for key in ("version", "reason") if request.get(key)}
+        _log.info("fleet_operated", operation=request["operation"], model=request["model"], **given)
         return json_response(self.status())

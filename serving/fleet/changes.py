@@ -44,6 +44,11 @@ def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Ch
         values = {"version": version, "reason": after.blocked[version].reason}
         yield Change(event="fleet_rolled_back", model=name, values=values, is_warning=True)
     old, new = before.rollout, after.rollout
+    if new is not None:
+        known = old.setbacks if old is not None and old.version == new.version else frozenset()
+        for server in sorted(new.setbacks - known):
+            values = {"version": new.version, "server": server}
+            yield Change(event="fleet_setback", model=name, values=values, is_warning=True)
     if new is not None and (old is None or (old.version, old.wave) != (new.version, new.wave)):
         values = {"version": new.version, "wave": new.wave + 1}
         yield Change(event="fleet_wave_began", model=name, values=values)

@@ -140,5 +140,8 @@ class Outputs:
 
     def _write(self, file: str, text: str, mode: int) -> None:
         if self._written.get(file) != text:
-            write_text(Path(file), text, mode=mode)
+            path = Path(file)
+            # One below /run is gone after each start of the machine.
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_text(path, text, mode=mode)
             self._written[file] = text

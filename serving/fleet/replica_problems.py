@@ -56,6 +56,6 @@ def _ended_texts(
 ) -> Iterator[str]:
     for name, row in sorted(rows.items()):
         if row.failure_count and name not in ready:
-            reason = reasons.get(name) or "its node or its actor was lost"
+            reason = reasons.get(name, "an earlier coordinator has logged it")
             count = "once" if row.failure_count == 1 else f"{row.failure_count} times"
             yield f"server {name} has ended {count}, the last time because: {reason}"

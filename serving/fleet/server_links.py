@@ -89,8 +89,12 @@ class ServerLinks:
         may_send: Callable[[], bool] = lambda: True,
         observer: FleetObserver | None = None,
         clock: Clock | None = None,
+        expects_end: Callable[[str], bool] = lambda server: False,
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
+
+        `expects_end` returns True for a server that is being ended: one that does not answer then is no
+        reason for a warning.
 
         Reports and grants of prompt servers, and those of the others, have `thread_count` threads each,
         which start when they are needed. A grant is dropped if `may_send` returns False when its call
@@ -100,6 +104,7 @@ class ServerLinks:
         self._may_send = may_send
         self._connect = connect
         self._receive = receive
+        self._expects_end = expects_end
         self._observer = observer or FleetObserver()
         self._clock = clock or SystemClock()
         self._prompt = _pools("fleet", thread_count)
@@ -202,9 +207,8 @@ class ServerLinks:
                 # No failure yet: it is called with the whole deadline next.
                 self._set_delay(key, _Delay())
             elif self._note_failure(key, client):
-                _log.warning(
-                    "fleet_server_unreachable", server=key.server, call=key.kind, reason=str(error)
-                )
+                log = _log.info if self._expects_end(key.server) else _log.warning
+                log("fleet_server_unreachable", server=key.server, call=key.kind, reason=str(error))
             return False
         except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
             if self._note_failure(key, client):

@@ -536,6 +536,8 @@ def wave_verdict(
         return None
     if new.request_count == 0:
         reason = f"no request in {settings.judged_seconds:g} s"
+        if state.stable is None:
+            reason = "no request; a first version does not wait for any"
         return GateVerdict(gate=gate, mode=GateMode.ENFORCE.value, is_passed=True, reason=reason)
     verdict = judge(replace(settings.judgement, request_count=1), new, old)
     return None if verdict is None else of_wave(verdict, gate, new, old)

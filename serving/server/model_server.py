@@ -188,7 +188,7 @@ class ModelServer:
         if event is None:
             reason = f"did not log the expected event in {timeout_seconds} s"
             if self._has_ended(_END_SECONDS):
-                reason = f"ended with status {self.exit_status} before the expected event"
+                reason = f"ended with status {self.exit_status}"
             raise Unavailable(f"the server {reason}; {self._tail()}")
         return event
 

@@ -74,7 +74,7 @@ ODD_ENGLISH = (
 OTHER_PROGRAMS = {
     *("git", "cd", "apt-get", "pip", "source", "cp", "mv", "mkdir", "rm", "cat", "grep", "curl"),
     *("python", "h2load", "tensorboard", "prometheus", "sed", "kill", "ls", "until", "docker"),
-    *("haproxy", "helm", "kubectl", "systemctl"),
+    *("haproxy", "helm", "kubectl", "ray", "systemctl"),
 }
 PAGE_IDS = [page.name for page in PAGES]
 

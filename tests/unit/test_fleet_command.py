@@ -94,7 +94,10 @@ def test_fleet_status_prints_rollout_and_servers(
     assert main(["fleet", "status", coordinator]) == 0
     printed = capsys.readouterr().out
     assert "ctr: version 2 is in wave 1 of 3, on 0 of 1 servers" in printed
-    assert "ctr: it is judged after 10000 requests or 60 s; so far 340 requests in 12 s" in printed
+    assert (
+        "ctr: it is judged after 10000 requests or 60 s; so far 0 of 340 requests failed in 12 s"
+        in printed
+    )
     assert "ctr: its p99 is 3.1 ms; 3.0 ms with version 1" in printed
     assert "ctr: it failed on b: no memory for it" in printed
     assert "ctr: version 9 is blocked by its judgement: p999 is 3 times" in printed

@@ -117,13 +117,19 @@ def test_unknown_servers_change_no_file(tmp_path: Path) -> None:
 
 def test_failed_write_is_repeated(tmp_path: Path) -> None:
     directory = tmp_path / "later"
+    directory.write_text("not a directory")
     outputs = Outputs(str(directory / "servers.json"), None)
     outputs.update([])
     assert len(outputs.problems) == 1
-    directory.mkdir()
+    directory.unlink()
     outputs.update([])
     assert (directory / "servers.json").exists()
     assert outputs.problems == []
+
+
+def test_missing_directory_is_made_for_all_to_read(tmp_path: Path) -> None:
+    Outputs(str(tmp_path / "a" / "b" / "servers.json"), None).update([])
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755
 
 
 def row(name: str, *models: str) -> RegisteredServer:

@@ -130,9 +130,9 @@ def test_server_gets_flags_of_its_model() -> None:
         "rest_api_port": 0,
         "model_name": "m",
         "base_path": "/models/m",
-        "state_directory": "/s/m-0",
+        "state_directory": "/s/millpond/m-0",
     }
-    assert log_path == "/l/m-0-7.log"
+    assert log_path == "/l/millpond/m-0-7.log"
 
 
 def test_missing_ray_has_a_remedy() -> None:

@@ -359,6 +359,15 @@ def test_status_shows_servers_that_do_not_start(world: World) -> None:
     world.step(ready=(), seconds=60)
     world.step(ready=())
     assert world.ask("GET", "/fleet/status")["problems"][0].endswith("its actor was lost")
+    # A stop by the fleet is none.
+    for _ in range(3):
+        world.step(seconds=60)
+    world.servers.reason = "its process ended with status 0"
+    world.fleet.restart("m")
+    world.step(seconds=60)
+    for _ in range(3):
+        world.step(seconds=5)
+    assert world.fleet._reasons["m-0"].endswith("its actor was lost")
 
 
 def test_only_started_launches_are_asked(world: World) -> None:

@@ -5,7 +5,7 @@ import gc
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,8 @@ class FakeDeployment:
         self.at = ""
         self.has_ended = False
         self.was_stopped = False
+        self.was_forgotten = False
+        self.problems: Sequence[str] = ()
         self.logged: list[LoggedEvent] = []
 
     def registry(self) -> str:
@@ -56,7 +58,13 @@ class FakeDeployment:
     def is_stopped(self) -> bool:
         return self.was_stopped
 
-    def events(self, after: LoggedEvent | None) -> list[LoggedEvent]:
+    def is_forgotten(self) -> bool:
+        return self.was_forgotten
+
+    def events(
+        self, after: LoggedEvent | None, front: str = "", problems: Sequence[str] = ()
+    ) -> list[LoggedEvent]:
+        self.problems = problems
         is_first = after is None or after.boot != self.logged[-1].boot
         return [row for row in self.logged if is_first or row.number > after.number]  # type: ignore[union-attr]
 
@@ -137,12 +145,19 @@ def test_front_logs_each_event_of_the_coordinator_once(
 def test_front_writes_files_without_events(
     front: Front, deployment: FakeDeployment, tmp_path: Path
 ) -> None:
-    def fail(after: LoggedEvent | None) -> list[LoggedEvent]:
+    def fail(*values: object) -> list[LoggedEvent]:
         raise Unavailable("the coordinator is of another release")
 
-    deployment.events = fail  # type: ignore[method-assign]
+    deployment.events = fail  # type: ignore[method-assign, assignment]
     front.update()
     assert written(tmp_path) == ["h:1"]
+
+
+def test_front_tells_its_problems(front: Front, deployment: FakeDeployment, tmp_path: Path) -> None:
+    (tmp_path / "servers.json").mkdir()
+    front.update()
+    (text,) = deployment.problems
+    assert text.startswith(f"{tmp_path}/servers.json: ")
 
 
 def test_front_counts_events_that_were_dropped(front: Front, deployment: FakeDeployment) -> None:
@@ -168,6 +183,12 @@ def test_front_ends_with_its_fleet(
         front.run()
     assert logs[-1]["event"] == "fleet_stopped"
     assert written(tmp_path) == []
+
+
+def test_front_of_a_cluster_that_is_new_ends(front: Front, deployment: FakeDeployment) -> None:
+    deployment.document, deployment.was_forgotten = "", True
+    with pytest.raises(FailedPrecondition, match="started anew"):
+        front.run()
 
 
 def test_taken_port_changes_no_fleet(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_server_that_does_not_start_has_its_reason() -> None:
     (text,) = problems(REPLICA, reasons={"m-0": "bad flag"})
     assert text == "server m-0 has ended 2 times, the last time because: bad flag"
     (text,) = problems(REPLICA)
-    assert text.endswith("its node or its actor was lost")
+    assert text.endswith("an earlier coordinator has logged it")
     (text,) = problems(replace(REPLICA, failure_count=1))
     assert "has ended once," in text
 

@@ -84,10 +84,11 @@ def server_flags(
         "base_path": model.base_path,
     }
     if settings.state_directory:
-        flags["state_directory"] = f"{settings.state_directory}/{replica.name}"
+        # Another fleet may have a model of this name.
+        flags["state_directory"] = f"{settings.state_directory}/{settings.name}/{replica.name}"
     log_path = ""
     if settings.log_directory:
-        log_path = f"{settings.log_directory}/{replica.name}-{replica.launch}.log"
+        log_path = f"{settings.log_directory}/{settings.name}/{replica.name}-{replica.launch}.log"
     return flags, log_path
 
 

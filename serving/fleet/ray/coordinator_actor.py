@@ -29,6 +29,7 @@ from serving.fleet.placement import ServerRoom
 from serving.fleet.ray.cluster import NAMESPACE, Looked, RayServers
 from serving.fleet.ray.coordinator_loop import PAUSE_SECONDS_MAX, CoordinatorLoop
 from serving.fleet.ray.event_list import EventList, LoggedEvent
+from serving.fleet.ray.front_problems import FrontProblems
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
 from serving.fleet.ray.priority import take_usual_priority
 from serving.fleet.ray.server_actor import node_address
@@ -81,6 +82,7 @@ class CoordinatorActor:
         self._name = fleet
         self._clock = SystemClock()
         self._events = EventList(self._clock)
+        self._front_problems = FrontProblems(self._clock)
         self._loop = CoordinatorLoop(self._take_over, self._clock)
         threading.Thread(target=self._run, name="fleet", daemon=True).start()
 
@@ -104,8 +106,15 @@ class CoordinatorActor:
         """
         self._loop.fleet.shut_down()
 
-    def events(self, boot: str, number: int) -> list[LoggedEvent]:
-        """Returns what this process has logged after an event; all if that is of another process."""
+    def events(
+        self, boot: str, number: int, front: str = "", problems: Sequence[str] = ()
+    ) -> list[LoggedEvent]:
+        """Returns what this process has logged after an event; all if that is of another process.
+
+        Takes the problems of the `front` that asks.
+        """
+        if front:
+            self._front_problems.note(front, problems)
         return self._events.after(boot, number)
 
     def place(self) -> dict[str, Any]:
@@ -116,7 +125,8 @@ class CoordinatorActor:
         }
 
     def _take_over(self) -> "RayFleet":
-        return RayFleet(KeyValueStore(self._name), node_address(), self._clock)
+        store, host = KeyValueStore(self._name), node_address()
+        return RayFleet(store, host, self._clock, other_problems=self._front_problems.present)
 
     def _run(self) -> None:
         try:
@@ -179,10 +189,15 @@ class RayFleet:
         host: str,
         clock: Clock,
         make_servers: Callable[[RaySettings], Servers] = RayServers,
+        other_problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Takes over the fleet, and answers HTTP. Raises OSError, DataLoss, InvalidConfig and Deposed."""
+        """Takes over the fleet, and answers HTTP. `other_problems` are in its status too.
+
+        Raises OSError, DataLoss, InvalidConfig and Deposed.
+        """
         self._store = store
         self._clock = clock
+        self._other_problems = other_problems
         # Guards the replicas' state.
         self._lock = threading.Lock()
         text = store.get(CONFIG_KEY) or ""
@@ -224,6 +239,7 @@ class RayFleet:
             thread_count=self._config.coordinator.poll_threads,
             may_send=self._term.is_valid,
             observer=metrics,
+            expects_end=self._is_stopped,
         )
         self._set_members()
         # No document yet: a fleet that has not been looked at is not an empty one.
@@ -297,6 +313,7 @@ class RayFleet:
             state = with_restarts(self._replicas, model)
             self._replica_store.write(state.as_json())
             self._replicas = state
+        _log.info("fleet_restart_asked", model=model or "all")
 
     def close(self) -> None:
         """Ends HTTP and the calls to servers. The servers serve on."""
@@ -352,11 +369,15 @@ class RayFleet:
         self._orphans_ended_ns = self._clock.now_ns()
 
     def _note_reasons(self) -> None:
-        seen = {name: looked.reason for name, looked in self._looked.items() if looked.is_gone}
-        known = {**self._reasons, **seen}
-        self._reasons = {
-            name: row for name, row in known.items() if name in self._replicas.replicas
+        """Keeps why launches have ended that were not stopped."""
+        rows = self._replicas.replicas
+        seen = {
+            name: looked.reason or "its node or its actor was lost"
+            for name, looked in self._looked.items()
+            if looked.is_gone and name in rows and rows[name].phase == UP
         }
+        known = {**self._reasons, **seen}
+        self._reasons = {name: reason for name, reason in known.items() if name in rows}
 
     def _problems(self) -> list[str]:
         """Returns texts on servers that do not get to run. Any thread: each value is replaced as a whole."""
@@ -364,7 +385,8 @@ class RayFleet:
         ready = frozenset(
             name for name in decision.state.replicas if self._serves(name, sightings.get(name))
         )
-        return replica_problems(self._ray.wanted(), decision, self._rooms, ready, self._reasons)
+        own = replica_problems(self._ray.wanted(), decision, self._rooms, ready, self._reasons)
+        return [*own, *self._other_problems()]
 
     def _decide_replicas(self) -> None:
         self._rooms = self._servers.rooms()
@@ -384,10 +406,15 @@ class RayFleet:
             self._replica_store.write(decision.state.as_json())
         is_changed = decision.missing != self._decision.missing
         self._replicas, self._decision = decision.state, decision
-        if is_changed:
-            _log.warning(
-                "fleet_replicas_missing", missing=dict(decision.missing), problems=self._problems()
-            )
+        if is_changed and decision.missing:
+            missing = dict(decision.missing)
+            _log.warning("fleet_replicas_missing", missing=missing, problems=self._problems())
+        elif is_changed:
+            _log.info("fleet_replicas_placed")
+        for name, row in decision.state.replicas.items():
+            earlier = before.replicas.get(name)
+            if row.was_ready and not (earlier and earlier.was_ready):
+                _log.info("fleet_server_ready", server=name, grpc=self._looked[name].grpc)
 
     def _act(self) -> None:
         for row in self._decision.ends:
@@ -467,6 +494,11 @@ class RayFleet:
             }
         )
 
+    def _is_stopped(self, link: str) -> bool:
+        """Returns True if a launch was told to stop. Any thread."""
+        row = self._replicas.replicas.get(link.rpartition("/")[0])
+        return row is None or row.phase != UP
+
     def _has_looked(self) -> bool:
         """Returns True once every launch that clients may have has answered, or has had the time to."""
         if self._clock.now_ns() - self._began_ns > _LOOK_SECONDS * NS_PER_SECOND:
@@ -521,7 +553,8 @@ class RayFleet:
         return json_response(self._replica_document())
 
     def _replica_document(self) -> dict[str, Any]:
-        state, looked = self._replicas, self._looked
+        state, looked, sightings = self._replicas, self._looked, self._coordinator.sightings
+        specs = {model.name: model.spec for model in self._ray.wanted()}
         return {
             "missing": dict(self._decision.missing),
             "replicas": [
@@ -531,7 +564,10 @@ class RayFleet:
                     "node": row.node,
                     "launch": row.launch,
                     "phase": row.phase,
-                    "is_to_restart": row.comes_back or row.name in state.restarts,
+                    "is_ready": self._serves(row.name, sightings.get(row.name)),
+                    "is_to_restart": row.comes_back
+                    or row.name in state.restarts
+                    or row.spec != specs.get(row.model),
                     "process_id": looked.get(row.name, Looked()).process_id,
                     "grpc": looked.get(row.name, Looked()).grpc,
                 }

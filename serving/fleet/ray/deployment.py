@@ -3,7 +3,7 @@
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,16 +118,30 @@ class Deployment:
         """Returns the replicas with their nodes, and those without room. Raises Unavailable."""
         return self._json("GET", REPLICAS_PATH)
 
-    def events(self, after: LoggedEvent | None) -> list[LoggedEvent]:
-        """Returns what the coordinator has logged since an event, or since it began. Raises Unavailable."""
+    def events(
+        self, after: LoggedEvent | None, front: str = "", problems: Sequence[str] = ()
+    ) -> list[LoggedEvent]:
+        """Returns what the coordinator has logged since an event, or since it began. Raises Unavailable.
+
+        Tells it the `problems` of a `front`, for its status.
+        """
         last = ("", 0) if after is None else (after.boot, after.number)
-        events: list[LoggedEvent] = self._ask_actor("events", CALL_SECONDS, *last)
+        events: list[LoggedEvent] = self._ask_actor(
+            "events", CALL_SECONDS, *last, front, [*problems]
+        )
         return events
 
     def is_stopped(self) -> bool:
         """Returns True if an operator has stopped the fleet, and False if the cluster does not answer."""
         try:
             return self._store.get(STOPPED_KEY) is not None
+        except OSError:
+            return False
+
+    def is_forgotten(self) -> bool:
+        """Returns True if the cluster was started anew, and knows nothing of the fleet any more."""
+        try:
+            return self._store.get(CONFIG_KEY) is None
         except OSError:
             return False
 
@@ -239,12 +253,20 @@ class Deployment:
         finally:
             connection.close()
         if response.status == 404:
-            raise NotFound(text)
+            raise NotFound(_error_of(text))
         if response.status == 503:
-            raise Unavailable(text)
+            raise Unavailable(_error_of(text))
         if response.status != 200:
-            raise FailedPrecondition(text)
+            raise FailedPrecondition(_error_of(text))
         return text
+
+
+def _error_of(reply: str) -> str:
+    """Returns the message of the coordinator's refusal."""
+    try:
+        return str(json.loads(reply)["error"])
+    except (ValueError, KeyError, TypeError):
+        return reply
 
 
 def _ray_settings(config: str) -> RaySettings:

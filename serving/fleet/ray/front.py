@@ -16,7 +16,7 @@ from contextlib import suppress
 import structlog
 
 from serving.base.clock import Clock, pause, seconds_since
-from serving.base.errors import MillpondError, Unavailable
+from serving.base.errors import FailedPrecondition, MillpondError, Unavailable
 from serving.client.fleet_registry import parse_registry
 from serving.fleet.config import FleetConfig, host_and_port
 from serving.fleet.outputs import Outputs
@@ -74,6 +74,8 @@ class Front:
             _log.info("fleet_front_started", http=f"port {self.port}")
             while not self._is_stopping and not self.update():
                 pause(self._clock, self._config.coordinator.poll_seconds)
+            if self._is_stopping:
+                _log.info("fleet_front_stopped")
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
@@ -93,6 +95,7 @@ class Front:
         """Writes the files as the coordinator has the servers now, and logs its events.
 
         Leaves the files if it does not answer. Returns True, with empty files, if the fleet was stopped.
+        Raises FailedPrecondition if the cluster does not know the fleet any more.
         """
         assert self._deployment is not None
         try:
@@ -103,6 +106,11 @@ class Front:
                 _log.info("fleet_stopped")
                 self._outputs.update([])
                 return True
+            if self._deployment.is_forgotten():
+                raise FailedPrecondition(
+                    "the Ray cluster was started anew and does not know this fleet: its servers are gone; "
+                    "put it there again with millpond fleet start"
+                ) from error
             self._note_unreachable(error)
             return False
         if self._is_warned:
@@ -121,7 +129,7 @@ class Front:
         # Earlier events are those of another front. The clocks of two nodes differ by little.
         since_ns = self._began_wall_ns if self._last_event is None else 0
         last = self._last_event
-        for event in deployment.events(last):
+        for event in deployment.events(last, socket.gethostname(), self._outputs.problems):
             if last is not None and event.boot == last.boot and event.number > last.number + 1:
                 _log.warning("fleet_events_dropped", count=event.number - last.number - 1)
             last = self._last_event = event

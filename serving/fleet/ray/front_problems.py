@@ -1,0 +1,35 @@
+"""The problems of a fleet's fronts, which write files on machines that the coordinator does not see."""
+
+import threading
+from collections.abc import Sequence
+
+from serving.base.clock import Clock, seconds_since
+
+FRESH_SECONDS = 30.0
+"""A front that has not come for so long has ended, or tells its problems to another coordinator."""
+
+
+class FrontProblems:
+    """Keeps the last word of each front. Any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._fronts: dict[str, tuple[int, Sequence[str]]] = {}
+
+    def note(self, front: str, problems: Sequence[str]) -> None:
+        """Takes the present problems of a front, which has the name of its machine."""
+        with self._lock:
+            self._fronts[front] = self._clock.now_ns(), problems
+
+    def present(self) -> list[str]:
+        """Returns the problems of the fronts that run."""
+        with self._lock:
+            self._fronts = {
+                front: row
+                for front, row in self._fronts.items()
+                if seconds_since(self._clock, row[0]) <= FRESH_SECONDS
+            }
+            return [
+                f"{front}: {text}" for front, (_, rows) in self._fronts.items() for text in rows
+            ]
