@@ -140,12 +140,12 @@ def test_fleet_on_ray_keeps_every_request(directory: Path, model: FleetModel) ->
             scenarios = Scenarios(cluster, fleet, model, load, SystemClock(), print)
             scenarios.good_version()
             scenarios.bad_version("NaN", NAN)
+            # The front logs these.
+            assert "fleet_verdict" in {row.name for row in fleet.deployment.events(None)}
             scenarios.coordinator_killed()
             scenarios.servers_restarted(lambda: restart_by_command(fleet))
             scenarios.server_killed()
             scenarios.node_killed()
-            # The front logs these.
-            assert "fleet_verdict" in {row.name for row in fleet.deployment.events(None)}
             shrink(cluster, fleet, model, directory)
         stop_without_coordinator(fleet)
         # The same configuration starts it again.
