@@ -332,6 +332,7 @@ def _with_last_wave(
         for name, baseline in watch.controls.items()
         if state.stable is not None
         and answers_with(view, name, state.stable)
+        and view.servers[name].incarnation == baseline.incarnation
         and (counts := counts_of(view, name, state.stable)).is_continued_from(baseline.figures)
     }
     return replace(watch, seen={**watch.seen, **seen})
@@ -531,7 +532,7 @@ def wave_verdict(
     verdict = judge(settings.judgement, new, old)
     is_beside = state.stable is None or old.request_count > 0
     if verdict is not None and (is_beside or not verdict.is_passed):
-        return of_wave(verdict, gate, new, old)
+        return _of_wave(verdict, gate, new, old)
     if not has_held(watch, state, settings, now_ns):
         return None
     if new.request_count == 0:
@@ -540,14 +541,15 @@ def wave_verdict(
             reason = "no request; a first version does not wait for any"
         return GateVerdict(gate=gate, mode=GateMode.ENFORCE.value, is_passed=True, reason=reason)
     verdict = judge(replace(settings.judgement, request_count=1), new, old)
-    return None if verdict is None else of_wave(verdict, gate, new, old)
+    return None if verdict is None else _of_wave(verdict, gate, new, old)
 
 
 def gate_of(rollout: FleetRollout) -> str:
+    """Returns the name of the verdicts on the present wave."""
     return f"wave {rollout.wave + 1}"
 
 
-def of_wave(
+def _of_wave(
     verdict: GateVerdict, gate: str, new: VersionFigures, old: VersionFigures
 ) -> GateVerdict:
     """Returns a canary's verdict as that of a wave. The p99 is for people: p999 alone is judged."""

@@ -122,6 +122,23 @@ def test_bad_clients_are_seen_beside_the_last_wave() -> None:
     assert (world.model.stable, dict(world.model.blocked)) == (2, {})
 
 
+def test_control_that_restarts_keeps_what_was_seen() -> None:
+    world = after_quiet_waves()
+    member = new_server(world)
+    others = [name for name in world.reports if world.reports[name].default_version == 1]
+    for name in others:
+        world.answer(name, 1, requests(FAILED_COUNT_MIN, failed=40))
+    world.step()
+    # Their counts begin again, and clients are good now.
+    for name in {*others} - world.model.loading.keys():
+        world.incarnations[name] = 2
+        world.answer(name, 1, requests(9 * MANY))
+    world.step()
+    world.answer(member, 2, requests(MANY, failed=MANY // 3))
+    world.step()
+    assert 2 not in world.model.blocked
+
+
 def test_bad_clients_of_before_excuse_the_last_wave() -> None:
     world = FleetWorld(settings=LAST_WAVE_ONLY)
     world.answer_stable(requests(MANY, failed=MANY // 4))
