@@ -478,7 +478,7 @@ def test_blocked_first_version_is_left_with_a_slot() -> None:
     assert world.granted(2) == []
 
 
-def test_server_keeps_a_blocked_version_until_it_has_files() -> None:
+def test_blocked_version_is_kept_until_files_come() -> None:
     world = FleetWorld(server_count=3)
     block = BlockedVersion(by=BlockedBy.CANARY, reason="bad", since_wall_ns=0)
     world.state = FleetState(models={MODEL: ModelState(stable=2, blocked={1: block})})

@@ -154,7 +154,7 @@ def test_bad_clients_of_before_excuse_the_last_wave() -> None:
     assert 2 in world.model.blocked
 
 
-def test_next_coordinator_knows_bad_clients_of_earlier_waves() -> None:
+def test_bad_clients_are_known_to_a_next_coordinator() -> None:
     world = FleetWorld()
     world.step()
     world.take()

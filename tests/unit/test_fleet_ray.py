@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition
 from serving.commands.cli import main
 from serving.fleet.ray_settings import RayModel, RaySettings
@@ -89,6 +90,21 @@ def test_store_without_cluster_raises_os_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(internal_kv, "_internal_kv_get", fail)
     with pytest.raises(OSError, match="no connection"):
         KeyValueStore("fleet").get("state")
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_forgotten"),
+    [("RPC error: WrongClusterID: Perhaps", True), ("no connection", False)],
+)
+def test_cluster_that_is_new_has_forgotten_the_fleet(
+    monkeypatch: pytest.MonkeyPatch, reason: str, *, is_forgotten: bool
+) -> None:
+    def fail(*arguments: object, **values: object) -> bytes:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", fail)
+    deployment = ray_deployment.Deployment("fleet", SystemClock())
+    assert deployment.is_forgotten() is is_forgotten
 
 
 def test_node_makes_a_room() -> None:

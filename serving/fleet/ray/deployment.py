@@ -28,7 +28,7 @@ from serving.fleet.ray.coordinator_actor import (
     coordinator_name,
 )
 from serving.fleet.ray.event_list import LoggedEvent
-from serving.fleet.ray.key_value_store import KeyValueStore
+from serving.fleet.ray.key_value_store import AnotherCluster, KeyValueStore
 from serving.fleet.ray_settings import RaySettings
 
 CALL_SECONDS = 10.0
@@ -142,6 +142,8 @@ class Deployment:
         """Returns True if the cluster was started anew, and knows nothing of the fleet any more."""
         try:
             return self._store.get(CONFIG_KEY) is None
+        except AnotherCluster:
+            return True
         except OSError:
             return False
 

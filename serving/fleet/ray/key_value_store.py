@@ -31,6 +31,10 @@ _ORDER_BITS = 28
 Answer = TypeVar("Answer")
 
 
+class AnotherCluster(OSError):
+    """The cluster was started anew, without what it had stored. This process belongs to the earlier one."""
+
+
 class Deposed(FailedPrecondition):
     """Another coordinator of this fleet has begun a later term: this one must not write or act."""
 
@@ -177,4 +181,6 @@ def _answer(call: Callable[[], Answer]) -> Answer:
     try:
         return call()
     except Exception as error:
-        raise OSError(f"Ray's key-value store does not answer: {error}") from error
+        # Ray has no type for it. With Redis behind it, a store that is back has the same id.
+        kind = AnotherCluster if "WrongClusterID" in str(error) else OSError
+        raise kind(f"Ray's key-value store does not answer: {error}") from error
