@@ -1,16 +1,18 @@
 """Stops a version that fails too often in whichever wave its requests come. Pure."""
 
+from dataclasses import replace
+
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.trial import (
     ModelWatch,
-    answers_with,
     compared,
     counts_of,
     gate_of,
     has_held,
+    is_comparable,
     lacks_comparison,
     since_baseline,
 )
@@ -39,7 +41,12 @@ def failure_verdict(
     """
     if not _is_judged(watch, state, rollout, view, settings):
         return None
-    is_end = settings.is_last(rollout.wave) and has_held(watch, state, settings, now_ns)
+    # A paused wave goes on after its end.
+    is_end = (
+        settings.is_last(rollout.wave)
+        and not state.is_paused
+        and has_held(watch, state, settings, now_ns)
+    )
     # Quick for most versions: these are at least the failures of the wave.
     if _failed_count(rollout, view) < (2 if is_end else FAILED_COUNT_MIN):
         return None
@@ -50,7 +57,7 @@ def failure_verdict(
         return None
     if old.request_count < FAILED_COUNT_MIN:
         # All have swapped at once, or no client was there. What is known is how clients were before.
-        old = total(baseline.figures for baseline in watch.controls.values())
+        old = total([old, *(baseline.figures for baseline in watch.controls.values())])
     reason = failed_share_fault(new, old)
     return _verdict(rollout, new, old, reason) if reason else None
 
@@ -69,6 +76,8 @@ def _is_judged(
 
 def _is_enough(new: VersionFigures, *, is_end: bool) -> bool:
     """Returns True if the failures are no accident."""
+    if not new.request_count:
+        return False
     if new.failed_count >= FAILED_COUNT_MIN:
         return True
     return is_end and new.failed_count >= 2 and 2 * new.failed_count > new.request_count
@@ -78,9 +87,18 @@ def _may_be_compared(
     watch: ModelWatch, state: ModelState, old: VersionFigures, view: ModelView, *, is_end: bool
 ) -> bool:
     """Returns True if servers that answer with the stable version may still get enough requests."""
-    if is_end or old.request_count >= FAILED_COUNT_MIN:
+    stable = state.stable
+    if stable is None or is_end or old.request_count >= FAILED_COUNT_MIN:
         return False
-    return any(answers_with(view, name, state.stable) for name in watch.controls)
+    # Controls of an earlier wave have latencies too.
+    return any(
+        is_comparable(view, name, stable, replace(row, figures=_without_latencies(row.figures)))
+        for name, row in watch.controls.items()
+    )
+
+
+def _without_latencies(figures: VersionFigures) -> VersionFigures:
+    return VersionFigures(figures.request_count, figures.failed_count)
 
 
 def counted(
@@ -107,13 +125,20 @@ def counted(
 
 
 def _in_earlier_waves(state: ModelState, version: int) -> list[VersionFigures]:
-    """Returns the requests of the stable version beside each wave of `version`, from the verdicts."""
-    figures = (row.figures for row in state.verdicts if row.figures.get("version") == version)
-    return [
-        VersionFigures(int(row["stable_request_count"]), int(row["stable_failed_count"]))
-        for row in figures
-        if "stable_request_count" in row
-    ]
+    """Returns the requests of the stable version beside each wave that `version` has passed.
+
+    Not those of before it was stopped, and allowed again.
+    """
+    rows: list[VersionFigures] = []
+    for verdict in state.verdicts:
+        if verdict.figures.get("version") != version:
+            continue
+        if not verdict.is_passed:
+            rows = []
+        elif "stable_request_count" in verdict.figures:
+            request_count = int(verdict.figures["stable_request_count"])
+            rows.append(VersionFigures(request_count, int(verdict.figures["stable_failed_count"])))
+    return rows
 
 
 def _failed_count(rollout: FleetRollout, view: ModelView) -> int:

@@ -8,7 +8,7 @@ from heapq import nsmallest
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
-from serving.fleet.figures import VersionFigures, total
+from serving.fleet.figures import NO_REQUESTS, VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView, has_failed_on
@@ -48,6 +48,7 @@ class ModelWatch:
     members: Mapping[str, Baseline] | None = None
     controls: Mapping[str, Baseline] = field(default_factory=dict)
     seen: Mapping[str, VersionFigures] = field(default_factory=dict)
+    is_late: bool = False
     full_since_ns: int | None = None
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
@@ -249,12 +250,13 @@ def watched(
             members=None,
             controls={},
             seen={},
+            is_late=is_new,
             full_since_ns=None,
         )
     watch = _with_ends(watch, state, rollout, view)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
     if settings.is_last(rollout.wave):
-        watch = _with_last_wave(watch, state, rollout, view, settings, is_new=is_new)
+        watch = _with_last_wave(watch, state, rollout, view, settings)
         return _full_since(watch, now_ns, is_full=is_everywhere(rollout, state, view))
     serving = [name for name in rollout.members if _serves(view, name, rollout.version)]
     if serving and (watch.members is None or _lacks_controls(watch, state, rollout, view)):
@@ -312,30 +314,41 @@ def _with_last_wave(
     rollout: FleetRollout,
     view: ModelView,
     settings: WaveSettings,
-    *,
-    is_new: bool,
 ) -> ModelWatch:
-    """Returns the watch with the counts of the last wave.
+    """Returns the watch with the counts of the last wave, which begin once all servers are known.
 
-    A coordinator that `is_new` to the rollout counts all requests since the version was loaded: otherwise
-    one that takes over again and again would see no failures.
+    A coordinator that takes over in this wave counts the requests of both versions since they were loaded:
+    otherwise one that takes over again and again would see no failures.
     """
     if watch.members is None:
-        members = (
-            {} if is_new else _count_baselines(view, view.serving(rollout.version), rollout.version)
-        )
-        watch = replace(
-            watch, members=members, controls=_last_controls(state, view, rollout, settings)
-        )
+        if not view.is_complete:
+            return watch
+        controls = _last_controls(state, view, rollout, settings)
+        old = list(view.serving(rollout.version))
+        if watch.is_late:
+            # A server without a grant of this rollout still has the version of an earlier one.
+            old = [name for name in old if not has_version(view.live[name], rollout)]
+            if any(has_version(report, rollout) for report in view.live.values()):
+                controls = {
+                    name: replace(baseline, figures=NO_REQUESTS)
+                    for name, baseline in controls.items()
+                }
+        members = _count_baselines(view, old, rollout.version)
+        watch = replace(watch, members=members, controls=controls)
     seen = {
-        name: counts
+        name: counts_of(view, name, state.stable)
         for name, baseline in watch.controls.items()
-        if state.stable is not None
-        and answers_with(view, name, state.stable)
-        and view.servers[name].incarnation == baseline.incarnation
-        and (counts := counts_of(view, name, state.stable)).is_continued_from(baseline.figures)
+        if state.stable is not None and is_comparable(view, name, state.stable, baseline)
     }
     return replace(watch, seen={**watch.seen, **seen})
+
+
+def is_comparable(view: ModelView, name: str, stable: int, baseline: Baseline) -> bool:
+    """Returns True if a control of the last wave answers with the stable version, and counts on."""
+    if not answers_with(view, name, stable):
+        return False
+    is_same = view.servers[name].incarnation == baseline.incarnation
+    return is_same and counts_of(view, name, stable).is_continued_from(baseline.figures)
 
 
 def _last_controls(
@@ -350,12 +363,10 @@ def _last_controls(
     return _count_baselines(view, chosen, stable)
 
 
-def answers_with(view: ModelView, name: str, version: int | None) -> bool:
+def answers_with(view: ModelView, name: str, version: int) -> bool:
     """Returns True if a live server serves the version, and answers with it unless another one is named."""
     report = view.live.get(name)
-    if report is None or version is None or report.default_version != version:
-        return False
-    return report.serves(version)
+    return report is not None and report.default_version == version and report.serves(version)
 
 
 def _count_baselines(view: ModelView, names: Iterable[str], version: int) -> dict[str, Baseline]:

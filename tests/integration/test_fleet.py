@@ -179,7 +179,7 @@ def test_failing_version_is_stopped_in_the_last_wave(
         for _ in range(FAILED_COUNT_MIN):
             with pytest.raises(MillpondError):
                 client.predict("scale", {"x": np.ones(1, np.float32)})
-    wait_for(lambda: "version 2 is blocked by its judgement: 100.0%" in fleet.command("status"))
+    wait_for(lambda: "version 2 is blocked by its judgement: all its" in fleet.command("status"))
     fleet.wait_for_answers(2.0, 2.0, 2.0)
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from serving.fleet.failures import FAILED_COUNT_MIN
-from serving.fleet.operations import paused, promoted, resumed
+from serving.fleet.figures import VersionFigures
+from serving.fleet.operations import allowed, paused, promoted, resumed
 from serving.fleet.state import fleet_state_from_json
 from tests.unit.worlds.fleet import LAST_WAVE_ONLY, MODEL, SETTINGS, FleetWorld, requests
 
@@ -258,3 +259,63 @@ def test_early_stop_needs_requests_to_compare_with() -> None:
     world.answer(first, 2, requests(300, failed=200))
     world.step(31)
     assert 2 not in world.model.blocked
+
+
+def test_late_coordinator_waits_for_first_reports() -> None:
+    world = after_quiet_waves()
+    member, bad = new_server(world), requests(MANY, failed=MANY // 3)
+    take_over(world)
+    # No server has reported to it.
+    world.unseen, reports = dict.fromkeys(world.reports, world.second), world.reports
+    world.reports = {}
+    world.step()
+    world.unseen, world.reports = {}, reports
+    world.answer_stable(bad)
+    world.answer(member, 2, bad)
+    world.step()
+    world.step()
+    assert 2 not in world.model.blocked
+
+
+def test_allowed_version_has_no_failures_of_before() -> None:
+    world = in_last_wave()
+    world.answer("s3", 2, requests(MANY, failed=MANY))
+    world.step()
+    assert 2 in world.model.blocked
+    # It stays in memory.
+    world.take()
+    world.step()
+    world.state = allowed(world.state, MODEL, 2)
+    for _ in range(3):
+        world.step()
+        world.take()
+    assert dict(world.model.blocked) == {}
+    assert world.rollout.version == 2
+
+
+def test_restarted_control_does_not_delay_a_stop() -> None:
+    world = after_quiet_waves()
+    member = new_server(world)
+    for name in world.reports.keys() - {member, *world.model.loading}:
+        world.incarnations[name] = 2
+    world.silent = {*world.model.loading}
+    world.answer(member, 2, requests(MANY, failed=MANY))
+    world.step(31)
+    world.step()
+    assert 2 in world.model.blocked
+
+
+def test_paused_version_is_not_stopped_by_two_failures() -> None:
+    world = in_last_wave()
+    world.state = paused(world.state, MODEL)
+    world.step(1_000)
+    world.answer("s3", 2, requests(2, failed=2))
+    world.step()
+    assert 2 not in world.model.blocked
+
+
+def test_failures_without_requests_end_no_decision() -> None:
+    world = in_last_wave()
+    world.answer("s3", 2, VersionFigures(0, MANY))
+    world.step(60)
+    assert world.model.stable == 2

@@ -490,7 +490,8 @@ class RayFleet:
             {
                 _link(row): self._servers.actor_name(row)
                 for name, row in rows.items()
-                if (looked := self._looked.get(name, Looked())).grpc and not looked.is_gone
+                if ((looked := self._looked.get(name, Looked())).grpc or row.was_ready)
+                and not looked.is_gone
             }
         )
 

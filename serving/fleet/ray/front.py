@@ -44,6 +44,8 @@ class Front:
         self._deployment: Deployment | None = None
         self._clock = clock
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
+        # Several may run on one machine.
+        self._name = f"{socket.gethostname()} ({config.coordinator.listen})"
         self._is_stopping = False
         self._began_ns = clock.now_ns()
         self._has_reached = False
@@ -129,7 +131,7 @@ class Front:
         # Earlier events are those of another front. The clocks of two nodes differ by little.
         since_ns = self._began_wall_ns if self._last_event is None else 0
         last = self._last_event
-        for event in deployment.events(last, socket.gethostname(), self._outputs.problems):
+        for event in deployment.events(last, self._name, self._outputs.problems):
             if last is not None and event.boot == last.boot and event.number > last.number + 1:
                 _log.warning("fleet_events_dropped", count=event.number - last.number - 1)
             last = self._last_event = event
