@@ -83,6 +83,24 @@ def test_threads_are_split_by_nice_value():
     assert thread_times_ns(os.getpid(), 6) == {}
 
 
+def test_time_of_a_thread_is_finer_than_a_tick() -> None:
+    may_end, has_begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        has_begun.set()
+        may_end.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert has_begun.wait(10)
+    (time_ns,) = thread_times_ns(os.getpid(), 5).values()
+    may_end.set()
+    thread.join()
+    assert time_ns > 0
+    assert time_ns % TICK_NS
+
+
 def test_spent_time_covers_threads_still_alive():
     before = {"1": 100, "2": 5_000}
     assert spent_ns(before, {"1": 130, "3": 7}) == 37
