@@ -1,7 +1,5 @@
 """Stops a version that fails too often in whichever wave its requests come. Pure."""
 
-from dataclasses import replace
-
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
 from serving.fleet.figures import VersionFigures, total
@@ -90,15 +88,7 @@ def _may_be_compared(
     stable = state.stable
     if stable is None or is_end or old.request_count >= FAILED_COUNT_MIN:
         return False
-    # Controls of an earlier wave have latencies too.
-    return any(
-        is_comparable(view, name, stable, replace(row, figures=_without_latencies(row.figures)))
-        for name, row in watch.controls.items()
-    )
-
-
-def _without_latencies(figures: VersionFigures) -> VersionFigures:
-    return VersionFigures(figures.request_count, figures.failed_count)
+    return any(is_comparable(view, name, stable, row) for name, row in watch.controls.items())
 
 
 def counted(

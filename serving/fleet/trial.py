@@ -241,16 +241,16 @@ def watched(
     if rollout is None:
         return ModelWatch(slot_since_ns=since_ns)
     wave = (rollout.version, rollout.wave)
-    is_new = watch.wave is None or watch.wave[0] != rollout.version
     if watch.wave != wave:
         # Another wave is compared anew. The ends of servers are those of the whole rollout.
+        before = _of_version(watch, rollout.version)
         watch = replace(
-            _of_version(watch, rollout.version),
+            before,
             wave=wave,
             members=None,
             controls={},
             seen={},
-            is_late=is_new,
+            is_late=before.wave is None,
             full_since_ns=None,
         )
     watch = _with_ends(watch, state, rollout, view)
@@ -344,11 +344,11 @@ def _with_last_wave(
 
 
 def is_comparable(view: ModelView, name: str, stable: int, baseline: Baseline) -> bool:
-    """Returns True if a control of the last wave answers with the stable version, and counts on."""
+    """Returns True if a control still answers with the stable version, and counts on."""
     if not answers_with(view, name, stable):
         return False
     is_same = view.servers[name].incarnation == baseline.incarnation
-    return is_same and counts_of(view, name, stable).is_continued_from(baseline.figures)
+    return is_same and counts_of(view, name, stable).is_continued_from(baseline.figures.counts)
 
 
 def _last_controls(
@@ -377,9 +377,8 @@ def _count_baselines(view: ModelView, names: Iterable[str], version: int) -> dic
 
 
 def counts_of(view: ModelView, name: str, version: int) -> VersionFigures:
-    """Returns the requests without their latencies: sums over a large fleet are cheap then."""
-    figures = view.live[name].versions[version].figures
-    return VersionFigures(figures.request_count, figures.failed_count)
+    """Returns the requests of a version on a live server, without their latencies."""
+    return view.live[name].versions[version].figures.counts
 
 
 def _full_since(watch: ModelWatch, now_ns: int, *, is_full: bool) -> ModelWatch:
