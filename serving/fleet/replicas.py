@@ -223,6 +223,7 @@ def placed(
     that they move no others: a launch in their room waits for their end.
     """
     rows = [*replicas]
+    taken = _taken_bytes(rows)
     usable = [room for room in rooms if not room.is_draining]
     present: dict[str, Counter[str]] = {model.name: Counter() for model in wanted}
     for row in rows:
@@ -236,7 +237,7 @@ def placed(
     }
     placement = place(
         [layer for _, _, layer in layers.values()],
-        [replace(room, memory_bytes=_room_bytes(room, rows)) for room in rooms],
+        [replace(room, memory_bytes=_room_bytes(room, taken[room.name])) for room in rooms],
         {
             name: [node for node, count in sorted(present[model].items()) if count > depth]
             for name, (model, depth, _) in layers.items()
@@ -276,29 +277,27 @@ def _wanted_count(need: ModelNeed, usable: Sequence[ServerRoom]) -> int:
     return replicas_needed(need, usable) if usable else need.replica_count
 
 
-def _room_bytes(room: ServerRoom, rows: Iterable[Replica]) -> int:
-    """Returns the memory of a node for replicas: without the memory that others have reserved."""
+def _room_bytes(room: ServerRoom, taken_bytes: int) -> int:
+    """Returns the memory of a node for replicas, which take so much of it: without that of other jobs."""
     if room.free_bytes is None:
         return room.memory_bytes
-    return min(room.memory_bytes, room.free_bytes + _taken_bytes(room.name, rows))
+    return min(room.memory_bytes, room.free_bytes + taken_bytes)
 
 
 def most_left_bytes(rooms: Iterable[ServerRoom], rows: Iterable[Replica]) -> int:
     """Returns the most memory that a further replica could take on one of the nodes."""
+    taken = _taken_bytes(rows)
+    return max(
+        (_room_bytes(room, taken[room.name]) - taken[room.name] for room in rooms), default=0
+    )
+
+
+def _taken_bytes(rows: Iterable[Replica]) -> Counter[str]:
+    """Returns the memory that replicas take, by node."""
     taken: Counter[str] = Counter()
     for row in rows:
         taken[row.node] += row.room_bytes
-    return max((_left_bytes(room, taken[room.name]) for room in rooms), default=0)
-
-
-def _left_bytes(room: ServerRoom, taken_bytes: int) -> int:
-    if room.free_bytes is None:
-        return room.memory_bytes - taken_bytes
-    return min(room.memory_bytes - taken_bytes, room.free_bytes)
-
-
-def _taken_bytes(node: str, rows: Iterable[Replica]) -> int:
-    return sum(row.room_bytes for row in rows if row.node == node)
+    return taken
 
 
 class _Step:
@@ -475,8 +474,9 @@ class _Step:
     def _has_room(self, model: WantedModel, node: str, instead: str = "") -> bool:
         """Returns True if a launch fits beside all replicas of a node, or all except one."""
         rows = self.replicas.values()
-        others = [row for row in rows if row.name != instead]
-        left_bytes = _room_bytes(self._nodes[node], rows) - _taken_bytes(node, others)
+        taken_bytes = _taken_bytes(rows)[node]
+        others_bytes = _taken_bytes(row for row in rows if row.name != instead)[node]
+        left_bytes = _room_bytes(self._nodes[node], taken_bytes) - others_bytes
         return model.need.room_bytes <= left_bytes
 
     def _may_leave(self, row: Replica) -> bool:

@@ -215,6 +215,8 @@ class RayFleet:
         self._members_lock = threading.Lock()
         self._began_ns = clock.now_ns()
         self._looked: Mapping[str, Looked] = {}
+        # Parses the flags of each model, which do not change.
+        self._wanted = self._ray.wanted()
         self._rooms: Sequence[ServerRoom] = ()
         # Why the last launch of each replica has ended.
         self._reasons: dict[str, str] = {}
@@ -385,14 +387,14 @@ class RayFleet:
         ready = frozenset(
             name for name in decision.state.replicas if self._serves(name, sightings.get(name))
         )
-        own = replica_problems(self._ray.wanted(), decision, self._rooms, ready, self._reasons)
+        own = replica_problems(self._wanted, decision, self._rooms, ready, self._reasons)
         return [*own, *self._other_problems()]
 
     def _decide_replicas(self) -> None:
         self._rooms = self._servers.rooms()
         swapping = [name for name, model in self._coordinator.state.models.items() if model.rollout]
         inputs = ReplicaInputs(
-            wanted=() if self.is_stopping else self._ray.wanted(),
+            wanted=() if self.is_stopping else self._wanted,
             rooms=self._rooms,
             sightings=self._replica_sightings(),
             swapping=swapping,
@@ -555,7 +557,7 @@ class RayFleet:
 
     def _replica_document(self) -> dict[str, Any]:
         state, looked, sightings = self._replicas, self._looked, self._coordinator.sightings
-        specs = {model.name: model.spec for model in self._ray.wanted()}
+        specs = {model.name: model.spec for model in self._wanted}
         return {
             "missing": dict(self._decision.missing),
             "replicas": [
