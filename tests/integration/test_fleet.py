@@ -133,6 +133,7 @@ def fleet(
     made.start_coordinator()
     try:
         made.wait_for_answers(2.0, 2.0, 2.0)
+        wait_for(lambda: "stable version 1" in made.command("status"))
         yield made
     finally:
         while made.running:
@@ -173,7 +174,7 @@ def test_failing_version_is_stopped_in_the_last_wave(
     fleet.start_coordinator(waves=f"sizes = []\njudged_seconds = {PATIENCE_SECONDS}")
     # Without `offsets[0]` each request fails.
     scale_model.write(base_path, 2, offset_count=0)
-    on_each = f"on {SERVER_COUNT} of {SERVER_COUNT} servers"
+    on_each = f"version 2 is in wave 1 of 1, on {SERVER_COUNT} of {SERVER_COUNT} servers"
     wait_for(lambda: on_each in fleet.command("status"))
     with Client(fleet.servers["s1"].target) as client:
         for _ in range(FAILED_COUNT_MIN):
@@ -200,6 +201,9 @@ def test_operator_rolls_the_fleet_back(
 def test_fleet_goes_on_after_its_coordinator_ends(
     fleet: Fleet, scale_model: ScaleModel, base_path: Path
 ) -> None:
+    fleet.stop_coordinator()
+    # The first wave lasts until this coordinator ends.
+    fleet.start_coordinator(waves=f'sizes = ["1"]\njudged_seconds = {PATIENCE_SECONDS}')
     scale_model.write(base_path, 2)
     wait_for(lambda: fleet.granted(2) != [])
     fleet.stop_coordinator()
