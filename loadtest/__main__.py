@@ -23,6 +23,7 @@
     transports the cost of TLS and compression for gRPC
     queues     the effect of the number of request threads
     rest       REST compared to FastAPI with a tf.function, and its effect on the tail of gRPC
+    canary     how often a canary's rule stops good and slow versions on machines that pause
     fleet      a simulated fleet of up to 10,000 servers with faults: the coordinator's promises
     fleet-cost the processor time and the messages of a fleet's coordinator, for each server
     fleet-ray  a fleet on a Ray cluster of this machine: bad versions and deaths, behind HAProxy
@@ -41,6 +42,7 @@ from types import FrameType
 from loadtest.commands.ablation import ABLATION
 from loadtest.commands.bench import BENCH
 from loadtest.commands.budget import BUDGET
+from loadtest.commands.canary import CANARY
 from loadtest.commands.crashes import CRASHES
 from loadtest.commands.demo import DEMO
 from loadtest.commands.fleet import FLEET
@@ -94,6 +96,7 @@ COMMANDS: Mapping[str, Command] = {
     "queues": QUEUES,
     "rest": REST,
     "store": STORE,
+    "canary": CANARY,
     "fleet": FLEET,
     "fleet-cost": FLEET_COST,
     "fleet-ray": FLEET_RAY,

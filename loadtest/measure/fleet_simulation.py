@@ -21,11 +21,11 @@ from serving.fleet.figures import EDGES_NS, VersionFigures
 from serving.fleet.reports import Grant, ModelReport, ServerReport, VersionReport
 from serving.fleet.state import FleetRollout, FleetState, ModelState
 from serving.fleet.wave_settings import WaveSettings
-from serving.manager.canary import P999_REQUEST_COUNT_MIN
+from serving.manager.canary import LATENCY_REQUEST_COUNT_MIN
 
 MODEL = "m"
 REQUESTS_PER_SECOND = 50
-"""The requests of each server. A minute of them is enough for a judgement of p999."""
+"""The requests of each server. A minute of them is enough for a judgement of latency."""
 
 NEVER_SECONDS = 10**9
 
@@ -38,7 +38,7 @@ class Kind(Enum):
 
     GOOD = "good"
     REFUSED = "refused"  # its gates refuse it on every server
-    SLOW = "slow"  # three times the p999
+    SLOW = "slow"  # each request takes three times as long
     FAILING = "failing"  # one request in five fails
     CRASHING = "crashing"  # its server ends some seconds after it serves
     FRAGILE = "fragile"  # its load fails on three servers in ten
@@ -80,9 +80,8 @@ def figures_of(kind: Kind, seconds: int, bad_seconds: int = 0) -> VersionFigures
     counts = [0] * (len(EDGES_NS) + 1)
     before = 0
     for edge, share in _SHAPE:
-        is_tail = edge > _SHAPE[1][0]
         upto = count * share // 1_000
-        counts[edge + (_SLOWER_EDGES if kind is Kind.SLOW and is_tail else 0)] = upto - before
+        counts[edge + (_SLOWER_EDGES if kind is Kind.SLOW else 0)] = upto - before
         before = upto
     failed = count // 5 if kind is Kind.FAILING else count // 10_000
     failed += bad_seconds * REQUESTS_PER_SECOND * 3 // 10
@@ -631,7 +630,7 @@ class FleetSimulation:
         """Checks that a version that is worse than the one before it did not pass.
 
         One that ends its servers passes in no wave, and one that fails passes only without requests. A slow
-        one may, if it was not beside a good one or had too few requests: then p999 is not judged.
+        one may, if it was not beside a good one or had too few requests: then latency is not judged.
         """
         assert before.rollout is not None
         version = before.rollout.version
@@ -655,7 +654,7 @@ class FleetSimulation:
             for row in verdicts
             if row.figures["version"] == version and "request_count" in row.figures
         ]
-        if not counts or max(counts) >= P999_REQUEST_COUNT_MIN:
+        if not counts or max(counts) >= LATENCY_REQUEST_COUNT_MIN:
             raise BrokenPromise(f"{kind.value} version {version} is stable")
 
     def _was_answering(self) -> bool:

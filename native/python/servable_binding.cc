@@ -218,8 +218,11 @@ memory::ArenaRemains Destroy(PyServable& self) {
 
 void RegisterServableStatistics(nb::module_& module) {
   using Statistics = PyServableStatistics;
-  const auto quantile = [](double q) {
-    return [q](const Statistics& self) { return self.requests.latency.ValueAtQuantile(q); };
+  const auto at = [](const Statistics& self, double quantile) {
+    return self.requests.latency.ValueAtQuantile(quantile);
+  };
+  const auto quantile = [at](double q) {
+    return [at, q](const Statistics& self) { return at(self, q); };
   };
   nb::class_<Statistics>(module, "ServableStatistics", nb::is_final())
       .def_prop_ro("request_count", &Statistics::RequestCount)
@@ -229,6 +232,7 @@ void RegisterServableStatistics(nb::module_& module) {
       .def_prop_ro("latency_ns_p999", quantile(0.999))
       .def_prop_ro("latency_ns_max",
                    [](const Statistics& self) { return self.requests.latency.max_ns(); })
+      .def("latency_ns_at", at, nb::arg("quantile"))
       .def("since", &Statistics::Since, nb::arg("earlier"));
 }
 

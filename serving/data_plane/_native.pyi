@@ -228,6 +228,9 @@ class ServableStatistics:
     def latency_ns_p999(self) -> int: ...
     @property
     def latency_ns_max(self) -> int: ...
+    def latency_ns_at(self, quantile: float) -> int:
+        """Returns the latency that this share of the requests, 0 to 1, stay within (nearest rank)."""
+
     def since(self, earlier: ServableStatistics) -> ServableStatistics:
         """Returns the statistics of the requests since `earlier`, which must be of the same version.
         Its `latency_ns_max` may be off by 0.8 %.

@@ -20,6 +20,13 @@ class ServableStatistics(Protocol):
     @property
     def latency_ns_p999(self) -> int: ...
 
+    def latency_ns_at(self, quantile: float) -> int:
+        """Returns the latency that this share of the requests stay within, by the nearest rank.
+
+        It is 0 without requests. `quantile` is from 0 to 1.
+        """
+        ...
+
     # Any, because each data plane subtracts only statistics of its own class.
     def since(self, earlier: Any) -> "ServableStatistics":
         """Returns the statistics of the requests since `earlier`, of the same version."""

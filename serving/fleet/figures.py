@@ -33,15 +33,15 @@ class VersionFigures:
 
     @property
     def latency_ns_p50(self) -> int:
-        return self._quantile_ns(0.5)
+        return self.latency_ns_at(0.5)
 
     @property
     def latency_ns_p99(self) -> int:
-        return self._quantile_ns(0.99)
+        return self.latency_ns_at(0.99)
 
     @property
     def latency_ns_p999(self) -> int:
-        return self._quantile_ns(0.999)
+        return self.latency_ns_at(0.999)
 
     @property
     def counts(self) -> "VersionFigures":
@@ -66,12 +66,12 @@ class VersionFigures:
         before = (earlier.request_count, earlier.failed_count, *earlier.latency_counts)
         return len(now) >= len(before) and not any(map(lt, now, before))
 
-    def _quantile_ns(self, share: float) -> int:
+    def latency_ns_at(self, quantile: float) -> int:
         """Returns the end of the bucket with the nearest rank; 0 without requests."""
         cumulative = tuple(accumulate(self.latency_counts))
         if not cumulative or not cumulative[-1]:
             return 0
-        bucket = bisect_left(cumulative, max(1, ceil(share * cumulative[-1])))
+        bucket = bisect_left(cumulative, max(1, ceil(quantile * cumulative[-1])))
         return EDGES_NS[min(bucket, len(EDGES_NS) - 1)]
 
 

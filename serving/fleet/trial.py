@@ -562,11 +562,11 @@ def gate_of(rollout: FleetRollout) -> str:
 def _of_wave(
     verdict: GateVerdict, gate: str, new: VersionFigures, old: VersionFigures
 ) -> GateVerdict:
-    """Returns a canary's verdict as that of a wave. The p99 is for people: p999 alone is judged."""
+    """Returns a canary's verdict as that of a wave, with p99 for people."""
     figures = dict(verdict.figures)
     if not old.request_count:
-        # Ratios to nothing.
-        del figures["p999_ratio"], figures["error_ratio"]
+        # A ratio to nothing.
+        del figures["error_ratio"]
     figures |= {
         "latency_seconds_p99": new.latency_ns_p99 / NS_PER_SECOND,
         "stable_latency_seconds_p99": old.latency_ns_p99 / NS_PER_SECOND,

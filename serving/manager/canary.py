@@ -1,5 +1,7 @@
 """Judges a canary: may a version that answers a share of the requests answer all of them?"""
 
+from dataclasses import dataclass
+
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import CanarySettings, GateMode
 from serving.core.servable import GateVerdict
@@ -16,9 +18,20 @@ STABLE_SHARE_FACTOR_MAX = 0.5
 """The stable version fails nearly as often if its share of failures is more than this many times the
 canary's. Then the requests are bad, and not the canary."""
 
-P999_REQUEST_COUNT_MIN = 1_000
-"""The least requests of either version for a judgement of p999. Below it p999 is the slowest request
-of all, which depends on chance."""
+BEYOND_PER_MILLE = {"p90": 100, "p99": 10, "p999": 1}
+"""The stable version's quantiles that the canary's latencies are compared with, and the requests beyond
+each, in thousandths of all."""
+
+SLOWER_COUNT_MIN = 10
+"""The least requests of either version beyond a quantile that is compared. Fewer may be slow by chance."""
+
+SLOWER_FACTOR = 2
+"""As many times the requests beyond the stable version's quantile may be slow. A pause of a machine makes
+requests in a row slow. So the share of slow requests differs between two servers with one version, most
+of all if it is near that of a quantile."""
+
+LATENCY_REQUEST_COUNT_MIN = SLOWER_COUNT_MIN * 1_000 // max(BEYOND_PER_MILLE.values())
+"""The least requests of either version for a judgement of latency: then p90 is compared."""
 
 GATE = "canary"
 
@@ -30,7 +43,7 @@ def rule_text(settings: CanarySettings) -> str:
     if settings.request_count == 0:
         return BY_A_PERSON
     return (
-        f"after {settings.request_count} requests: p999 at most {settings.p999_ratio_max:g} times, "
+        f"after {settings.request_count} requests: slow requests at most {settings.p999_ratio_max:g} times, "
         f"failures at most {settings.error_ratio_max:g} times the stable version's"
     )
 
@@ -46,29 +59,69 @@ def judge(
     """
     if settings.request_count == 0 or canary.request_count < settings.request_count:
         return None
-    p999_ratio = canary.latency_ns_p999 / max(stable.latency_ns_p999, 1)
     error_ratio = _error_ratio(canary, stable)
-    is_p999_known = min(canary.request_count, stable.request_count) >= P999_REQUEST_COUNT_MIN
     faults = _failure_faults(settings, canary, stable)
-    if is_p999_known and p999_ratio > settings.p999_ratio_max:
-        faults.append(f"p999 is {p999_ratio:.2f} times the stable version's")
-    unknown = f"p999 is not judged below {P999_REQUEST_COUNT_MIN} requests of either version"
+    slower = slowest_ratio(canary, stable)
+    unknown = f"latency is not judged below {LATENCY_REQUEST_COUNT_MIN} requests of either version"
+    figures = {
+        "request_count": canary.request_count,
+        "failed_count": canary.failed_count,
+        "stable_request_count": stable.request_count,
+        "stable_failed_count": stable.failed_count,
+        "latency_seconds_p999": canary.latency_ns_p999 / NS_PER_SECOND,
+        "stable_latency_seconds_p999": stable.latency_ns_p999 / NS_PER_SECOND,
+        "error_ratio": round(error_ratio, 4),
+    }
+    if slower is not None:
+        figures["slower_ratio"] = round(slower.ratio, 4)
+        if slower.ratio > settings.p999_ratio_max:
+            faults.append(str(slower))
     return GateVerdict(
         gate=GATE,
         mode=GateMode.ENFORCE.value,
         is_passed=not faults,
-        reason="; ".join(faults) if faults or is_p999_known else unknown,
-        figures={
-            "request_count": canary.request_count,
-            "failed_count": canary.failed_count,
-            "stable_request_count": stable.request_count,
-            "stable_failed_count": stable.failed_count,
-            "latency_seconds_p999": canary.latency_ns_p999 / NS_PER_SECOND,
-            "stable_latency_seconds_p999": stable.latency_ns_p999 / NS_PER_SECOND,
-            "p999_ratio": round(p999_ratio, 4),
-            "error_ratio": round(error_ratio, 4),
-        },
+        reason="; ".join(faults) if faults or slower is not None else unknown,
+        figures=figures,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """A comparison of latencies: so many times the stable version's quantile take a canary's slow requests."""
+
+    ratio: float
+    # One of BEYOND_PER_MILLE.
+    quantile: str
+
+    def __str__(self) -> str:
+        share = SLOWER_FACTOR * BEYOND_PER_MILLE[self.quantile] / 1_000
+        return (
+            f"{share:.1%} of its requests take {self.ratio:.2f} times the stable version's "
+            f"{self.quantile} or longer"
+        )
+
+
+def slowest_ratio(canary: ServableStatistics, stable: ServableStatistics) -> Slower | None:
+    """Returns the comparison with the largest ratio; None below LATENCY_REQUEST_COUNT_MIN. Pure.
+
+    Each quantile of the stable version is compared with the latency that SLOWER_FACTOR times as many of the
+    canary's requests reach. So a canary is slower only if it has both: slower requests, and more of them.
+    """
+    request_count = min(canary.request_count, stable.request_count)
+    return max(
+        (
+            Slower(_slower_ratio(canary, stable, per_mille / 1_000), quantile)
+            for quantile, per_mille in BEYOND_PER_MILLE.items()
+            if request_count * per_mille >= 1_000 * SLOWER_COUNT_MIN
+        ),
+        key=lambda slower: slower.ratio,
+        default=None,
+    )
+
+
+def _slower_ratio(canary: ServableStatistics, stable: ServableStatistics, share: float) -> float:
+    slow_ns = canary.latency_ns_at(1 - SLOWER_FACTOR * share)
+    return slow_ns / max(stable.latency_ns_at(1 - share), 1)
 
 
 def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> float:

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtest.drive.fleet_model import GOOD, SLOW, FleetModel
+from loadtest.drive.fleet_model import MODEL_NAME as FLEET_MODEL
+from loadtest.drive.fleet_model import request as fleet_request
 from serving import ModelServer
 from serving.base.protos import get_model_metadata_pb2, predict_pb2
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
+from serving.manager.canary import LATENCY_REQUEST_COUNT_MIN
 from tests.integration.clients import (
     Caller,
     caller_to,
@@ -26,6 +30,8 @@ from tests.integration.logs import logged, wait_for_log
 from tests.integration.steady_clients import scale_clients
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
+# A thousand slow requests take 10 s of processor time.
+VERDICT_TIMEOUT_SECONDS = 240
 # 4 MB each.
 OFFSET_COUNT = 1_000_000
 
@@ -214,6 +220,35 @@ def test_canary_keeps_its_users(
         assert client.promote("scale") == 2
         assert set(versions_of_users(caller, 20).values()) == {2}
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+
+
+def test_slow_canary_is_stopped(start_server: StartServer, tmp_path: Path):
+    """Each request of version 2 takes 10 ms of processor time."""
+    model = FleetModel(tmp_path / "model")
+    model.drop(GOOD, 1)
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        f"[models.{FLEET_MODEL}]\n"
+        f"canary = {{ weight = 0.5, request_count = {LATENCY_REQUEST_COUNT_MIN} }}\n"
+    )
+    server = start_server(
+        model_name=FLEET_MODEL, base_path=model.base_path, model_settings_file=settings
+    )
+    server.wait_until_available(FLEET_MODEL, 1)
+    model.drop(SLOW, 2)
+    request = fleet_request()
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
+        wait_for_states(client, FLEET_MODEL, {1: AVAILABLE, 2: AVAILABLE})
+
+        def is_decided() -> bool:
+            for _ in range(100):
+                caller.predict(request)
+            return bool(logged(server, "canary_failed"))
+
+        wait_until(is_decided, "the verdict", VERDICT_TIMEOUT_SECONDS)
+        wait_for_states(client, FLEET_MODEL, {1: AVAILABLE, 2: END})
+    (failed,) = logged(server, "canary_failed")
+    assert "times the stable version's p90" in str(failed["reason"])
 
 
 def test_auto_policy_swaps_in_memory_for_one(

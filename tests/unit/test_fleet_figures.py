@@ -55,4 +55,4 @@ def test_latency_above_the_last_edge_is_counted() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
 def test_quantile_of_one_request_is_that_request(share: float) -> None:
-    assert requests(1)._quantile_ns(share) == requests(1).latency_ns_p50
+    assert requests(1).latency_ns_at(share) == requests(1).latency_ns_p50

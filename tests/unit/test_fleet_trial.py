@@ -144,7 +144,7 @@ def test_version_needs_controls_without_restarts() -> None:
         world.answer(name, 1, requests(1_001))
     world.answer(member, 2, requests(4_000, latency_ns=90_000_000))
     world.step()
-    assert "p999" in world.model.blocked[2].reason
+    assert "times the stable version's p9" in world.model.blocked[2].reason
 
 
 def test_version_waits_for_servers_to_compare_with() -> None:

@@ -120,7 +120,7 @@ def test_missing_progress_breaks_a_promise() -> None:
 def test_kinds_differ_in_their_figures() -> None:
     good, slow, failing = (figures_of(kind, 60) for kind in (Kind.GOOD, Kind.SLOW, Kind.FAILING))
     assert slow.latency_ns_p999 > 2 * good.latency_ns_p999
-    assert slow.latency_ns_p50 == good.latency_ns_p50
+    assert slow.latency_ns_p50 > 2 * good.latency_ns_p50
     assert failing.failed_count > 100 * max(1, good.failed_count)
 
 

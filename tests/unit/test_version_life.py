@@ -294,12 +294,12 @@ def test_canary_with_good_figures_is_promoted() -> None:
 @pytest.mark.parametrize(
     ("candidate", "reason"),
     [
-        (figures(1_000, p999_ns=3_000_000), "p999"),
+        (figures(10_000, p999_ns=3_000_000), "p999"),
         (figures(100, failed_count=50), "failures"),
     ],
 )
 def test_canary_with_bad_figures_is_rolled_back(candidate: FakeStatistics, reason: str) -> None:
-    world = judged(figures(1_000), candidate)
+    world = judged(figures(10_000), candidate)
     assert world.states() == {1: AVAILABLE, 2: END}
     verdict = world.status(2).verdicts[-1]
     assert not verdict.is_passed

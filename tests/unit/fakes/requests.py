@@ -21,6 +21,12 @@ class FakeStatistics:
     latency_ns_p99: int = 2_000_000
     latency_ns_p999: int = 3_000_000
 
+    def latency_ns_at(self, quantile: float) -> int:
+        """Returns p999 for each quantile above p99: the tail begins there."""
+        if quantile <= 0.5:
+            return self.latency_ns_p50
+        return self.latency_ns_p99 if quantile <= 0.99 else self.latency_ns_p999
+
     def since(self, earlier: "FakeStatistics") -> "FakeStatistics":
         return replace(
             self,

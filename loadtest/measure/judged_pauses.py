@@ -1,0 +1,86 @@
+"""The rule of a canary on machines that pause: how often it stops a good version, and a slow one.
+
+Servers answer with latencies around 1 ms (log-normal, sigma 0.5), at random times. Each server pauses
+now and then for 5 to 80 ms, and all requests that come meanwhile wait for its end. One server has the
+version that is judged, and four others have the version beside it, as in the first wave of a fleet.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.core.model_settings import CanarySettings
+from serving.fleet.figures import EDGES_NS, VersionFigures
+from serving.manager.canary import judge
+
+Latencies = npt.NDArray[np.float64]
+
+REQUESTS_PER_SECOND = 50
+CONTROL_COUNT = 4
+_SIGMA = 0.5
+_PAUSE_SECONDS = (0.005, 0.08)
+
+
+def _slow_share(
+    share: float, seconds: float
+) -> Callable[[Latencies, np.random.Generator], Latencies]:
+    return lambda latencies, random: latencies + seconds * (random.random(len(latencies)) < share)
+
+
+VERSIONS: Mapping[str, Callable[[Latencies, np.random.Generator], Latencies]] = {
+    "good": lambda latencies, random: latencies,
+    "3 times as long": lambda latencies, random: 3 * latencies,
+    "4 % take 20 ms more": _slow_share(0.04, 0.02),
+    "0.5 % take 50 ms more": _slow_share(0.005, 0.05),
+}
+
+
+def latencies_of(
+    version: str, count: int, pause_period_seconds: float, random: np.random.Generator
+) -> Latencies:
+    """Returns the latencies of `count` requests to one server, in seconds, shape [count]."""
+    duration = count / REQUESTS_PER_SECOND
+    arrivals = random.uniform(0, duration, count)
+    latencies = 1e-3 * np.exp(random.normal(0, _SIGMA, count))
+    latencies = VERSIONS[version](latencies, random)
+    starts = random.uniform(0, duration, random.poisson(duration / pause_period_seconds))
+    shortest, longest = np.log(_PAUSE_SECONDS)
+    ends = starts + np.exp(random.uniform(shortest, longest, len(starts)))
+    for start, end in zip(starts, ends, strict=True):
+        latencies += np.where((arrivals >= start) & (arrivals < end), end - arrivals, 0)
+    return latencies
+
+
+def figures_of(latencies: Latencies) -> VersionFigures:
+    """Returns the figures of requests without failures. `latencies` are in seconds."""
+    upto = np.searchsorted(np.sort(latencies * 1e9), EDGES_NS, side="right")
+    counts = [int(upto[0]), *(int(more - less) for less, more in pairwise(upto))]
+    return VersionFigures(len(latencies), 0, (*counts, len(latencies) - int(upto[-1])))
+
+
+def stopped_shares(
+    version: str, count: int, pause_period_seconds: float, runs: int, seed: int
+) -> dict[str, float]:
+    """Returns the share of runs in which each rule stops the version after `count` requests.
+
+    `p999 alone` is the rule before: p999 more than twice that of the version beside it.
+    """
+    random = np.random.default_rng(seed)
+    settings = CanarySettings(request_count=count)
+    stopped = {"rule": 0, "p999 alone": 0}
+    for _ in range(runs):
+        new = figures_of(latencies_of(version, count, pause_period_seconds, random))
+        old = figures_of(
+            np.concatenate(
+                [
+                    latencies_of("good", count, pause_period_seconds, random)
+                    for _ in range(CONTROL_COUNT)
+                ]
+            )
+        )
+        verdict = judge(settings, new, old)
+        stopped["rule"] += verdict is not None and not verdict.is_passed
+        stopped["p999 alone"] += new.latency_ns_p999 > settings.p999_ratio_max * old.latency_ns_p999
+    return {name: share / runs for name, share in stopped.items()}
