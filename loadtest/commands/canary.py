@@ -1,15 +1,17 @@
 """`canary`: the rule of a canary on machines that pause, with good versions and slow ones."""
 
 import argparse
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
 from loadtest.commands.options import Command, add_json_option, positive_integer
-from loadtest.measure.judged_pauses import VERSIONS, stopped_shares
+from loadtest.measure.judged_pauses import VERSIONS, Traffic, stopped_shares
 from loadtest.report.tables import write_json
 
-_COUNTS = (1_000, 2_000, 10_000)
+# Requests/s, and requests until the judgement.
+_RATES = ((50, 1_000), (50, 10_000), (2_000, 10_000))
 _PAUSE_PERIODS_SECONDS = (4.0, 8.0, 30.0)
 
 
@@ -22,17 +24,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    table = Table("a pause in", "requests", *VERSIONS, title="stopped: by the rule, by p999 alone")
+    heads = ("requests/s", "requests", "a pause in")
+    table = Table(*heads, *VERSIONS, title="stopped: by the rule, by p999 alone")
     rows = []
-    for period in _PAUSE_PERIODS_SECONDS:
-        for count in _COUNTS:
+    for rate, count in _RATES:
+        for period in _PAUSE_PERIODS_SECONDS:
+            traffic = Traffic(rate, count, period)
             shares = {
-                version: stopped_shares(version, count, period, parsed.runs, parsed.seed)
+                version: stopped_shares(version, traffic, parsed.runs, parsed.seed)
                 for version in VERSIONS
             }
-            rows.append({"pause_period_seconds": period, "requests": count, "stopped": shares})
+            rows.append({**asdict(traffic), "stopped": shares})
             cells = (", ".join(f"{share:.1%}" for share in row.values()) for row in shares.values())
-            table.add_row(f"{period:g} s", f"{count:,}", *cells)
+            table.add_row(f"{rate:,}", f"{count:,}", f"{period:g} s", *cells)
     Console().print(table)
     write_json(parsed.json, {"runs": rows})
     return 0

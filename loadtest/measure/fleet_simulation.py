@@ -25,7 +25,7 @@ from serving.manager.canary import LATENCY_REQUEST_COUNT_MIN
 
 MODEL = "m"
 REQUESTS_PER_SECOND = 50
-"""The requests of each server. A minute of them is enough for a judgement of latency."""
+"""The requests of each server. Two seconds of them are enough for a judgement of p90."""
 
 NEVER_SECONDS = 10**9
 

@@ -2,10 +2,12 @@
 
 Servers answer with latencies around 1 ms (log-normal, sigma 0.5), at random times. Each server pauses
 now and then for 5 to 80 ms, and all requests that come meanwhile wait for its end. One server has the
-version that is judged, and four others have the version beside it, as in the first wave of a fleet.
+version that is judged, and four others have the version beside it, as in the first wave of a fleet. A
+version that is only slow is judged twice, on other requests each time.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +19,6 @@ from serving.manager.canary import judge
 
 Latencies = npt.NDArray[np.float64]
 
-REQUESTS_PER_SECOND = 50
 CONTROL_COUNT = 4
 _SIGMA = 0.5
 _PAUSE_SECONDS = (0.005, 0.08)
@@ -37,15 +38,22 @@ VERSIONS: Mapping[str, Callable[[Latencies, np.random.Generator], Latencies]] = 
 }
 
 
-def latencies_of(
-    version: str, count: int, pause_period_seconds: float, random: np.random.Generator
-) -> Latencies:
-    """Returns the latencies of `count` requests to one server, in seconds, shape [count]."""
-    duration = count / REQUESTS_PER_SECOND
-    arrivals = random.uniform(0, duration, count)
-    latencies = 1e-3 * np.exp(random.normal(0, _SIGMA, count))
+@dataclass(frozen=True)
+class Traffic:
+    """The requests to each server until a judgement, and the pauses of its machine."""
+
+    requests_per_second: float
+    request_count: int
+    pause_period_seconds: float
+
+
+def latencies_of(version: str, traffic: Traffic, random: np.random.Generator) -> Latencies:
+    """Returns the latencies of the requests to one server, in seconds, shape [request_count]."""
+    duration = traffic.request_count / traffic.requests_per_second
+    arrivals = random.uniform(0, duration, traffic.request_count)
+    latencies = 1e-3 * np.exp(random.normal(0, _SIGMA, traffic.request_count))
     latencies = VERSIONS[version](latencies, random)
-    starts = random.uniform(0, duration, random.poisson(duration / pause_period_seconds))
+    starts = random.uniform(0, duration, random.poisson(duration / traffic.pause_period_seconds))
     shortest, longest = np.log(_PAUSE_SECONDS)
     ends = starts + np.exp(random.uniform(shortest, longest, len(starts)))
     for start, end in zip(starts, ends, strict=True):
@@ -60,27 +68,27 @@ def figures_of(latencies: Latencies) -> VersionFigures:
     return VersionFigures(len(latencies), 0, (*counts, len(latencies) - int(upto[-1])))
 
 
-def stopped_shares(
-    version: str, count: int, pause_period_seconds: float, runs: int, seed: int
-) -> dict[str, float]:
-    """Returns the share of runs in which each rule stops the version after `count` requests.
+def stopped_shares(version: str, traffic: Traffic, runs: int, seed: int) -> dict[str, float]:
+    """Returns the share of runs in which each rule stops the version.
 
     `p999 alone` is the rule before: p999 more than twice that of the version beside it.
     """
     random = np.random.default_rng(seed)
-    settings = CanarySettings(request_count=count)
+    settings = CanarySettings(request_count=traffic.request_count)
+
+    def pair() -> tuple[VersionFigures, VersionFigures]:
+        beside = [latencies_of("good", traffic, random) for _ in range(CONTROL_COUNT)]
+        new = latencies_of(version, traffic, random)
+        return figures_of(new), figures_of(np.concatenate(beside))
+
+    def is_slow(new: VersionFigures, old: VersionFigures) -> bool:
+        judgement = judge(settings, new, old)
+        return judgement is not None and judgement.is_only_slow
+
     stopped = {"rule": 0, "p999 alone": 0}
     for _ in range(runs):
-        new = figures_of(latencies_of(version, count, pause_period_seconds, random))
-        old = figures_of(
-            np.concatenate(
-                [
-                    latencies_of("good", count, pause_period_seconds, random)
-                    for _ in range(CONTROL_COUNT)
-                ]
-            )
-        )
-        verdict = judge(settings, new, old)
-        stopped["rule"] += verdict is not None and not verdict.is_passed
-        stopped["p999 alone"] += new.latency_ns_p999 > settings.p999_ratio_max * old.latency_ns_p999
-    return {name: share / runs for name, share in stopped.items()}
+        new, old = pair()
+        stopped["rule"] += is_slow(new, old) and is_slow(*pair())
+        limit_ns = settings.latency_ratio_max * old.latency_ns_p999
+        stopped["p999 alone"] += new.latency_ns_p999 > limit_ns
+    return {name: count / runs for name, count in stopped.items()}

@@ -167,6 +167,8 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
             yield "a wave without requests passes: send it some, or pause it until clients do"
         if new["request_count"] and old["request_count"]:
             yield f"its p99 is {new['p99_ms']:.1f} ms; {old['p99_ms']:.1f} ms with version {stable}"
+    if rollout["doubt"]:
+        yield f"it is compared once more: {rollout['doubt']}"
     for name, cause in rollout["causes"].items():
         yield f"it failed on {name}: {cause}"
 

@@ -113,7 +113,7 @@ class CanarySettings:
     request_count: int = 0
     # The rule: the latencies of the new version's slow requests, over the old one's p90, p99 and p999, and
     # its share of failures, over the old one's. `canary.py` holds further bounds.
-    p999_ratio_max: float = 2.0
+    latency_ratio_max: float = 2.0
     error_ratio_max: float = 2.0
 
     def __post_init__(self) -> None:

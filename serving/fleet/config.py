@@ -52,7 +52,7 @@ NUMBER_MAX = 10**15
 THREAD_COUNT_MAX = 1_000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 3_600.0
 
-_JUDGEMENT_KEYS = ("request_count", "p999_ratio_max", "error_ratio_max")
+_JUDGEMENT_KEYS = ("request_count", "latency_ratio_max", "error_ratio_max")
 _WAVE_KEYS = (
     "sizes",
     *_JUDGEMENT_KEYS,

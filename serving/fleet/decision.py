@@ -36,6 +36,7 @@ from serving.fleet.reports import Grant, ModelReport, Sighting
 from serving.fleet.state import FleetRollout, FleetState, ModelState, Slot
 from serving.fleet.trial import (
     ModelWatch,
+    doubted,
     fault,
     has_held,
     has_old_grant,
@@ -47,7 +48,7 @@ from serving.fleet.trial import (
     servers_apart,
     spread,
     watched,
-    wave_verdict,
+    wave_judgement,
     with_lost,
 )
 from serving.fleet.view import ModelView, can_serve, cannot_have, has_failed_on, model_views
@@ -173,7 +174,7 @@ class _Step:
             rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
             state = replace(state, rollout=rollout)
             watch = watched(watch, state, self.view, self.settings, self.now.ns)
-            state = self._after_verdict(state, rollout, watch)
+            state, watch = self._after_verdict(state, rollout, watch)
         state = self._begun(state)
         return state, watched(watch, state, self.view, self.settings, self.now.ns)
 
@@ -302,38 +303,38 @@ class _Step:
 
     def _after_verdict(
         self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
-    ) -> ModelState:
+    ) -> tuple[ModelState, ModelWatch]:
         reason = fault(rollout, watch, self.view, self.settings)
         if reason:
             mode = GateMode.ENFORCE.value
-            return self._refused(
-                state,
-                rollout,
-                GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason),
-            )
-        verdict = failure_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
-        if verdict is not None:
-            return self._refused(state, rollout, verdict)
+            verdict = GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason)
+            return self._refused(state, rollout, verdict), watch
+        failed = failure_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if failed is not None:
+            return self._refused(state, rollout, failed), watch
         if self.view.is_complete and self.view.live and rollout.version not in self.view.found():
-            return replace(state, rollout=None)
+            return replace(state, rollout=None), watch
         if not self.settings.is_last(rollout.wave):
             return self._after_wave(state, rollout, watch)
         # An operator may pause it until clients have come.
         if has_held(watch, state, self.settings, self.now.ns) and not state.is_paused:
-            return replace(state, stable=rollout.version, previous=state.stable, rollout=None)
-        return state
+            state = replace(state, stable=rollout.version, previous=state.stable, rollout=None)
+        return state, watch
 
     def _after_wave(
         self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
-    ) -> ModelState:
-        verdict = wave_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
-        if verdict is None:
-            return state
+    ) -> tuple[ModelState, ModelWatch]:
+        judgement = wave_judgement(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if judgement is None:
+            return state, watch
+        verdict = judgement.verdict
+        if judgement.is_only_slow and not watch.doubt:
+            return state, doubted(watch, verdict)
         if not verdict.is_passed:
-            return self._refused(state, rollout, verdict)
-        if watch.full_since_ns is None or state.is_paused:
-            return state
-        return self._next_wave(state.with_verdict(verdict, rollout.version), rollout)
+            return self._refused(state, rollout, verdict), watch
+        if watch.full_since_ns is not None and not state.is_paused:
+            state = self._next_wave(state.with_verdict(verdict, rollout.version), rollout)
+        return state, watch
 
     def _refused(
         self, state: ModelState, rollout: FleetRollout, verdict: GateVerdict

@@ -108,6 +108,8 @@ def _rollout(
         "request_count": new.request_count,
         "failed_count": new.failed_count,
         "is_promoted": rollout.is_promoted,
+        # Why the versions are compared once more; "" at first.
+        "doubt": watch.doubt,
         "compared": None if is_last else {"wave": _figures(new), "control": _figures(old)},
     }
 

@@ -13,7 +13,7 @@ from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView, has_failed_on
 from serving.fleet.wave_settings import WaveSettings
-from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, judge
+from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, Judgement, judge
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
 """The cause of a setback that no report shows."""
@@ -40,7 +40,8 @@ class ModelWatch:
     rollout. `incarnations` are those with which servers were first seen to have the version; the last
     wave has no members. `lost` are servers with the version that are lost, or whose place has started
     another one under their name. `drained` drained when they were seen last, and `excused` were lost
-    while as many others were: neither end is the version's fault. `waits_for` is the reason why nothing
+    while as many others were: neither end is the version's fault. `doubt` is the reason why the versions are
+    compared once more in this wave. `waits_for` is the reason why nothing
     goes on now, for people.
     """
 
@@ -50,6 +51,7 @@ class ModelWatch:
     seen: Mapping[str, VersionFigures] = field(default_factory=dict)
     is_late: bool = False
     full_since_ns: int | None = None
+    doubt: str = ""
     slot_since_ns: Mapping[str, int] = field(default_factory=dict)
     incarnations: Mapping[str, int] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
@@ -252,6 +254,7 @@ def watched(
             seen={},
             is_late=before.wave is None,
             full_since_ns=None,
+            doubt="",
         )
     watch = _with_ends(watch, state, rollout, view)
     watch = replace(watch, slot_since_ns=since_ns, waits_for="")
@@ -522,36 +525,42 @@ def _will_serve(report: ModelReport, version: int) -> bool:
     return is_granted and not has_failed_on(report, version)
 
 
-def wave_verdict(
+def doubted(watch: ModelWatch, verdict: GateVerdict) -> ModelWatch:
+    """Returns the watch of a wave that was slow: the comparison begins again, on other requests."""
+    return replace(watch, members=None, controls={}, full_since_ns=None, doubt=verdict.reason)
+
+
+def wave_judgement(
     watch: ModelWatch,
     state: ModelState,
     rollout: FleetRollout,
     view: ModelView,
     settings: WaveSettings,
     now_ns: int,
-) -> GateVerdict | None:
-    """Returns the verdict on a wave by its requests; None while it needs more of them.
+) -> Judgement | None:
+    """Returns the judgement of a wave by its requests; None while it needs more of them.
 
-    The judgement is that of a canary on one server. A version that has a predecessor passes only beside
+    It is that of a canary on one server. A version that has a predecessor passes only beside
     it: by its requests, or after the time of a judgement if the predecessor had none.
     """
     if watch.members is None or lacks_comparison(watch, state, rollout, view):
         return None
     new, old = compared(watch, state, rollout, view)
     gate = gate_of(rollout)
-    verdict = judge(settings.judgement, new, old)
+    judgement = judge(settings.judgement, new, old)
     is_beside = state.stable is None or old.request_count > 0
-    if verdict is not None and (is_beside or not verdict.is_passed):
-        return _of_wave(verdict, gate, new, old)
+    if judgement is not None and (is_beside or not judgement.verdict.is_passed):
+        return _of_wave(judgement, gate, new, old)
     if not has_held(watch, state, settings, now_ns):
         return None
     if new.request_count == 0:
         reason = f"no request in {settings.judged_seconds:g} s"
         if state.stable is None:
             reason = "no request; a first version does not wait for any"
-        return GateVerdict(gate=gate, mode=GateMode.ENFORCE.value, is_passed=True, reason=reason)
-    verdict = judge(replace(settings.judgement, request_count=1), new, old)
-    return None if verdict is None else _of_wave(verdict, gate, new, old)
+        mode = GateMode.ENFORCE.value
+        return Judgement(GateVerdict(gate=gate, mode=mode, is_passed=True, reason=reason))
+    judgement = judge(replace(settings.judgement, request_count=1), new, old)
+    return None if judgement is None else _of_wave(judgement, gate, new, old)
 
 
 def gate_of(rollout: FleetRollout) -> str:
@@ -560,10 +569,10 @@ def gate_of(rollout: FleetRollout) -> str:
 
 
 def _of_wave(
-    verdict: GateVerdict, gate: str, new: VersionFigures, old: VersionFigures
-) -> GateVerdict:
-    """Returns a canary's verdict as that of a wave, with p99 for people."""
-    figures = dict(verdict.figures)
+    judgement: Judgement, gate: str, new: VersionFigures, old: VersionFigures
+) -> Judgement:
+    """Returns a canary's judgement as that of a wave, with p99 for people."""
+    figures = dict(judgement.verdict.figures)
     if not old.request_count:
         # A ratio to nothing.
         del figures["error_ratio"]
@@ -571,4 +580,5 @@ def _of_wave(
         "latency_seconds_p99": new.latency_ns_p99 / NS_PER_SECOND,
         "stable_latency_seconds_p99": old.latency_ns_p99 / NS_PER_SECOND,
     }
-    return replace(verdict, gate=gate, figures=figures)
+    verdict = replace(judgement.verdict, gate=gate, figures=figures)
+    return replace(judgement, verdict=verdict)

@@ -67,10 +67,10 @@ class WaveSettings:
                     f"{name} {getattr(self, name):g} is not a time; give more than 0, up to "
                     f"{SECONDS_MAX:g}"
                 )
-        for name in ("p999_ratio_max", "error_ratio_max"):
-            if not 0 <= getattr(self.judgement, name) < inf:
+        for name in ("latency_ratio_max", "error_ratio_max"):
+            if not 0 < getattr(self.judgement, name) < inf:
                 raise InvalidConfig(
-                    f"{name} {getattr(self.judgement, name):g} is not a ratio; give 0 or more"
+                    f"{name} {getattr(self.judgement, name):g} is not a ratio; give more than 0"
                 )
         if not 0 <= self.setback_share_max < 1:
             raise InvalidConfig(

@@ -1,5 +1,6 @@
 """Judges a canary: may a version that answers a share of the requests answer all of them?"""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serving.base.clock import NS_PER_SECOND
@@ -18,20 +19,29 @@ STABLE_SHARE_FACTOR_MAX = 0.5
 """The stable version fails nearly as often if its share of failures is more than this many times the
 canary's. Then the requests are bad, and not the canary."""
 
-BEYOND_PER_MILLE = {"p90": 100, "p99": 10, "p999": 1}
-"""The stable version's quantiles that the canary's latencies are compared with, and the requests beyond
-each, in thousandths of all."""
+BEYOND_PER_MILLE = {
+    "p90": 100,
+    "p95": 50,
+    "p98": 20,
+    "p99": 10,
+    "p995": 5,
+    "p998": 2,
+    "p999": 1,
+}
+"""The quantiles that are compared, and the requests beyond each of them, in thousandths of all."""
 
-SLOWER_COUNT_MIN = 10
-"""The least requests of either version beyond a quantile that is compared. Fewer may be slow by chance."""
+BEYOND_COUNT_MIN = 10
+"""The least requests of each version beyond a quantile that is compared. Fewer may be slow by chance."""
 
-SLOWER_FACTOR = 2
-"""As many times the requests beyond the stable version's quantile may be slow. A pause of a machine makes
-requests in a row slow. So the share of slow requests differs between two servers with one version, most
-of all if it is near that of a quantile."""
+SLOW_SHARE_FACTOR = 2
+"""The canary may have this many times the share of slow requests. If a machine pauses, requests in a row
+are slow: so the share differs between two servers with one version."""
 
-LATENCY_REQUEST_COUNT_MIN = SLOWER_COUNT_MIN * 1_000 // max(BEYOND_PER_MILLE.values())
-"""The least requests of either version for a judgement of latency: then p90 is compared."""
+LATENCY_REQUEST_COUNT_MIN = BEYOND_COUNT_MIN * 1_000 // max(BEYOND_PER_MILLE.values())
+"""The least requests of each version for a judgement of latency: then p90 is compared."""
+
+P999_REQUEST_COUNT_MIN = BEYOND_COUNT_MIN * 1_000 // min(BEYOND_PER_MILLE.values())
+"""The least requests of each version for a judgement of p999."""
 
 GATE = "canary"
 
@@ -43,15 +53,27 @@ def rule_text(settings: CanarySettings) -> str:
     if settings.request_count == 0:
         return BY_A_PERSON
     return (
-        f"after {settings.request_count} requests: slow requests at most {settings.p999_ratio_max:g} times, "
-        f"failures at most {settings.error_ratio_max:g} times the stable version's"
+        f"after {settings.request_count} requests: p90 to p999 at most {settings.latency_ratio_max:g} "
+        f"times, failures at most {settings.error_ratio_max:g} times the stable version's"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict on a canary.
+
+    If the canary `is_only_slow`, the verdict needs a second judgement on other requests: it may have been
+    the machine, which paused.
+    """
+
+    verdict: GateVerdict
+    is_only_slow: bool = False
 
 
 def judge(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
-) -> GateVerdict | None:
-    """Returns the verdict; None if the canary needs more requests, or a person decides. Pure.
+) -> Judgement | None:
+    """Returns the judgement; None if the canary needs more requests, or a person decides. Pure.
 
     `canary` counts the requests of that version since it was loaded or became a canary again.
     `stable` counts the requests of the version beside it since then, because the two versions are
@@ -60,9 +82,6 @@ def judge(
     if settings.request_count == 0 or canary.request_count < settings.request_count:
         return None
     error_ratio = _error_ratio(canary, stable)
-    faults = _failure_faults(settings, canary, stable)
-    slower = slowest_ratio(canary, stable)
-    unknown = f"latency is not judged below {LATENCY_REQUEST_COUNT_MIN} requests of either version"
     figures = {
         "request_count": canary.request_count,
         "failed_count": canary.failed_count,
@@ -72,56 +91,65 @@ def judge(
         "stable_latency_seconds_p999": stable.latency_ns_p999 / NS_PER_SECOND,
         "error_ratio": round(error_ratio, 4),
     }
-    if slower is not None:
-        figures["slower_ratio"] = round(slower.ratio, 4)
-        if slower.ratio > settings.p999_ratio_max:
-            faults.append(str(slower))
-    return GateVerdict(
+    faults = _failure_faults(settings, canary, stable)
+    compared = [*_compared(canary, stable)]
+    is_only_slow = False
+    if compared:
+        slowest = max(compared)
+        figures["latency_ratio"] = round(slowest.ratio, 4)
+        if slowest.ratio > settings.latency_ratio_max:
+            is_only_slow = not faults
+            faults.append(str(slowest))
+    verdict = GateVerdict(
         gate=GATE,
         mode=GateMode.ENFORCE.value,
         is_passed=not faults,
-        reason="; ".join(faults) if faults or slower is not None else unknown,
+        reason="; ".join(faults) if faults else _not_judged(compared),
         figures=figures,
     )
+    return Judgement(verdict, is_only_slow)
 
 
-@dataclass(frozen=True, slots=True)
-class Slower:
-    """A comparison of latencies: so many times the stable version's quantile take a canary's slow requests."""
+@dataclass(frozen=True, order=True, slots=True)
+class _Compared:
+    """The latency of a canary's slow requests, over a quantile of the stable version."""
 
     ratio: float
     # One of BEYOND_PER_MILLE.
     quantile: str
 
     def __str__(self) -> str:
-        share = SLOWER_FACTOR * BEYOND_PER_MILLE[self.quantile] / 1_000
+        share = SLOW_SHARE_FACTOR * BEYOND_PER_MILLE[self.quantile] / 1_000
         return (
             f"{share:.1%} of its requests take {self.ratio:.2f} times the stable version's "
             f"{self.quantile} or longer"
         )
 
 
-def slowest_ratio(canary: ServableStatistics, stable: ServableStatistics) -> Slower | None:
-    """Returns the comparison with the largest ratio; None below LATENCY_REQUEST_COUNT_MIN. Pure.
+def _compared(canary: ServableStatistics, stable: ServableStatistics) -> Iterator[_Compared]:
+    """Yields a comparison with each quantile that leaves BEYOND_COUNT_MIN requests beyond it.
 
-    Each quantile of the stable version is compared with the latency that SLOWER_FACTOR times as many of the
-    canary's requests reach. So a canary is slower only if it has both: slower requests, and more of them.
+    The canary's latency is the one that SLOW_SHARE_FACTOR times as many of its requests reach. So a canary
+    is slow only if it has both: slower requests, and more of them.
     """
     request_count = min(canary.request_count, stable.request_count)
-    return max(
-        (
-            Slower(_slower_ratio(canary, stable, per_mille / 1_000), quantile)
-            for quantile, per_mille in BEYOND_PER_MILLE.items()
-            if request_count * per_mille >= 1_000 * SLOWER_COUNT_MIN
-        ),
-        key=lambda slower: slower.ratio,
-        default=None,
+    for quantile, per_mille in BEYOND_PER_MILLE.items():
+        if request_count * per_mille >= 1_000 * BEYOND_COUNT_MIN:
+            share = per_mille / 1_000
+            slow_ns = canary.latency_ns_at(1 - SLOW_SHARE_FACTOR * share)
+            yield _Compared(slow_ns / max(stable.latency_ns_at(1 - share), 1), quantile)
+
+
+def _not_judged(compared: Sequence[_Compared]) -> str:
+    """Returns which latencies were not judged; "" if all were."""
+    if not compared:
+        return f"latency is not judged below {LATENCY_REQUEST_COUNT_MIN} requests of each version"
+    if len(compared) == len(BEYOND_PER_MILLE):
+        return ""
+    return (
+        f"latency is judged up to {compared[-1].quantile} only: p999 needs {P999_REQUEST_COUNT_MIN} "
+        "requests of each version"
     )
-
-
-def _slower_ratio(canary: ServableStatistics, stable: ServableStatistics, share: float) -> float:
-    slow_ns = canary.latency_ns_at(1 - SLOWER_FACTOR * share)
-    return slow_ns / max(stable.latency_ns_at(1 - share), 1)
 
 
 def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> float:

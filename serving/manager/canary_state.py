@@ -16,6 +16,8 @@ class CanaryState:
         self._stable_before: ServableStatistics | None = None
         # A canary that was resumed, and its statistics at that time.
         self._resumed: tuple[int, ServableStatistics] | None = None
+        self.is_doubted = False
+        """True if the canary was slow once, and is compared on other requests."""
 
     def since_began(
         self, canary: LoaderHarness, stable: LoaderHarness
@@ -36,8 +38,14 @@ class CanaryState:
     def forget(self) -> None:
         """Forgets the statistics, so that the next canary is judged by its own requests."""
         self._pair, self._stable_before, self._resumed = None, None, None
+        self.is_doubted = False
 
     def resume(self, canary: LoaderHarness) -> None:
         """Restarts the statistics of a canary, because the version was a canary before."""
         self.forget()
         self._resumed = (canary.id.version, canary.servable.statistics())
+
+    def doubt(self, canary: LoaderHarness) -> None:
+        """Restarts the statistics of a canary that was slow."""
+        self.resume(canary)
+        self.is_doubted = True

@@ -292,10 +292,17 @@ class Rollout:
         stable = stream.ready(routing.default_version)
         if candidate is None or stable is None:
             return
-        verdict = canary.judge(
+        judgement = canary.judge(
             stream.settings.canary, *stream.canary.since_began(candidate, stable)
         )
-        if verdict is None:
+        if judgement is None:
+            return
+        verdict = judgement.verdict
+        if judgement.is_only_slow and not stream.canary.is_doubted:
+            stream.canary.doubt(candidate)
+            _log.warning(
+                "canary_doubted", model=name, version=candidate.id.version, reason=verdict.reason
+            )
             return
         candidate.gate_ended(verdict)
         if verdict.is_passed:

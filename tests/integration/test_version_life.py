@@ -30,8 +30,7 @@ from tests.integration.logs import logged, wait_for_log
 from tests.integration.steady_clients import scale_clients
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
-# A thousand slow requests take 10 s of processor time.
-VERDICT_TIMEOUT_SECONDS = 240
+VERDICT_TIMEOUT_SECONDS = 120
 # 4 MB each.
 OFFSET_COUNT = 1_000_000
 
@@ -229,7 +228,7 @@ def test_slow_canary_is_stopped(start_server: StartServer, tmp_path: Path):
     settings = tmp_path / "settings.toml"
     settings.write_text(
         f"[models.{FLEET_MODEL}]\n"
-        f"canary = {{ weight = 0.5, request_count = {LATENCY_REQUEST_COUNT_MIN} }}\n"
+        f"canary = {{ weight = 0.2, request_count = {2 * LATENCY_REQUEST_COUNT_MIN} }}\n"
     )
     server = start_server(
         model_name=FLEET_MODEL, base_path=model.base_path, model_settings_file=settings
@@ -248,7 +247,10 @@ def test_slow_canary_is_stopped(start_server: StartServer, tmp_path: Path):
         wait_until(is_decided, "the verdict", VERDICT_TIMEOUT_SECONDS)
         wait_for_states(client, FLEET_MODEL, {1: AVAILABLE, 2: END})
     (failed,) = logged(server, "canary_failed")
-    assert "times the stable version's p90" in str(failed["reason"])
+    assert "times the stable version's p9" in str(failed["reason"])
+    # It was compared on other requests before.
+    (doubted,) = logged(server, "canary_doubted")
+    assert "times the stable version's p9" in str(doubted["reason"])
 
 
 def test_auto_policy_swaps_in_memory_for_one(

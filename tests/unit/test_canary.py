@@ -1,17 +1,20 @@
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import GateVerdict
-from serving.fleet.figures import VersionFigures, total
-from serving.manager.canary import judge, rule_text
+from serving.data_plane.servables import ServableStatistics
+from serving.fleet.figures import EDGES_NS, EDGES_PER_DOUBLING, VersionFigures
+from serving.manager.canary import BEYOND_PER_MILLE, Judgement, judge, rule_text
 from tests.unit.fakes.requests import FakeStatistics
-from tests.unit.worlds.fleet import requests
 
 MANY = 10_000
-NOT_JUDGED = "latency is not judged below 100 requests of either version"
+SETTINGS = CanarySettings(request_count=1)
+NOT_JUDGED = "latency is not judged below 100 requests of each version"
 
 
 def figures(request_count: int, failed_count: int = 0, p999_ns: int = 1_000_000) -> FakeStatistics:
@@ -20,14 +23,20 @@ def figures(request_count: int, failed_count: int = 0, p999_ns: int = 1_000_000)
     )
 
 
-def verdict_on(canary: FakeStatistics, stable: FakeStatistics) -> GateVerdict:
-    verdict = judge(CanarySettings(weight=0.1, request_count=100), canary, stable)
-    assert verdict is not None
-    return verdict
+def judgement_on(
+    canary: ServableStatistics, stable: ServableStatistics, settings: CanarySettings = SETTINGS
+) -> Judgement:
+    judgement = judge(settings, canary, stable)
+    assert judgement is not None
+    return judgement
+
+
+def verdict_on(canary: ServableStatistics, stable: ServableStatistics) -> GateVerdict:
+    return judgement_on(canary, stable).verdict
 
 
 def test_judge_waits_for_the_canarys_requests() -> None:
-    settings = CanarySettings(weight=0.1, request_count=100)
+    settings = CanarySettings(request_count=100)
     assert judge(settings, figures(99, failed_count=99), figures(MANY)) is None
     assert judge(settings, figures(100), figures(MANY)) is not None
 
@@ -77,36 +86,84 @@ def test_judge_single_failure_is_an_accident() -> None:
     assert verdict_on(figures(100, 1), figures(MANY)).is_passed
 
 
+def latencies(*rows: tuple[int, int]) -> VersionFigures:
+    """Returns requests, given as their number and the index of their bucket of latencies."""
+    counts = [0] * (len(EDGES_NS) + 1)
+    for count, bucket in rows:
+        counts[bucket] += count
+    return VersionFigures(sum(counts), 0, tuple(counts))
+
+
+# Buckets with a factor of 2 between each of them and the next one.
+FAST, SLOW, SLOWER = 12, 12 + EDGES_PER_DOUBLING, 12 + 2 * EDGES_PER_DOUBLING
+
+
 def test_judge_slow_canary_is_not_passed() -> None:
-    verdict = verdict_on(figures(MANY, p999_ns=2_100_000), figures(MANY))
-    assert not verdict.is_passed
-    assert verdict.reason == (
-        "0.2% of its requests take 2.10 times the stable version's p999 or longer"
+    judgement = judgement_on(latencies((MANY, SLOWER)), latencies((MANY, FAST)))
+    assert judgement.is_only_slow
+    assert not judgement.verdict.is_passed
+    assert judgement.verdict.reason == (
+        "0.2% of its requests take 4.00 times the stable version's p999 or longer"
     )
-    assert verdict.figures["slower_ratio"] == 2.1
+    assert judgement.verdict.figures["latency_ratio"] == 4.0
 
 
-def with_slow(count: int, slow_count: int) -> VersionFigures:
-    """Returns requests of which some take 200 ms, and the others 2 ms."""
-    return total([requests(count - slow_count), requests(slow_count, latency_ns=200_000_000)])
+def test_judge_slow_canary_that_fails_is_not_only_slow() -> None:
+    failing = replace(latencies((MANY, SLOWER)), failed_count=MANY // 2)
+    judgement = judgement_on(failing, latencies((MANY, FAST)))
+    assert not judgement.is_only_slow
+    assert "50.0% of its requests failed" in judgement.verdict.reason
+    assert "4.00 times" in judgement.verdict.reason
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.2, 100), (0.02, 1_000), (0.002, MANY)])
+@pytest.mark.parametrize(("limit", "is_passed"), [(1.9, False), (2.0, True), (2.1, True)])
+def test_judge_has_a_limit_of_latency(limit: float, *, is_passed: bool) -> None:
+    # Twice, exactly.
+    settings = CanarySettings(request_count=1, latency_ratio_max=limit, error_ratio_max=9)
+    judgement = judgement_on(latencies((MANY, SLOW)), latencies((MANY, FAST)), settings)
+    assert judgement.verdict.is_passed is is_passed
+
+
+@pytest.mark.parametrize("quantile", BEYOND_PER_MILLE)
 @pytest.mark.parametrize("is_stable_fewer", [False, True])
-def test_judge_forgives_some_slow_requests(
-    share: float, count: int, *, is_stable_fewer: bool
-) -> None:
-    def passes(fewer: int, slow_more: int) -> bool:
-        counts = (3 * count, fewer) if is_stable_fewer else (fewer, 3 * count)
-        slow_count = round(share * counts[0]) + slow_more
-        canary, stable = with_slow(counts[0], slow_count), requests(counts[1])
-        verdict = judge(CanarySettings(request_count=1), canary, stable)
-        return verdict is not None and verdict.is_passed
+def test_judge_forgives_some_slow_requests(quantile: str, *, is_stable_fewer: bool) -> None:
+    """Twice the share beyond a quantile may be slow, from the count on that shows so much."""
+    per_mille = BEYOND_PER_MILLE[quantile]
+    count = MANY // per_mille
 
-    assert passes(count, 0)
-    assert not passes(count, 1)
+    def judged(fewer: int, slow_more: int) -> Judgement:
+        counts = (3 * count, fewer) if is_stable_fewer else (fewer, 3 * count)
+        slow_count = 2 * per_mille * counts[0] // 1_000 + slow_more
+        canary = latencies((counts[0] - slow_count, FAST), (slow_count, SLOWER))
+        return judgement_on(canary, latencies((counts[1], FAST)))
+
+    assert judged(count, 0).verdict.is_passed
+    assert not judged(count, 1).verdict.is_passed
+    assert f"times the stable version's {quantile} or" in judged(count, 1).verdict.reason
     # One request less, and so few slow ones may be an accident.
-    assert passes(count - 1, 1)
+    assert judged(count - 1, 0).verdict.is_passed
+
+
+def test_judge_excuses_what_the_stable_version_does() -> None:
+    stable = latencies((850, FAST), (150, SLOWER))
+    canary = latencies((750, FAST), (250, SLOWER))
+    assert verdict_on(canary, stable).is_passed
+    assert not verdict_on(canary, latencies((950, FAST), (50, SLOWER))).is_passed
+
+
+def test_judge_says_which_latencies_it_did_not_judge() -> None:
+    def reason(count: int) -> str:
+        return verdict_on(latencies((count, FAST)), latencies((MANY, FAST))).reason
+
+    up_to = "latency is judged up to {} only: p999 needs 10000 requests of each version"
+    assert reason(99) == NOT_JUDGED
+    assert reason(100) == up_to.format("p90")
+    assert reason(9_999) == up_to.format("p998")
+    assert reason(MANY) == ""
+
+
+def test_judge_takes_a_stable_version_of_no_latency() -> None:
+    assert not verdict_on(latencies((MANY, FAST)), figures(MANY, p999_ns=0)).is_passed
 
 
 @given(
@@ -114,19 +171,17 @@ def test_judge_forgives_some_slow_requests(
     canary_factor=st.integers(1, 9),
 )
 def test_judge_passes_equal_latencies(counts: list[int], canary_factor: int) -> None:
-    def figures_of(factor: int) -> VersionFigures:
-        return VersionFigures(factor * sum(counts), 0, tuple(factor * count for count in counts))
-
-    verdict = judge(CanarySettings(request_count=1), figures_of(canary_factor), figures_of(1))
-    assert verdict is None or (verdict.is_passed and verdict.figures.get("slower_ratio", 0) <= 1)
+    assume(sum(counts))
+    rows = [(count, bucket) for bucket, count in enumerate(counts)]
+    canary = latencies(*((canary_factor * count, bucket) for count, bucket in rows))
+    verdict = verdict_on(canary, latencies(*rows))
+    assert verdict.is_passed
+    assert verdict.figures.get("latency_ratio", 0) <= 1
 
 
 @pytest.mark.parametrize(("count", "stable_count"), [(99, 100), (100, 99), (100, 0)])
 def test_judge_skips_latency_of_few_requests(count: int, stable_count: int) -> None:
-    settings = CanarySettings(request_count=99)
-    slow = requests(count, latency_ns=200_000_000)
-    verdict = judge(settings, slow, requests(stable_count))
-    assert verdict is not None
+    verdict = verdict_on(latencies((count, SLOWER)), latencies((stable_count, FAST)))
     assert (verdict.is_passed, verdict.reason) == (True, NOT_JUDGED)
 
 
@@ -154,7 +209,7 @@ def test_canary_settings_refuse_negative_request_count() -> None:
         (CanarySettings(weight=0.1), "a person decides"),
         (
             CanarySettings(weight=0.1, request_count=500, error_ratio_max=1.5),
-            "after 500 requests: slow requests at most 2 times, failures at most 1.5 times the stable "
+            "after 500 requests: p90 to p999 at most 2 times, failures at most 1.5 times the stable "
             "version's",
         ),
     ],

@@ -24,6 +24,7 @@ MODEL: dict[str, Any] = {
         "request_count": 340,
         "failed_count": 3,
         "is_promoted": False,
+        "doubt": "",
         "causes": {"b": "no memory for it"},
         "judgement": {"request_count": 10_000, "seconds": 60.0, "passed_seconds": 12.0},
         "compared": {
@@ -179,6 +180,12 @@ def test_rollout_shows_how_far_it_is(
     rollout = {**MODEL["rollout"], **changed}
     print_models({"m": {**MODEL, "rollout": rollout}})
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_rollout_shows_why_it_is_compared_once_more(capsys: pytest.CaptureFixture[str]) -> None:
+    rollout = {**MODEL["rollout"], "doubt": "its p90 is high"}
+    print_models({"m": {**MODEL, "rollout": rollout}})
+    assert "m: it is compared once more: its p90 is high" in capsys.readouterr().out.splitlines()
 
 
 def test_wave_without_requests_says_that_it_passes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,8 +109,9 @@ def test_kubernetes_takes_the_place_of_servers() -> None:
         (SMALL + "[waves]\nlost_seconds = inf\n", "lost_seconds is inf"),
         (SMALL + "[waves]\nlost_seconds = 1e10\n", "lost_seconds"),
         (SMALL + "[waves]\nlost_seconds = 1" + 400 * "0" + "\n", "lost_seconds"),
-        (SMALL + "[waves]\np999_ratio_max = nan\n", "p999_ratio_max is nan"),
-        (SMALL + "[waves]\nerror_ratio_max = -1\n", "error_ratio_max -1 .* give 0"),
+        (SMALL + "[waves]\nlatency_ratio_max = nan\n", "latency_ratio_max is nan"),
+        (SMALL + "[waves]\nerror_ratio_max = -1\n", "error_ratio_max -1 .* give more than 0"),
+        (SMALL + "[waves]\nlatency_ratio_max = 0\n", "latency_ratio_max 0 .* give more than 0"),
         (SMALL + "[waves]\nsetback_share_max = nan\n", "setback_share_max"),
         (SMALL + "[waves]\ncontrol_count_max = 0\n", "control_count_max 0 .* give 1"),
         (SMALL + "[waves]\nsizes = 3\n", "sizes is 3; give a list"),
@@ -158,7 +159,7 @@ KEYS = {
     "coordinator": ("state_directory", "listen", "poll_seconds", "poll_threads", "registry_file"),
     "waves": (
         *("sizes", "waves", "judgement", "load_count_max", "request_count", "judged_seconds"),
-        *("p999_ratio_max", "error_ratio_max", "control_count_max", "lost_seconds"),
+        *("latency_ratio_max", "error_ratio_max", "control_count_max", "lost_seconds"),
         *("load_seconds_max", "setback_share_max", "weight"),
     ),
     "tls": ("ca", "cert", "key", "server_name"),
@@ -203,7 +204,7 @@ REAL = WHOLE | st.floats(min_value=0.05, max_value=0.9) | st.floats(allow_nan=Fa
 NUMBERS = {
     "sizes": st.lists(st.sampled_from(["1", "10%", 3, "99.9%"]), max_size=3),
     **dict.fromkeys(("load_count_max", "request_count", "control_count_max"), WHOLE),
-    **dict.fromkeys(("p999_ratio_max", "error_ratio_max", "lost_seconds"), REAL),
+    **dict.fromkeys(("latency_ratio_max", "error_ratio_max", "lost_seconds"), REAL),
     **dict.fromkeys(("judged_seconds", "load_seconds_max", "setback_share_max"), REAL),
 }
 WAVES = st.fixed_dictionaries({}, optional=NUMBERS)

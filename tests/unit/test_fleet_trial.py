@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.servable import LOADING
+from serving.core.servable import LOADING, GateVerdict
+from serving.fleet.figures import VersionFigures, total
 from serving.fleet.operations import aborted, allowed
 from serving.fleet.reports import VersionReport
 from serving.fleet.state import fleet_state_from_json
@@ -140,11 +141,43 @@ def test_version_needs_controls_without_restarts() -> None:
     world.answer(member, 2, requests(2_000, latency_ns=90_000_000))
     world.step()
     assert world.model.verdicts == ()
-    for name in others:
-        world.answer(name, 1, requests(1_001))
-    world.answer(member, 2, requests(4_000, latency_ns=90_000_000))
-    world.step()
+    for further in (1, 2):
+        for name in others:
+            world.answer(name, 1, requests(1_000 * further + 1))
+        world.answer(member, 2, requests(2_000 + 2_000 * further, latency_ns=90_000_000))
+        world.step()
     assert "times the stable version's p9" in world.model.blocked[2].reason
+
+
+@pytest.mark.parametrize("is_slow_again", [True, False])
+def test_slow_wave_is_compared_once_more(*, is_slow_again: bool) -> None:
+    world = in_first_wave()
+    (member,) = world.members
+    world.answer(member, 2, requests(0))
+    world.step()
+
+    def verdicts() -> list[GateVerdict]:
+        return [*world.model.verdicts]
+
+    def answer(count: int, new: VersionFigures) -> None:
+        world.answer_stable(requests(count))
+        world.answer(member, 2, new)
+        world.step()
+
+    slow = requests(1_000, latency_ns=90_000_000)
+    answer(1_000, slow)
+    assert verdicts() == []
+    assert "times the stable version's" in world.watches[MODEL].doubt
+    # The slow requests of before do not count any more, nor does the time.
+    answer(1_000, slow)
+    world.step(int(SETTINGS.judged_seconds) - 2)
+    assert verdicts() == []
+    answer(2_000, total([slow, slow if is_slow_again else requests(1_000)]))
+    (verdict,) = verdicts()
+    assert verdict.is_passed is not is_slow_again
+    assert verdict.figures["request_count"] == 1_000
+    # The next wave begins without a doubt.
+    assert world.watches[MODEL].doubt == ""
 
 
 def test_version_waits_for_servers_to_compare_with() -> None:

@@ -124,7 +124,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
             "operators": [PEER],
             "waves": {
                 "sizes": ["1", 3, "12.5%"], "load_count_max": 5, "request_count": 5_000_000,
-                "judged_seconds": 30, "p999_ratio_max": 1.5, "error_ratio_max": 3,
+                "judged_seconds": 30, "latency_ratio_max": 1.5, "error_ratio_max": 3,
                 "control_count_max": 100, "lost_seconds": 20, "load_seconds_max": 600,
                 "setback_share_max": 0.2,
             },

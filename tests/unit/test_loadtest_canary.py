@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
-from loadtest.measure.judged_pauses import VERSIONS, figures_of, latencies_of, stopped_shares
+from loadtest.measure.judged_pauses import (
+    VERSIONS,
+    Traffic,
+    figures_of,
+    latencies_of,
+    stopped_shares,
+)
 
 COUNT = 1_000
-NEVER_SECONDS = 1e9
+PAUSED = Traffic(50, COUNT, pause_period_seconds=4)
+QUIET = Traffic(50, 10 * COUNT, pause_period_seconds=1e9)
 
 
 def test_figures_have_each_request_once() -> None:
@@ -18,8 +25,7 @@ def test_figures_have_each_request_once() -> None:
 
 def test_pause_makes_requests_in_a_row_slow() -> None:
     quiet, paused = (
-        latencies_of("good", COUNT, seconds, np.random.default_rng(1))
-        for seconds in (NEVER_SECONDS, 4.0)
+        latencies_of("good", traffic, np.random.default_rng(1)) for traffic in (QUIET, PAUSED)
     )
     assert quiet.max() < 0.01
     assert 0 < np.count_nonzero(paused > 0.01) < COUNT // 20
@@ -29,8 +35,7 @@ def test_pause_makes_requests_in_a_row_slow() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_versions_have_the_latencies_of_their_names(version: str) -> None:
     good, latencies = (
-        latencies_of(name, 10 * COUNT, NEVER_SECONDS, np.random.default_rng(1))
-        for name in ("good", version)
+        latencies_of(name, QUIET, np.random.default_rng(1)) for name in ("good", version)
     )
     ratio = latencies.mean() / good.mean()
     expected = {"good": 1, "3 times as long": 3, "4 % take 20 ms more": 1.7}
@@ -38,5 +43,5 @@ def test_versions_have_the_latencies_of_their_names(version: str) -> None:
 
 
 def test_rule_stops_slow_versions_and_no_good_one() -> None:
-    assert stopped_shares("good", COUNT, 8.0, runs=20, seed=1)["rule"] == 0
-    assert stopped_shares("3 times as long", COUNT, 8.0, runs=20, seed=1)["rule"] == 1
+    assert stopped_shares("good", PAUSED, runs=20, seed=1)["rule"] == 0
+    assert stopped_shares("3 times as long", PAUSED, runs=20, seed=1)["rule"] == 1
