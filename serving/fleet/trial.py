@@ -527,7 +527,7 @@ def _will_serve(report: ModelReport, version: int) -> bool:
 
 def doubted(watch: ModelWatch, verdict: GateVerdict) -> ModelWatch:
     """Returns the watch of a wave that was slow: the comparison begins again, on other requests."""
-    return replace(watch, members=None, controls={}, full_since_ns=None, doubt=verdict.reason)
+    return replace(watch, members=None, controls={}, doubt=verdict.reason)
 
 
 def wave_judgement(

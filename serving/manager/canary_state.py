@@ -16,8 +16,8 @@ class CanaryState:
         self._stable_before: ServableStatistics | None = None
         # A canary that was resumed, and its statistics at that time.
         self._resumed: tuple[int, ServableStatistics] | None = None
-        self.is_doubted = False
-        """True if the canary was slow once, and is compared on other requests."""
+        # A canary that was slow once, and is compared on other requests.
+        self._doubted: int | None = None
 
     def since_began(
         self, canary: LoaderHarness, stable: LoaderHarness
@@ -38,7 +38,7 @@ class CanaryState:
     def forget(self) -> None:
         """Forgets the statistics, so that the next canary is judged by its own requests."""
         self._pair, self._stable_before, self._resumed = None, None, None
-        self.is_doubted = False
+        self._doubted = None
 
     def resume(self, canary: LoaderHarness) -> None:
         """Restarts the statistics of a canary, because the version was a canary before."""
@@ -48,4 +48,8 @@ class CanaryState:
     def doubt(self, canary: LoaderHarness) -> None:
         """Restarts the statistics of a canary that was slow."""
         self.resume(canary)
-        self.is_doubted = True
+        self._doubted = canary.id.version
+
+    def is_doubted(self, canary: LoaderHarness) -> bool:
+        """Returns True if the canary was slow in the comparison before."""
+        return self._doubted == canary.id.version

@@ -298,7 +298,7 @@ class Rollout:
         if judgement is None:
             return
         verdict = judgement.verdict
-        if judgement.is_only_slow and not stream.canary.is_doubted:
+        if judgement.is_only_slow and not stream.canary.is_doubted(candidate):
             stream.canary.doubt(candidate)
             _log.warning(
                 "canary_doubted", model=name, version=candidate.id.version, reason=verdict.reason

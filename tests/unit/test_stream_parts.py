@@ -209,6 +209,17 @@ def test_resumed_canary_is_judged_by_later_requests():
     assert counts(state, canary, stable) == (3, 0)
 
 
+def test_doubt_is_of_one_canary():
+    state, canary = CanaryState(), harness(2, 40)
+    state.doubt(canary)
+    assert counts(state, canary, harness(1, 500)) == (0, 0)
+    assert state.is_doubted(canary)
+    # Another one may take its place at any time.
+    assert not state.is_doubted(harness(3, 0))
+    state.forget()
+    assert not state.is_doubted(canary)
+
+
 def test_forgotten_canary_counts_from_its_load():
     state, canary, stable = CanaryState(), harness(2, 40), harness(1, 500)
     state.resume(canary)
