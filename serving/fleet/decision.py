@@ -288,13 +288,19 @@ class _Step:
         """Returns the state with a stable version: at first the one that most servers answer with.
 
         A rollout that began as that of a first version goes on beside a version that, as a late report
-        shows, most servers had before.
+        shows, most servers had before. It ends if that is its own version.
         """
         if state.stable is not None or not self.view.is_complete:
             return state
         rollout = state.rollout
         if rollout is None:
             return replace(state, stable=self.view.most_served(state.blocked))
+        had = (
+            report.default_version == rollout.version and not has_version(report, rollout)
+            for report in self.view.live.values()
+        )
+        if 2 * sum(had) > self.view.fleet_size:
+            return replace(state, stable=rollout.version, rollout=None)
         version = self.view.most_served({*state.blocked, rollout.version})
         count = sum(report.default_version == version for report in self.view.live.values())
         if version is None or 2 * count <= self.view.fleet_size:

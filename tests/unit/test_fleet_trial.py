@@ -9,7 +9,7 @@ from serving.core.servable import LOADING, GateVerdict
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.operations import aborted, allowed
 from serving.fleet.reports import VersionReport
-from serving.fleet.state import fleet_state_from_json
+from serving.fleet.state import FleetState, ModelState, fleet_state_from_json
 from serving.fleet.trial import compared
 from serving.fleet.view import model_views
 from serving.fleet.wave_settings import Wave
@@ -147,6 +147,27 @@ def test_version_needs_controls_without_restarts() -> None:
         world.answer(member, 2, requests(2_000 + 2_000 * further, latency_ns=90_000_000))
         world.step()
     assert "times the stable version's p9" in world.model.blocked[2].reason
+
+
+def test_allowed_version_with_grants_of_before_is_stable() -> None:
+    """A first version was blocked, its servers restarted, and an operator allowed it before they served."""
+    world = FleetWorld(server_count=4, found=frozenset({1}))
+    world.state = FleetState(order=5, models={MODEL: ModelState()})
+    for name in world.reports:
+        world.change(name, default_version=None, order=1, versions={})
+    world.step()
+    assert (world.model.stable, world.rollout.version) == (None, 1)
+    for number, name in enumerate(world.reports):
+        world.answer(name, 1, requests(0))
+        world.change(name, default_version=1)
+        world.step()
+        # Half of the servers are not most of them.
+        assert world.model.stable == (1 if number >= 2 else None)
+    assert world.model.rollout is None
+    for name in world.reports:
+        world.change(name, found=frozenset({1, 2}))
+    world.step()
+    assert (world.model.stable, world.rollout.version) == (1, 2)
 
 
 @pytest.mark.parametrize("is_slow_again", [True, False])
