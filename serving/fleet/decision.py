@@ -336,6 +336,11 @@ class _Step:
         verdict = judgement.verdict
         if judgement.is_only_slow and not watch.doubt:
             return state, doubted(watch, verdict)
+        is_held = state.is_paused or judgement.is_of_latency
+        if watch.doubt and verdict.is_passed and not is_held:
+            verdict = replace(
+                verdict, is_passed=False, reason=f"{watch.doubt}; then {verdict.reason}"
+            )
         if not verdict.is_passed:
             return self._refused(state, rollout, verdict), watch
         if watch.full_since_ns is not None and not state.is_paused:

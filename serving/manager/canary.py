@@ -69,6 +69,11 @@ class Judgement:
     verdict: GateVerdict
     is_only_slow: bool = False
 
+    @property
+    def is_of_latency(self) -> bool:
+        """True if there were enough requests to judge latency. Otherwise no doubt of it is over."""
+        return "latency_ratio" in self.verdict.figures
+
 
 def judge(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics

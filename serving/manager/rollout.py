@@ -298,11 +298,15 @@ class Rollout:
         if judgement is None:
             return
         verdict = judgement.verdict
-        if judgement.is_only_slow and not stream.canary.is_doubted(candidate):
+        is_doubted = stream.canary.is_doubted(candidate)
+        if judgement.is_only_slow and not is_doubted:
             stream.canary.doubt(candidate)
             _log.warning(
                 "canary_doubted", model=name, version=candidate.id.version, reason=verdict.reason
             )
+            return
+        if verdict.is_passed and is_doubted and not judgement.is_of_latency:
+            # The stable version needs more requests.
             return
         candidate.gate_ended(verdict)
         if verdict.is_passed:

@@ -1,5 +1,6 @@
 """The judgement of a version in waves, if servers are lost, silent, restarted or lack its files."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -149,7 +150,7 @@ def test_version_needs_controls_without_restarts() -> None:
     assert "times the stable version's p9" in world.model.blocked[2].reason
 
 
-def test_allowed_version_with_grants_of_before_is_stable() -> None:
+def test_allowed_version_of_old_grants_is_stable() -> None:
     """A first version was blocked, its servers restarted, and an operator allowed it before they served."""
     world = FleetWorld(server_count=4, found=frozenset({1}))
     world.state = FleetState(order=5, models={MODEL: ModelState()})
@@ -168,6 +169,32 @@ def test_allowed_version_with_grants_of_before_is_stable() -> None:
         world.change(name, found=frozenset({1, 2}))
     world.step()
     assert (world.model.stable, world.rollout.version) == (1, 2)
+
+
+@pytest.mark.parametrize("count", [0, 99])
+def test_slow_wave_needs_requests_to_pass(count: int) -> None:
+    world = in_first_wave()
+    (member,) = world.members
+    world.answer_stable(requests(1_000))
+    world.answer(member, 2, requests(0))
+    world.step()
+    slow = requests(1_000, latency_ns=90_000_000)
+    world.answer_stable(requests(2_000))
+    world.answer(member, 2, slow)
+    world.step()
+    world.answer(member, 2, total([slow, requests(count)]))
+    world.state = operated(world.state, lambda model: replace(model, is_paused=True))
+    world.step(int(SETTINGS.judged_seconds) + 1)
+    world.step()
+    # Clients may come as long as an operator waits for them.
+    assert (world.rollout.wave, world.model.verdicts) == (0, ())
+    world.state = operated(world.state, lambda model: replace(model, is_paused=False))
+    world.step()
+    assert "45.25 times" in world.model.blocked[2].reason
+
+
+def operated(state: FleetState, change: Callable[[ModelState], ModelState]) -> FleetState:
+    return replace(state, models={MODEL: change(state.models[MODEL])})
 
 
 @pytest.mark.parametrize("is_slow_again", [True, False])

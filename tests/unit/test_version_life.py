@@ -324,6 +324,20 @@ def test_slow_canary_is_compared_once_more(
     assert world.status(2).verdicts[-1].figures["request_count"] == 10_000
 
 
+@pytest.mark.parametrize(
+    ("failed_count", "states"), [(0, {1: AVAILABLE, 2: AVAILABLE}), (5_000, {1: AVAILABLE, 2: END})]
+)
+def test_doubt_of_a_canary_stays_without_comparison(
+    failed_count: int, states: Mapping[int, ServableState]
+) -> None:
+    world = judged(figures(10_000), figures(10_000, p999_ns=3_000_000))
+    # The stable version gets too few requests to compare latencies with.
+    world.servable(1).figures = figures(10_099)
+    world.servable(2).figures = figures(20_000, failed_count)
+    pass_a_second(world)
+    assert world.states() == states
+
+
 def test_canary_is_compared_with_the_stable_version() -> None:
     # Half of all requests failed yesterday, and none failed today.
     before, now = figures(9_000, failed_count=4_500), figures(10_000, failed_count=4_500)
