@@ -100,7 +100,8 @@ def judge(
     compared = [*_compared(canary, stable)]
     is_only_slow = False
     if compared:
-        slowest = max(compared)
+        # The first one if several are equal: it names most requests.
+        slowest = max(compared, key=lambda row: row.ratio)
         figures["latency_ratio"] = round(slowest.ratio, 4)
         if slowest.ratio > settings.latency_ratio_max:
             is_only_slow = not faults
@@ -115,7 +116,7 @@ def judge(
     return Judgement(verdict, is_only_slow)
 
 
-@dataclass(frozen=True, order=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Compared:
     """The latency of a canary's slow requests, over a quantile of the stable version."""
 

@@ -102,12 +102,20 @@ def test_page_follows_a_rollout_live(open_page: OpenPage) -> None:
 def test_page_shows_a_verdict_and_what_it_blocks(open_page: OpenPage) -> None:
     fleet = Fleet()
     member = fleet.begin_rollout()
-    for name in SERVERS:
-        version, latency_ns = (2, 9_000_000) if name == member else (1, 2_000_000)
-        fleet.answer(name, version, requests(2_000, latency_ns=latency_ns))
-    fleet.coordinator.step()
+
+    def answer(count: int) -> None:
+        for name in SERVERS:
+            version, latency_ns = (2, 9_000_000) if name == member else (1, 2_000_000)
+            fleet.answer(name, version, requests(count, latency_ns=latency_ns))
+        fleet.coordinator.step()
+
+    answer(2_000)
     with serve_routes(fleet.routes) as address:
         model = open_page(address).page.locator("[data-model=ctr]")
+        expect(model.locator("[data-part=rollout]")).to_contain_text(
+            "It is compared once more: 20.0%"
+        )
+        answer(4_000)
         verdict = model.locator(".verdicts tbody tr")
         expect(verdict).to_contain_text("version 2, wave 1")
         expect(verdict.locator(".badge")).to_have_text("failed")

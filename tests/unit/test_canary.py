@@ -103,7 +103,7 @@ def test_judge_slow_canary_is_not_passed() -> None:
     assert judgement.is_only_slow
     assert not judgement.verdict.is_passed
     assert judgement.verdict.reason == (
-        "0.2% of its requests take 4.00 times the stable version's p999 or longer"
+        "20.0% of its requests take 4.00 times the stable version's p90 or longer"
     )
     assert judgement.verdict.figures["latency_ratio"] == 4.0
 
