@@ -8,7 +8,6 @@ version that is only slow is judged twice, on other requests each time.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +63,8 @@ def latencies_of(version: str, traffic: Traffic, random: np.random.Generator) ->
 def figures_of(latencies: Latencies) -> VersionFigures:
     """Returns the figures of requests without failures. `latencies` are in seconds."""
     upto = np.searchsorted(np.sort(latencies * 1e9), EDGES_NS, side="right")
-    counts = [int(upto[0]), *(int(more - less) for less, more in pairwise(upto))]
-    return VersionFigures(len(latencies), 0, (*counts, len(latencies) - int(upto[-1])))
+    counts = np.diff(upto, prepend=0, append=len(latencies))
+    return VersionFigures(len(latencies), 0, tuple(counts.tolist()))
 
 
 def stopped_shares(version: str, traffic: Traffic, runs: int, seed: int) -> dict[str, float]:

@@ -111,8 +111,8 @@ class CanarySettings:
     header: str = ""
     # Requests that the new version answers before the rule decides; 0: a person decides.
     request_count: int = 0
-    # The rule: the latencies of the new version's slow requests, over the old one's p90, p99 and p999, and
-    # its share of failures, over the old one's. `canary.py` holds further bounds.
+    # The rule: the latencies of the new version's slow requests, over the old one's p90 to p999, and its
+    # share of failures, over the old one's. `canary.py` holds further bounds.
     latency_ratio_max: float = 2.0
     error_ratio_max: float = 2.0
 

@@ -336,8 +336,8 @@ class _Step:
         verdict = judgement.verdict
         if judgement.is_only_slow and not watch.doubt:
             return state, doubted(watch, verdict)
-        is_held = state.is_paused or judgement.is_of_latency
-        if watch.doubt and verdict.is_passed and not is_held:
+        is_still_doubted = watch.doubt and not judgement.is_of_latency
+        if is_still_doubted and verdict.is_passed and not state.is_paused:
             verdict = replace(
                 verdict, is_passed=False, reason=f"{watch.doubt}; then {verdict.reason}"
             )

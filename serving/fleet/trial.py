@@ -41,8 +41,7 @@ class ModelWatch:
     wave has no members. `lost` are servers with the version that are lost, or whose place has started
     another one under their name. `drained` drained when they were seen last, and `excused` were lost
     while as many others were: neither end is the version's fault. `doubt` is the reason why the versions are
-    compared once more in this wave. `waits_for` is the reason why nothing
-    goes on now, for people.
+    compared once more in this wave. `waits_for` is the reason why nothing goes on now, for people.
     """
 
     wave: tuple[int, int] | None = None

@@ -110,7 +110,7 @@ def test_slow_version_is_rolled_back_in_one_step() -> None:
     world.step()
     assert world.granted(1) == members
     assert world.model.rollout is None
-    assert "times the stable version's p9" in world.model.blocked[2].reason
+    assert "times the stable version's p90 or" in world.model.blocked[2].reason
 
 
 def test_slow_hours_before_a_wave_are_not_compared() -> None:
