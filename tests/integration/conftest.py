@@ -1,12 +1,15 @@
 """Servers and models for the integration tests.
 
-A server from here takes a free port and listens when the test gets it. It is stopped afterwards:
-cleanly, or the test fails. A failing test shows the end of the server's log. Models are exported
-once a session, so that the import of TensorFlow (3 to 5 s) is paid once.
+A test adds its models to the module's `host`. A test that kills or stops its server, or needs a flag, starts
+a server of its own. Each server takes a free port and listens when the test gets it. It is told to stop at
+the end of its scope, while the next test runs; that it stopped cleanly is asserted at the end of the module.
+A failing test shows the end of the servers' logs. Models are exported once a session, so that the import of
+TensorFlow (3 to 5 s) is paid once.
 """
 
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +25,7 @@ from serving import ModelServer  # noqa: E402  (found through the path above)
 from tests.integration import exports  # noqa: E402
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
+from tests.integration.model_host import ModelHost  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
@@ -45,8 +49,37 @@ def pytest_runtest_makereport(
     return report
 
 
+class _BackgroundStops:
+    """Stops servers on threads of its own, and keeps the errors of those that did not stop cleanly."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._errors: list[Exception] = []
+
+    def stop(self, server: ModelServer) -> None:
+        """Begins to stop the server. Returns at once."""
+        thread = threading.Thread(target=self._stop, args=(server,), name="stop-server")
+        self._threads.append(thread)
+        thread.start()
+
+    def assert_all_clean(self) -> None:
+        """Waits for all servers and raises the error of the first one that did not end with status 0."""
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _stop(self, server: ModelServer) -> None:
+        try:
+            server.stop()
+        except Exception as error:  # noqa: BLE001  (raised again by `assert_all_clean`)
+            self._errors.append(error)
+
+
 @contextmanager
-def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+def _servers(
+    tmp_path_factory: pytest.TempPathFactory, stops: _BackgroundStops
+) -> Iterator[StartServer]:
     with ExitStack() as stack:
 
         def start(**arguments: object) -> ModelServer:
@@ -60,22 +93,56 @@ def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
             server.start()
             _started.append(server)
             stack.callback(_started.remove, server)
-            stack.callback(server.stop)
+            stack.callback(stops.stop, server)
             return server
 
         yield start
 
 
+@pytest.fixture(scope="module")
+def background_stops() -> Iterator[_BackgroundStops]:
+    stops = _BackgroundStops()
+    yield stops
+    stops.assert_all_clean()
+
+
 @pytest.fixture
-def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    with _servers(tmp_path_factory) as start:
+def start_server(
+    tmp_path_factory: pytest.TempPathFactory, background_stops: _BackgroundStops
+) -> Iterator[StartServer]:
+    with _servers(tmp_path_factory, background_stops) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def start_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    with _servers(tmp_path_factory) as start:
+def start_module_server(
+    tmp_path_factory: pytest.TempPathFactory, background_stops: _BackgroundStops
+) -> Iterator[StartServer]:
+    with _servers(tmp_path_factory, background_stops) as start:
         yield start
+
+
+@pytest.fixture(scope="module")
+def host_flags() -> Mapping[str, object]:
+    """Flags of the module's host. A module that needs other ones has a fixture of this name."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def module_host(
+    start_module_server: StartServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    host_flags: Mapping[str, object],
+) -> ModelHost:
+    """The server of the module, for models that several tests share."""
+    return ModelHost(start_module_server, tmp_path_factory.mktemp("host"), **host_flags)
+
+
+@pytest.fixture
+def host(module_host: ModelHost) -> Iterator[ModelHost]:
+    """The server of the module, to which a test adds models that go at its end."""
+    with module_host.models_of_a_test():
+        yield module_host
 
 
 @pytest.fixture

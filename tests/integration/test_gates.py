@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.base.errors import StatusCode
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import to_tensor_proto
@@ -24,9 +23,8 @@ from tests.integration.clients import (
     wait_for_states,
     wait_until,
 )
-from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.steady_clients import SteadyClients
 from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 
@@ -77,30 +75,21 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-StartGated = Callable[..., ModelServer]
+AddGated = Callable[..., HostedModel]
 
 
 @pytest.fixture
-def start_gated(start_server: StartServer, base_path: Path, tmp_path: Path) -> StartGated:
-    """Starts a server of the model `gated` with these gates, such as `drift="enforce"`."""
-
-    def start(**gates: str | float) -> ModelServer:
-        lines = [
-            f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
-            for name, value in gates.items()
-        ]
-        path = tmp_path / "settings.toml"
-        path.write_text("\n".join(["[models.gated.gates]", *lines, ""]))
-        return start_server(model_name="gated", base_path=base_path, model_settings_file=str(path))
-
-    return start
+def add_gated(host: ModelHost) -> AddGated:
+    """Adds a model with these gates, such as `drift="enforce"`."""
+    return lambda **gates: host.model(prefix="gated", settings={"gates": gates})
 
 
 @contextmanager
-def serving_first(server: ModelServer) -> Iterator[tuple[SteadyClients, Client]]:
+def serving_first(model: HostedModel) -> Iterator[tuple[SteadyClients, Client]]:
     """Runs clients of version 1 until the end of `with`; every answer must be right."""
-    server.wait_until_available("gated", 1)
-    steady = SteadyClients(server.target, [(predict_request("gated", {"x": X}), _fault)])
+    model.wait_until_available(1)
+    server = model.server
+    steady = SteadyClients(server.target, [(predict_request(model.name, {"x": X}), _fault)])
     with steady.running() as clients, Client(server.admin_target) as client:
         clients.wait_for_answers_of(1, 10)
         yield clients, client
@@ -129,78 +118,71 @@ def drop_with(export: Path, base_path: Path, version: int, *records: Log) -> Non
     let_settle(beside).rename(base_path / str(version))
 
 
-def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) -> None:
+def assert_refused(model: HostedModel, client: Client, gate: str, *words: str) -> None:
     """Waits until version 2 has ended because of `gate`, and version 1 is available."""
-    wait_for_states(client, "gated", {1: AVAILABLE, 2: END})
-    (status,) = client.model_status("gated", 2)
+    wait_for_states(client, model.name, {1: AVAILABLE, 2: END})
+    (status,) = client.model_status(model.name, 2)
     assert status.error_code == StatusCode.FAILED_PRECONDITION
     for word in (f"gate '{gate}'", *words):
         assert word in status.error_message
-    event = wait_for_log(server, "gate_not_passed", gate=gate, version=2)
+    event = model.wait_for_log("gate_not_passed", gate=gate, version=2)
     assert (event["level"], event["mode"]) == ("error", "enforce")
-    assert wait_for_log(server, "load_failed", version=2)["will_retry"] is False
+    assert model.wait_for_log("load_failed", version=2)["will_retry"] is False
 
 
 # --- Enforced -------------------------------------------------------------------------------------
 
 
-def test_nan_answers_to_live_requests_end_version(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(drift="enforce")
-    with serving_first(server) as (clients, client):
-        drop(exports["nan"], base_path, 2)
-        assert_refused(server, client, "drift", "output 'y' is NaN in 3 of 3 values")
+def test_nan_answers_to_live_requests_end_version(add_gated: AddGated, exports: dict[str, Path]):
+    model = add_gated(drift="enforce")
+    drop(exports["doubles"], model.base_path, 1)
+    with serving_first(model) as (clients, client):
+        drop(exports["nan"], model.base_path, 2)
+        assert_refused(model, client, "drift", "output 'y' is NaN in 3 of 3 values")
         clients.wait_for_answers_of(1, 10)
 
 
-def test_missed_golden_answer_ends_version(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(golden="enforce")
-    with serving_first(server) as (clients, client):
-        drop_with(exports["triples"], base_path, 2, record(X, golden=X * 2), record(X))
-        assert_refused(server, client, "golden", "1 of 1 golden answers", "is 3, was 2")
-        drop_with(exports["doubles"], base_path, 3, record(X, golden=X * 2))
+def test_missed_golden_answer_ends_version(add_gated: AddGated, exports: dict[str, Path]):
+    model = add_gated(golden="enforce")
+    drop(exports["doubles"], model.base_path, 1)
+    with serving_first(model) as (clients, client):
+        drop_with(exports["triples"], model.base_path, 2, record(X, golden=X * 2), record(X))
+        assert_refused(model, client, "golden", "1 of 1 golden answers", "is 3, was 2")
+        drop_with(exports["doubles"], model.base_path, 3, record(X, golden=X * 2))
         clients.wait_for_answers_of(3, 10)
 
 
-def test_version_that_is_slower_than_allowed_ends(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(latency="enforce")
-    with serving_first(server) as (clients, client):
-        drop_with(exports["slow"], base_path, 2, record(X))
-        assert_refused(server, client, "latency", "times the predecessor's")
+def test_version_that_is_slower_than_allowed_ends(add_gated: AddGated, exports: dict[str, Path]):
+    model = add_gated(latency="enforce")
+    drop(exports["doubles"], model.base_path, 1)
+    with serving_first(model) as (clients, client):
+        drop_with(exports["slow"], model.base_path, 2, record(X))
+        assert_refused(model, client, "latency", "times the predecessor's")
         clients.wait_for_answers_of(1, 10)
 
 
-def test_shadow_failures_end_version(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(drift="off", shadow="enforce", shadow_request_count=5, shadow_seconds=20)
-    server.wait_until_available("gated", 1)
+def test_shadow_failures_end_version(add_gated: AddGated, exports: dict[str, Path]):
+    model = add_gated(drift="off", shadow="enforce", shadow_request_count=5, shadow_seconds=20)
+    drop(exports["doubles"], model.base_path, 1)
+    model.wait_until_available(1)
     numbers = itertools.count()
     # Steady clients are left out: the reservoir would keep little besides their repeated request.
+    server = model.server
     with Client(server.admin_target) as client, caller_to(server.target) as caller:
-        drop(exports["nan"], base_path, 2)
+        drop(exports["nan"], model.base_path, 2)
         wait_until(
-            lambda: _ask(caller, next(numbers)) and logged(server, "load_failed", version=2),
+            lambda: _ask(caller, model, next(numbers)) and model.logged("load_failed", version=2),
             "version 2 to be refused while clients ask for ever new things",
         )
-        assert_refused(server, client, "shadow", "NaN")
-        event = wait_for_log(server, "gate_not_passed", gate="shadow")
+        assert_refused(model, client, "shadow", "NaN")
+        event = model.wait_for_log("gate_not_passed", gate="shadow")
         assert event["answer_count"] == 5
 
 
-def _ask(caller: Caller, number: int) -> bool:
+def _ask(caller: Caller, model: HostedModel, number: int) -> bool:
     """Version 1 answers one more request, unlike all before it."""
     x = np.array([number], np.float32)
-    response: predict_pb2.PredictResponse = caller.predict(predict_request("gated", {"x": x}))
+    response: predict_pb2.PredictResponse = caller.predict(predict_request(model.name, {"x": x}))
     assert response.model_spec.version.value == 1
     return is_right(array(response.outputs["y"]), x * 2)
 
@@ -208,14 +190,12 @@ def _ask(caller: Caller, number: int) -> bool:
 # --- Convergence ----------------------------------------------------------------------------------
 
 
-def test_steady_version_repeats_records_until_proven(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop_with(exports["doubles"], base_path, 1, record(X), record(X * 2))
-    server = start_gated()
-    server.wait_until_available("gated", 1)
-    with Client(server.admin_target) as client:
-        (version,) = client.describe_models()["gated"]["versions"]
+def test_steady_version_repeats_records_until_proven(add_gated: AddGated, exports: dict[str, Path]):
+    model = add_gated()
+    drop_with(exports["doubles"], model.base_path, 1, record(X), record(X * 2))
+    model.wait_until_available(1)
+    with Client(model.server.admin_target) as client:
+        (version,) = client.describe_models()[model.name]["versions"]
     (verdict,) = [item for item in version["verdicts"] if item["gate"] == "convergence"]
     assert verdict["is_passed"]
     assert verdict["mode"] == "warn"
@@ -224,10 +204,10 @@ def test_steady_version_repeats_records_until_proven(
 
 @pytest.mark.parametrize(("mode", "state"), [("off", AVAILABLE), ("enforce", END)])
 def test_enforced_warm_up_ends_version_with_bad_record(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path, mode: str, state: Any
+    add_gated: AddGated, exports: dict[str, Path], mode: str, state: Any
 ):
-    drop_with(exports["doubles"], base_path, 1, record(X), record(X, input_name="nonsense"))
-    server = start_gated(warm_up=mode)
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "gated", {1: state})
-    assert bool(logged(server, "gate_not_passed", gate="warm_up")) == (mode == "enforce")
+    model = add_gated(warm_up=mode)
+    drop_with(exports["doubles"], model.base_path, 1, record(X), record(X, input_name="nonsense"))
+    with Client(model.server.admin_target) as client:
+        wait_for_states(client, model.name, {1: state})
+    assert bool(model.logged("gate_not_passed", gate="warm_up")) == (mode == "enforce")

@@ -1,0 +1,138 @@
+"""One server for all tests of a module, to which each test adds models of its own."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from serving import ModelServer
+from serving.server.server_log import LogEvent
+from tests.integration.logs import logged, wait_for_log
+
+# A load that fails is tried again at once, as far as a test is concerned.
+_RETRY_MICROS = 1_000_000
+
+
+class HostedModel:
+    """A model that one test has on the module's server. Its name is used by no other test."""
+
+    def __init__(self, server: ModelServer, name: str, base_path: Path) -> None:
+        self.server = server
+        self.name = name
+        self.base_path = base_path
+        """The directory of the model's versions. The server polls it every 50 ms."""
+
+    def wait_until_available(self, version: int | None = None) -> None:
+        """Waits until the version (any version, if it is None) is AVAILABLE."""
+        self.server.wait_until_available(self.name, version)
+
+    def wait_for_log(self, event: str, **values: object) -> LogEvent:
+        """Waits for an event of this model with these values; past events count too."""
+        return wait_for_log(self.server, event, model=self.name, **values)
+
+    def logged(self, event: str, **values: object) -> list[LogEvent]:
+        """Returns the events of this model with these values so far."""
+        return logged(self.server, event, model=self.name, **values)
+
+
+class ModelHost:
+    """A server that starts with the first model, and takes further ones by its config file.
+
+    The server reads its files every 50 ms, and tries a failed load again after a second. Its other
+    flags are those of the module's fixture `host_flags`. A model leaves the config file when the next
+    test adds one.
+    """
+
+    def __init__(self, start: Callable[..., ModelServer], directory: Path, **flags: object) -> None:
+        self._start = start
+        self._directory = directory
+        self._flags = flags
+        self._numbers = itertools.count(1)
+        self._server: ModelServer | None = None
+        self._configs: dict[str, str] = {}
+        self._settings: dict[str, str] = {}
+
+    @property
+    def server(self) -> ModelServer:
+        """The server, which runs once a model was added."""
+        assert self._server is not None, "the server starts with the first model"
+        return self._server
+
+    def model(
+        self,
+        base_path: Path | None = None,
+        *,
+        prefix: str = "model",
+        settings: Mapping[str, Any] | None = None,
+        config: str = "",
+    ) -> HostedModel:
+        """Adds a model, and returns it at once: nothing of it need be loaded yet.
+
+        `base_path` is a directory of its own if it is left out. `settings` are the keys of the
+        model's table in the settings file; a mapping in it is a table. `config` has further fields of
+        its entry in the config file, such as `version_labels { … }`. The name begins with `prefix`.
+        """
+        name = f"{prefix}_{next(self._numbers)}"
+        if base_path is None:
+            base_path = self._directory / name
+        base_path.mkdir(exist_ok=True)
+        self.configure(name, base_path, settings or {}, config)
+        return HostedModel(self.server, name, base_path)
+
+    def configure(
+        self, name: str, base_path: Path, settings: Mapping[str, Any], config: str
+    ) -> None:
+        """Adds the model with this name, or gives it these settings and this configuration."""
+        self._configs[name] = f'config {{ name: "{name}" base_path: "{base_path}" {config} }}'
+        self._settings[name] = _table(f"models.{name}", settings)
+        self._write()
+        if self._server is None:
+            self._server = self._start(
+                model_config_file=self._config_file,
+                model_config_file_poll_wait_seconds=0.05,
+                model_settings_file=self._settings_file,
+                load_retry_interval_micros=_RETRY_MICROS,
+                **self._flags,
+            )
+
+    @contextmanager
+    def models_of_a_test(self) -> Iterator[None]:
+        """Takes the models that were added inside `with` out of the files when the next one is added."""
+        kept = set(self._configs)
+        try:
+            yield
+        finally:
+            for name in set(self._configs) - kept:
+                del self._configs[name], self._settings[name]
+
+    @property
+    def _config_file(self) -> Path:
+        return self._directory / "models.config"
+
+    @property
+    def _settings_file(self) -> Path:
+        return self._directory / "settings.toml"
+
+    def _write(self) -> None:
+        # The server refuses settings of a model that is not configured, until it sees both files.
+        _replace(self._config_file, f"model_config_list {{ {' '.join(self._configs.values())} }}")
+        _replace(self._settings_file, "\n".join(self._settings.values()))
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_suffix(".partial")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    """Returns a TOML table; a mapping among the values is a table below it."""
+    keys = [f"{key} = {json.dumps(value)}" for key, value in values.items() if not _is_table(value)]
+    tables = [_table(f"{name}.{key}", value) for key, value in values.items() if _is_table(value)]
+    return "\n".join([f"[{name}]", *keys, *tables])
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
