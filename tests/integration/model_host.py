@@ -9,6 +9,7 @@ from typing import Any
 
 from serving import ModelServer
 from serving.server.server_log import LogEvent
+from tests.integration.exports import drop
 from tests.integration.logs import logged, wait_for_log
 
 # A load that fails is tried again at once, as far as a test is concerned.
@@ -23,6 +24,12 @@ class HostedModel:
         self.name = name
         self.base_path = base_path
         """The directory of the model's versions. The server polls it every 50 ms."""
+
+    def serve(self, export: Path, version: int = 1) -> "HostedModel":
+        """Drops a copy of the export as this version, waits until it is AVAILABLE, and returns itself."""
+        drop(export, self.base_path, version)
+        self.wait_until_available(version)
+        return self
 
     def wait_until_available(self, version: int | None = None) -> None:
         """Waits until the version (any version, if it is None) is AVAILABLE."""
@@ -65,6 +72,7 @@ class ModelHost:
         base_path: Path | None = None,
         *,
         prefix: str = "model",
+        name: str = "",
         settings: Mapping[str, Any] | None = None,
         config: str = "",
     ) -> HostedModel:
@@ -72,9 +80,11 @@ class ModelHost:
 
         `base_path` is a directory of its own if it is left out. `settings` are the keys of the
         model's table in the settings file; a mapping in it is a table. `config` has further fields of
-        its entry in the config file, such as `version_labels { … }`. The name begins with `prefix`.
+        its entry in the config file, such as `version_labels { … }`. The name begins with `prefix`, or
+        is `name`, which no other test of the module may use.
         """
-        name = f"{prefix}_{next(self._numbers)}"
+        name = name or f"{prefix}_{next(self._numbers)}"
+        assert name not in self._settings, f"another test has the model {name}"
         if base_path is None:
             base_path = self._directory / name
         base_path.mkdir(exist_ok=True)
