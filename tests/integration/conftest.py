@@ -4,10 +4,11 @@ A test adds its models to the module's `host`. A test that kills or stops its se
 a server of its own. Each server takes a free port and listens when the test gets it. It is told to stop at
 the end of its scope, while the next test runs; that it stopped cleanly is asserted at the end of the module.
 A failing test shows the end of the servers' logs. Models are exported once a session, so that the import of
-TensorFlow (3 to 5 s) is paid once.
+TensorFlow (3 to 5 s) is paid once. A test marked `soak` runs only with MILLPOND_SOAK=1.
 """
 
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -34,6 +35,16 @@ WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 _LOG_LINE_COUNT = 60
 _started: list[ModelServer] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Takes out the long forms, which `make soak` runs."""
+    if os.environ.get("MILLPOND_SOAK") == "1":
+        return
+    long_forms = [item for item in items if item.get_closest_marker("soak")]
+    if long_forms:
+        config.hook.pytest_deselected(items=long_forms)
+        items[:] = [item for item in items if item not in long_forms]
 
 
 @pytest.hookimpl(wrapper=True)

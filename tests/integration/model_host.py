@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from serving import ModelServer
+from serving.client import Client
+from serving.core.servable import ServableState
 from serving.server.server_log import LogEvent
+from tests.integration.clients import wait_for_states
 from tests.integration.exports import drop
 from tests.integration.logs import logged, wait_for_log
 
@@ -19,11 +22,20 @@ _RETRY_MICROS = 1_000_000
 class HostedModel:
     """A model that one test has on the module's server. Its name is used by no other test."""
 
-    def __init__(self, server: ModelServer, name: str, base_path: Path) -> None:
-        self.server = server
+    def __init__(self, host: "ModelHost", name: str, base_path: Path) -> None:
+        self._host = host
         self.name = name
         self.base_path = base_path
         """The directory of the model's versions. The server polls it every 50 ms."""
+
+    @property
+    def server(self) -> ModelServer:
+        """The module's server."""
+        return self._host.server
+
+    def configure(self, settings: Mapping[str, Any] | None = None, config: str = "") -> None:
+        """Replaces the model's settings and its fields in the config file; see `ModelHost.model`."""
+        self._host.configure(self.name, self.base_path, settings or {}, config)
 
     def serve(self, export: Path, version: int = 1) -> "HostedModel":
         """Drops a copy of the export as this version, waits until it is AVAILABLE, and returns itself."""
@@ -34,6 +46,11 @@ class HostedModel:
     def wait_until_available(self, version: int | None = None) -> None:
         """Waits until the version (any version, if it is None) is AVAILABLE."""
         self.server.wait_until_available(self.name, version)
+
+    def wait_for_states(self, states: Mapping[int, ServableState]) -> None:
+        """Waits until each version in `states` has its state there."""
+        with Client(self.server.admin_target) as client:
+            wait_for_states(client, self.name, states)
 
     def wait_for_log(self, event: str, **values: object) -> LogEvent:
         """Waits for an event of this model with these values; past events count too."""
@@ -87,9 +104,9 @@ class ModelHost:
         assert name not in self._settings, f"another test has the model {name}"
         if base_path is None:
             base_path = self._directory / name
-        base_path.mkdir(exist_ok=True)
+            base_path.mkdir()
         self.configure(name, base_path, settings or {}, config)
-        return HostedModel(self.server, name, base_path)
+        return HostedModel(self, name, base_path)
 
     def configure(
         self, name: str, base_path: Path, settings: Mapping[str, Any], config: str
@@ -103,8 +120,7 @@ class ModelHost:
                 model_config_file=self._config_file,
                 model_config_file_poll_wait_seconds=0.05,
                 model_settings_file=self._settings_file,
-                load_retry_interval_micros=_RETRY_MICROS,
-                **self._flags,
+                **{"load_retry_interval_micros": _RETRY_MICROS, **self._flags},
             )
 
     @contextmanager
