@@ -11,7 +11,7 @@ from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import ServableState
 from serving.server.server_log import LogEvent
-from tests.integration.clients import wait_for_states
+from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.exports import drop
 from tests.integration.logs import logged, wait_for_log
 
@@ -34,7 +34,10 @@ class HostedModel:
         return self._host.server
 
     def configure(self, settings: Mapping[str, Any] | None = None, config: str = "") -> None:
-        """Replaces the model's settings and its fields in the config file; see `ModelHost.model`."""
+        """Changes the model's settings or its fields in the config file, which `ModelHost.model` explains.
+
+        Values that are left out become the default ones.
+        """
         self._host.configure(self.name, self.base_path, settings or {}, config)
 
     def serve(self, export: Path, version: int = 1) -> "HostedModel":
@@ -111,7 +114,8 @@ class ModelHost:
     def configure(
         self, name: str, base_path: Path, settings: Mapping[str, Any], config: str
     ) -> None:
-        """Adds the model with this name, or gives it these settings and this configuration."""
+        """Adds the model with this name, or changes it, and waits until the server knows of that."""
+        known_count = len(self._changes(name))
         self._configs[name] = f'config {{ name: "{name}" base_path: "{base_path}" {config} }}'
         self._settings[name] = _table(f"models.{name}", settings)
         self._write()
@@ -122,6 +126,13 @@ class ModelHost:
                 model_settings_file=self._settings_file,
                 **{"load_retry_interval_micros": _RETRY_MICROS, **self._flags},
             )
+        else:
+            wait_until(lambda: len(self._changes(name)) > known_count, f"the change of {name}")
+
+    def _changes(self, name: str) -> list[LogEvent]:
+        """Returns the changes of the configuration so far that name the model."""
+        events = logged(self._server, "config_changed") if self._server else []
+        return [event for event in events if f" model {name}:" in str(event["changes"])]
 
     @contextmanager
     def models_of_a_test(self) -> Iterator[None]:
@@ -142,9 +153,10 @@ class ModelHost:
         return self._directory / "settings.toml"
 
     def _write(self) -> None:
-        # The server refuses settings of a model that is not configured, until it sees both files.
-        _replace(self._config_file, f"model_config_list {{ {' '.join(self._configs.values())} }}")
+        # Settings first: the server refuses settings of a model that is not configured, until it sees both
+        # files. So no model is ever without its settings.
         _replace(self._settings_file, "\n".join(self._settings.values()))
+        _replace(self._config_file, f"model_config_list {{ {' '.join(self._configs.values())} }}")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.base.errors import StatusCode
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
-from tests.integration.clients import Caller, array, caller_to, predict_request, wait_for_states
-from tests.integration.conftest import StartServer
+from tests.integration.clients import Caller, array, caller_to, predict_request
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 
 # The reservoir takes the first request of each power of two of bytes at once.
 SIZES = [2**exponent for exponent in range(5, 17)]
 
-MODE_OFF = '[default.gates]\nsignature = "off"\nself_warm_up = "off"\nfailed_share = "off"\n'
+
+def refusing(mode: str) -> dict[str, Any]:
+    """Returns the settings of a model whose refusing gates have this mode."""
+    return {"gates": dict.fromkeys(("signature", "self_warm_up", "failed_share"), mode)}
 
 
 def export(path: Path, *, input_name: str = "x", size_min: int = 0, wide: bool = False) -> Path:
@@ -55,183 +56,143 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-Start = Callable[..., ModelServer]
+AddModel = Callable[..., HostedModel]
 
 
 @pytest.fixture
-def start(
-    start_server: StartServer, exports: dict[str, Path], base_path: Path, tmp_path: Path
-) -> Start:
-    """Starts a server of version 1, which is sound, with these model settings if any."""
+def add(host: ModelHost, exports: dict[str, Path]) -> AddModel:
+    """Adds a model of version 1, which is sound, with these settings if any."""
 
-    def start_one(settings: str = "") -> ModelServer:
-        drop(exports["sound"], base_path, 1)
-        path = tmp_path / "settings.toml"
-        path.write_text(settings)
-        server = start_server(
-            model_name="m",
-            base_path=base_path,
-            model_settings_file=str(path),
-            model_config_file_poll_wait_seconds=0.1,
-        )
-        server.wait_until_available("m", 1)
-        return server
+    def add_one(settings: dict[str, Any] | None = None) -> HostedModel:
+        return host.model(prefix="gated", settings=settings).serve(exports["sound"])
 
-    return start_one
+    return add_one
 
 
-def ask(caller: Caller, size: int, input_name: str = "x") -> int:
+def ask(caller: Caller, model: HostedModel, size: int, input_name: str = "x") -> int:
     """Returns the version that answers; its answer must be right."""
     x = np.arange(size, dtype=np.float32)
-    response = caller.predict(predict_request("m", {input_name: x}))
+    response = caller.predict(predict_request(model.name, {input_name: x}))
     assert np.array_equal(array(response.outputs["y"]), x * 2)
     version: int = response.model_spec.version.value
     return version
 
 
-def ask_all_sizes(server: ModelServer) -> None:
-    with caller_to(server.target) as caller:
+def ask_all_sizes(model: HostedModel) -> None:
+    with caller_to(model.server.target) as caller:
         for size in SIZES:
-            ask(caller, size)
+            ask(caller, model, size)
 
 
-def assert_refused(server: ModelServer, gate: str, *words: str) -> None:
+def assert_refused(model: HostedModel, gate: str, *words: str) -> None:
     """Waits until version 2 has ended because of `gate`, and version 1 answers every size."""
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "m", {1: AVAILABLE, 2: END})
-        (status,) = client.model_status("m", 2)
+    model.wait_for_states({1: AVAILABLE, 2: END})
+    with Client(model.server.target) as client:
+        (status,) = client.model_status(model.name, 2)
     assert status.error_code == StatusCode.FAILED_PRECONDITION
     for word in (f"gate '{gate}'", *words):
         assert word in status.error_message
-    assert wait_for_log(server, "gate_not_passed", gate=gate, version=2)["mode"] == "enforce"
-    with caller_to(server.target) as caller:
-        assert {ask(caller, size) for size in SIZES} == {1}
+    assert model.wait_for_log("gate_not_passed", gate=gate, version=2)["mode"] == "enforce"
+    with caller_to(model.server.target) as caller:
+        assert {ask(caller, model, size) for size in SIZES} == {1}
 
 
-def assert_published(server: ModelServer, version: int) -> None:
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "m", {version: AVAILABLE})
-
-
-def test_version_that_fails_every_live_request_ends(
-    start: Start, exports: dict[str, Path], base_path: Path
-):
-    server = start()
-    ask_all_sizes(server)
-    drop(exports["fails all"], base_path, 2)
-    assert_refused(server, "self_warm_up", "it fails all 12", "too few values")
-    event = wait_for_log(server, "self_warmed_up", version=2)
+def test_version_that_fails_every_live_request_ends(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    ask_all_sizes(model)
+    drop(exports["fails all"], model.base_path, 2)
+    assert_refused(model, "self_warm_up", "it fails all 12", "too few values")
+    event = model.wait_for_log("self_warmed_up", version=2)
     assert (event["level"], event["run_count"], event["failed_count"]) == ("error", 0, 12)
-    drop(exports["sound"], base_path, 3)
-    assert_published(server, 3)
+    drop(exports["sound"], model.base_path, 3)
+    model.wait_for_states({3: AVAILABLE})
 
 
-def test_version_that_fails_too_large_a_share_ends(
-    start: Start, exports: dict[str, Path], base_path: Path
-):
-    server = start()
-    ask_all_sizes(server)
-    drop(exports["fails two sizes"], base_path, 2)
-    assert_refused(server, "failed_share", "it fails 2 of 12", "at most 0.1")
-    assert wait_for_log(server, "self_warmed_up", version=2)["level"] == "warning"
+def test_version_that_fails_too_large_a_share_ends(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    ask_all_sizes(model)
+    drop(exports["fails two sizes"], model.base_path, 2)
+    assert_refused(model, "failed_share", "it fails 2 of 12", "at most 0.1")
+    assert model.wait_for_log("self_warmed_up", version=2)["level"] == "warning"
 
 
-def test_version_that_fails_a_small_share_is_published(
-    start: Start, exports: dict[str, Path], base_path: Path
-):
-    server = start()
-    ask_all_sizes(server)
-    drop(exports["fails one size"], base_path, 2)
-    assert_published(server, 2)
-    event = wait_for_log(server, "self_warmed_up", version=2)
+def test_version_that_fails_a_small_share_is_published(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    ask_all_sizes(model)
+    drop(exports["fails one size"], model.base_path, 2)
+    model.wait_for_states({2: AVAILABLE})
+    event = model.wait_for_log("self_warmed_up", version=2)
     assert (event["level"], event["failed_count"]) == ("warning", 1)
 
 
-def test_version_with_a_renamed_input_ends(start: Start, exports: dict[str, Path], base_path: Path):
-    server = start()
-    drop(exports["renamed"], base_path, 2)
-    assert_refused(server, "signature", "input 'x' is gone, input 'z' is new")
+def test_version_with_a_renamed_input_ends(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    drop(exports["renamed"], model.base_path, 2)
+    assert_refused(model, "signature", "input 'x' is gone, input 'z' is new")
 
 
-def test_wider_shapes_and_more_outputs_pass(
-    start: Start, exports: dict[str, Path], base_path: Path
-):
-    server = start()
-    ask_all_sizes(server)
-    drop(exports["wide"], base_path, 2)
-    assert_published(server, 2)
-    assert logged(server, "gate_not_passed") == []
+def test_wider_shapes_and_more_outputs_pass(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    ask_all_sizes(model)
+    drop(exports["wide"], model.base_path, 2)
+    model.wait_for_states({2: AVAILABLE})
+    assert model.logged("gate_not_passed") == []
 
 
 @pytest.mark.parametrize("mode", ["warn", "off"])
 def test_failing_version_is_published_if_gates_allow(
-    start: Start, exports: dict[str, Path], base_path: Path, mode: str
+    add: AddModel, exports: dict[str, Path], mode: str
 ):
-    server = start(MODE_OFF.replace("off", mode))
-    ask_all_sizes(server)
-    drop(exports["fails all"], base_path, 2)
-    assert_published(server, 2)
-    events = logged(server, "gate_not_passed", version=2)
+    model = add(refusing(mode))
+    ask_all_sizes(model)
+    drop(exports["fails all"], model.base_path, 2)
+    model.wait_for_states({2: AVAILABLE})
+    events = model.logged("gate_not_passed", version=2)
     expected = ["self_warm_up", "failed_share", "drift"] if mode == "warn" else ["drift"]
     assert [event["gate"] for event in events] == expected
-    assert wait_for_log(server, "self_warmed_up", version=2)["level"] == "error"
+    assert model.wait_for_log("self_warmed_up", version=2)["level"] == "error"
 
 
-def test_refused_version_serves_once_its_gate_warns(
-    start: Start, exports: dict[str, Path], base_path: Path, tmp_path: Path
-):
-    server = start()
-    ask_all_sizes(server)
-    drop(exports["fails two sizes"], base_path, 2)
-    assert_refused(server, "failed_share")
-    (tmp_path / "settings.toml").write_text("[default.gates]\nfailed_share_max = 0.5\n")
-    assert_published(server, 2)
-    (event,) = logged(server, "load_tried_again")
+def test_refused_version_serves_once_its_gate_warns(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    ask_all_sizes(model)
+    drop(exports["fails two sizes"], model.base_path, 2)
+    assert_refused(model, "failed_share")
+    model.configure({"gates": {"failed_share_max": 0.5}})
+    model.wait_for_states({2: AVAILABLE})
+    (event,) = model.logged("load_tried_again")
     assert event["reason"] == "the settings of gate 'failed_share' have changed"
 
 
-def test_requests_predecessor_fails_do_not_count(
-    start: Start, exports: dict[str, Path], base_path: Path, tmp_path: Path
-):
+def test_requests_predecessor_fails_do_not_count(add: AddModel, exports: dict[str, Path]):
     # Version 2 has other clients than version 1, and the requests of version 1 are still kept.
-    server = start(MODE_OFF)
-    ask_all_sizes(server)
-    drop(exports["renamed"], base_path, 2)
-    assert_published(server, 2)
-    (tmp_path / "settings.toml").write_text("")
-    wait_for_log(server, "config_changed")
-    drop(exports["renamed"], base_path, 3)
-    assert_published(server, 3)
-    assert wait_for_log(server, "self_warmed_up", version=3)["failed_count"] == len(SIZES)
-    assert logged(server, "gate_not_passed", version=3, gate="self_warm_up") == []
+    model = add(refusing("off"))
+    ask_all_sizes(model)
+    drop(exports["renamed"], model.base_path, 2)
+    model.wait_for_states({2: AVAILABLE})
+    model.configure()
+    drop(exports["renamed"], model.base_path, 3)
+    model.wait_for_states({3: AVAILABLE})
+    assert model.wait_for_log("self_warmed_up", version=3)["failed_count"] == len(SIZES)
+    assert model.logged("gate_not_passed", version=3, gate="self_warm_up") == []
 
 
-def test_returning_version_passes_with_any_signature(
-    start: Start, exports: dict[str, Path], base_path: Path
-):
-    server = start(MODE_OFF)
-    drop(exports["renamed"], base_path, 2)
-    assert_published(server, 2)
-    with caller_to(server.target) as caller, Client(server.admin_target) as client:
-        wait_for_states(client, "m", {1: END, 2: AVAILABLE})
-        ask(caller, 4, "z")
-    with Client(server.admin_target) as client:
-        assert client.rollback("m", is_cold_allowed=True).rolled_back == 2
-        wait_for_states(client, "m", {1: AVAILABLE})
-    assert logged(server, "gate_not_passed", version=1) == []
+def test_returning_version_passes_with_any_signature(add: AddModel, exports: dict[str, Path]):
+    model = add(refusing("off"))
+    drop(exports["renamed"], model.base_path, 2)
+    model.wait_for_states({1: END, 2: AVAILABLE})
+    with caller_to(model.server.target) as caller, Client(model.server.admin_target) as client:
+        ask(caller, model, 4, "z")
+        assert client.rollback(model.name, is_cold_allowed=True).rolled_back == 2
+    model.wait_for_states({1: AVAILABLE})
+    assert model.logged("gate_not_passed", version=1) == []
 
 
 def test_versions_configured_together_may_differ(
-    start_server: StartServer, exports: dict[str, Path], base_path: Path, tmp_path: Path
+    host: ModelHost, exports: dict[str, Path], base_path: Path
 ):
     for number, name in enumerate(("sound", "renamed", "fails all"), start=1):
         drop(exports[name], base_path, number)
-    config = tmp_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "m" base_path: "{base_path}" '
-        "model_version_policy { all {} } } }"
-    )
-    server = start_server(model_config_file=str(config))
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "m", {1: AVAILABLE, 2: AVAILABLE, 3: AVAILABLE})
-    assert logged(server, "gate_not_passed") == []
+    model = host.model(base_path, prefix="together", config="model_version_policy { all {} }")
+    model.wait_for_states({1: AVAILABLE, 2: AVAILABLE, 3: AVAILABLE})
+    assert model.logged("gate_not_passed") == []
