@@ -30,7 +30,7 @@ class Connection;
 class RequestThreads;
 
 // The limits and services that all calls of a server share. A call may outlive the server: it needs
-// `threads` only while it is open.
+// `threads` only while it is open. Thread: any, because nothing in it changes.
 struct CallLimits {
   std::shared_ptr<servable::Admission> admission;  // decides which limited calls come in
   std::shared_ptr<base::ByteBudget> budget;        // counts the bytes under way; null: none are
@@ -44,6 +44,8 @@ struct CallLimits {
 };
 
 // Answers the calls of one method. Outlives them.
+//
+// Thread: request threads, several at once, each with a call of its own.
 class MethodHandler {
  public:
   virtual ~MethodHandler() = default;

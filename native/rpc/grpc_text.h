@@ -7,6 +7,7 @@
 
 // The texts in the headers of gRPC over HTTP/2:
 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+// Thread: any, because the functions share nothing.
 namespace millpond::rpc {
 
 // Returns the nanoseconds of a grpc-timeout like "250m"; nothing if it is malformed. Timeouts above

@@ -14,7 +14,9 @@ namespace millpond::rpc {
 enum class HealthStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 
 // grpc.health.v1.Health (github.com/grpc/grpc/blob/master/doc/health-checking.md): Check and Watch
-// by service name; "" is the whole server. The control plane sets the statuses.
+// by service name; "" is the whole server.
+//
+// Thread: the control plane calls Set, Remove and Close; request threads run the two handlers.
 class HealthService {
  public:
   void Set(const std::string& service, bool is_serving);

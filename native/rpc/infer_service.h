@@ -8,7 +8,7 @@
 namespace millpond::rpc {
 
 // inference.GRPCInferenceService/ModelInfer, the hot path of the open inference protocol (KServe
-// V2, Triton).
+// V2, Triton). Thread: as ModelMethod.
 class ModelInferHandler final : public ModelMethod {
  public:
   explicit ModelInferHandler(const ModelMethodParts& parts)

@@ -25,6 +25,8 @@ Encoding EncodingOf(std::string_view name);
 const char* NameOf(Encoding encoding);
 inline constexpr char kAcceptedEncodings[] = "identity, deflate, gzip";
 
+// Thread of all functions here: any, because they share nothing.
+
 // Decompresses `from`, which holds one stream and nothing else, to at most `bytes_max` bytes. Takes
 // memory as the output grows, and at most twice the size of the output. `share` counts this memory
 // in addition to its bytes so far. RESOURCE_EXHAUSTED if the message is longer than `bytes_max` or

@@ -26,6 +26,9 @@ namespace millpond::rpc {
 // Connections are edge-triggered: the kernel wakes one thread for each change, and no system call
 // arms a connection again. So Connection::Proceed must remember each change that a thread sees
 // while another thread has the connection's turn.
+//
+// Thread: HandleEvents: all request threads at once. CheckTimes: the watchdog. Listen and the steps
+// of a stop: the control plane, one thread at a time. Wake: any.
 class Network final : public EventSource {
  public:
   explicit Network(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}

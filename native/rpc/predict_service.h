@@ -5,7 +5,7 @@
 
 namespace millpond::rpc {
 
-// tensorflow.serving.PredictionService/Predict: the hot path.
+// tensorflow.serving.PredictionService/Predict: the hot path. Thread: as ModelMethod.
 class PredictHandler final : public ModelMethod {
  public:
   // `encoding` is that of the tensors in replies.
@@ -20,7 +20,7 @@ class PredictHandler final : public ModelMethod {
 };
 
 // tensorflow.serving.PredictionService/GetModelMetadata. A canary answers only requests that name
-// its version or label.
+// its version or label. Thread: as ModelMethod.
 class MetadataHandler final : public ModelMethod {
  public:
   explicit MetadataHandler(const ModelMethodParts& parts)

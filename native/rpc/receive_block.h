@@ -21,7 +21,7 @@ class ReceiveBlock {
   char bytes_[kBytes];
 };
 
-// The free end of a thread's block.
+// The free end of a thread's block. Thread: its owner's alone.
 class ReceiveSpace {
  public:
   // Returns memory to read into, of at least kReadBytesMin bytes.

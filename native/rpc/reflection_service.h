@@ -30,6 +30,8 @@ base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table,
                                              base::WireReader request);
 
 // grpc.reflection.v1 and v1alpha.
+//
+// Thread: request threads, several at once: the table never changes.
 class ReflectionService final : public MethodHandler {
  public:
   // Borrows `table`.

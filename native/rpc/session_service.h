@@ -8,6 +8,7 @@ namespace millpond::rpc {
 // version was not loaded for it (tf::RuntimeOptions::serves_session_run). A canary answers only
 // requests that name its version or label, because such a request is meant for one graph. For the
 // same reason no request is kept for the next version to replay (see inference::SampledServable).
+// Thread: as ModelMethod.
 class SessionRunHandler final : public ModelMethod {
  public:
   SessionRunHandler(const ModelMethodParts& parts, bool is_on)

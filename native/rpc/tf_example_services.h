@@ -4,7 +4,7 @@
 
 namespace millpond::rpc {
 
-// tensorflow.serving.PredictionService/Classify.
+// tensorflow.serving.PredictionService/Classify. Thread of all three: as ModelMethod.
 class ClassifyHandler final : public ModelMethod {
  public:
   explicit ClassifyHandler(const ModelMethodParts& parts)
