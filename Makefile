@@ -174,6 +174,7 @@ fuzz: setup packages-lint packages-fuzz ## Run each fuzz target (or FUZZ_TARGETS
 	cmake --build $(BUILD)/editable -j $(JOBS) --target fuzz_targets
 	$(BIN)/python scripts/run_fuzz_targets.py --seconds $(FUZZ_SECONDS) --jobs $(JOBS) --work $(BUILD)/fuzz/runs \
 	  --build $(BUILD)/fuzz --build $(BUILD)/editable $(FUZZ_TARGETS)
+	$(if $(FUZZ_TARGETS),,MILLPOND_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest --timeout=0 tests/integration/test_fuzz_requests.py)
 
 # --- Lint -----------------------------------------------------------------------------------------------------
 
