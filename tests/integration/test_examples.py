@@ -1,4 +1,8 @@
-"""Classify, Regress, MultiInference and SessionRun, by stock stubs and messages."""
+"""Classify, Regress, MultiInference and SessionRun on real exports, by stock stubs.
+
+The answers' forms and the refusals are in `tests/native` (`classify_test.cc`, `multi_inference_test.cc`,
+`session_run_test.cc`, `tf_example_*_test.cc`), and documented cases in `drop_in/grpc_rows.py`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +18,12 @@ from serving.base.protos import (
     prediction_log_pb2,
 )
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.clients import channel_to, refusal
+from tests.integration.clients import TIMEOUT_SECONDS, channel_to, refusal
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import (
     CLASSIFY,
     PREDICT,
     REGRESS,
-    example,
     export_examples,
     regressed,
 )
@@ -35,8 +38,9 @@ from tests.integration.example_requests import (
     session_run,
     values,
 )
-from tests.integration.exports import drop
+from tests.integration.exports import drop, let_settle
 from tests.integration.logs import logged
+from tests.integration.model_host import ModelHost
 from tests.integration.real_models import SOURCES, TOLERANCE, fetched, python_answer
 from warmup.prediction_log import WARM_UP_FILE, write_logs
 
@@ -50,14 +54,13 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    start_module_server: StartServer, export: Path, tmp_path_factory: pytest.TempPathFactory
-) -> ModelServer:
-    base_path = tmp_path_factory.mktemp("base")
-    drop(export, base_path, 4)
-    server = start_module_server(model_name="m", base_path=base_path, arena_seal=True)
-    server.wait_until_available("m", 4)
-    return server
+def host_flags() -> dict[str, object]:
+    return {"arena_seal": True}
+
+
+@pytest.fixture(scope="module")
+def server(module_host: ModelHost, export: Path) -> ModelServer:
+    return module_host.model(name="m").serve(export, 4).server
 
 
 @pytest.fixture
@@ -67,38 +70,21 @@ def stub(server: ModelServer) -> Iterator[PredictionServiceStub]:
 
 
 def test_classify_returns_labels_scores_and_model_spec(stub: PredictionServiceStub):
-    response = stub.Classify(classification(), timeout=30)
+    response = stub.Classify(classification(), timeout=TIMEOUT_SECONDS)
     assert classes(response.result) == [[("low", x), ("high", y)] for x, y in PAIRS]
     assert response.model_spec.version.value == 4
     assert response.model_spec.signature_name == "serving_default"
 
 
-def test_classify_returns_labels_or_scores_alone(stub: PredictionServiceStub):
-    labels = stub.Classify(classification("labels"), timeout=30)
-    assert classes(labels.result) == [[("low", 0), ("high", 0)]] * 3
-    scores = stub.Classify(classification("scores"), timeout=30)
-    assert classes(scores.result) == [[("", x), ("", y)] for x, y in PAIRS]
-
-
 def test_regress_answers_a_value_of_each_example(stub: PredictionServiceStub):
-    response = stub.Regress(regression(), timeout=30)
+    response = stub.Regress(regression(), timeout=TIMEOUT_SECONDS)
     assert values(response) == [regressed(x, y) for x, y in PAIRS]
     assert response.model_spec.version.value == 4
 
 
-def test_context_fills_gaps_and_example_feature_wins(
-    stub: PredictionServiceStub,
-):
-    examples = [example(x=1.0), example(x=1.0, y=5.0), example()]
-    response = stub.Regress(
-        regression(examples=examples, context=example(x=10.0, y=0.5)), timeout=30
-    )
-    assert values(response) == [regressed(1.0, 0.5), regressed(1.0, 5.0), regressed(10.0, 0.5)]
-
-
 def test_multi_inference_answers_tasks_in_order(stub: PredictionServiceStub):
     response = stub.MultiInference(
-        multi_inference(("regress", REGRESS), ("", CLASSIFY)), timeout=30
+        multi_inference(("regress", REGRESS), ("", CLASSIFY)), timeout=TIMEOUT_SECONDS
     )
     first, second = response.results
     assert first.model_spec.signature_name == "regress"
@@ -111,106 +97,34 @@ def test_multi_inference_answers_tasks_in_order(stub: PredictionServiceStub):
 
 def test_multi_inference_feeds_each_signature(stub: PredictionServiceStub):
     tasks = ("elsewhere", REGRESS), ("regress", REGRESS)
-    response = stub.MultiInference(multi_inference(*tasks), timeout=30)
+    response = stub.MultiInference(multi_inference(*tasks), timeout=TIMEOUT_SECONDS)
     alone = [
-        stub.Regress(regression(signature), timeout=30).result.regressions for signature, _ in tasks
+        stub.Regress(regression(signature), timeout=TIMEOUT_SECONDS).result.regressions
+        for signature, _ in tasks
     ]
     together = [result.regression_result.regressions for result in response.results]
     assert [list(entries) for entries in together] == [list(entries) for entries in alone]
 
 
-@pytest.mark.parametrize(
-    ("signature", "in_message"),
-    [
-        ("nobody", '"nobody"'),
-        ("regress", '"classes" or "scores"'),
-    ],
-)
-def test_classify_of_another_signature_is_invalid(
-    stub: PredictionServiceStub, signature: str, in_message: str
-):
-    code, message = refusal(lambda: stub.Classify(classification(signature), timeout=30))
-    assert (code, in_message in message) == (INVALID, True), message
-
-
-@pytest.mark.parametrize(
-    ("signature", "in_message"),
-    [("serving_default", '"outputs"'), ("wide", "[batch_size, 1]")],
-)
-def test_regress_of_another_signature_is_invalid(
-    stub: PredictionServiceStub, signature: str, in_message: str
-):
-    code, message = refusal(lambda: stub.Regress(regression(signature), timeout=30))
-    assert (code, in_message in message) == (INVALID, True), message
-
-
-def test_bad_requests_have_tensorflow_serving_codes(stub: PredictionServiceStub):
-    empty = refusal(lambda: stub.Regress(regression(examples=[]), timeout=30))
-    assert empty[0] == INVALID
-    assert "Input is empty" in empty[1]
-    assert (
-        refusal(lambda: stub.Classify(classification_pb2.ClassificationRequest(), timeout=30))[0]
-        == INVALID
-    )
-    unknown = refusal(lambda: stub.Regress(regression(model="nobody"), timeout=30))
-    assert unknown[0] == grpc.StatusCode.NOT_FOUND
-    wrong_type = [example(x=b"no number")]
-    assert refusal(lambda: stub.Regress(regression(examples=wrong_type), timeout=30))[0] == INVALID
-
-
-@pytest.mark.parametrize(
-    ("tasks", "code", "in_message"),
-    [
-        ([], INVALID, "no tasks"),
-        ([("regress", REGRESS)] * 2, INVALID, "Duplicate evaluation of signature: regress"),
-        ([("regress", PREDICT)], UNIMPLEMENTED, "Unsupported signature method_name"),
-    ],
-)
-def test_multi_inference_that_cannot_be_is_refused(
-    stub: PredictionServiceStub,
-    tasks: list[tuple[str, str]],
-    code: grpc.StatusCode,
-    in_message: str,
-):
-    refused = refusal(lambda: stub.MultiInference(multi_inference(*tasks), timeout=30))
-    assert (refused[0], in_message in refused[1]) == (code, True), refused
-
-
-def test_method_name_is_checked_if_flag_is_set(
-    stub: PredictionServiceStub, start_server: StartServer, export: Path, base_path: Path
-):
-    assert stub.Classify(classification("modern"), timeout=30).result.classifications
-    drop(export, base_path, 1)
-    strict = start_server(
-        model_name="m", base_path=base_path, enable_signature_method_name_check=True
-    )
-    strict.wait_until_available("m", 1)
-    with channel_to(strict.target) as channel:
-        checked = PredictionServiceStub(channel)
-        assert checked.Classify(classification(), timeout=30).result.classifications
-        code, message = refusal(lambda: checked.Classify(classification("modern"), timeout=30))
-    assert (code, PREDICT in message) == (INVALID, True)
-
-
 @pytest.mark.real_model
-def test_guesslang_classifies_as_python_does(start_server: StartServer):
+def test_guesslang_classifies_as_python_does(host: ModelHost):
     base_path = fetched("guesslang")
-    server = start_server(model_name="guesslang", base_path=base_path)
-    server.wait_until_available("guesslang", 1)
+    model = host.model(base_path, prefix="guesslang")
+    model.wait_until_available(1)
     inputs = {"inputs": np.array([source.encode() for source in SOURCES], object)}
     expected = python_answer(base_path / "1", "classification", inputs)
     # The graph's input is plain text instead of an Example: an Example's bytes reach it.
     request = classification_pb2.ClassificationRequest()
-    request.model_spec.name = "guesslang"
+    request.model_spec.name = model.name
     request.model_spec.signature_name = "classification"
     raw = b"".join(_delimited(1, source.encode()) for source in SOURCES)
     serialized = request.SerializeToString() + _delimited(2, _delimited(1, raw))
-    with channel_to(server.target) as channel:
+    with channel_to(model.server.target) as channel:
         classify: Any = channel.unary_unary(
             "/tensorflow.serving.PredictionService/Classify",
             response_deserializer=classification_pb2.ClassificationResponse.FromString,
         )
-        result = classify(serialized, timeout=30).result
+        result = classify(serialized, timeout=TIMEOUT_SECONDS).result
     answered = classes(result)
     assert [[label.encode() for label, _ in row] for row in answered] == [
         list(row) for row in expected["classes"]
@@ -242,30 +156,27 @@ def warm_up_log(kind: str) -> Any:
     return log
 
 
-def test_warm_up_replays_records_of_all_three_kinds(
-    start_server: StartServer, export: Path, base_path: Path
-):
-    version = drop(export, base_path, 1)
+def drop_with(export: Path, base_path: Path, version: int, *logs: Any) -> None:
+    """Drops a version with these records in its warm-up file."""
+    beside = drop(export, base_path, f".{version}.prepared")
+    write_logs(beside / WARM_UP_FILE, list(logs))
+    let_settle(beside).rename(base_path / str(version))
+
+
+def test_warm_up_replays_records_of_all_three_kinds(host: ModelHost, export: Path):
+    model = host.model(prefix="warm")
     kinds = ("classify_log", "regress_log", "multi_inference_log")
-    write_logs(version / WARM_UP_FILE, [warm_up_log(kind) for kind in kinds])
-    server = start_server(model_name="m", base_path=base_path)
-    server.wait_until_available("m", 1)
+    drop_with(export, model.base_path, 1, *(warm_up_log(kind) for kind in kinds))
+    model.wait_until_available(1)
+    assert model.logged("version_available", version=1)[0]["warm_up_seconds"] > 0
 
 
-def test_failing_warm_up_record_stops_version(
-    start_server: StartServer, export: Path, base_path: Path
-):
-    drop(export, base_path, 1)
-    server = start_server(model_name="m", base_path=base_path, max_num_load_retries=0)
-    server.wait_until_available("m", 1)
-    beside = drop(export, base_path, ".2")
+def test_failing_warm_up_record_stops_version(host: ModelHost, export: Path):
+    model = host.model(prefix="warm").serve(export)
     log = warm_up_log("regress_log")
     log.regress_log.request.model_spec.signature_name = "wide"
-    write_logs(beside / WARM_UP_FILE, [log])
-    beside.rename(base_path / "2")
-    failed = server.wait_for_event(
-        lambda event: event["event"] == "load_failed" and event["version"] == 2, 30
-    )
+    drop_with(export, model.base_path, 2, log)
+    failed = model.wait_for_log("load_failed", version=2)
     assert "record 1" in str(failed)
     assert "[batch_size, 1]" in str(failed)
 
@@ -277,20 +188,18 @@ SERIALIZED = np.array([entry.SerializeToString() for entry in EXAMPLES], object)
 
 @pytest.fixture(scope="module")
 def session_server(
-    start_module_server: StartServer,
-    export: Path,
-    slow_export: Path,
-    write_config: Any,
-    tmp_path_factory: pytest.TempPathFactory,
+    start_module_server: StartServer, export: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> ModelServer:
-    directory = tmp_path_factory.mktemp("session")
-    for name, source in (("m", export), ("slow", slow_export)):
-        (directory / name).mkdir()
-        drop(source, directory / name, 4)
-    config = write_config(directory, {name: directory / name for name in ("m", "slow")})
-    server = start_module_server(model_config_file=config, enable_session_run=True, arena_seal=True)
-    for name in ("m", "slow"):
-        server.wait_until_available(name, 4)
+    base_path = tmp_path_factory.mktemp("session")
+    drop(export, base_path, 4)
+    server = start_module_server(
+        model_name="m",
+        base_path=base_path,
+        enable_session_run=True,
+        arena_seal=True,
+        enable_signature_method_name_check=True,
+    )
+    server.wait_until_available("m", 4)
     return server
 
 
@@ -307,7 +216,7 @@ def test_session_run_is_unimplemented_without_its_flag(server: ModelServer):
 
 
 def test_same_model_is_sealed_without_session_run(server: ModelServer):
-    assert not logged(server, "arena_not_sealed")
+    assert not logged(server, "arena_not_sealed", model="m")
 
 
 def test_session_run_feeds_and_fetches_by_graph_name(session_channel: grpc.Channel):
@@ -331,15 +240,16 @@ def test_session_run_accepts_signature_aliases(session_channel: grpc.Channel):
     assert fetched_arrays(response)["scores"].tolist() == [list(pair) for pair in PAIRS]
 
 
-def test_session_run_that_cannot_be_is_refused(session_channel: grpc.Channel):
-    def code_of(**fields: Any) -> grpc.StatusCode:
-        return refusal(lambda: session_run(session_channel, **fields))[0]
-
-    assert code_of(feeds={"examples:0": SERIALIZED}) == INVALID
-    assert code_of(fetches=["scores"], is_alias=True, feeds={"x": SERIALIZED}) == INVALID
-    assert code_of(fetches=["nobody:0"]) in (INVALID, grpc.StatusCode.NOT_FOUND)
-    assert code_of(fetches=["value:0"], feeds={"examples:0": np.ones(1, np.float32)}) == INVALID
-    assert code_of(model="nobody", fetches=["value:0"]) == grpc.StatusCode.NOT_FOUND
+def test_method_name_is_checked_if_flag_is_set(
+    stub: PredictionServiceStub, session_channel: grpc.Channel
+):
+    assert stub.Classify(classification("modern"), timeout=TIMEOUT_SECONDS).result.classifications
+    checked = PredictionServiceStub(session_channel)
+    assert checked.Classify(classification(), timeout=TIMEOUT_SECONDS).result.classifications
+    code, message = refusal(
+        lambda: checked.Classify(classification("modern"), timeout=TIMEOUT_SECONDS)
+    )
+    assert (code, PREDICT in message) == (INVALID, True)
 
 
 # A read-only arena of 400 kB would end the process here.
@@ -354,37 +264,7 @@ def test_session_run_may_write_unsealed_variable(
     }
     assert not session_run(session_channel, **set_weights).tensor
     stub = PredictionServiceStub(session_channel)
-    assert values(stub.Regress(regression(), timeout=30)) == pytest.approx(
+    assert values(stub.Regress(regression(), timeout=TIMEOUT_SECONDS)) == pytest.approx(
         [regressed(x, y, 3.0) for x, y in PAIRS]
     )
     session_run(session_channel, feeds={"new_weight:0": np.float32(2.0)}, targets=["set_weights"])
-
-
-@pytest.mark.parametrize(("timeout", "timeout_ms"), [(0.3, 0), (30, 300)])
-def test_session_run_ends_at_earlier_timeout(
-    session_channel: grpc.Channel, timeout: float, timeout_ms: int
-):
-    code, _ = refusal(
-        lambda: session_run(
-            session_channel,
-            timeout=timeout,
-            model="slow",
-            feeds={"seconds": np.float64(20)},
-            fetches=["rounds"],
-            is_alias=True,
-            timeout_ms=timeout_ms,
-        )
-    )
-    assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-# More parts than SessionCallables keeps callables for.
-def test_session_run_answers_many_parts_of_graph(session_channel: grpc.Channel):
-    tensors = ["value:0", "Mean:0", "mul:0", "add:0", "stack:0", "Tile:0", "Shape:0"]
-    for mask in range(1, 1 << len(tensors)):
-        fetches = [name for bit, name in enumerate(tensors) if mask & 1 << bit]
-        response = session_run(session_channel, feeds={"examples:0": SERIALIZED}, fetches=fetches)
-        assert [entry.name for entry in response.tensor] == fetches
-        if "value:0" in fetches:
-            arrays = fetched_arrays(response)
-            assert arrays["value:0"].tolist() == [regressed(x, y) for x, y in PAIRS]

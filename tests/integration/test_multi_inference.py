@@ -1,9 +1,8 @@
 """MultiInference on an export of TensorFlow 2, in which each signature has its own input
-placeholder.
+placeholder. Refusals and orders of tasks are in `tests/native/multi_inference_test.cc`.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 
 from serving import ModelServer
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.clients import Caller, channel_to, refusal
-from tests.integration.conftest import StartServer
-from tests.integration.example_exports import CLASSIFY, PREDICT, REGRESS
+from tests.integration.clients import TIMEOUT_SECONDS, Caller, channel_to, refusal
+from tests.integration.example_exports import CLASSIFY, REGRESS
 from tests.integration.example_requests import classes, classification, multi_inference, regression
-from tests.integration.exports import drop, let_settle
+from tests.integration.exports import let_settle
+from tests.integration.model_host import ModelHost
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
@@ -32,17 +31,8 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def base_path(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base_path = tmp_path_factory.mktemp("base")
-    drop(export, base_path, 4)
-    return base_path
-
-
-@pytest.fixture(scope="module")
-def server(start_module_server: StartServer, base_path: Path) -> ModelServer:
-    server = start_module_server(model_name="m", base_path=base_path)
-    server.wait_until_available("m", 4)
-    return server
+def server(module_host: ModelHost, export: Path) -> ModelServer:
+    return module_host.model(name="m").serve(export, 4).server
 
 
 @pytest.fixture
@@ -132,13 +122,13 @@ def test_signatures_have_placeholders_of_their_own(channel: grpc.Channel):
 
 
 def test_answers_are_those_of_single_requests(stub: PredictionServiceStub):
-    single_classes = stub.Classify(classification("classify"), timeout=60).result
-    single_values = stub.Regress(regression("regress"), timeout=60).result
+    single_classes = stub.Classify(classification("classify"), timeout=TIMEOUT_SECONDS).result
+    single_values = stub.Regress(regression("regress"), timeout=TIMEOUT_SECONDS).result
     for tasks in (
         [("classify", CLASSIFY), ("regress", REGRESS)],
         [("regress", REGRESS), ("classify", CLASSIFY)],
     ):
-        response = stub.MultiInference(multi_inference(*tasks), timeout=60)
+        response = stub.MultiInference(multi_inference(*tasks), timeout=TIMEOUT_SECONDS)
         assert [r.model_spec.signature_name for r in response.results] == [n for n, _ in tasks]
         by_name = {result.model_spec.signature_name: result for result in response.results}
         assert classes(by_name["classify"].classification_result) == classes(single_classes)
@@ -148,9 +138,13 @@ def test_answers_are_those_of_single_requests(stub: PredictionServiceStub):
 def test_all_signatures_are_one_run(channel: grpc.Channel, stub: PredictionServiceStub):
     try:
         for _ in range(3):
-            response = stub.MultiInference(multi_inference(*MEETING), timeout=60)
+            response = stub.MultiInference(multi_inference(*MEETING), timeout=TIMEOUT_SECONDS)
             left, right = (values(result.regression_result) for result in response.results)
-            assert left == right == values(stub.Regress(regression_of_x(), timeout=60).result)
+            assert (
+                left
+                == right
+                == values(stub.Regress(regression_of_x(), timeout=TIMEOUT_SECONDS).result)
+            )
     finally:
         # A run that waits for the other signature ends.
         Caller(channel).outputs("m", {"x": np.zeros(1, np.float32)})
@@ -161,54 +155,26 @@ def regression_of_x() -> Any:
     return regression("strict")
 
 
-@pytest.mark.parametrize(
-    ("tasks", "code", "in_message"),
-    [
-        ([("nobody", REGRESS)], INVALID, '"nobody"'),
-        ([("classify", REGRESS)], INVALID, '"outputs"'),
-        ([("classify", PREDICT)], grpc.StatusCode.UNIMPLEMENTED, "method_name"),
-        ([("serving_default", REGRESS)], INVALID, "inputs"),
-    ],
-)
-def test_a_bad_task_beside_a_good_one_is_refused(
-    stub: PredictionServiceStub,
-    tasks: list[tuple[str, str]],
-    code: grpc.StatusCode,
-    in_message: str,
-):
-    for all_tasks in ([("regress", REGRESS), *tasks], [*tasks, ("regress", REGRESS)]):
-        request = multi_inference(*all_tasks)
-        refused = refusal(partial(stub.MultiInference, request, timeout=60))
-        assert (refused[0], in_message in refused[1]) == (code, True), refused
-
-
 def test_an_error_of_one_signature_is_the_answer(stub: PredictionServiceStub):
     request = multi_inference(("regress", REGRESS), ("strict", REGRESS))
-    assert len(stub.MultiInference(request, timeout=60).results) == 2
+    assert len(stub.MultiInference(request, timeout=TIMEOUT_SECONDS).results) == 2
     del request.input.example_list.examples[0].features.feature["x"]
-    code, message = refusal(lambda: stub.MultiInference(request, timeout=60))
+    code, message = refusal(lambda: stub.MultiInference(request, timeout=TIMEOUT_SECONDS))
     assert code == INVALID, message
     alone = regression("strict")
     alone.input.CopyFrom(request.input)
-    assert refusal(lambda: stub.Regress(alone, timeout=60))[0] == code
+    assert refusal(lambda: stub.Regress(alone, timeout=TIMEOUT_SECONDS))[0] == code
 
 
 def test_memory_is_returned_after_joint_runs(
-    start_server: StartServer, export: Path, tmp_path: Path
+    host: ModelHost, stub: PredictionServiceStub, export: Path
 ):
-    drop(export, tmp_path, 1)
-    server = start_server(model_name="m", base_path=tmp_path)
-    server.wait_until_available("m", 1)
-    with channel_to(server.target) as channel:
-        stub = PredictionServiceStub(channel)
-        request = multi_inference(("classify", CLASSIFY), ("regress", REGRESS))
-        before = stub.MultiInference(request, timeout=60)
-        drop(export, tmp_path, 2)
-        server.wait_until_available("m", 2)
-        unloaded = server.wait_for_event(
-            lambda event: event["event"] == "version_unloaded" and event["version"] == 1, 120
-        )
-        assert unloaded["arena_live_bytes"] == 0
-        after = stub.MultiInference(request, timeout=60)
+    model = host.model(prefix="joint").serve(export, 1)
+    tasks = ("classify", CLASSIFY), ("regress", REGRESS)
+    request = multi_inference(*tasks, model=model.name)
+    before = stub.MultiInference(request, timeout=TIMEOUT_SECONDS)
+    model.serve(export, 2)
+    assert model.wait_for_log("version_unloaded", version=1)["arena_live_bytes"] == 0
+    after = stub.MultiInference(request, timeout=TIMEOUT_SECONDS)
     assert [result.model_spec.version.value for result in before.results] == [1, 1]
     assert [result.model_spec.version.value for result in after.results] == [2, 2]
