@@ -134,6 +134,11 @@ class ModelHost:
         events = logged(self._server, "config_changed") if self._server else []
         return [event for event in events if f" model {name}:" in str(event["changes"])]
 
+    def remove(self, name: str) -> None:
+        """Takes the model out of the files at once; another one must stay."""
+        del self._configs[name], self._settings[name]
+        self._write()
+
     @contextmanager
     def models_of_a_test(self) -> Iterator[None]:
         """Takes the models that were added inside `with` out of the files when the next one is added."""
