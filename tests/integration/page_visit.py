@@ -9,6 +9,11 @@ from urllib.parse import urlparse
 
 from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 
+from tests.integration.clients import TIMEOUT_SECONDS
+
+# An expectation waits as long as any other test.
+expect.set_options(timeout=1_000 * TIMEOUT_SECONDS)
+
 CHROMIUM = shutil.which("chromium")
 
 # Counts the pixels of a canvas in one of the page's colours, with a tolerance for antialiasing.
@@ -122,6 +127,13 @@ class Visit:
         if response.url.partition("?")[0].endswith("/page"):
             self.polls.append(response)
 
+    def resize(self, width: int) -> None:
+        """Gives the window this width, and waits until the page is drawn anew."""
+        self.page.set_viewport_size({"width": width, "height": 800})
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+
     def pixels(self, chart: str, color: str) -> int:
         count: int = self.page.evaluate(COUNT_PIXELS, [f"#{chart}", color])
         return count
@@ -150,6 +162,7 @@ def opened_pages(browser: Browser) -> Iterator[OpenPage]:
             color_scheme=scheme,  # type: ignore[arg-type]
             locale="en-GB",
         )
+        context.set_default_timeout(1_000 * TIMEOUT_SECONDS)
         contexts.append(context)
         visit = Visit(context.new_page(), address)
         visits.append(visit)
