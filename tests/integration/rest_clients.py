@@ -7,8 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serving import ModelServer
-
-ANSWER_SECONDS = 30
+from tests.integration.clients import TIMEOUT_SECONDS
 
 
 class RestClient:
@@ -16,7 +15,7 @@ class RestClient:
 
     def __init__(self, server: ModelServer) -> None:
         self._connection = http.client.HTTPConnection(
-            urlsplit(server.url).netloc, timeout=ANSWER_SECONDS
+            urlsplit(server.url).netloc, timeout=TIMEOUT_SECONDS
         )
 
     def ask(

@@ -1,4 +1,4 @@
-"""The HTTP server of a real process: probes, the drain, the ports, and hostile clients."""
+"""The HTTP server of a real process: probes, the drain, and hostile clients."""
 
 import http.client
 import json
@@ -16,18 +16,14 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.base.clock import NS_PER_SECOND, SystemClock
-from tests.integration.clients import caller_to, predict_request, wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 
 # The limit in ConnectionLimits.
-HEAD_SECONDS = 10
 HEAD_BYTES_MAX = 32 * 2**10
-
-ANSWER_SECONDS = 30
-_clock = SystemClock()
 
 
 def http_port(server: ModelServer) -> int:
@@ -36,7 +32,7 @@ def http_port(server: ModelServer) -> int:
 
 def get(server: ModelServer, path: str, method: str = "GET") -> tuple[int, bytes]:
     address = ("127.0.0.1", http_port(server))
-    with closing(http.client.HTTPConnection(*address, timeout=ANSWER_SECONDS)) as connection:
+    with closing(http.client.HTTPConnection(*address, timeout=TIMEOUT_SECONDS)) as connection:
         connection.request(method, path)
         response = connection.getresponse()
         return response.status, response.read()
@@ -49,13 +45,14 @@ def readyz(server: ModelServer, query: str = "") -> tuple[int, Any]:
 
 @contextmanager
 def socket_to(server: ModelServer) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", http_port(server)), ANSWER_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", http_port(server)), TIMEOUT_SECONDS) as connection:
         yield connection
 
 
-def why(server: ModelServer) -> str:
-    """Returns the reason why the model `scale` has no version."""
-    return str(readyz(server)[1]["models"]["scale"]["reason"])
+def why(model: HostedModel) -> str:
+    """Returns the reason why the model has no version."""
+    models = readyz(model.server)[1]["models"]
+    return str(models.get(model.name, {}).get("reason"))
 
 
 def received(connection: socket.socket) -> bytes:
@@ -70,30 +67,30 @@ def received(connection: socket.socket) -> bytes:
 
 
 def test_readyz_is_503_with_reason_before_version(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+    host: ModelHost, server: ModelServer, scale_model: ScaleModel
 ) -> None:
-    server = start_server(model_name="scale", base_path=base_path)
+    model = host.model()
+    no_version = "no version has been found in its base path"
+    wait_until(lambda: why(model) == no_version, "the reason")
+    assert readyz(server, f"?model={model.name}")[0] == 503
     assert get(server, "/healthz") == (200, b"ok\n")
-    status, document = readyz(server)
-    assert (status, document["is_ready"]) == (503, False)
-    assert document["models"]["scale"]["reason"] == "no version has been found in its base path"
-    scale_model.write(base_path, 1)
-    server.wait_until_available("scale", 1)
-    wait_until(lambda: readyz(server)[0] == 200, "readiness after a version")
-    assert readyz(server, "?model=scale") == (
+    scale_model.write(model.base_path, 1)
+    wait_until(lambda: readyz(server, f"?model={model.name}")[0] == 200, "the version")
+    assert readyz(server, f"?model={model.name}") == (
         200,
-        {"is_ready": True, "models": {"scale": {"is_ready": True}}},
+        {"is_ready": True, "models": {model.name: {"is_ready": True}}},
     )
     assert readyz(server, "?model=other")[0] == 404
 
 
-def test_readyz_names_missing_parts_of_version(start_server: StartServer, base_path: Path) -> None:
-    (base_path / "1" / "variables").mkdir(parents=True)
-    (base_path / "1" / "variables" / "variables.index").touch()
-    server = start_server(model_name="scale", base_path=base_path)
-    wait_until(lambda: "has neither saved_model.pb" in why(server), "why it is incomplete")
-    (base_path / "1" / "saved_model.pb").write_bytes(b"no graph")
-    wait_until(lambda: "saved_model.pb (or .pbtxt) does not parse" in why(server), "why it failed")
+def test_readyz_names_missing_parts_of_version(host: ModelHost) -> None:
+    model = host.model()
+    version = model.base_path / "1"
+    (version / "variables").mkdir(parents=True)
+    (version / "variables" / "variables.index").touch()
+    wait_until(lambda: "has neither saved_model.pb" in why(model), "why it is incomplete")
+    (version / "saved_model.pb").write_bytes(b"no graph")
+    wait_until(lambda: "saved_model.pb (or .pbtxt) does not parse" in why(model), "why it failed")
 
 
 def test_drain_is_reported_until_last_answer(
@@ -102,13 +99,13 @@ def test_drain_is_reported_until_last_answer(
     drop(slow_export, base_path, 1)
     server = start_server(model_name="slow", base_path=base_path, drain_seconds=60)
     server.wait_until_available("slow", 1)
-    request = predict_request("slow", {"seconds": np.float64(3)})
+    request = predict_request("slow", {"seconds": np.float64(6)})
     with caller_to(server.target) as caller, socket_to(server) as idle:
         # Connects: a connection that is begun after the signal is refused.
         caller.start_predict(
-            predict_request("slow", {"seconds": np.float64(0)}), timeout=60
+            predict_request("slow", {"seconds": np.float64(0)}), timeout=TIMEOUT_SECONDS
         ).result()
-        call = caller.start_predict(request, timeout=60)
+        call = caller.start_predict(request, timeout=TIMEOUT_SECONDS)
         wait_until(lambda: not call.done() and get(server, "/readyz")[0] == 200, "a running call")
         os.kill(server.process_id, signal.SIGTERM)
         wait_until(lambda: readyz(server)[0] == 503, "the report of the drain")
@@ -122,43 +119,28 @@ def test_drain_is_reported_until_last_answer(
     server.kill()  # The server has ended by itself, which the fixture would report as a crash.
 
 
-# --- Ports ----------------------------------------------------------------------------------------
-
-
-def test_server_without_http_has_no_thread_for_it(
-    start_server: StartServer, base_path: Path
-) -> None:
-    server = start_server(base_path=base_path, rest_api_port=0)
-    assert wait_for_log(server, "listening")["http_port"] is None
-
-
 # --- Hostile clients ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def server(
-    start_module_server: StartServer,
-    scale_model: ScaleModel,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> ModelServer:
-    base_path = tmp_path_factory.mktemp("base")
-    scale_model.write(base_path, 1)
-    started = start_module_server(model_name="scale", base_path=base_path)
-    started.wait_until_available("scale", 1)
-    return started
+def server(module_host: ModelHost, scale_model: ScaleModel) -> ModelServer:
+    scale = module_host.model(name="scale")
+    scale_model.write(scale.base_path, 1)
+    scale.wait_until_available(1)
+    return scale.server
 
 
-def test_slow_heads_are_cut_off_and_block_no_client(server: ModelServer) -> None:
-    start_ns = _clock.now_ns()
+def is_ready(server: ModelServer) -> bool:
+    """Returns True if a probe is answered that asks for `scale` alone."""
+    return readyz(server, "?model=scale")[0] == 200
+
+
+def test_slow_heads_block_no_client(server: ModelServer) -> None:
     with ExitStack() as stack:
-        slow = [stack.enter_context(socket_to(server)) for _ in range(100)]
-        for connection in slow:
+        for _ in range(100):
+            connection = stack.enter_context(socket_to(server))
             connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
         assert get(server, "/healthz")[0] == 200
-        answers = {received(connection).partition(b"\r\n")[0] for connection in slow}
-    seconds = (_clock.now_ns() - start_ns) / NS_PER_SECOND
-    assert answers == {b"HTTP/1.1 408 Request Timeout"}
-    assert HEAD_SECONDS - 1 < seconds < HEAD_SECONDS + 10
 
 
 def test_idle_connections_keep_no_probe_away(server: ModelServer) -> None:
@@ -167,14 +149,14 @@ def test_idle_connections_keep_no_probe_away(server: ModelServer) -> None:
             connection = stack.enter_context(socket_to(server))
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        assert readyz(server)[0] == 200
+        assert is_ready(server)
 
 
 def test_excess_connections_replace_idle_ones(server: ModelServer) -> None:
     with ExitStack() as stack:
         for _ in range(600):
             stack.enter_context(socket_to(server))
-        assert readyz(server)[0] == 200
+        assert is_ready(server)
 
 
 def test_large_head_is_refused(server: ModelServer) -> None:
@@ -195,7 +177,7 @@ def test_junk_is_answered_and_not_logged(server: ModelServer) -> None:
         with socket_to(server) as connection:
             connection.sendall(junk)
             assert received(connection).startswith(b"HTTP/1.1 400 ")
-    assert len(server.events()) == before
+    assert [event for event in server.events()[before:] if "model" not in event] == []
 
 
 def test_probe_is_answered_while_cores_are_busy(server: ModelServer) -> None:
@@ -210,13 +192,10 @@ def test_probe_is_answered_while_cores_are_busy(server: ModelServer) -> None:
     for thread in threads:
         thread.start()
     try:
-        start_ns = _clock.now_ns()
         for _ in range(20):
-            assert readyz(server)[0] == 200
-        seconds = (_clock.now_ns() - start_ns) / NS_PER_SECOND
+            assert is_ready(server)
     finally:
         is_over.set()
         for thread in threads:
             thread.join()
-    assert seconds < 20
     assert not logged(server, "on_http_server_log")

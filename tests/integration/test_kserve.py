@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from serving import ModelServer
 from tests.integration import exports
+from tests.integration.clients import TIMEOUT_SECONDS, caller_to, refusal_with_reason
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.kserve_clients import (
@@ -28,6 +29,7 @@ from tests.integration.kserve_clients import (
     tensor,
     url_of,
 )
+from tests.integration.model_host import ModelHost
 from tests.integration.real_models import fetched
 
 DTYPES = [
@@ -37,16 +39,8 @@ DTYPES = [
 
 
 @pytest.fixture(scope="module")
-def echo_server(
-    start_module_server: StartServer,
-    echo_export: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> ModelServer:
-    base_path = tmp_path_factory.mktemp("echo")
-    exports.drop(echo_export, base_path, 1)
-    server = start_module_server(model_name="echo", base_path=base_path, rest_api_port="auto")
-    server.wait_until_available("echo", 1)
-    return server
+def echo_server(module_host: ModelHost, echo_export: Path) -> ModelServer:
+    return module_host.model(name="echo").serve(echo_export).server
 
 
 @pytest.fixture(params=list(MODULES))
@@ -99,7 +93,7 @@ def test_health_and_metadata_are_as_clients_expect(triton: Any, client: Any) -> 
 
 def test_metadata_of_unknown_names_lists_known(triton: Any, client: Any) -> None:
     not_found = codes(triton, "NOT_FOUND", 404)
-    assert "configured: echo" in is_refused(lambda: client.get_model_metadata("nowhere"), not_found)
+    assert "echo" in is_refused(lambda: client.get_model_metadata("nowhere"), not_found)
     assert "available: 1" in is_refused(lambda: client.get_model_metadata("echo", "9"), not_found)
 
 
@@ -120,14 +114,14 @@ def test_infer_returns_only_requested_outputs(triton: Any, client: Any) -> None:
     assert result.as_numpy("sum") is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_infer_gives_back_every_datatype(triton: Any, client: Any, dtype: str) -> None:
-    sent = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
-    parameters = {"signature_name": f"echo_{dtype}"}
-    result = client.infer("echo", [tensor(triton, "x", sent)], parameters=parameters)
-    got = result.as_numpy("y")
-    assert got.dtype == sent.dtype
-    np.testing.assert_array_equal(got, sent)
+def test_infer_gives_back_every_datatype(triton: Any, client: Any) -> None:
+    for dtype in DTYPES:
+        sent = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
+        parameters = {"signature_name": f"echo_{dtype}"}
+        result = client.infer("echo", [tensor(triton, "x", sent)], parameters=parameters)
+        got = result.as_numpy("y")
+        assert got.dtype == sent.dtype
+        np.testing.assert_array_equal(got, sent, dtype)
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (0,), (0, 3)])
@@ -216,7 +210,7 @@ def test_grpc_infer_takes_typed_contents(echo_server: ModelServer) -> None:
     request.outputs.add(name="next")
     with grpc.insecure_channel(echo_server.target) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        response = stub.ModelInfer(request, timeout=30)
+        response = stub.ModelInfer(request, timeout=TIMEOUT_SECONDS)
     assert response.raw_output_contents == [np.array([8, 9], np.int64).tobytes()]
 
 
@@ -236,55 +230,58 @@ def test_asyncio_clients_are_answered(echo_server: ModelServer) -> None:
     asyncio.run(ask(triton_http_aio, triton_http, "http"))
 
 
-def test_guesslang_maps_strings_to_languages(triton: Any, start_server: StartServer) -> None:
-    server = start_server(
-        model_name="guesslang", base_path=fetched("guesslang"), rest_api_port="auto"
-    )
-    server.wait_until_available("guesslang", 1)
+def test_guesslang_maps_strings_to_languages(triton: Any, host: ModelHost) -> None:
+    model = host.model(fetched("guesslang"), prefix="guesslang")
+    model.wait_until_available(1)
     sources = np.array([b"def main():\n    print('hello')\n", b"#include <stdio.h>\n"], object)
-    with client_of(triton, server) as client:
+    with client_of(triton, model.server) as client:
         (reply,) = client.get_model_metadata(
-            "guesslang", **({"as_json": True} if triton is triton_grpc else {})
+            model.name, **({"as_json": True} if triton is triton_grpc else {})
         )["inputs"]
         assert reply["datatype"] == "BYTES"
-        result = client.infer("guesslang", [tensor(triton, reply["name"], sources)])
+        result = client.infer(model.name, [tensor(triton, reply["name"], sources)])
     best = result.as_numpy("scores").argmax(axis=1)
     assert result.as_numpy("classes").shape[0] == len(sources)
     assert result.as_numpy("classes")[0, best[0]] == b"py"
 
 
+@pytest.fixture(scope="module")
+def controlled_host(
+    start_module_server: StartServer, tmp_path_factory: pytest.TempPathFactory
+) -> ModelHost:
+    directory = tmp_path_factory.mktemp("controlled")
+    return ModelHost(start_module_server, directory, allow_repository_control=True)
+
+
 def test_client_controls_index_load_and_unload(
-    triton: Any, start_server: StartServer, echo_export: Path, base_path: Path
+    triton: Any, controlled_host: ModelHost, echo_export: Path
 ) -> None:
-    exports.drop(echo_export, base_path, 1)
-    server = start_server(
-        model_name="echo", base_path=base_path, rest_api_port="auto", allow_repository_control=True
-    )
-    server.wait_until_available("echo", 1)
+    model = controlled_host.model(prefix="echo").serve(echo_export)
     as_json = {"as_json": True} if triton is triton_grpc else {}
 
-    def index(client: Any) -> list[tuple[str, str, str]]:
+    def index(client: Any) -> list[tuple[str, str]]:
         reply = client.get_model_repository_index(**as_json)
         rows = reply.get("models", []) if triton is triton_grpc else reply
-        return [(row["name"], row.get("version", ""), row["state"]) for row in rows]
+        return [(row.get("version", ""), row["state"]) for row in rows if row["name"] == model.name]
 
-    with client_of(triton, server) as client:
-        assert index(client) == [("echo", "1", "READY")]
-        client.unload_model("echo")
-        assert not client.is_model_ready("echo")
+    with client_of(triton, model.server) as client:
+        assert index(client) == [("1", "READY")]
+        client.unload_model(model.name)
+        assert not client.is_model_ready(model.name)
         is_refused(
-            lambda: client.infer("echo", echo_inputs(triton)), codes(triton, "NOT_FOUND", 404)
+            lambda: client.infer(model.name, echo_inputs(triton)), codes(triton, "NOT_FOUND", 404)
         )
         # A version that comes in the meantime is not loaded either.
-        exports.drop(echo_export, base_path, 2)
-        client.load_model("echo")
-        assert client.is_model_ready("echo")
-        client.infer("echo", echo_inputs(triton))
-        assert ("echo", "2", "READY") in index(client) or ("echo", "1", "READY") in index(client)
+        exports.drop(echo_export, model.base_path, 2)
+        client.load_model(model.name)
+        assert client.is_model_ready(model.name)
+        client.infer(model.name, echo_inputs(triton))
+        assert {("2", "READY"), ("1", "READY")} & set(index(client))
         refused = is_refused(lambda: client.load_model("other"), codes(triton, "NOT_FOUND", 404))
-        assert "configured: echo" in refused
+        assert "configured: " in refused
         refused = is_refused(
-            lambda: client.load_model("echo", config="{}"), codes(triton, "UNIMPLEMENTED", 501)
+            lambda: client.load_model(model.name, config="{}"),
+            codes(triton, "UNIMPLEMENTED", 501),
         )
         assert "config" in refused
 
@@ -296,18 +293,18 @@ def test_load_and_unload_need_flag(triton: Any, client: Any) -> None:
 
 
 def test_requests_during_swaps_get_one_version_each(
-    triton: Any, start_server: StartServer, scale_model: ScaleModel, base_path: Path
+    triton: Any, host: ModelHost, scale_model: ScaleModel
 ) -> None:
-    scale_model.write(base_path, 1)
-    server = start_server(model_name="scale", base_path=base_path, rest_api_port="auto")
-    server.wait_until_available("scale", 1)
+    model = host.model(prefix="scale")
+    scale_model.write(model.base_path, 1)
+    model.wait_until_available(1)
     x = np.array([1, 2, 3], np.float32)
     is_over, seen, wrong = threading.Event(), set(), []
 
     def ask() -> None:
-        with client_of(triton, server) as client:
+        with client_of(triton, model.server) as client:
             while not is_over.is_set():
-                result = client.infer("scale", [tensor(triton, "x", x)])
+                result = client.infer(model.name, [tensor(triton, "x", x)])
                 version = int(result.as_numpy("version"))
                 if not np.array_equal(result.as_numpy("y"), scale_model.answer(version, x)):
                     wrong.append(version)
@@ -317,11 +314,37 @@ def test_requests_during_swaps_get_one_version_each(
     thread.start()
     try:
         for version in (2, 3):
-            scale_model.write(base_path, version)
-            server.wait_until_available("scale", version)
+            scale_model.write(model.base_path, version)
+            model.wait_until_available(version)
     finally:
         is_over.set()
-        thread.join(30)
+        thread.join(TIMEOUT_SECONDS)
     assert not thread.is_alive()
     assert not wrong
     assert seen >= {1, 2}
+
+
+def test_clients_read_statistics(triton: Any, host: ModelHost, scale_model: ScaleModel) -> None:
+    model = host.model(prefix="counted")
+    scale_model.write(model.base_path, 3)
+    model.wait_until_available(3)
+    with caller_to(model.server.target) as caller:
+        for _ in range(5):
+            caller.outputs(model.name, {"x": np.ones(1, np.float32)})
+        unknown = {"unknown": np.ones(1, np.float32)}
+        refusal_with_reason(lambda: caller.outputs(model.name, unknown))
+    options = {"as_json": True} if triton is triton_grpc else {}
+    with client_of(triton, model.server) as client:
+        for asked in ((), (model.name,), (model.name, "3")):
+            rows = client.get_inference_statistics(*asked, **options)["model_stats"]
+            (row,) = [row for row in rows if row["name"] == model.name]
+            assert row["version"] == "3"
+            stats = row["inference_stats"]
+            # Protobuf's JSON writes 64-bit numbers as text.
+            assert int(row["inference_count"]) == int(stats["success"]["count"]) == 5
+            assert int(stats["fail"]["count"]) == 1
+            assert 0 < int(stats["compute_infer"]["ns"]) <= int(stats["success"]["ns"])
+        unknown_model = is_refused(
+            lambda: client.get_inference_statistics("nowhere"), codes(triton, "NOT_FOUND", 404)
+        )
+        assert "not configured" in unknown_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving import ModelServer
-from tests.integration.clients import Caller, caller_to
+from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to
 from tests.integration.conftest import REPOSITORY, StartServer
 
 CONFIG = """
@@ -46,7 +46,7 @@ def drop_in_models(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
                 [sys.executable, "-m", "tests.integration.drop_in.export_models", str(unfinished)],
                 cwd=REPOSITORY,
                 check=True,
-                timeout=100,
+                timeout=TIMEOUT_SECONDS,
             )
             unfinished.rename(directory)
     return directory

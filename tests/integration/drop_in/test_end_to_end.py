@@ -3,7 +3,8 @@ own.
 
 Servers start as in that suite: with its flags, a port that a test picked, and our defaults for all
 else. Nothing has prepared the models. A server is ready once it refuses a model that it does not
-have with NOT_FOUND, and each request follows at once.
+have with NOT_FOUND, and each request follows at once. The suite starts a server for each model and
+flag; here one server has the first model, and one all others and the flags.
 """
 
 import json
@@ -11,10 +12,9 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -33,16 +33,18 @@ from serving.base.protos import (
 )
 from serving.client.features import examples_input
 from serving.client.stubs import ModelServiceStub, PredictionServiceStub
-from tests.integration.clients import channel_to, predict_request, refusal, wait_until
+from tests.integration.clients import (
+    TIMEOUT_SECONDS,
+    channel_to,
+    predict_request,
+    refusal,
+    wait_until,
+)
 from tests.integration.conftest import REPOSITORY
 
 MODEL = "default"
 VERSION = 123
 MILLPOND = str(Path(sys.executable).with_name("millpond"))
-START_SECONDS = 60
-CONFIG = (
-    'model_config_list {{ config {{ name: "{0}" base_path: "{1}" model_platform: "tensorflow" }} }}'
-)
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,15 @@ class Running:
         return PredictionServiceStub(self.channel)
 
     def get(self, path: str) -> bytes:
-        with urlopen(self.url + path, timeout=30) as response:
+        with urlopen(self.url + path, timeout=TIMEOUT_SECONDS) as response:
             body: bytes = response.read()
             return body
 
     def post(self, path: str, document: object) -> Any:
         """Posts like urllib by default: the content type is the one of a form."""
         request = Request(self.url + path, data=json.dumps(document).encode())
-        with urlopen(request, timeout=30) as response:
+        with urlopen(request, timeout=TIMEOUT_SECONDS) as response:
             return json.load(response)
-
-
-StartSuiteServer = Callable[..., Running]
 
 
 def free_port() -> int:
@@ -95,9 +94,11 @@ def process(flags: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def suite_server(directory: Path, flags: list[str]) -> Iterator[Running]:
+def suite_server(
+    directory: Path, flags: list[str], socket_path: Path | None = None
+) -> Iterator[Running]:
     port, http_port = free_port(), free_port()
-    path, log = directory / "grpc.sock", directory / "server.log"
+    path, log = socket_path or directory / "grpc.sock", directory / "server.log"
     always = [
         f"--port={port}",
         f"--rest_api_port={http_port}",
@@ -107,16 +108,14 @@ def suite_server(directory: Path, flags: list[str]) -> Iterator[Running]:
     target = f"127.0.0.1:{port}"
     with process([*always, *flags], log) as server, channel_to(target) as channel:
         running = Running(target, f"http://127.0.0.1:{http_port}", f"unix:{path}", log, channel)
-        wait_until(
-            lambda: server.poll() is not None or _is_ready(running), "readiness", START_SECONDS
-        )
+        wait_until(lambda: server.poll() is not None or _is_ready(running), "readiness")
         assert server.poll() is None, log.read_text(errors="replace")[-4_000:]
         yield running
 
 
 def _is_ready(server: Running) -> bool:
     request = predict_request("intentionally_missing_model", {})
-    code, message = refusal(lambda: server.predictions.Predict(request, timeout=5))
+    code, message = refusal(lambda: server.predictions.Predict(request, timeout=TIMEOUT_SECONDS))
     return code is grpc.StatusCode.NOT_FOUND and "Servable" in message
 
 
@@ -133,19 +132,53 @@ def suite_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def serve(
+def server(suite_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The server of one model by its flags."""
+    base_path = suite_models / "half_plus_two"
+    flags = [f"--model_name={MODEL}", f"--model_base_path={base_path}"]
+    with suite_server(tmp_path_factory.mktemp("suite"), flags) as running:
+        yield running
+
+
+OTHERS = (
+    *("half_plus_three", "lost_asset", "half_plus_two_tf2", "checkpoint"),
+    *("constants", "mirrored", "keras", "texts"),
+)
+
+
+@pytest.fixture(scope="module")
+def configured_server(
     suite_models: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StartSuiteServer]:
-    """Starts the server of one model once; later calls with the same arguments get the same server."""
-    with ExitStack() as stack:
+) -> Iterator[Running]:
+    """The server of a config file with the models of `OTHERS`, written as in the suite."""
+    directory = tmp_path_factory.mktemp("configured")
+    blocks = [
+        f"config: {{\n name: '{name}',\n base_path: '{suite_models / name}',\n"
+        "  model_platform: 'tensorflow'\n}"
+        for name in OTHERS
+    ]
+    config, monitoring = directory / "models.conf", directory / "monitoring.txt"
+    config.write_text("model_config_list: {\n" + ",\n".join(blocks) + "\n}\n")
+    monitoring.write_text(
+        'prometheus_config {\n  enable: true,\n  path: "/monitoring/prometheus/metrics"\n}\n'
+    )
+    arguments = "grpc.max_connection_age_ms=2000,grpc.lb_policy_name=grpclb"
+    flags = [
+        *(f"--model_config_file={config}", f"--monitoring_config_file={monitoring}"),
+        f"--grpc_channel_arguments={arguments}",
+    ]
+    with suite_server(directory, flags) as running:
+        yield running
 
-        @cache
-        def start(model: str, *flags: str) -> Running:
-            base = [f"--model_name={MODEL}", f"--model_base_path={suite_models / model}"]
-            directory = tmp_path_factory.mktemp("suite")
-            return stack.enter_context(suite_server(directory, [*base, *flags]))
 
-        yield start
+@pytest.fixture(params=["half_plus_two", "half_plus_two_tf2"])
+def exported(
+    request: pytest.FixtureRequest, server: Running, configured_server: Running
+) -> tuple[Running, str]:
+    """The model as TensorFlow 1 and 2 export it: its server, and its name there."""
+    if request.param == "half_plus_two":
+        return server, MODEL
+    return configured_server, request.param
 
 
 def two(shape: tuple[int, ...], **more: Any) -> predict_pb2.PredictRequest:
@@ -154,7 +187,7 @@ def two(shape: tuple[int, ...], **more: Any) -> predict_pb2.PredictRequest:
 
 def y_of(server: Running, request: predict_pb2.PredictRequest) -> list[float]:
     """Returns the values of `y` as the suite reads them: from float_val, never from tensor_content."""
-    response = server.predictions.Predict(request, timeout=20)
+    response = server.predictions.Predict(request, timeout=TIMEOUT_SECONDS)
     assert response.model_spec.name == request.model_spec.name
     assert response.model_spec.signature_name == (
         request.model_spec.signature_name or "serving_default"
@@ -163,17 +196,16 @@ def y_of(server: Running, request: predict_pb2.PredictRequest) -> list[float]:
     return list(response.outputs["y"].float_val)
 
 
-def example_request(message: Any, signature_name: str) -> Any:
-    message.model_spec.name = MODEL
+def example_request(message: Any, name: str, signature_name: str) -> Any:
+    message.model_spec.name = name
     message.model_spec.signature_name = signature_name
     message.input.CopyFrom(examples_input([{"x": 2.0}]))
     return message
 
 
-# --- Models, each by a server of its own -------------------------------------------------------------
+# --- Models -----------------------------------------------------------------------------------------
 
 MODELS = [
-    ("half_plus_two", (1,), "serving_default", 3.0),
     ("half_plus_three", (1,), "serving_default", 4.0),
     ("lost_asset", (1,), "serving_default", 3.0),
     ("half_plus_two_tf2", (1,), "serving_default", 3.0),
@@ -188,70 +220,72 @@ MODELS = [
 
 @pytest.mark.parametrize(("model", "shape", "signature", "y"), MODELS)
 def test_model_answers_once_ready(
-    model: str, shape: tuple[int, ...], signature: str, y: float, serve: StartSuiteServer
+    model: str, shape: tuple[int, ...], signature: str, y: float, configured_server: Running
 ):
-    server = serve(model)
     for output_filter in (["y"], []):
-        request = two(shape, signature_name=signature, output_filter=output_filter)
-        assert y_of(server, request) == [y]
+        request = two(shape, name=model, signature_name=signature, output_filter=output_filter)
+        assert y_of(configured_server, request) == [y]
 
 
-@pytest.mark.parametrize("model", ["half_plus_two", "half_plus_two_tf2"])
-def test_classify_answers(model: str, serve: StartSuiteServer):
-    request = example_request(classification_pb2.ClassificationRequest(), "classify_x_to_y")
-    response = serve(model).predictions.Classify(request, timeout=20)
+def test_first_model_answers_once_ready(server: Running):
+    for output_filter in (["y"], []):
+        assert y_of(server, two((1,), output_filter=output_filter)) == [3.0]
+
+
+def test_classify_answers(exported: tuple[Running, str]):
+    server, name = exported
+    request = example_request(classification_pb2.ClassificationRequest(), name, "classify_x_to_y")
+    response = server.predictions.Classify(request, timeout=TIMEOUT_SECONDS)
     (result,) = response.result.classifications
     assert [(row.label, row.score) for row in result.classes] == [("", 3.0)]
     spec = response.model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == (
-        MODEL,
+        name,
         VERSION,
         "classify_x_to_y",
     )
 
 
-@pytest.mark.parametrize("model", ["half_plus_two", "half_plus_two_tf2"])
-def test_regress_answers(model: str, serve: StartSuiteServer):
-    request = example_request(regression_pb2.RegressionRequest(), "regress_x_to_y")
-    response = serve(model).predictions.Regress(request, timeout=20)
+def test_regress_answers(exported: tuple[Running, str]):
+    server, name = exported
+    request = example_request(regression_pb2.RegressionRequest(), name, "regress_x_to_y")
+    response = server.predictions.Regress(request, timeout=TIMEOUT_SECONDS)
     assert [row.value for row in response.result.regressions] == [3.0]
     spec = response.model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == (
-        MODEL,
+        name,
         VERSION,
         "regress_x_to_y",
     )
 
 
-@pytest.mark.parametrize("model", ["half_plus_two", "half_plus_two_tf2"])
-def test_multi_inference_answers(model: str, serve: StartSuiteServer):
+def test_multi_inference_answers(exported: tuple[Running, str]):
+    server, name = exported
     request = inference_pb2.MultiInferenceRequest(input=examples_input([{"x": 2.0}]))
     tasks = [("regress_x_to_y", "regress"), ("classify_x_to_y", "classify")]
     for signature_name, method in tasks:
         task = request.tasks.add(method_name=f"tensorflow/serving/{method}")
-        task.model_spec.name, task.model_spec.signature_name = MODEL, signature_name
-    regressed, classified = serve(model).predictions.MultiInference(request, timeout=20).results
+        task.model_spec.name, task.model_spec.signature_name = name, signature_name
+    response = server.predictions.MultiInference(request, timeout=TIMEOUT_SECONDS)
+    regressed, classified = response.results
     assert regressed.regression_result.regressions[0].value == 3.0
     assert classified.classification_result.classifications[0].classes[0].score == 3.0
     for result, (signature_name, _) in zip((regressed, classified), tasks, strict=True):
         spec = result.model_spec
-        assert (spec.name, spec.version.value) == (MODEL, VERSION)
+        assert (spec.name, spec.version.value) == (name, VERSION)
         assert spec.signature_name == signature_name
 
 
 # --- Requests to the first model ------------------------------------------------------------------
 
 
-@pytest.fixture
-def server(serve: StartSuiteServer) -> Running:
-    return serve("half_plus_two")
-
-
 def test_model_status_has_the_version(server: Running):
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = MODEL
     (status,) = (
-        ModelServiceStub(server.channel).GetModelStatus(request, timeout=20).model_version_status
+        ModelServiceStub(server.channel)
+        .GetModelStatus(request, timeout=TIMEOUT_SECONDS)
+        .model_version_status
     )
     assert (status.version, status.status.error_code) == (VERSION, 0)
 
@@ -259,14 +293,14 @@ def test_model_status_has_the_version(server: Running):
 def test_model_metadata_has_signatures_alone(server: Running):
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = MODEL
-    response = server.predictions.GetModelMetadata(request, timeout=20)
+    response = server.predictions.GetModelMetadata(request, timeout=TIMEOUT_SECONDS)
     assert (response.model_spec.name, response.model_spec.version.value) == (MODEL, VERSION)
     assert list(response.metadata) == ["signature_def"]
 
 
 def test_socket_answers_as_the_port_does(server: Running):
     with channel_to(server.socket_target) as channel:
-        response = PredictionServiceStub(channel).Predict(two((1,)), timeout=20)
+        response = PredictionServiceStub(channel).Predict(two((1,)), timeout=TIMEOUT_SECONDS)
     assert list(response.outputs["y"].float_val) == [3.0]
 
 
@@ -324,74 +358,26 @@ def test_rest_metadata_has_nothing_more(server: Running):
 # --- Flags and config files ---------------------------------------------------------------------------
 
 
-def test_monitoring_config_gives_metrics(serve: StartSuiteServer, tmp_path: Path):
-    config = tmp_path / "monitoring.txt"
-    config.write_text(
-        'prometheus_config {\n  enable: true,\n  path: "/monitoring/prometheus/metrics"\n}\n'
-    )
-    server = serve("half_plus_two", f"--monitoring_config_file={config}")
-    assert b"# TYPE" in server.get("/monitoring/prometheus/metrics")
+def test_monitoring_config_gives_metrics(configured_server: Running):
+    assert b"# TYPE" in configured_server.get("/monitoring/prometheus/metrics")
 
 
-def test_channel_arguments_are_taken(serve: StartSuiteServer):
-    arguments = "grpc.max_connection_age_ms=2000,grpc.lb_policy_name=grpclb"
-    server = serve("half_plus_two", f"--grpc_channel_arguments={arguments}")
-    assert y_of(server, two((1,))) == [3.0]
-
-
-def test_two_servers_take_the_same_socket(suite_models: Path, tmp_path: Path):
-    """The suite starts all of its servers with one path; the last server holds it."""
-    base = [f"--model_name={MODEL}"]
-    first = [*base, f"--model_base_path={suite_models / 'half_plus_two'}"]
-    second = [*base, f"--model_base_path={suite_models / 'half_plus_three'}"]
-    with suite_server(tmp_path, first) as earlier, suite_server(tmp_path, second) as later:
-        assert y_of(earlier, two((1,))) == [3.0]
-        with channel_to(later.socket_target) as channel:
-            response = PredictionServiceStub(channel).Predict(two((1,)), timeout=20)
-        assert list(response.outputs["y"].float_val) == [4.0]
-
-
-def test_config_file_serves_two_models(suite_models: Path, tmp_path: Path):
-    config = tmp_path / "models.conf"
-    names = ("half_plus_two", "half_plus_three")
-    blocks = [
-        f"config: {{\n name: '{name}',\n base_path: '{suite_models / name}',\n"
-        "  model_platform: 'tensorflow'\n}"
-        for name in names
-    ]
-    config.write_text("model_config_list: {\n" + ",\n".join(blocks) + "\n}\n")
-    with suite_server(tmp_path, [f"--model_config_file={config}"]) as server:
-        for name, y in zip(names, (3.0, 4.0), strict=True):
-            assert y_of(server, two((1,), name=name)) == [y]
-
-
-@pytest.mark.parametrize(("poll_seconds", "second"), [(1, "half_plus_three"), (0, None)])
-def test_config_file_is_read_again_if_polled(
-    poll_seconds: int, second: str | None, suite_models: Path, tmp_path: Path
+def test_two_servers_take_the_same_socket(
+    configured_server: Running, suite_models: Path, tmp_path: Path
 ):
-    config = tmp_path / "models.conf"
-    config.write_text(CONFIG.format("half_plus_two", suite_models / "half_plus_two"))
-    flags = [f"--model_config_file={config}"]
-    flags.append(f"--model_config_file_poll_wait_seconds={poll_seconds}")
-    with suite_server(tmp_path, flags) as server:
-        assert y_of(server, two((1,), name="half_plus_two")) == [3.0]
-        config.write_text(CONFIG.format("half_plus_three", suite_models / "half_plus_three"))
-        if second is None:
-            assert y_of(server, two((1,), name="half_plus_two")) == [3.0]
-            return
-
-        def is_there() -> bool:
-            try:
-                return y_of(server, two((1,), name="half_plus_three")) == [4.0]
-            except grpc.RpcError:
-                return False
-
-        wait_until(is_there, "the second model")
+    """The suite starts all of its servers with one path; the last server holds it."""
+    flags = [f"--model_name={MODEL}", f"--model_base_path={suite_models / 'half_plus_two'}"]
+    path = Path(configured_server.socket_target.removeprefix("unix:"))
+    with suite_server(tmp_path, flags, path):
+        assert y_of(configured_server, two((1,), name="half_plus_three")) == [4.0]
+        with channel_to(configured_server.socket_target) as channel:
+            response = PredictionServiceStub(channel).Predict(two((1,)), timeout=TIMEOUT_SECONDS)
+        assert list(response.outputs["y"].float_val) == [3.0]
 
 
 def test_config_file_that_does_not_parse(tmp_path: Path):
     config, log = tmp_path / "models.conf", tmp_path / "server.log"
     config.write_text("improperly formatted file\n")
     with process([f"--port={free_port()}", f"--model_config_file={config}"], log) as server:
-        assert server.wait(60) != 0
+        assert server.wait(TIMEOUT_SECONDS) != 0
     assert "Error parsing text-format tensorflow.serving.ModelServerConfig" in log.read_text()

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from serving.client.stubs import ModelServiceStub, PredictionServiceStub
-from tests.integration.clients import NOT_SERVING, SERVING, Caller, refusal
+from tests.integration.clients import NOT_SERVING, SERVING, TIMEOUT_SECONDS, Caller, refusal
 from tests.integration.drop_in.grpc_rows import HALF, ROWS, GrpcRow, Refused, X, outputs, predict
 
 SESSION_RUN = "/tensorflow.serving.SessionService/SessionRun"
@@ -18,11 +18,11 @@ def test_grpc_request_is_answered_as_documented(row: GrpcRow, drop_in_caller: Ca
     stubs = [stub(drop_in_caller.channel) for stub in (PredictionServiceStub, ModelServiceStub)]
     (method,) = (getattr(stub, row.method) for stub in stubs if hasattr(stub, row.method))
     if isinstance(row.expected, Refused):
-        code, message = refusal(lambda: method(row.request, timeout=30))
+        code, message = refusal(lambda: method(row.request, timeout=TIMEOUT_SECONDS))
         assert code is row.expected.code, message
         assert not [part for part in row.expected.fragments if part not in message], message
     else:
-        assert row.expected.pick(method(row.request, timeout=30)) == row.expected.value
+        assert row.expected.pick(method(row.request, timeout=TIMEOUT_SECONDS)) == row.expected.value
 
 
 def test_rows_have_names_of_their_own():
@@ -52,5 +52,5 @@ def test_session_run_without_its_flag_is_unimplemented(drop_in_caller: Caller):
 def test_compressed_request_is_answered(compression: grpc.Compression, drop_in_caller: Caller):
     stub = PredictionServiceStub(drop_in_caller.channel)
     expected = outputs(123, y=[2.5, 3.0, 4.5])
-    response = stub.Predict(predict(HALF, X), timeout=30, compression=compression)
+    response = stub.Predict(predict(HALF, X), timeout=TIMEOUT_SECONDS, compression=compression)
     assert expected.pick(response) == expected.value

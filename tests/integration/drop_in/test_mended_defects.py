@@ -31,7 +31,7 @@ PROVEN_BY_TESTS = [
     ),
     (
         "REST looks the version up twice",
-        "integration/drop_in/test_rest_swaps.py",
+        "integration/test_rest.py",
         "test_rest_requests_during_swaps_never_fail",
     ),
     (

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from serving import ModelServer
+from tests.integration.clients import TIMEOUT_SECONDS
 from tests.integration.drop_in.rest_rows import HALF, JSON, PREDICT_ROWS, ROWS, TEXTS, RestRow
 
 METADATA_OF_X = {
@@ -26,7 +27,7 @@ METADATA_OF_X = {
 
 @pytest.fixture(scope="module")
 def http(drop_in_server: ModelServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=drop_in_server.url, timeout=30) as client:
+    with httpx.Client(base_url=drop_in_server.url, timeout=TIMEOUT_SECONDS) as client:
         yield client
 
 
@@ -136,7 +137,7 @@ def test_curl_gets_the_documented_answer(row: RestRow, drop_in_server: ModelServ
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=TIMEOUT_SECONDS,
     )
     assert json.loads(result.stdout) == row.answer
 
@@ -153,7 +154,7 @@ def test_curl_with_large_chunked_body_is_answered(drop_in_server: ModelServer, t
         capture_output=True,
         text=True,
         check=True,
-        timeout=90,
+        timeout=TIMEOUT_SECONDS,
     )
     assert json.loads(result.stdout) == {"predictions": [2.5] * 100_000}
 
@@ -169,7 +170,7 @@ def test_h2load_has_every_request_answered(drop_in_server: ModelServer, tmp_path
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=TIMEOUT_SECONDS,
     )
     assert "2000 succeeded, 0 failed, 0 errored, 0 timeout" in result.stdout
     assert "2000 2xx, 0 3xx, 0 4xx, 0 5xx" in result.stdout

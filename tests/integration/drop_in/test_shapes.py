@@ -15,22 +15,15 @@ import pytest
 
 from serving import ModelServer
 from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
-from tests.integration.clients import Caller, caller_to, predict_request, refusal
-from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.clients import TIMEOUT_SECONDS, Caller, predict_request, refusal
+from tests.integration.conftest import REPOSITORY
 from tests.integration.drop_in.shape_rows import ARRAYS, REST_ROWS, RestShapeRow
+from tests.integration.model_host import ModelHost
 from tests.integration.shape_fuzzer import Input, random_inputs
 
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 DTYPES = {types_pb2.DT_FLOAT: "float32", types_pb2.DT_INT64: "int64", types_pb2.DT_STRING: "string"}
 REQUESTS_PER_SIGNATURE = int(os.environ.get("MILLPOND_SHAPE_REQUESTS", "150"))
-
-CONFIG = """
-model_config_list {{
-  config {{ name: "half_plus_two" base_path: "{directory}/half_plus_two" model_platform: "tensorflow" }}
-  config {{ name: "strict" base_path: "{directory}/half_plus_two" model_platform: "tensorflow" }}
-  config {{ name: "kernels" base_path: "{directory}/kernels" model_platform: "tensorflow" }}
-}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +39,21 @@ def shape_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(start_module_server: StartServer, shape_models: Path) -> ModelServer:
-    config = shape_models / "models.config"
-    config.write_text(CONFIG.format(directory=shape_models))
-    settings = shape_models / "settings.toml"
-    settings.write_text('[models.strict]\ninput_shapes = "strict"\n')
-    server = start_module_server(model_config_file=config, model_settings_file=settings)
-    for name in ("half_plus_two", "strict", "kernels"):
-        server.wait_until_available(name)
-    return server
+def server(module_host: ModelHost, shape_models: Path) -> ModelServer:
+    half = shape_models / "half_plus_two"
+    models = [
+        module_host.model(half, name="half_plus_two"),
+        module_host.model(half, name="strict", settings={"input_shapes": "strict"}),
+        module_host.model(shape_models / "kernels", name="kernels"),
+    ]
+    for model in models:
+        model.wait_until_available()
+    return module_host.server
 
 
 @pytest.fixture(scope="module")
 def http(server: ModelServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_SECONDS) as client:
         yield client
 
 
@@ -102,18 +96,6 @@ def test_strict_model_keeps_to_its_signature(caller: Caller, http: httpx.Client)
     assert response.status_code == 400
     assert "expected float32[?,1], got float32[2]" in response.json()["error"]
     assert caller.outputs("strict", {"x": [[np.float32(1)]]})["y"].tolist() == [[2.5]]
-
-
-def test_strict_flag_is_of_all_models(start_server: StartServer, shape_models: Path):
-    server = start_server(
-        model_name="m", base_path=shape_models / "half_plus_two", strict_input_shapes=True
-    )
-    server.wait_until_available("m")
-    with caller_to(server.target) as caller:
-        request = predict_request("m", {"x": ARRAYS["vector"]})
-        code, message = refusal(lambda: caller.predict(request))
-    assert code is INVALID_ARGUMENT
-    assert "expected float32[?,1], got float32[3]" in message
 
 
 def _signatures(caller: Caller, name: str) -> dict[str, tuple[Input, ...]]:

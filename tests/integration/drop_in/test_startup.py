@@ -19,10 +19,8 @@ import pytest
 
 from serving.base.clock import SystemClock
 from serving.server.server_log import LogReader
-from tests.integration.clients import caller_to
+from tests.integration.clients import TIMEOUT_SECONDS, caller_to
 from tests.integration.exports import ScaleModel
-
-TIMEOUT_SECONDS = 120.0
 
 
 def free_port() -> int:
@@ -32,7 +30,7 @@ def free_port() -> int:
 
 def is_open(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -104,14 +102,46 @@ def start_process(tmp_path: Path, base_path: Path) -> Iterator[StartProcess]:
         yield start
 
 
+def test_server_that_awaits_models_answers_over_http_alone(
+    start_process: StartProcess, tmp_path: Path
+) -> None:
+    process = start_process()
+    line = process.wait_for("waiting_for_models")
+    assert line["models"] == {"scale": "no version has been found in its base path"}
+    assert process.get("/healthz")[0] == 200
+    assert process.get("/readyz")[0] == 503
+    assert process.get("/metrics")[0] == 200
+    assert not is_open(process.port)
+    assert re.search(f"port {process.port} is already in use", error_of_second(process.port))
+    assert process.stop() == 0
+    assert process.wait_for("stopped")["is_complete"]
+    assert not is_open(process.port)
+    lines = (tmp_path / "server.log").read_text().splitlines()
+    # The log has no line that is not JSON.
+    events = [json.loads(line)["event"] for line in lines]
+    assert events[0] == "starting"
+
+
+def error_of_second(port: int) -> str:
+    """Returns what a second server writes that is started on this port and fails."""
+    second = subprocess.run(
+        [
+            *(sys.executable, "-m", "serving", "serve", "--model_base_path=/nowhere"),
+            *("--host=127.0.0.1", f"--port={port}", "--rest_api_port=0"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert second.returncode == 1
+    return second.stderr
+
+
 def test_grpc_port_opens_when_the_model_is_available(
     start_process: StartProcess, scale_model: ScaleModel, base_path: Path
 ) -> None:
     process = start_process()
-    process.wait_for("http_listening")
-    assert process.get("/healthz")[0] == 200
-    assert process.get("/readyz")[0] == 503
-    assert process.get("/metrics")[0] == 200
     process.wait_for("no_version_in_base_path")
     assert not is_open(process.port)
     scale_model.write(base_path, 1)
@@ -123,6 +153,7 @@ def test_grpc_port_opens_when_the_model_is_available(
     events = [event["event"] for event in process.log.events()]
     assert events.index("version_available") < events.index("listening")
     process.wait_for("ready")
+    assert process.get("/readyz")[0] == 200
 
 
 def test_grpc_port_opens_when_the_model_has_failed(
@@ -136,58 +167,8 @@ def test_grpc_port_opens_when_the_model_has_failed(
     assert is_open(process.port)
 
 
-def test_startup_log_names_the_model_and_the_reason(start_process: StartProcess) -> None:
-    process = start_process()
-    line = process.wait_for("waiting_for_models")
-    assert line["models"] == {"scale": "no version has been found in its base path"}
-    assert not is_open(process.port)
-
-
 def test_startup_wait_ends_at_its_limit(start_process: StartProcess) -> None:
     process = start_process("--max_startup_wait_seconds=0.5")
     assert list(process.wait_for("startup_wait_over")["models"]) == ["scale"]
     process.wait_for("listening")
     assert is_open(process.port)
-
-
-def test_listen_before_ready_opens_the_port_at_once(start_process: StartProcess) -> None:
-    process = start_process("--listen_before_ready=true")
-    process.wait_for("listening")
-    assert is_open(process.port)
-
-
-def test_sigterm_while_models_are_awaited_ends_cleanly(start_process: StartProcess) -> None:
-    process = start_process()
-    process.wait_for("no_version_in_base_path")
-    assert process.stop() == 0
-    assert process.wait_for("stopped")["is_complete"]
-    assert not is_open(process.port)
-
-
-def test_port_of_a_server_that_awaits_models_is_taken(start_process: StartProcess) -> None:
-    process = start_process()
-    process.wait_for("no_version_in_base_path")
-    second = subprocess.run(
-        [
-            *(sys.executable, "-m", "serving", "serve", "--model_base_path=/nowhere"),
-            *("--host=127.0.0.1", f"--port={process.port}", "--rest_api_port=0"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert second.returncode == 1
-    assert re.search(f"port {process.port} is already in use", second.stderr)
-
-
-def test_json_log_has_no_other_line(
-    start_process: StartProcess, scale_model: ScaleModel, base_path: Path, tmp_path: Path
-) -> None:
-    scale_model.write(base_path, 1)
-    process = start_process()
-    process.wait_for("ready")
-    assert process.stop() == 0
-    lines = (tmp_path / "server.log").read_text().splitlines()
-    events = [json.loads(line)["event"] for line in lines]
-    assert events[0] == "starting"
