@@ -104,7 +104,7 @@ class Caller:
     def watch_health(self, service: str) -> Any:
         """Starts a Watch, which iterates over serialized statuses; `cancel()` ends it."""
         watch: Any = self.channel.unary_stream(HEALTH_WATCH)
-        return watch(health_request(service), timeout=60)
+        return watch(health_request(service), timeout=TIMEOUT_SECONDS)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -185,10 +186,12 @@ def start_wire(
     slow_export: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> StartWire:
-    """Starts a server of the models `echo` and `slow` with a given security."""
+    """Starts a server of the models `echo` and `slow` with a given security, once for each."""
     models = {"echo": echo_export, "slow": slow_export}
-    return lambda security: start_wire_server(
-        start_module_server, models, tmp_path_factory.mktemp("wire"), security
+    return cache(
+        lambda security: start_wire_server(
+            start_module_server, models, tmp_path_factory.mktemp("wire"), security
+        )
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from tests.integration.clients import TIMEOUT_SECONDS
 from tests.integration.wire_servers import WireServer
 
 T = TypeVar("T")
 Metadata = Sequence[tuple[str, str | bytes]]
 Options = Sequence[tuple[str, Any]]
 
-TIMEOUT_SECONDS = 60.0
 _UNLIMITED: Options = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

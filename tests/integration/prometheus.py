@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from tests.integration.clients import wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.unit.promtool import tool
 
 # A scrape may take as long, also on a busy machine.
 SCRAPE_SECONDS = 1.0
-_START_SECONDS = 30
-_STOP_SECONDS = 20
 # The server is on this machine, so requests bypass any proxy.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -69,7 +67,10 @@ class Prometheus:
         return samples[0].value
 
     def wait_for(
-        self, expression: str, is_reached: Callable[[list[Sample]], object], seconds: float = 60
+        self,
+        expression: str,
+        is_reached: Callable[[list[Sample]], object],
+        seconds: float = TIMEOUT_SECONDS,
     ) -> list[Sample]:
         """Polls until the expression has that value."""
         samples: list[Sample] = []
@@ -129,12 +130,12 @@ def running_prometheus(
             stderr=log,
         )
     try:
-        wait_until(prometheus.is_ready, "Prometheus ready", _START_SECONDS)
+        wait_until(prometheus.is_ready, "Prometheus ready")
         yield prometheus
     finally:
         process.terminate()
         try:
-            process.wait(_STOP_SECONDS)
+            process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

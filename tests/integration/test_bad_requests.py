@@ -21,14 +21,13 @@ from tests.integration.clients import (
     HEALTH_CHECK,
     PREDICT,
     SERVING,
+    TIMEOUT_SECONDS,
     Caller,
     array,
-    caller_to,
     predict_request,
     refusal,
 )
-from tests.integration.conftest import StartServer
-from tests.integration.exports import drop
+from tests.integration.model_host import ModelHost
 from tests.integration.processes import address_space_mib_peak
 
 METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
@@ -41,20 +40,22 @@ RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 Change = Callable[[predict_pb2.PredictRequest], object]
 
+MESSAGE_BYTES_MAX = 2**20
+"""The limit for requests and replies."""
+
 # Far above the needs of a small request (a thread's stack is 8 MiB), and far below the tensors that
 # the requests here claim to have.
 ALLOCATION_MIB_MAX = 128
 
 
 @pytest.fixture(scope="module")
-def server(
-    start_module_server: StartServer, echo_export: Path, tmp_path_factory: pytest.TempPathFactory
-) -> ModelServer:
-    base_path = tmp_path_factory.mktemp("echo")
-    drop(echo_export, base_path, 7)
-    server = start_module_server(model_name="echo", base_path=base_path)
-    server.wait_until_available("echo", 7)
-    return server
+def host_flags() -> dict[str, object]:
+    return {"grpc_max_message_bytes": MESSAGE_BYTES_MAX, "max_reply_bytes": MESSAGE_BYTES_MAX}
+
+
+@pytest.fixture(scope="module")
+def server(module_host: ModelHost, echo_export: Path) -> ModelServer:
+    return module_host.model(name="echo").serve(echo_export, 7).server
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +67,9 @@ def _still_answers(caller: Caller) -> Iterator[None]:
     assert array(response.outputs["next"]).tolist() == [6]
 
 
-def good_request() -> predict_pb2.PredictRequest:
+def good_request(name: str = "echo") -> predict_pb2.PredictRequest:
     dense = np.arange(6, dtype=np.float32).reshape(2, 3)
-    return predict_request("echo", {"dense": dense, "ids": np.array([5], np.int64)})
+    return predict_request(name, {"dense": dense, "ids": np.array([5], np.int64)})
 
 
 def tensor(
@@ -323,17 +324,14 @@ def test_predict_impossible_shape_allocates_nothing(server: ModelServer, caller:
 
 
 def test_strict_shapes_are_refused_before_allocation(
-    start_server: StartServer, echo_export: Path, base_path: Path
+    host: ModelHost, server: ModelServer, caller: Caller, echo_export: Path
 ):
     # 20 bytes on the wire that announce a vector of 1.2 GB, all ones, for an input of rank 2.
-    drop(echo_export, base_path, 7)
-    server = start_server(model_name="echo", base_path=base_path, strict_input_shapes=True)
-    server.wait_until_available("echo", 7)
-    request = good_request()
+    strict = host.model(prefix="strict", settings={"input_shapes": "strict"}).serve(echo_export)
+    request = good_request(strict.name)
     _float_dense([300_000_000], float_val=[1])(request)
     before_mib = address_space_mib_peak(server.process_id)
-    with caller_to(server.target) as caller:
-        code, message = refusal(lambda: caller.predict(request))
+    code, message = refusal(lambda: caller.predict(request))
     assert (code, "float32[?,3]" in message) == (INVALID_ARGUMENT, True), message
     assert address_space_mib_peak(server.process_id) - before_mib < ALLOCATION_MIB_MAX
 
@@ -486,7 +484,9 @@ def test_server_bad_request_names_value_and_remedy(caller: Caller, case: str):
 
 def test_server_non_http2_bytes_spare_connections(server: ModelServer, caller: Caller):
     for garbage in (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x00\xff", bytes(5000)):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", server.port), timeout=TIMEOUT_SECONDS
+        ) as connection:
             connection.sendall(garbage)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(4096):
@@ -494,36 +494,17 @@ def test_server_non_http2_bytes_spare_connections(server: ModelServer, caller: C
     assert caller.health("echo") == SERVING
 
 
-@pytest.fixture(scope="module")
-def limited_caller(
-    start_module_server: StartServer, echo_export: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Caller]:
-    """Starts a server with a limit of 64 KiB for requests and replies."""
-    base_path = tmp_path_factory.mktemp("limited")
-    drop(echo_export, base_path, 7)
-    server = start_module_server(
-        model_name="echo",
-        base_path=base_path,
-        grpc_max_message_bytes=65_536,
-        max_reply_bytes=65_536,
-    )
-    server.wait_until_available("echo", 7)
-    with caller_to(server.target) as caller:
-        yield caller
-
-
-def test_server_oversized_message_is_exhausted(limited_caller: Caller):
+def test_server_oversized_message_is_exhausted(caller: Caller):
     request = predict_request(
-        "echo", {"dense": np.zeros((10_000, 3), np.float32), "ids": np.array([5])}
+        "echo", {"dense": np.zeros((100_000, 3), np.float32), "ids": np.array([5])}
     )
-    code, message = refusal(lambda: limited_caller.predict(request))
-    assert (code, "65536" in message) == (RESOURCE_EXHAUSTED, True), message
-    assert limited_caller.predict(good_request()).model_spec.version.value == 7
+    code, message = refusal(lambda: caller.predict(request))
+    assert (code, str(MESSAGE_BYTES_MAX) in message) == (RESOURCE_EXHAUSTED, True), message
 
 
-def test_server_oversized_reply_is_exhausted(limited_caller: Caller):
-    request = predict_request("echo", {"count": np.int32(20_000)}, signature_name="fill")
-    code, message = refusal(lambda: limited_caller.predict(request))
-    assert (code, "65536" in message) == (RESOURCE_EXHAUSTED, True), message
-    within = predict_request("echo", {"count": np.int32(10_000)}, signature_name="fill")
-    assert len(array(limited_caller.predict(within).outputs["ones"])) == 10_000
+def test_server_oversized_reply_is_exhausted(caller: Caller):
+    request = predict_request("echo", {"count": np.int32(300_000)}, signature_name="fill")
+    code, message = refusal(lambda: caller.predict(request))
+    assert (code, str(MESSAGE_BYTES_MAX) in message) == (RESOURCE_EXHAUSTED, True), message
+    within = predict_request("echo", {"count": np.int32(200_000)}, signature_name="fill")
+    assert len(array(caller.predict(within).outputs["ones"])) == 200_000

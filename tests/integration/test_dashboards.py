@@ -38,8 +38,8 @@ RULE_FILES = [DEPLOY / "prometheus" / f"{name}_rules.yml" for name in ("recordin
 # A p999 needs at least this many requests (recording_rules.yml), before a swap and during it.
 REQUEST_COUNT = 1_000
 
-# A swap is over when its effect is: 10 s after its last step, and later on a busy machine.
-SWAP_SECONDS = 60
+SCENARIO_SECONDS = 900
+"""Longer than the scenario takes on a slow machine; a series that it had is looked for in this time."""
 
 EMPTY_WHEN_HEALTHY = {
     'code=~"UNKNOWN|DEADLINE_EXCEEDED': "no request has failed by the server's fault",
@@ -166,7 +166,7 @@ def _live_through(
         scale_model.write(base_path, 2)
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
         clients.wait_for_answers_of(2, REQUEST_COUNT)
-        prometheus.wait_for('serving_swap_requests{part="after"}', len, SWAP_SECONDS)
+        prometheus.wait_for('serving_swap_requests{part="after"}', len)
         scale_model.write(
             base_path, 3, prepare=lambda directory: flip_a_byte(directory / SMALL_SHARD, 0)
         )
@@ -175,7 +175,7 @@ def _live_through(
         failed = 'increase(serving_swaps_total{result="load_failed"}[1m]) > 0'
         prometheus.wait_for(failed, len)
         after = 'serving_swap_latency_seconds{part="after",quantile="0.999"}'
-        prometheus.wait_for(after, len, SWAP_SECONDS)
+        prometheus.wait_for(after, len)
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def prometheus(
 
 def test_every_panel_has_something_to_show(prometheus: Prometheus):
     series_of = {
-        case: prometheus.query_range(filled_in(case.expr, ALL), seconds=60)
+        case: prometheus.query_range(filled_in(case.expr, ALL), seconds=SCENARIO_SECONDS)
         for case in dashboard_cases()
     }
     empty = [case for case, series in series_of.items() if not series]
@@ -221,7 +221,7 @@ def test_every_panel_filters_by_model_and_version(prometheus: Prometheus):
     escaped = re.escape(instance).replace("\\", "\\\\")
     chosen = {"instance": escaped, "model": "scale", "version": "(1|2)"}
     for case in dashboard_cases():
-        series = prometheus.query_range(filled_in(case.expr, chosen), seconds=60)
+        series = prometheus.query_range(filled_in(case.expr, chosen), seconds=SCENARIO_SECONDS)
         assert series, case
         assert {labels.get("model", "scale") for labels in series} <= {"scale"}, case
         if "build" not in case.expr:
@@ -251,7 +251,9 @@ def test_every_rule_is_evaluated_without_error(prometheus: Prometheus):
 
 def test_every_recording_rule_has_recorded(prometheus: Prometheus):
     names = [rule["name"] for rule in prometheus.rules() if rule["type"] == "recording"]
-    assert [name for name in names if not prometheus.query_range(name, seconds=60)] == []
+    assert [
+        name for name in names if not prometheus.query_range(name, seconds=SCENARIO_SECONDS)
+    ] == []
 
 
 def test_every_rule_reads_existing_series(prometheus: Prometheus):
@@ -259,7 +261,7 @@ def test_every_rule_reads_existing_series(prometheus: Prometheus):
         selectors = selectors_of(rule["query"])
         assert selectors or rule["query"].startswith("vector("), rule
         for selector in selectors:
-            has_series = bool(prometheus.query_range(selector, seconds=60))
+            has_series = bool(prometheus.query_range(selector, seconds=SCENARIO_SECONDS))
             assert has_series != is_empty_when_healthy(selector), (rule["name"], selector)
 
 

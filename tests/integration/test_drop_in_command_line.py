@@ -7,6 +7,7 @@ import numpy as np
 
 from serving.client import Client
 from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
+from tests.integration.clients import TIMEOUT_SECONDS
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 
@@ -79,5 +80,5 @@ def test_command_line_of_tensorflow_serving_serves(
         answer = client.predict("scale", {"x": X})
     np.testing.assert_array_equal(answer.outputs["y"], ScaleModel.answer(1, X))
     for path in ("/monitoring/mine", "/monitoring/prometheus/metrics"):
-        with urlopen(f"{server.url}{path}", timeout=30) as page:
+        with urlopen(f"{server.url}{path}", timeout=TIMEOUT_SECONDS) as page:
             assert b":tensorflow:serving:request_count" in page.read()

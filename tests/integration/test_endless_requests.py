@@ -9,36 +9,28 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from tests.integration.clients import caller_to, predict_request, wait_until
-from tests.integration.conftest import StartServer, WriteConfig
-from tests.integration.exports import ScaleModel, drop
+from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
+from tests.integration.exports import ScaleModel
+from tests.integration.model_host import ModelHost
 from tests.integration.processes import cpu_seconds
 
 ENDLESS_COUNT = 16
 FOR_EVER = predict_request("slow", {"seconds": np.float64(math.inf)})
 
 
-@pytest.fixture
-def base_paths(slow_export: Path, scale_model: ScaleModel, tmp_path: Path) -> dict[str, Path]:
-    paths = {name: tmp_path / name for name in ("slow", "scale")}
-    for path in paths.values():
-        path.mkdir()
-    drop(slow_export, paths["slow"], 1)
-    scale_model.write(paths["scale"], 1)
-    return paths
+@pytest.fixture(scope="module")
+def host_flags() -> dict[str, object]:
+    return {"max_request_seconds": 0.5}
 
 
-def started(
-    start_server: StartServer,
-    write_config: WriteConfig,
-    tmp_path: Path,
-    base_paths: dict[str, Path],
-    **flags: object,
-) -> ModelServer:
-    server = start_server(model_config_file=write_config(tmp_path, base_paths), **flags)
-    for name in base_paths:
-        server.wait_until_available(name, 1)
-    return server
+@pytest.fixture(scope="module")
+def server(module_host: ModelHost, slow_export: Path, scale_model: ScaleModel) -> ModelServer:
+    """Serves `slow` and `scale`. A request without a deadline gets one of half a second."""
+    module_host.model(name="slow").serve(slow_export)
+    scale = module_host.model(name="scale")
+    scale_model.write(scale.base_path, 1)
+    scale.wait_until_available(1)
+    return scale.server
 
 
 def wait_until_all_cores_are_busy(server: ModelServer) -> None:
@@ -48,38 +40,26 @@ def wait_until_all_cores_are_busy(server: ModelServer) -> None:
     )
 
 
-def test_endless_requests_stop_no_other_model(
-    start_server: StartServer,
-    write_config: WriteConfig,
-    tmp_path: Path,
-    base_paths: dict[str, Path],
-) -> None:
-    server = started(start_server, write_config, tmp_path, base_paths, max_request_seconds=0)
+def test_endless_requests_stop_no_other_model(server: ModelServer) -> None:
     scale = predict_request("scale", {"x": np.array([1.0], np.float32)})
     with caller_to(server.target) as caller, caller_to(server.target) as other:
         endless = [caller.start_predict(FOR_EVER, timeout=600) for _ in range(ENDLESS_COUNT)]
         wait_until_all_cores_are_busy(server)
         # One connection has the endless requests too, the other has none of them.
         for _ in range(20):
-            assert caller.predict(scale, timeout=60).model_spec.version.value == 1
-            assert other.predict(scale, timeout=60).model_spec.version.value == 1
+            assert caller.predict(scale, timeout=TIMEOUT_SECONDS).model_spec.version.value == 1
+            assert other.predict(scale, timeout=TIMEOUT_SECONDS).model_spec.version.value == 1
         assert not any(call.done() for call in endless)
         for call in endless:
             call.cancel()
         quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
-        assert caller.predict(quick, timeout=30).model_spec.version.value == 1
+        assert caller.predict(quick, timeout=TIMEOUT_SECONDS).model_spec.version.value == 1
 
 
-def test_request_without_a_deadline_gets_one(
-    start_server: StartServer,
-    write_config: WriteConfig,
-    tmp_path: Path,
-    base_paths: dict[str, Path],
-) -> None:
-    server = started(start_server, write_config, tmp_path, base_paths, max_request_seconds=0.5)
+def test_request_without_a_deadline_gets_one(server: ModelServer) -> None:
     with caller_to(server.target) as caller:
         call = caller.start_predict(FOR_EVER, timeout=None)
-        assert call.exception(timeout=60).code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert call.exception(timeout=TIMEOUT_SECONDS).code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert "--max_request_seconds" in call.details()
         quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
-        assert caller.predict(quick, timeout=30).model_spec.version.value == 1
+        assert caller.predict(quick, timeout=TIMEOUT_SECONDS).model_spec.version.value == 1

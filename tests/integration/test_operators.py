@@ -20,6 +20,7 @@ from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_M
 from serving.rpc.admin_service import LIST_MODELS, ROLLBACK
 from serving.rpc.capture_service import CAPTURE_WARM_UP
 from serving.rpc.config_service import RELOAD_CONFIG
+from tests.integration.clients import TIMEOUT_SECONDS
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.processes import millpond
@@ -61,7 +62,7 @@ def failure(
     with grpc.insecure_channel(target) as channel:
         try:
             call: Any = channel.unary_unary(method)
-            call(b"", timeout=30, metadata=metadata)
+            call(b"", timeout=TIMEOUT_SECONDS, metadata=metadata)
         except grpc.RpcError as error:
             failed: Any = error
             return failed.code(), failed.details()
@@ -119,7 +120,7 @@ def test_http_control_is_refused_behind_proxy_or_page(server: ModelServer, verb:
     url = f"{server.url}/v2/repository/models/scale/{verb}"
     request = urllib.request.Request(url, b"{}", {header: "https://evil.example.com"})
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     with caught.value as refused:
         assert refused.code == 403
         assert "--admin_on_data_port=true" in json.loads(refused.read())["error"]
@@ -149,23 +150,23 @@ def test_python_client_operates_over_the_socket(server: ModelServer):
         assert [model.name for model in client.config()[0]] == ["scale"]
 
 
-def test_several_servers_are_listed_and_none_remains(
-    start_server: StartServer, base_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_several_servers_are_listed_and_one_remains(
+    server: ModelServer,
+    start_server: StartServer,
+    base_path: Path,
+    run_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    directory = tmp_path / "run"
-    monkeypatch.setenv("MILLPOND_RUN_DIRECTORY", str(directory))
-    servers = [start_server(model_name="scale", base_path=base_path) for _ in range(2)]
-    shown = millpond("status", run_directory=directory)
+    monkeypatch.setenv("MILLPOND_RUN_DIRECTORY", str(run_directory))
+    second = start_server(model_name="scale", base_path=base_path)
+    shown = millpond("status", run_directory=run_directory)
     assert "2 servers of this user run on this machine" in shown.stderr
-    for server in servers:
-        assert f"--target={server.admin_target}" in shown.stderr
-        assert (
-            millpond("status", "--target", server.admin_target, run_directory=directory).returncode
-            == 0
-        )
-    for server in servers:
-        server.stop()
-    assert list(directory.iterdir()) == []
+    for each in (server, second):
+        assert f"--target={each.admin_target}" in shown.stderr
+    target = second.admin_target
+    assert millpond("status", "--target", target, run_directory=run_directory).returncode == 0
+    second.stop()
+    assert [f"unix:{path}" for path in run_directory.iterdir()] == [server.admin_target]
 
 
 def test_killed_servers_socket_is_replaced(

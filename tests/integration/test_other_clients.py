@@ -26,6 +26,7 @@ from tests.integration.clients import (
     HEALTH_WATCH,
     PREDICT,
     SERVING,
+    TIMEOUT_SECONDS,
     health_request,
     health_status,
     predict_request,
@@ -167,7 +168,7 @@ def grpc_js_outcomes(wire: WireServer) -> dict[str, Any]:
         input=json.dumps(settings),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     assert result.returncode == 0, result.stderr[-2_000:]
@@ -216,7 +217,9 @@ def test_h2load_counts_no_error(wire: WireServer, tmp_path: Path, connections: i
         *("-H", "content-type: application/grpc", "-H", "te: trailers"),
         f"{scheme}://{wire.target}{PREDICT}",
     ]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS
+    )
     assert f"{count} succeeded, 0 failed, 0 errored, 0 timeout" in result.stdout
     assert f"{count} 2xx, 0 3xx, 0 4xx, 0 5xx" in result.stdout
     # h2load does not read trailers: every answer has the bytes that an error would not have.

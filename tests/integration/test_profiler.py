@@ -17,7 +17,7 @@ import pytest
 from serving import ModelServer
 from serving.base.compiled_protos import message_class
 from serving.rpc.profiler_service import METHODS, MONITOR, PROFILE, TERMINATE
-from tests.integration.clients import caller_to, refusal, wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, caller_to, refusal, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.steady_clients import SteadyClients, scale_exchange
@@ -203,7 +203,7 @@ def test_terminate_ends_a_trace(channel: grpc.Channel):
     call: Any = channel.unary_unary(TERMINATE)
     call(
         message_class("tensorflow.TerminateRequest")(session_id="mine").SerializeToString(),
-        timeout=60,
+        timeout=TIMEOUT_SECONDS,
     )
     assert profiling.response() is not None
 
@@ -219,7 +219,7 @@ def test_status_is_answered_while_a_trace_runs(server: ModelServer, channel: grp
 def test_profiling_is_refused_through_proxy(channel: grpc.Channel, method: str):
     call: Any = channel.unary_unary(method)
     code, message = refusal(
-        lambda: call(b"", timeout=60, metadata=[("x-forwarded-for", "192.0.2.7")])
+        lambda: call(b"", timeout=TIMEOUT_SECONDS, metadata=[("x-forwarded-for", "192.0.2.7")])
     )
     assert code == grpc.StatusCode.PERMISSION_DENIED
     assert "may not profile this server" in message

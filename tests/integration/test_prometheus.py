@@ -13,17 +13,17 @@ import httpx
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.base.clock import NS_PER_SECOND
+from serving.base.protos import predict_pb2
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS
-from tests.integration.clients import caller_to, predict_request, refusal, wait_until
-from tests.integration.conftest import StartServer
+from tests.integration.clients import caller_to, predict_request, refusal
 from tests.integration.exports import ScaleModel
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.prometheus import Prometheus, Sample, running_prometheus
 from tests.unit import promtool
 from tests.unit.fakes.metrics import FakeMethod, fake_sources
@@ -117,73 +117,83 @@ def test_p999_by_buckets_is_within_one_bucket(
 # --- A real server --------------------------------------------------------------------------------
 
 
-RIGHT = predict_request("scale", {"x": np.array([1, 2], np.float32)})
+def request_to(model: HostedModel) -> predict_pb2.PredictRequest:
+    return predict_request(model.name, {"x": np.array([1, 2], np.float32)})
 
 
-@pytest.fixture
-def scale_server(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-) -> ModelServer:
-    """Starts a server on which version 1 of `scale` answers."""
-    scale_model.write(base_path, 1)
-    server = start_server(model_name="scale", base_path=base_path)
-    wait_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, "ready")
-    return server
-
-
-@pytest.fixture
-def prometheus(tmp_path: Path, scale_server: ModelServer) -> Iterator[Prometheus]:
-    with running_prometheus(tmp_path, f"{scale_server.url}{PATHS[0]}") as running:
+@pytest.fixture(scope="module")
+def prometheus(
+    module_host: ModelHost, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    url = f"{module_host.model().server.url}{PATHS[0]}"
+    with running_prometheus(tmp_path_factory.mktemp("prometheus"), url) as running:
         yield running
 
 
-def test_prometheus_sees_all_requests_and_p999(prometheus: Prometheus, scale_server: ModelServer):
-    prometheus.wait_for(COUNT, has_value(0))
-    wrong = predict_request("scale", {"x": np.array([1, 2], np.int32)})
+@pytest.fixture
+def model(host: ModelHost, scale_model: ScaleModel) -> HostedModel:
+    """A model whose version 1 answers."""
+    model = host.model(prefix="scale")
+    scale_model.write(model.base_path, 1)
+    model.wait_until_available(1)
+    return model
+
+
+def of(expression: str, model: HostedModel) -> str:
+    """Returns the expression for the requests to that model alone."""
+    return expression.replace('model!=""', f'model="{model.name}"')
+
+
+def test_prometheus_sees_all_requests_and_p999(prometheus: Prometheus, model: HostedModel):
+    count, p999, by_buckets = (of(each, model) for each in (COUNT, P999, P999_BY_BUCKETS))
+    prometheus.wait_for(count, has_value(0))
+    wrong = predict_request(model.name, {"x": np.array([1, 2], np.int32)})
     unknown = predict_request("unknown", {"x": np.array([1, 2], np.float32)})
-    with caller_to(scale_server.target) as caller:
+    with caller_to(model.server.target) as caller:
         for _ in range(REQUEST_COUNT):
-            caller.predict(RIGHT)
+            caller.predict(request_to(model))
         assert refusal(lambda: caller.predict(wrong))[0] is grpc.StatusCode.INVALID_ARGUMENT
         assert refusal(lambda: caller.predict(unknown))[0] is grpc.StatusCode.NOT_FOUND
-    prometheus.wait_for(COUNT, has_value(REQUEST_COUNT))
+    prometheus.wait_for(count, has_value(REQUEST_COUNT))
     # The second of the last request has to end before it is in the quantiles' window.
-    counted_at = prometheus.value(f"timestamp({COUNT})")
-    prometheus.wait_for(f"timestamp({COUNT}) > {counted_at + 1.2}", len)
-    assert is_within_a_bucket(prometheus.value(P999_BY_BUCKETS), prometheus.value(P999))
+    counted_at = prometheus.value(f"timestamp({count})")
+    prometheus.wait_for(f"timestamp({count}) > {counted_at + 1.2}", len)
+    assert is_within_a_bucket(prometheus.value(by_buckets), prometheus.value(p999))
     by_code = prometheus.query('serving_requests_total{method="Predict"}')
-    assert {(item.labels.get("model"), item.labels["code"]): item.value for item in by_code} == {
-        ("scale", "OK"): REQUEST_COUNT,
-        ("scale", "INVALID_ARGUMENT"): 1,
-        (None, "NOT_FOUND"): 1,
-    }
+    counts = {(item.labels.get("model"), item.labels["code"]): item.value for item in by_code}
+    assert counts[model.name, "OK"] == REQUEST_COUNT
+    assert counts[model.name, "INVALID_ARGUMENT"] == 1
+    assert counts[None, "NOT_FOUND"] == 1
 
 
 def test_swap_is_seen_by_version_and_by_model(
-    prometheus: Prometheus, scale_server: ModelServer, scale_model: ScaleModel, base_path: Path
+    prometheus: Prometheus, model: HostedModel, scale_model: ScaleModel
 ):
-    with caller_to(scale_server.target) as caller:
+    name = f'model="{model.name}"'
+    with caller_to(model.server.target) as caller:
         for _ in range(30):
-            caller.predict(RIGHT)
-        scale_model.write(base_path, 2)
-        is_now = 'serving_servable_state{state="AVAILABLE",version="2"} == 1'
-        prometheus.wait_for(is_now, len)
+            caller.predict(request_to(model))
+        scale_model.write(model.base_path, 2)
+        prometheus.wait_for(
+            f'serving_servable_state{{{name},state="AVAILABLE",version="2"}} == 1', len
+        )
         for _ in range(12):
-            caller.predict(RIGHT)
-    prometheus.wait_for(':tensorflow:serving:request_count{status="OK"}', has_value(42))
-    by_version = prometheus.query(COUNT)
+            caller.predict(request_to(model))
+    theirs = f':tensorflow:serving:request_count{{model_name="{model.name}",status="OK"}}'
+    prometheus.wait_for(theirs, has_value(42))
+    by_version = prometheus.query(of(COUNT, model))
     assert {item.labels["version"]: item.value for item in by_version} == {"1": 30, "2": 12}
-    shares = prometheus.query("serving_routing_share_ratio")
+    shares = prometheus.query(f"serving_routing_share_ratio{{{name}}}")
     assert {item.labels["version"]: item.value for item in shares} == {"2": 1}
-    is_gone = 'serving_servable_state{state="END",version="1"} == 1'
-    prometheus.wait_for(is_gone, len)
-    assert prometheus.value('serving_load_stage_seconds{stage="restore",version="2"}') > 0
-    assert prometheus.value("serving_arena_resident_bytes") > 0
+    prometheus.wait_for(f'serving_servable_state{{{name},state="END",version="1"}} == 1', len)
+    restore = f'serving_load_stage_seconds{{{name},stage="restore",version="2"}}'
+    assert prometheus.value(restore) > 0
+    assert prometheus.value(f'serving_arena_resident_bytes{{{name},version="2"}}') > 0
 
 
-def test_page_of_a_real_server_satisfies_promtool(scale_server: ModelServer):
-    with caller_to(scale_server.target) as caller:
-        caller.predict(RIGHT)
-    lines = promtool.complaints(httpx.get(f"{scale_server.url}{PATHS[1]}").text)
+def test_page_of_a_real_server_satisfies_promtool(model: HostedModel):
+    with caller_to(model.server.target) as caller:
+        caller.predict(request_to(model))
+    lines = promtool.complaints(httpx.get(f"{model.server.url}{PATHS[1]}").text)
     assert {line.partition(" ")[2] for line in lines} == {"metric names should not contain ':'"}
     assert all(line.startswith(":tensorflow:serving:") for line in lines)

@@ -8,7 +8,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
+from tests.integration.model_host import ModelHost
 from tests.integration.processes import resident_mib
 
 MIB = 2**20
@@ -87,35 +88,44 @@ def hungry_export(export_path: Path) -> Path:
     return let_settle(directory)
 
 
-@pytest.fixture
-def server(start_server: StartServer, hungry_export: Path, base_path: Path) -> ModelServer:
-    drop(hungry_export, base_path, 1)
-    server = start_server(
-        model_name="hungry",
-        base_path=base_path,
-        request_memory_bytes=BUDGET_BYTES,
-        run_memory_bytes=RUN_BYTES,
-        max_reply_bytes=64 * MIB,
-    )
-    server.wait_until_available("hungry", 1)
+@pytest.fixture(scope="module")
+def host_flags() -> dict[str, object]:
+    return {
+        "request_memory_bytes": BUDGET_BYTES,
+        "run_memory_bytes": RUN_BYTES,
+        "max_reply_bytes": 64 * MIB,
+    }
+
+
+@pytest.fixture(scope="module")
+def server(module_host: ModelHost, hungry_export: Path) -> ModelServer:
+    return module_host.model(name="hungry").serve(hungry_export).server
+
+
+@pytest.fixture(scope="module")
+def quiet_mib(server: ModelServer) -> float:
+    """The server's memory before the first test, so that what a test leaves behind counts too."""
     assert ask(server, b'{"inputs":[2,0]}') == (200, b'{"outputs": [[], []]}')
-    return server
+    return resident_mib(server.process_id)
 
 
 def ask(server: ModelServer, body: bytes, path: str = "/v1/models/hungry:predict") -> Any:
     request = urllib.request.Request(server.url + path, body or None)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
 
 
-@contextmanager
-def watched_memory(server: ModelServer) -> Iterator[Callable[[], float]]:
-    """Returns the greatest growth of the server so far, in MiB."""
-    before = resident_mib(server.process_id)
-    peaks = [before]
+@pytest.fixture
+def grown_mib(server: ModelServer, quiet_mib: float) -> Iterator[Callable[[], float]]:
+    """Returns the greatest growth of the server during the test so far, in MiB."""
+    # jemalloc keeps the pages of the test before for a second.
+    wait_until(
+        lambda: resident_mib(server.process_id) < quiet_mib + OVERHEAD_MIB, "the memory is returned"
+    )
+    peaks = [quiet_mib]
     is_over = threading.Event()
 
     def watch() -> None:
@@ -125,7 +135,7 @@ def watched_memory(server: ModelServer) -> Iterator[Callable[[], float]]:
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield lambda: max(peaks) - before
+        yield lambda: max(peaks) - quiet_mib
     finally:
         is_over.set()
         thread.join()
@@ -139,34 +149,38 @@ def metric(server: ModelServer, name: str) -> float:
 
 
 @pytest.mark.parametrize("rows", [1_099_511_627_776, 100_000_000])
-def test_empty_rows_in_any_number_take_no_memory(server: ModelServer, rows: int) -> None:
-    with watched_memory(server) as grown_mib:
-        status, body = ask(server, b'{"inputs":[%d,0]}' % rows)
-        assert (status, b"--max_reply_bytes" in body) == (429, True)
-        assert ask(server, b'{"inputs":[1,0]}') == (200, b'{"outputs": [[]]}')
-        assert grown_mib() < SLACK_MIB
+def test_empty_rows_in_any_number_take_no_memory(
+    server: ModelServer, grown_mib: Callable[[], float], rows: int
+) -> None:
+    status, body = ask(server, b'{"inputs":[%d,0]}' % rows)
+    assert (status, b"--max_reply_bytes" in body) == (429, True)
+    assert ask(server, b'{"inputs":[1,0]}') == (200, b'{"outputs": [[]]}')
+    assert grown_mib() < SLACK_MIB
 
 
 @pytest.mark.parametrize("signature", ["zeros", "fill", "range", "tile"])
-def test_oversized_run_fails_alone(server: ModelServer, signature: str) -> None:
+def test_oversized_run_fails_alone(
+    server: ModelServer, grown_mib: Callable[[], float], signature: str
+) -> None:
     body = b'{"signature_name":"%b","inputs":%d}'
-    with watched_memory(server) as grown_mib:
-        assert ask(server, body % (signature.encode(), 1_000))[0] == 200
-        status, message = ask(server, body % (signature.encode(), 400_000_000))
-        assert (status, b"--run_memory_bytes" in message) == (429, True), message
-        assert ask(server, body % (signature.encode(), 1_000))[0] == 200
-        assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
-    assert metric(server, "serving_runs_ended_by_memory_total") == 1
+    ended_count = metric(server, "serving_runs_ended_by_memory_total")
+    assert ask(server, body % (signature.encode(), 1_000))[0] == 200
+    status, message = ask(server, body % (signature.encode(), 400_000_000))
+    assert (status, b"--run_memory_bytes" in message) == (429, True), message
+    assert ask(server, body % (signature.encode(), 1_000))[0] == 200
+    assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
+    assert metric(server, "serving_runs_ended_by_memory_total") == ended_count + 1
 
 
-def test_a_loop_ends_once_it_has_taken_too_much(server: ModelServer) -> None:
+def test_a_loop_ends_once_it_has_taken_too_much(
+    server: ModelServer, grown_mib: Callable[[], float]
+) -> None:
     body = b'{"signature_name":"doubled","inputs":%d}'
-    with watched_memory(server) as grown_mib:
-        status, message = ask(server, body % 18)
-        assert (status, b"--run_memory_bytes" in message) == (429, True), message
-        # Memory that a step frees does not offset the run.
-        assert ask(server, body % 10)[0] == 200
-        assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
+    status, message = ask(server, body % 18)
+    assert (status, b"--run_memory_bytes" in message) == (429, True), message
+    # Memory that a step frees does not offset the run.
+    assert ask(server, body % 10)[0] == 200
+    assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
 
 
 def test_strings_of_kernels_count_too(server: ModelServer) -> None:
@@ -181,7 +195,9 @@ def test_strings_of_kernels_count_too(server: ModelServer) -> None:
 
 def send_body(server: ModelServer, byte_count: int) -> socket.socket:
     """Announces one byte more than it sends, so that the request stays under way."""
-    client = socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=60)
+    client = socket.create_connection(
+        ("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=TIMEOUT_SECONDS
+    )
     head = (
         b"POST /v1/models/hungry:predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         b"Content-Length: %d\r\n\r\n" % (byte_count + 1)
@@ -195,8 +211,11 @@ def send_body(server: ModelServer, byte_count: int) -> socket.socket:
     return client
 
 
-def test_many_large_bodies_stay_within_the_budget(server: ModelServer) -> None:
-    with ExitStack() as stack, watched_memory(server) as grown_mib:
+def test_many_large_bodies_stay_within_the_budget(
+    server: ModelServer, grown_mib: Callable[[], float]
+) -> None:
+    refused_count = metric(server, "serving_requests_refused_for_memory_total")
+    with ExitStack() as stack:
         threads = [
             threading.Thread(target=lambda: stack.enter_context(send_body(server, 63 * MIB)))
             for _ in range(20)
@@ -206,7 +225,7 @@ def test_many_large_bodies_stay_within_the_budget(server: ModelServer) -> None:
         while any(thread.is_alive() for thread in threads):
             assert ask(server, b"", "/healthz")[0] == 200
         assert metric(server, "serving_requests_under_way_bytes") <= BUDGET_BYTES
-        assert metric(server, "serving_requests_refused_for_memory_total") >= 10
+        assert metric(server, "serving_requests_refused_for_memory_total") >= refused_count + 10
         assert grown_mib() < BUDGET_BYTES / MIB + SLACK_MIB
     wait_until(lambda: metric(server, "serving_requests_under_way_bytes") == 0, "all bytes back")
     assert ask(server, b'{"inputs":[1,0]}')[0] == 200
@@ -234,14 +253,15 @@ def ask_until_closed(server: ModelServer, body: bytes) -> Any:
         return CLOSED, b""
 
 
-def test_many_large_requests_over_rest_are_decoded(server: ModelServer) -> None:
+def test_many_large_requests_over_rest_are_decoded(
+    server: ModelServer, grown_mib: Callable[[], float]
+) -> None:
     # 16 MiB of text are 32 MiB of floats beside it. The allocator may keep the pages of the pieces in
     # which the texts of the requests under way arrived: no more than the budget once again.
     body = b'{"signature_name":"echo","inputs":[' + b"1," * (8 * MIB - 1) + b"1]}"
-    with watched_memory(server) as grown_mib:
-        answers = in_parallel([partial(ask_until_closed, server, body)] * 32, server)
-        # Measured 430 to 480 MiB, and 1,150 to 1,250 MiB without a budget.
-        assert grown_mib() < 2 * BUDGET_BYTES / MIB + OVERHEAD_MIB
+    answers = in_parallel([partial(ask_until_closed, server, body)] * 32, server)
+    # Measured 430 to 480 MiB, and 1,150 to 1,250 MiB without a budget.
+    assert grown_mib() < 2 * BUDGET_BYTES / MIB + OVERHEAD_MIB
     statuses = Counter(status for status, _ in answers)
     assert set(statuses) <= {200, 429, CLOSED}
     assert all(
@@ -299,13 +319,24 @@ def test_questions_with_long_junk_are_refused(
         assert len(caller.model_status(request).model_version_status) == 1
 
 
-def test_a_message_beyond_the_budget_is_refused(
-    start_server: StartServer, hungry_export: Path, base_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def tight_server(
+    start_module_server: StartServer, hungry_export: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ModelServer:
+    base_path = tmp_path_factory.mktemp("tight")
     drop(hungry_export, base_path, 1)
-    server = start_server(model_name="hungry", base_path=base_path, request_memory_bytes=8 * MIB)
+    server = start_module_server(
+        model_name="hungry",
+        base_path=base_path,
+        request_memory_bytes=8 * MIB,
+        rest_api_max_body_bytes=1_000,
+    )
     server.wait_until_available("hungry", 1)
-    with caller_to(server.target) as caller:
+    return server
+
+
+def test_a_message_beyond_the_budget_is_refused(tight_server: ModelServer) -> None:
+    with caller_to(tight_server.target) as caller:
 
         def ask_for(count: int) -> Any:
             x = np.zeros(count, np.float32)
@@ -315,14 +346,9 @@ def test_a_message_beyond_the_budget_is_refused(
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--request_memory_bytes" in message
         assert ask_for(1_000)["y"].tolist() == [1_000]
-    assert metric(server, "serving_requests_under_way_bytes") == 0
+    assert metric(tight_server, "serving_requests_under_way_bytes") == 0
 
 
-def test_a_body_above_its_flag_is_refused(
-    start_server: StartServer, hungry_export: Path, base_path: Path
-) -> None:
-    drop(hungry_export, base_path, 1)
-    server = start_server(model_name="hungry", base_path=base_path, rest_api_max_body_bytes=1_000)
-    server.wait_until_available("hungry", 1)
-    assert ask(server, b'{"inputs":[1,0]}' + b" " * 900)[0] == 200
-    assert ask(server, b'{"inputs":[1,0]}' + b" " * 1_000)[0] == 413
+def test_a_body_above_its_flag_is_refused(tight_server: ModelServer) -> None:
+    assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 900)[0] == 200
+    assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 1_000)[0] == 413

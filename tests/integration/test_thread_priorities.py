@@ -17,7 +17,7 @@ from serving.http.server import HTTP_NICE
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
-from tests.integration.logs import logged
+from tests.integration.logs import logged, wait_for_log
 
 LOADER_COUNT = 3
 UNLOADER_COUNT = 2
@@ -47,36 +47,77 @@ def nice_values(server: ModelServer) -> Mapping[int, int]:
     return {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in thread_names(server)}
 
 
-def start_and_swap(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, **flags: object
-) -> ModelServer:
-    """Starts a server and runs a load, a request and an unload: all its threads exist."""
-    scale_model.write(base_path, 1)
-    server = start_server(
-        model_name="scale",
-        base_path=base_path,
-        num_load_threads=LOADER_COUNT,
-        num_unload_threads=UNLOADER_COUNT,
-        **flags,
-    )
-    server.wait_until_available("scale", 1)
-    with Client(server.target) as client:
-        client.predict("scale", {"x": np.ones(1, np.float32)})
-        scale_model.write(base_path, 2, offset_count=1_000_000)
-        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-        client.predict("scale", {"x": np.ones(1, np.float32)})
-    return server
+class SwappedServers:
+    """Servers that have run a load, a request and an unload, so that all their threads exist.
+
+    Each set of flags is started once.
+    """
+
+    def __init__(self, start: StartServer, scale_model: ScaleModel, directory: Path) -> None:
+        self._start = start
+        self._scale_model = scale_model
+        self._directory = directory
+        self._servers: dict[str, ModelServer] = {}
+
+    def get(self, name: str) -> ModelServer:
+        """Returns the server with the flags of that name."""
+        if name not in self._servers:
+            self._servers[name] = self._started(self._directory / name, FLAGS[name])
+        return self._servers[name]
+
+    def _started(self, base_path: Path, flags: Mapping[str, object]) -> ModelServer:
+        base_path.mkdir()
+        self._scale_model.write(base_path, 1)
+        server = self._start(
+            model_name="scale",
+            base_path=base_path,
+            num_load_threads=LOADER_COUNT,
+            num_unload_threads=UNLOADER_COUNT,
+            **flags,
+        )
+        server.wait_until_available("scale", 1)
+        with Client(server.target) as client:
+            client.predict("scale", {"x": np.ones(1, np.float32)})
+            self._scale_model.write(base_path, 2, offset_count=1_000_000)
+            wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+            client.predict("scale", {"x": np.ones(1, np.float32)})
+        return server
 
 
-@pytest.mark.parametrize("listen_before_ready", [True, False])
-def test_exactly_the_background_threads_are_idle(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, listen_before_ready: bool
-):
+FLAGS: Mapping[str, Mapping[str, object]] = {
+    "early": {"listen_before_ready": True, "grpc_completion_queue_count": 3},
+    # The threads of these servers' other port answer no predictions, and are not pinned.
+    "late": {
+        "listen_before_ready": False,
+        "pin_request_threads": "always",
+        "admin_address": "off",
+    },
+    "nice": {"load_priority": "nice", "grpc_completion_queue_count": 3},
+    # HTTP is off, because its threads have their own nice value.
+    "normal": {
+        "load_priority": "normal",
+        "rest_api_port": 0,
+        "pin_request_threads": "never",
+        "admin_address": "off",
+    },
+    "stock": {"tensorflow_runtime": "stock", "allocator": "glibc"},
+}
+
+
+@pytest.fixture(scope="module")
+def servers(
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> SwappedServers:
+    return SwappedServers(start_module_server, scale_model, tmp_path_factory.mktemp("swapped"))
+
+
+@pytest.mark.parametrize("name", ["early", "late"])
+def test_exactly_the_background_threads_are_idle(servers: SwappedServers, name: str):
     # The comparison is exact: a pool that a loader started would run requests at the loader's
     # priority.
-    server = start_and_swap(
-        start_server, scale_model, base_path, listen_before_ready=listen_before_ready
-    )
+    server = servers.get(name)
     names = thread_names(server)
     idle = [
         thread
@@ -92,17 +133,9 @@ def test_exactly_the_background_threads_are_idle(
         assert {policies(server)[thread] for thread in runners} <= {os.SCHED_IDLE}
 
 
-@pytest.mark.parametrize("load_priority", ["idle", "nice"])
-def test_request_threads_keep_their_priority(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, load_priority: str
-):
-    server = start_and_swap(
-        start_server,
-        scale_model,
-        base_path,
-        load_priority=load_priority,
-        grpc_completion_queue_count=3,
-    )
+@pytest.mark.parametrize("name", ["early", "nice"])
+def test_request_threads_keep_their_priority(servers: SwappedServers, name: str):
+    server = servers.get(name)
     request_threads = [
         thread for thread, name in thread_names(server).items() if name.startswith("request-")
     ]
@@ -111,10 +144,8 @@ def test_request_threads_keep_their_priority(
     assert {nice_values(server)[thread] for thread in request_threads} == {0}
 
 
-def test_background_threads_have_lowest_priority(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    server = start_and_swap(start_server, scale_model, base_path, load_priority="nice")
+def test_background_threads_have_lowest_priority(servers: SwappedServers):
+    server = servers.get("nice")
     assert set(policies(server).values()) == {os.SCHED_OTHER}
     names = thread_names(server)
     nice = [
@@ -125,33 +156,23 @@ def test_background_threads_have_lowest_priority(
     assert len(nice) == BACKGROUND_COUNT
 
 
-def test_normal_background_threads_are_as_any_other(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    # HTTP is off, because its threads have their own nice value.
-    server = start_and_swap(
-        start_server, scale_model, base_path, load_priority="normal", rest_api_port=0
-    )
+def test_normal_background_threads_are_as_any_other(servers: SwappedServers):
+    server = servers.get("normal")
     assert set(policies(server).values()) == {os.SCHED_OTHER}
     assert set(nice_values(server).values()) == {0}
+    # Without HTTP there is no thread for it.
+    assert wait_for_log(server, "listening")["http_port"] is None
 
 
-def test_http_threads_are_nicer_than_those_of_requests(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    server = start_and_swap(start_server, scale_model, base_path, load_priority="normal")
-    nicer = [value for value in nice_values(server).values() if value != 0]
+def test_http_threads_are_nicer_than_those_of_requests(servers: SwappedServers):
+    # The other threads of this server have a policy instead of a nice value.
+    nicer = [value for value in nice_values(servers.get("early")).values() if value != 0]
     assert nicer
     assert set(nicer) == {HTTP_NICE}
 
 
-def test_stock_runtime_has_no_idle_thread(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    server = start_and_swap(
-        start_server, scale_model, base_path, tensorflow_runtime="stock", allocator="glibc"
-    )
-    assert set(policies(server).values()) == {os.SCHED_OTHER}
+def test_stock_runtime_has_no_idle_thread(servers: SwappedServers):
+    assert set(policies(servers.get("stock")).values()) == {os.SCHED_OTHER}
 
 
 # --- Cores of the request threads -----------------------------------------------------------------
@@ -202,18 +223,6 @@ def test_request_threads_keep_cores_during_load(
     wait_until(lambda: are_free(server), "free threads after a load")
 
 
-@pytest.mark.parametrize("pin_request_threads", ["always", "never"])
-def test_request_threads_keep_configured_cores(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, pin_request_threads: str
-):
-    server = start_and_swap(
-        start_server,
-        scale_model,
-        base_path,
-        pin_request_threads=pin_request_threads,
-        admin_address="off",
-    )
-    if pin_request_threads == "always":
-        assert are_pinned(server)
-    else:
-        assert are_free(server)
+def test_request_threads_keep_configured_cores(servers: SwappedServers):
+    assert are_pinned(servers.get("late"))
+    assert are_free(servers.get("normal"))

@@ -21,6 +21,7 @@ from serving.base.protos import predict_pb2, prediction_service_pb2
 from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import (
     PREDICT,
+    TIMEOUT_SECONDS,
     Caller,
     caller_to,
     health_request,
@@ -92,7 +93,7 @@ class TlsServer:
         self.wait_for("ready")
 
     def wait_for(self, event: str) -> Any:
-        return self.server.wait_for_event(lambda logged: logged["event"] == event, 60)
+        return self.server.wait_for_event(lambda logged: logged["event"] == event, TIMEOUT_SECONDS)
 
     def show(self, identity: Identity) -> None:
         """Replaces the file."""
@@ -125,9 +126,13 @@ class TlsServer:
             return True
 
 
-@pytest.fixture
-def tls(start_server: StartServer, echo_base: Path, tmp_path: Path) -> TlsServer:
-    return TlsServer(start_server, echo_base, tmp_path, is_mutual=False)
+@pytest.fixture(scope="module")
+def tls(
+    start_module_server: StartServer, echo_base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> TlsServer:
+    return TlsServer(
+        start_module_server, echo_base, tmp_path_factory.mktemp("tls"), is_mutual=False
+    )
 
 
 def test_stock_stub_needs_tls(tls: TlsServer):
@@ -191,16 +196,17 @@ def test_certificates_change_without_failed_request(tls: TlsServer, tmp_path: Pa
 
 
 def test_bad_certificate_edit_keeps_old_ones(tls: TlsServer, tmp_path: Path):
-    other = make_identity(tmp_path, "other")
-    tls.file.write_text(config_text(other.key, tls.shown.certificate))
+    shown, other = tls.shown, make_identity(tmp_path, "other")
+    tls.file.write_text(config_text(other.key, shown.certificate))
     event = tls.wait_for("certificates_refused")
     assert "KEY_VALUES_MISMATCH" in str(event)
     assert "PRIVATE KEY" not in tls.server.log_path.read_text()
-    assert tls.is_served(tls.shown)
+    assert tls.is_served(shown)
     with caller_to(tls.server.admin_target) as caller:
         assert b"certificate and its key" in caller.send_bytes(
             "/millpond.v1.Admin/ListModels", b"{}"
         )
+    tls.show(shown)
 
 
 def test_bad_ssl_config_stops_start_with_reason(
@@ -219,8 +225,8 @@ def test_bad_ssl_config_stops_start_with_reason(
 def test_compressed_messages_have_equal_values(server: ModelServer, compression: grpc.Compression):
     with grpc.insecure_channel(server.target) as channel:
         predict = PredictionServiceStub(channel).Predict
-        plain = predict(echo_request(), timeout=30)
-        compressed = predict(echo_request(), timeout=30, compression=compression)
+        plain = predict(echo_request(), timeout=TIMEOUT_SECONDS)
+        compressed = predict(echo_request(), timeout=TIMEOUT_SECONDS, compression=compression)
     assert compressed == plain
 
 
@@ -238,7 +244,9 @@ def bytes_through_relay(server: ModelServer, compression: grpc.Compression) -> t
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with grpc.insecure_channel(f"127.0.0.1:{port}", compression=compression) as channel:
-            call = PredictionServiceStub(channel).Predict.future(echo_request(), timeout=30)
+            call = PredictionServiceStub(channel).Predict.future(
+                echo_request(), timeout=TIMEOUT_SECONDS
+            )
             client, _ = listener.accept()
             upstream = socket.create_connection(("127.0.0.1", server.port))
             ends = ((0, client, upstream), (1, upstream, client))
@@ -247,7 +255,7 @@ def bytes_through_relay(server: ModelServer, compression: grpc.Compression) -> t
                 thread.start()
             call.result()
         for thread in threads:
-            thread.join(30)
+            thread.join(TIMEOUT_SECONDS)
         client.close()
         upstream.close()
     return counts[0], counts[1]
@@ -260,13 +268,22 @@ def test_compressed_messages_take_fewer_bytes(server: ModelServer, compression: 
     assert np.all(np.array(compressed) * 2 < plain), (compressed, plain)
 
 
-def test_flag_compresses_replies_for_all_clients(
-    start_server: StartServer, server: ModelServer, echo_base: Path
-):
-    always = start_server(model_name="echo", base_path=echo_base, grpc_compression="gzip")
-    always.wait_until_available("echo", 1)
+@pytest.fixture(scope="module")
+def packing_server(start_module_server: StartServer, echo_base: Path) -> ModelServer:
+    """Starts a server that compresses all replies, and writes them as tensor_content."""
+    server = start_module_server(
+        model_name="echo",
+        base_path=echo_base,
+        grpc_compression="gzip",
+        enable_serialization_as_tensor_content=True,
+    )
+    server.wait_until_available("echo", 1)
+    return server
+
+
+def test_flag_compresses_replies_for_all_clients(server: ModelServer, packing_server: ModelServer):
     none = grpc.Compression.NoCompression
-    assert bytes_through_relay(always, none)[1] * 2 < bytes_through_relay(server, none)[1]
+    assert bytes_through_relay(packing_server, none)[1] * 2 < bytes_through_relay(server, none)[1]
 
 
 def test_compression_bomb_is_refused_within_limit(server: ModelServer):
@@ -278,7 +295,11 @@ def test_compression_bomb_is_refused_within_limit(server: ModelServer):
         before_mib = address_space_mib_peak(server.process_id)
         call: Any = caller.channel.unary_unary(PREDICT)
         code, text = refusal(
-            lambda: call(request.SerializeToString(), timeout=60, compression=grpc.Compression.Gzip)
+            lambda: call(
+                request.SerializeToString(),
+                timeout=TIMEOUT_SECONDS,
+                compression=grpc.Compression.Gzip,
+            )
         )
         assert (code, "--grpc_max_message_bytes" in text) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -291,14 +312,11 @@ def test_compression_bomb_is_refused_within_limit(server: ModelServer):
 # Encodings of replies
 
 
-def test_tensor_content_equals_typed_fields(
-    start_server: StartServer, server: ModelServer, echo_base: Path
-):
-    content = start_server(
-        model_name="echo", base_path=echo_base, enable_serialization_as_tensor_content=True
-    )
-    content.wait_until_available("echo", 1)
-    with caller_to(server.target) as typed_caller, caller_to(content.target) as content_caller:
+def test_tensor_content_equals_typed_fields(server: ModelServer, packing_server: ModelServer):
+    with (
+        caller_to(server.target) as typed_caller,
+        caller_to(packing_server.target) as content_caller,
+    ):
         typed = typed_caller.predict(echo_request()).outputs
         packed = content_caller.predict(echo_request()).outputs
         assert set(typed) == set(packed)
@@ -367,7 +385,7 @@ def test_reflected_predict_needs_no_local_proto(server: ModelServer):
             response_deserializer=response_class.FromString,
         )
         request = request_class.FromString(echo_request().SerializeToString())
-        response: Any = call(request, timeout=30)
+        response: Any = call(request, timeout=TIMEOUT_SECONDS)
     assert response.model_spec.version.value == 1
 
 
@@ -394,7 +412,7 @@ def is_unimplemented(channel: grpc.Channel, path: str) -> bool:
     """An empty request is answered, or refused for its missing parts."""
     call: Any = channel.unary_unary(path)
     try:
-        call(b"", timeout=30)
+        call(b"", timeout=TIMEOUT_SECONDS)
     except grpc.RpcError as error:
         failed: Any = error
         # Other errors with this code concern the contents of the request.
@@ -409,7 +427,7 @@ def test_v1_has_the_bytes_of_v1alpha(server: ModelServer):
         answers: list[bytes] = []
         for path in (REFLECTION_V1, REFLECTION_V1.replace("v1", "v1alpha")):
             reflect: Any = channel.stream_stream(path)
-            answers += reflect(iter([list_services]), timeout=30)
+            answers += reflect(iter([list_services]), timeout=TIMEOUT_SECONDS)
     assert answers[0] == answers[1]
     assert b"tensorflow.serving.PredictionService" in answers[0]
 
@@ -420,11 +438,11 @@ def test_reflection_streams_do_not_delay_stop(start_server: StartServer, echo_ba
 
     def requests() -> Iterator[bytes]:
         yield bytes([7 << 3 | 2, 0])
-        is_over.wait(60)
+        is_over.wait(TIMEOUT_SECONDS)
 
     with grpc.insecure_channel(server.target) as channel:
         reflect: Any = channel.stream_stream(REFLECTION_V1)
-        stream = reflect(requests(), timeout=60)
+        stream = reflect(requests(), timeout=TIMEOUT_SECONDS)
         next(stream)
         server.stop()  # Raises if the server takes longer than a moment to drain.
         code, _ = refusal(lambda: next(stream))

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from serving.base.tensor_proto import from_tensor_proto
-from serving.client import Client
-from serving.core.servable import AVAILABLE
-from tests.integration.clients import wait_for_states
-from tests.integration.conftest import StartServer
-from tests.integration.exports import ECHO_DTYPES, drop, let_settle
-from tests.integration.logs import wait_for_log
+from tests.integration.clients import TIMEOUT_SECONDS
+from tests.integration.exports import ECHO_DTYPES, let_settle
+from tests.integration.model_host import ModelHost
 from warmup.prediction_log import WARM_UP_FILE, read_logs
 
 
@@ -27,7 +24,7 @@ def warmup(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
@@ -37,9 +34,12 @@ def slow_version(slow_export: Path, tmp_path: Path) -> Path:
     return shutil.copytree(slow_export, tmp_path / "slow")
 
 
-def test_server_replays_synthesized_records(
-    slow_version: Path, base_path: Path, start_server: StartServer
-):
+@pytest.fixture(scope="module")
+def host_flags() -> dict[str, object]:
+    return {"num_request_iterations_for_warmup": 2}
+
+
+def test_server_replays_synthesized_records(slow_version: Path, host: ModelHost):
     result = warmup("synthesize", slow_version, "--signature=serving_default", "--count=3")
     assert result.returncode == 0, result.stderr
     assert warmup("check", slow_version).stdout.endswith(": sound\n")
@@ -48,27 +48,19 @@ def test_server_replays_synthesized_records(
         from_tensor_proto(log.predict_log.request.inputs["seconds"]).item() for log in logs
     )
     assert len(logs) == 3
-    drop(let_settle(slow_version), base_path, 1)
-    server = start_server(
-        model_name="slow", base_path=base_path, num_request_iterations_for_warmup=2
-    )
-    available = wait_for_log(server, "version_available", version=1)
+    model = host.model(prefix="slow").serve(let_settle(slow_version))
+    available = model.wait_for_log("version_available", version=1)
     assert available["warm_up_seconds"] >= 2 * seconds
 
 
-def test_synthesized_records_warm_every_dtype(
-    echo_export: Path, tmp_path: Path, base_path: Path, start_server: StartServer
-):
+def test_synthesized_records_warm_every_dtype(echo_export: Path, tmp_path: Path, host: ModelHost):
     version = shutil.copytree(echo_export, tmp_path / "echo")
     result = warmup("synthesize", version, "--batch-sizes=1,8", "--int-max=2")
     assert result.returncode == 0, result.stderr
     left_out = {line.split("'")[1] for line in result.stderr.splitlines()}
     assert left_out == {f"echo_{dtype}" for dtype in ECHO_DTYPES if dtype.lstrip("u")[0] == "q"}
     assert warmup("check", version).returncode == 0
-    drop(let_settle(version), base_path, 1)
-    server = start_server(model_name="echo", base_path=base_path)
-    with Client(server.target) as client:
-        wait_for_states(client, "echo", {1: AVAILABLE})
+    host.model(prefix="echo").serve(let_settle(version))
 
 
 def test_check_lists_records_other_model_refuses(
