@@ -210,7 +210,7 @@ def test_page_hides_unloaded_versions_until_click(open_page: OpenPage, busy_addr
     page.get_by_role("button", name="Show 1 unloaded version").click()
     expect(unloaded).to_be_visible()
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         result = page.evaluate(FIND_LOW_CONTRAST)
         assert result["seen"] > 150
         assert result["found"] == [], scheme

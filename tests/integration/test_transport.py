@@ -289,7 +289,7 @@ def test_flag_compresses_replies_for_all_clients(server: ModelServer, packing_se
 def test_compression_bomb_is_refused_within_limit(server: ModelServer):
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "echo"
-    request.inputs["x"].tensor_content = bytes(1_000_000_000)
+    request.inputs["x"].tensor_content = bytes(300_000_000)
     with caller_to(server.target) as caller:
         caller.predict(echo_request())
         before_mib = address_space_mib_peak(server.process_id)
