@@ -17,7 +17,6 @@
     overload   the answers of a server that gets more than it can do
     turns      servers of any command, compared in short turns
     saturation highest rates of servers of any command, and their latencies at shares of that
-    peers      LitServe, BentoML, Ray Serve and FastAPI, each in its own virtual environment
     budget     the processor time of a request, part by part, from a profile
     p999       the server's p999 beside its clients' p999, of the same requests
     transports the cost of TLS and compression for gRPC
@@ -55,7 +54,6 @@ from loadtest.commands.neighbour import NEIGHBOUR
 from loadtest.commands.options import Command
 from loadtest.commands.overload import OVERLOAD
 from loadtest.commands.p999 import P999
-from loadtest.commands.peers import PEERS_COMMAND
 from loadtest.commands.plain_run import NULL, RUN
 from loadtest.commands.queues import QUEUES
 from loadtest.commands.rest import REST
@@ -89,7 +87,6 @@ COMMANDS: Mapping[str, Command] = {
     "overload": OVERLOAD,
     "turns": TURNS,
     "saturation": SATURATION,
-    "peers": PEERS_COMMAND,
     "budget": BUDGET,
     "p999": P999,
     "transports": TRANSPORT,

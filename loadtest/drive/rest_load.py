@@ -69,24 +69,6 @@ def closed_loop_rate(url: str, body: bytes, request_count: int) -> float:
     return rate_of(result.stdout)
 
 
-def timed_closed_loop(
-    url: str, body: bytes, in_flight: int, seconds: float
-) -> tuple[float, list[int]]:
-    """Keeps `in_flight` requests under way for some seconds, each on a connection of its own.
-
-    Returns the requests per second, and the latencies in ns. Raises FailedPrecondition, Unavailable.
-    """
-    with _body_file(body) as path:
-        log = path.with_name("log")
-        # In whole milliseconds: h2load refuses a fraction.
-        limits = [f"--duration={round(seconds * 1_000)}ms", f"--log-file={log}"]
-        given = command(url, path, limits=limits, connection_count=in_flight)
-        result = subprocess.run(
-            given, check=False, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
-        )
-        return rate_of(result.stdout + result.stderr), logged_latencies_ns(log.read_text())
-
-
 @dataclass
 class SteadyLoad:
     """The latencies of a load at a fixed rate, once it is over."""

@@ -33,7 +33,7 @@ _STATE_FIELD, _GROUP_FIELD = 0, 2
 class ShellServer:
     """Runs a server's shell command in a process group of its own inside `with`.
 
-    At the end of `with` the group gets SIGTERM, and SIGKILL if it has not ended after `stop_seconds`.
+    At the end of `with` the group gets SIGTERM, and SIGKILL if it has not ended after 30 s.
     Not safe to use from several threads at once.
     """
 
@@ -44,7 +44,6 @@ class ShellServer:
         port: int,
         log_path: Path,
         clock: Clock,
-        stop_seconds: float = _STOP_SECONDS,
     ) -> None:
         """Prepares the command; starts nothing yet. `name` is for messages."""
         self._name = name
@@ -52,7 +51,6 @@ class ShellServer:
         self._port = port
         self._log_path = log_path
         self._clock = clock
-        self._stop_seconds = stop_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "ShellServer":
@@ -70,7 +68,7 @@ class ShellServer:
         process = self._started()
         self._signal_group(signal.SIGTERM)
         stop_ns = self._clock.now_ns()
-        while self.process_ids() and seconds_since(self._clock, stop_ns) < self._stop_seconds:
+        while self.process_ids() and seconds_since(self._clock, stop_ns) < _STOP_SECONDS:
             pause(self._clock, _POLL_SECONDS)
         self._signal_group(signal.SIGKILL)
         process.wait()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import tomli
 
-from loadtest.drive.peer_environments import PEERS
 from serving.base.tensorflow_package import MINOR_VERSION, REQUIREMENT
 from serving.storage.store_urls import BACKENDS
 
@@ -49,12 +48,3 @@ def test_each_store_has_an_extra() -> None:
         packages = {requirement.partition(">")[0] for requirement in extras[backend.extra]}
         assert backend.module in packages
     assert set(extras["s3"]) <= set(PYPROJECT["dependency-groups"]["test"])
-
-
-def test_peers_group_has_packages_of_all_peers() -> None:
-    wanted = {requirement for peer in PEERS.values() for requirement in peer.requirements}
-    assert set(PYPROJECT["dependency-groups"]["peers"]) == wanted
-
-
-def test_no_target_installs_the_peers() -> None:
-    assert "peers" not in str(PYPROJECT["dependency-groups"]["dev"])
