@@ -116,15 +116,25 @@ def export_echo(directory: Path) -> Path:
 def export_slow(directory: Path) -> Path:
     """Exports a model that computes for a given time, whatever the machine's speed.
 
-    `serving_default` is the load tests' `compute_for`. `quick` maps `x` to `x + 1`.
+    `serving_default` is the load tests' `compute_for`. `held` computes until a file is at `path`. `quick`
+    maps `x` to `x + 1`.
     """
     import tensorflow as tf
 
     def quick(x: Any) -> RequestInputs:
         return {"y": x + 1}
 
+    def held(path: Any) -> RequestInputs:
+        (rounds,) = tf.while_loop(
+            lambda rounds: tf.equal(tf.size(tf.io.matching_files(path)), 0),
+            lambda rounds: (rounds + 1,),
+            (tf.constant(0, tf.int64),),
+        )
+        return {"rounds": rounds}
+
     signatures = {
         "serving_default": _signature(compute_for, seconds=tf.TensorSpec([], tf.float64)),
+        "held": _signature(held, path=tf.TensorSpec([], tf.string)),
         "quick": _signature(quick, x=tf.TensorSpec([], tf.int32)),
     }
     tf.saved_model.save(tf.Module(), str(directory), signatures=signatures)

@@ -50,12 +50,6 @@ def child_processes(process_id: int) -> list[int]:
     return [int(number) for number in text.split()]
 
 
-def served_by(process_id: int) -> int:
-    """Returns the id of the server that a supervisor has started as such, and not as a standby."""
-    (server,) = [child for child in child_processes(process_id) if not is_standby(child)]
-    return server
-
-
 def is_standby(process_id: int) -> bool:
     """Returns True if a supervisor started the process as a standby. It may serve by now."""
     return b"MILLPOND_STANDBY=" in Path(f"/proc/{process_id}/environ").read_bytes()

@@ -15,11 +15,8 @@ import numpy as np
 from loadtest.drive.shell_server import free_port
 from serving.client import Client
 from serving.core.servable import AVAILABLE
-from tests.integration.clients import wait_for_states
+from tests.integration.clients import TIMEOUT_SECONDS, wait_for_states
 from tests.integration.exports import ScaleModel
-
-STOP_SECONDS = 30
-"""A stop without requests takes a second or two; a server that waits for its log never ends."""
 
 
 def full_pipe() -> tuple[int, int]:
@@ -62,7 +59,7 @@ def test_full_log_pipe_stops_no_load_rollback_or_stop(
     with server_of(base_path, settings, write_end, port) as process:
         with Client(f"127.0.0.1:{port}") as client:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                grpc.channel_ready_future(channel).result(timeout=120)
+                grpc.channel_ready_future(channel).result(timeout=TIMEOUT_SECONDS)
             for version in range(1, 4):
                 if version > 1:
                     scale_model.write(base_path, version)
@@ -72,7 +69,8 @@ def test_full_log_pipe_stops_no_load_rollback_or_stop(
             outputs = client.predict("scale", {"x": np.ones(1, np.float32)}).outputs
             assert outputs["y"].tolist() == [4.0]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(STOP_SECONDS) == 0
+        # A server that waits for its log never ends.
+        assert process.wait(TIMEOUT_SECONDS) == 0
     os.close(write_end)
     with os.fdopen(read_end, "rb") as log:
         assert log.read() == b"#" * 4095 + b"\n"
@@ -88,7 +86,7 @@ def test_log_goes_on_with_its_reader(scale_model: ScaleModel, base_path: Path, t
         os.close(write_end)
         with Client(f"127.0.0.1:{port}") as client:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                grpc.channel_ready_future(channel).result(timeout=120)
+                grpc.channel_ready_future(channel).result(timeout=TIMEOUT_SECONDS)
             wait_for_states(client, "scale", {1: AVAILABLE})
         process.send_signal(signal.SIGTERM)
         with os.fdopen(read_end, "rb") as log:

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,9 @@ class HandedInServer:
         self.log.join()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def held() -> Iterator[list[socket.socket]]:
-    """The sockets of gRPC and of HTTP, which listen for as long as the test runs."""
+    """The sockets of gRPC and of HTTP, which listen for as long as the tests run."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
@@ -80,14 +81,14 @@ def held() -> Iterator[list[socket.socket]]:
         ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start_next(
     held: list[socket.socket],
     scale_model: ScaleModel,
-    base_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[], HandedInServer]]:
     """Starts a server of `scale` version 1 on the sockets."""
+    base_path = tmp_path_factory.mktemp("scale")
     scale_model.write(base_path, 1)
     with ExitStack() as stack:
 
@@ -130,30 +131,48 @@ def port_of(held: socket.socket) -> int:
     return int(held.getsockname()[1])
 
 
-def test_server_answers_on_handed_in_sockets(
-    held: list[socket.socket], start_next: Callable[[], HandedInServer]
-) -> None:
+@dataclass
+class Restart:
+    """A server on the sockets, and the one after it; clients asked all the time."""
+
+    listening: Any
+    answer_fault: str
+    """The fault of an answer to a call over gRPC, or ""."""
+    readyz_status: int
+    stop_status: int
+    failures: Sequence[str]
+
+
+@pytest.fixture(scope="module")
+def restart(held: list[socket.socket], start_next: Callable[[], HandedInServer]) -> Restart:
     grpc_port, http_port = map(port_of, held)
-    listening = start_next().wait_until_listening()
-    assert (listening["host"], listening["port"]) == ("127.0.0.1", grpc_port)
-    assert listening["http_port"] == http_port
-    with caller_to(f"127.0.0.1:{grpc_port}") as caller:
-        request, fault = scale_exchange(np.array([3.0], np.float32))
-        assert fault(caller.predict(request)) == ""
-    with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/readyz", timeout=30) as reply:
-        assert reply.status == 200
-
-
-def test_restart_on_handed_in_socket_fails_no_call(
-    held: list[socket.socket], start_next: Callable[[], HandedInServer]
-) -> None:
-    clients = WaitingClients(f"127.0.0.1:{port_of(held[0])}")
     first = start_next()
+    listening = first.wait_until_listening()
+    request, fault = scale_exchange(np.array([3.0], np.float32))
+    with caller_to(f"127.0.0.1:{grpc_port}") as caller:
+        answer_fault = fault(caller.predict(request))
+    url = f"http://127.0.0.1:{http_port}/readyz"
+    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
+        readyz_status = reply.status
+    clients = WaitingClients(f"127.0.0.1:{grpc_port}")
     with clients.running():
         clients.wait_for_answers_of(1, 100)
-        assert first.stop() == 0
+        stop_status = first.stop()
         for between in held:
-            socket.create_connection(between.getsockname(), timeout=5).close()
+            socket.create_connection(between.getsockname(), timeout=TIMEOUT_SECONDS).close()
         start_next().wait_until_listening()
         clients.wait_for_answers_of(1, 100)
-    assert clients.failures == []
+    return Restart(listening, answer_fault, readyz_status, stop_status, clients.failures)
+
+
+def test_server_answers_on_handed_in_sockets(held: list[socket.socket], restart: Restart) -> None:
+    grpc_port, http_port = map(port_of, held)
+    assert (restart.listening["host"], restart.listening["port"]) == ("127.0.0.1", grpc_port)
+    assert restart.listening["http_port"] == http_port
+    assert restart.answer_fault == ""
+    assert restart.readyz_status == 200
+
+
+def test_restart_on_handed_in_socket_fails_no_call(restart: Restart) -> None:
+    assert restart.stop_status == 0
+    assert restart.failures == []

@@ -1,9 +1,11 @@
 """A server's life: opening, health, deadlines, cancelled calls, memory, and its end."""
 
+import itertools
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.integration.clients import (
     NOT_SERVING,
     SERVICE_UNKNOWN,
     SERVING,
+    TIMEOUT_SECONDS,
     Caller,
     array,
     caller_to,
@@ -28,44 +31,91 @@ from tests.integration.clients import (
     wait_until,
 )
 from tests.integration.conftest import StartServer, WriteConfig
-from tests.integration.exports import ScaleModel, drop, write_warm_up
+from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
 from tests.integration.logs import wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, mapped_files
 
-# Limit for steps of milliseconds, on a slow machine with busy neighbours.
-SOON_SECONDS = 30
-# A request of this length is still running when a test that waits "soon" gives up.
-LONG_SECONDS = 200
+# A request of this length still runs when a wait of a test gives up.
+LONG_SECONDS = 2 * TIMEOUT_SECONDS
+
+SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
 _clock = SystemClock()
 
 
-@pytest.fixture
-def slow_base_path(slow_export: Path, base_path: Path) -> Path:
-    drop(slow_export, base_path, 1)
-    return base_path
+class Held:
+    """Requests of `slow` that run until `release`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "release"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {"path": np.array(str(self._path).encode())}
+
+    def start(self, caller: Caller, name: str = "slow") -> Any:
+        request = predict_request(name, self.inputs, signature_name="held")
+        return caller.start_predict(request, timeout=LONG_SECONDS)
+
+    def release(self) -> None:
+        self._path.touch()
 
 
 @pytest.fixture
-def slow_server(start_server: StartServer, slow_base_path: Path) -> ModelServer:
-    server = start_server(model_name="slow", base_path=slow_base_path)
-    server.wait_until_available("slow", 1)
-    return server
+def held(tmp_path: Path) -> Iterator[Held]:
+    made = Held(tmp_path)
+    yield made
+    made.release()
+
+
+@pytest.fixture(scope="module")
+def shared_slow(module_host: ModelHost, slow_export: Path) -> HostedModel:
+    """`slow` with version 1, for tests that swap nothing."""
+    model = module_host.model(prefix="slow")
+    drop(slow_export, model.base_path, 1)
+    model.wait_until_available(1)
+    return model
 
 
 @pytest.fixture
-def slow_caller(slow_server: ModelServer) -> Iterator[Caller]:
-    with caller_to(slow_server.target) as caller:
+def slow(host: ModelHost, slow_export: Path) -> HostedModel:
+    """`slow` with version 1, of one test."""
+    model = host.model(prefix="slow")
+    drop(slow_export, model.base_path, 1)
+    model.wait_until_available(1)
+    return model
+
+
+@pytest.fixture
+def caller(module_host: ModelHost) -> Iterator[Caller]:
+    with caller_to(module_host.server.target) as caller:
         yield caller
 
 
-def slow_request(seconds: float) -> Any:
+@pytest.fixture(scope="module")
+def start_slow(
+    start_module_server: StartServer, slow_export: Path, tmp_path_factory: pytest.TempPathFactory
+) -> StartServer:
+    """Starts a server of `slow` version 1 that a test ends."""
+
+    def start(**flags: object) -> ModelServer:
+        base_path = tmp_path_factory.mktemp("slow")
+        drop(slow_export, base_path, 1)
+        server = start_module_server(model_name="slow", base_path=base_path, **flags)
+        server.wait_until_available("slow", 1)
+        return server
+
+    return start
+
+
+def slow_request(name: str = "slow", seconds: float = LONG_SECONDS) -> Any:
     """Keeps a core busy for the given seconds."""
-    return predict_request("slow", {"seconds": np.float64(seconds)})
+    return predict_request(name, {"seconds": np.float64(seconds)})
 
 
-def quick_request() -> Any:
-    return predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
+def quick_request(name: str = "slow") -> Any:
+    return predict_request(name, {"x": np.int32(1)}, signature_name="quick")
 
 
 def wait_until_busy(server: ModelServer) -> None:
@@ -74,7 +124,7 @@ def wait_until_busy(server: ModelServer) -> None:
     wait_until(lambda: cpu_seconds(server.process_id) > before + 0.2, "the request to run")
 
 
-def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
+def wait_until_idle(server: ModelServer) -> None:
     """Waits until the server has used almost no processor time for a third of a second."""
     last_seconds, since_ns = cpu_seconds(server.process_id), _clock.now_ns()
 
@@ -85,7 +135,7 @@ def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
             last_seconds, since_ns = now_seconds, _clock.now_ns()
         return seconds_since(_clock, since_ns) > 0.33
 
-    wait_until(is_idle, "the server to stop computing", timeout_seconds)
+    wait_until(is_idle, "the server to stop computing")
 
 
 def ends(server: ModelServer) -> int:
@@ -93,49 +143,114 @@ def ends(server: ModelServer) -> int:
     stop.
     """
     assert server._process is not None
-    status = server._process.wait(SOON_SECONDS)
+    status = server._process.wait(TIMEOUT_SECONDS)
     server.kill()
     return status
 
 
-# --- Opening ----------------------------------------------------------------------------------------
+def code_of(error: Any) -> Any:
+    return error.code()
 
 
-def test_server_logs_port_chosen_for_zero(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    scale_model.write(base_path, 1)
-    server = start_server(model_name="scale", base_path=base_path)
-    listening, ready = wait_for_log(server, "listening"), wait_for_log(server, "ready")
-    assert listening["port"] == ready["port"] == server.port > 0
-    assert ready["models"] == ["scale"]
-    with caller_to(f"127.0.0.1:{listening['port']}") as caller:
-        assert caller.outputs("scale", {"x": np.ones(1, np.float32)})["y"].tolist() == [2.0]
+# --- A life -----------------------------------------------------------------------------------------
 
 
-def test_server_listens_before_any_model_is_there(start_server: StartServer, base_path: Path):
-    server = start_server(model_name="scale", base_path=base_path)
+@dataclass
+class Life:
+    """What a server of `scale` told from its start without a version to its end by SIGINT."""
+
+    server: ModelServer
+    first: Sequence[int]
+    """What the watches of the server, of `scale` and of an unknown model begin with."""
+    asked: Sequence[int]
+    """The health of the server and of `scale`, to one call each."""
+    events_without_version: Sequence[str]
+    with_version: Sequence[int]
+    """What the watches of the server and of `scale` tell when version 1 is there."""
+    answer: Sequence[float]
+    at_stop: Sequence[int]
+    """What they tell at the stop."""
+    codes: Sequence[grpc.StatusCode]
+    """The end of each watch."""
+    status: int
+
+
+@pytest.fixture(scope="module")
+def life(
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Life:
+    base_path = tmp_path_factory.mktemp("life")
+    server = start_module_server(model_name="scale", base_path=base_path)
     with caller_to(server.target) as caller:
-        assert (caller.health(""), caller.health("scale")) == (NOT_SERVING, NOT_SERVING)
-    assert [event["event"] for event in server.events()].count("ready") == 0
+        asked = [caller.health(""), caller.health("scale")]
+        watches = [caller.watch_health(service) for service in ("", "scale", "ekko")]
+        first = [health_status(next(watch)) for watch in watches]
+        events = [event["event"] for event in server.events()]
+        scale_model.write(base_path, 1)
+        with_version = [health_status(next(watch)) for watch in watches[:2]]
+        answer = caller.outputs("scale", {"x": np.ones(1, np.float32)})["y"].tolist()
+        os.kill(server.process_id, signal.SIGINT)
+        at_stop = [health_status(next(watch)) for watch in watches[:2]]
+        codes = [end_of(watch) for watch in watches]
+    status = ends(server)
+    return Life(server, first, asked, events, with_version, answer, at_stop, codes, status)
+
+
+def end_of(watch: Any) -> Any:
+    """Returns the code with which a watch ends that has nothing more to tell."""
+    with pytest.raises(grpc.RpcError) as ended:
+        next(watch)
+    return code_of(ended.value)
+
+
+def test_server_listens_before_any_model_is_there(life: Life):
+    assert life.asked == [NOT_SERVING, NOT_SERVING]
+    assert "ready" not in life.events_without_version
+
+
+def test_server_logs_port_chosen_for_zero(life: Life):
+    listening, ready = (wait_for_log(life.server, event) for event in ("listening", "ready"))
+    assert listening["port"] == ready["port"] == life.server.port > 0
+    assert ready["models"] == ["scale"]
+    assert life.answer == [2.0]
+
+
+def test_health_watch_reports_changes_until_stop(life: Life):
+    assert life.first == [NOT_SERVING, NOT_SERVING, SERVICE_UNKNOWN]
+    assert life.with_version == [SERVING, SERVING]
+    assert life.at_stop == [NOT_SERVING, NOT_SERVING]
+    assert life.codes == [grpc.StatusCode.UNAVAILABLE] * 3
+
+
+def test_sigint_ends_an_idle_server_with_zero(life: Life):
+    assert life.status == 0
+    assert wait_for_log(life.server, "stopping")["reason"] == "SIGINT"
 
 
 # --- Health -----------------------------------------------------------------------------------------
+
+
+def export_held_by(held: Held, slow_export: Path, directory: Path) -> Path:
+    """Returns a version of `slow` whose warm-up lasts until the release."""
+    version = shutil.copytree(slow_export, directory)
+    write_warm_up(version, "slow", [held.inputs], signature_name="held")
+    return let_settle(version)
 
 
 def test_health_follows_each_model_through_its_life(
     start_server: StartServer,
     slow_export: Path,
     scale_model: ScaleModel,
+    held: Held,
     tmp_path: Path,
     write_config: WriteConfig,
 ):
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.mkdir()
     bad.mkdir()
-    version = shutil.copytree(slow_export, tmp_path / "slow")
-    write_warm_up(version, "slow", [{"seconds": np.float64(0.7)}])
-    drop(version, good, 1)
+    drop(export_held_by(held, slow_export, tmp_path / "held"), good, 1)
 
     def spoil(directory: Path) -> None:
         write_warm_up(directory, "scale", [{"y": np.zeros(1, np.float32)}])
@@ -145,82 +260,61 @@ def test_health_follows_each_model_through_its_life(
     with caller_to(server.target) as caller, Client(server.target) as client:
         wait_for_states(client, "good", {1: LOADING})
         assert caller.health("good") == NOT_SERVING
+        held.release()
         wait_for_states(client, "bad", {1: END})
         wait_for_states(client, "good", {1: AVAILABLE})
         wait_until(lambda: caller.health("good") == SERVING, "the good model to be SERVING")
         assert caller.health("bad") == NOT_SERVING
-        services = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
-        assert {caller.health(service) for service in services} == {NOT_SERVING}
+        assert {caller.health(service) for service in SERVICES} == {NOT_SERVING}
         scale_model.write(bad, 2)
         wait_until(lambda: caller.health("") == SERVING, "the server to be SERVING")
-        assert {caller.health(service) for service in (*services, "bad", "good")} == {SERVING}
+        assert {caller.health(service) for service in (*SERVICES, "bad", "good")} == {SERVING}
 
 
-def test_health_watch_reports_changes_until_stop(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    server = start_server(model_name="scale", base_path=base_path)
-    with caller_to(server.target) as caller:
-        watches = {service: caller.watch_health(service) for service in ("", "scale", "ekko")}
-        first = {service: health_status(next(watch)) for service, watch in watches.items()}
-        assert first == {"": NOT_SERVING, "scale": NOT_SERVING, "ekko": SERVICE_UNKNOWN}
-        scale_model.write(base_path, 1)
-        assert health_status(next(watches["scale"])) == SERVING
-        assert health_status(next(watches[""])) == SERVING
-        os.kill(server.process_id, signal.SIGTERM)
-        assert health_status(next(watches["scale"])) == NOT_SERVING
-        assert health_status(next(watches[""])) == NOT_SERVING
-        for watch in watches.values():
-            with pytest.raises(grpc.RpcError) as ended:
-                next(watch)
-            assert code_of(ended.value) == grpc.StatusCode.UNAVAILABLE
-    assert ends(server) == 0
-
-
-def code_of(error: Any) -> Any:
-    return error.code()
-
-
-def test_abandoned_health_watch_is_forgotten(slow_server: ModelServer):
+def test_abandoned_health_watch_is_forgotten(shared_slow: HostedModel):
     for _ in range(50):
-        with caller_to(slow_server.target) as caller:
-            watch = caller.watch_health("slow")
+        with caller_to(shared_slow.server.target) as caller:
+            watch = caller.watch_health(shared_slow.name)
             # The model's status may be AVAILABLE a moment before its health is SERVING.
             assert SERVING in map(health_status, watch)
             watch.cancel()
-    with caller_to(slow_server.target) as caller:
-        assert caller.predict(quick_request()).model_spec.version.value == 1
+    with caller_to(shared_slow.server.target) as caller:
+        assert caller.predict(quick_request(shared_slow.name)).model_spec.version.value == 1
 
 
 def test_model_status_during_swap_orders_states(
-    slow_server: ModelServer, slow_export: Path, slow_base_path: Path, tmp_path: Path
+    slow: HostedModel, slow_export: Path, caller: Caller, tmp_path: Path
 ):
-    # The swap is slow at both ends. The new version warms up and is compared with the old one, each
-    # by that record, and the old version finishes a request afterwards.
-    version = shutil.copytree(slow_export, tmp_path / "second")
-    write_warm_up(version, "slow", [{"seconds": np.float64(0.3)}])
-    with caller_to(slow_server.target) as caller, Client(slow_server.target) as client:
-        running = caller.start_predict(slow_request(4))
-        # The old version is UNLOADING until this request ends, however slow the machine is.
-        holding = caller.start_predict(slow_request(LONG_SECONDS))
-        wait_until_busy(slow_server)
-        drop(version, slow_base_path, 2)
-        seen: list[dict[int, Any]] = []
+    # The swap is held at both ends: the new version warms up until it is released, and the old one
+    # is UNLOADING until its request is.
+    (tmp_path / "new").mkdir()
+    new, old = Held(tmp_path / "new"), Held(tmp_path)
+    running = old.start(caller, slow.name)
+    wait_until_busy(slow.server)
+    drop(export_held_by(new, slow_export, tmp_path / "version"), slow.base_path, 2)
+    seen: list[dict[int, Any]] = []
+    with Client(slow.server.target) as client:
 
         def is_over() -> bool:
-            states = {status.version: status.state for status in client.model_status("slow")}
+            states = {status.version: status.state for status in client.model_status(slow.name)}
             if not seen or seen[-1] != states:
                 seen.append(states)
-            if states.get(1) == UNLOADING and running.done():
-                holding.cancel()
+            if states.get(2) == LOADING:
+                new.release()
+            if states.get(1) == UNLOADING:
+                assert not running.done()
+                old.release()
             return states == {1: END, 2: AVAILABLE}
 
         wait_until(is_over, "the swap to end")
-        assert running.result().model_spec.version.value == 1
-    new = [states[2] for states in seen if 2 in states and states[2] != START]
-    old = [states[1] for states in seen]
-    assert list(dict.fromkeys(new)) == [LOADING, AVAILABLE]
-    assert list(dict.fromkeys(old)) == [AVAILABLE, UNLOADING, END]
+    assert running.result().model_spec.version.value == 1
+    states_of = {
+        number: [states[number] for states in seen if number in states] for number in (1, 2)
+    }
+    assert [state for state, _ in itertools.groupby(states_of[1])] == [AVAILABLE, UNLOADING, END]
+    # The version is in START for a moment, or not seen in it.
+    (loading, available) = (state for state, _ in itertools.groupby(states_of[2]) if state != START)
+    assert (loading, available) == (LOADING, AVAILABLE)
     # A version answers at every moment.
     assert all(AVAILABLE in states.values() for states in seen)
 
@@ -228,87 +322,76 @@ def test_model_status_during_swap_orders_states(
 # --- Deadlines and cancelled calls --------------------------------------------------------------------
 
 
-def test_expired_request_stops_computing(slow_server: ModelServer, slow_caller: Caller):
+def test_expired_request_stops_computing(shared_slow: HostedModel, caller: Caller):
     with pytest.raises(grpc.RpcError) as ended:
-        slow_caller.predict(slow_request(LONG_SECONDS), timeout=0.5)
+        caller.predict(slow_request(shared_slow.name), timeout=0.5)
     assert code_of(ended.value) == grpc.StatusCode.DEADLINE_EXCEEDED
-    wait_until_idle(slow_server, SOON_SECONDS)
-    assert slow_caller.predict(quick_request()).model_spec.version.value == 1
+    wait_until_idle(shared_slow.server)
+    assert caller.predict(quick_request(shared_slow.name)).model_spec.version.value == 1
 
 
 def test_cancelled_request_stops_and_frees_version(
-    slow_server: ModelServer, slow_caller: Caller, slow_export: Path, slow_base_path: Path
+    slow: HostedModel, caller: Caller, slow_export: Path
 ):
-    running = slow_caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
-    wait_until_busy(slow_server)
+    running = caller.start_predict(slow_request(slow.name), timeout=LONG_SECONDS)
+    wait_until_busy(slow.server)
     running.cancel()
-    wait_until_idle(slow_server, SOON_SECONDS)
+    wait_until_idle(slow.server)
     # The request held version 1, which can only end once the request is released.
-    drop(slow_export, slow_base_path, 2)
-    with Client(slow_server.target) as client:
-        wait_for_states(client, "slow", {1: END, 2: AVAILABLE})
+    drop(slow_export, slow.base_path, 2)
+    with Client(slow.server.target) as client:
+        wait_for_states(client, slow.name, {1: END, 2: AVAILABLE})
 
 
-def test_request_whose_client_dies_stops_computing(slow_server: ModelServer):
-    with caller_to(slow_server.target) as caller:
-        running = caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
-        wait_until_busy(slow_server)
+def test_request_whose_client_dies_stops_computing(shared_slow: HostedModel):
+    with caller_to(shared_slow.server.target) as caller:
+        running = caller.start_predict(slow_request(shared_slow.name), timeout=LONG_SECONDS)
+        wait_until_busy(shared_slow.server)
         assert not running.done()
-    wait_until_idle(slow_server, SOON_SECONDS)
+    wait_until_idle(shared_slow.server)
 
 
-def test_request_expired_in_queue_never_runs(start_server: StartServer, slow_base_path: Path):
+def test_request_expired_in_queue_never_runs(shared_slow: HostedModel, held: Held, caller: Caller):
     # These requests fill every thread, so that the next request waits until its deadline has
     # passed.
-    server = start_server(
-        model_name="slow", base_path=slow_base_path, grpc_completion_queue_count=1
-    )
-    server.wait_until_available("slow", 1)
-    busy_seconds = 1.5
+    server = shared_slow.server
     thread_count = 4 * (os.cpu_count() or 1)
-    with caller_to(server.target) as caller, caller_to(server.target) as other:
-        busy = [caller.start_predict(slow_request(busy_seconds)) for _ in range(2 * thread_count)]
-        wait_until_busy(server)
-        waiting = other.start_predict(slow_request(LONG_SECONDS), timeout=0.3)
+    busy = [held.start(caller, shared_slow.name) for _ in range(2 * thread_count)]
+    wait_until_busy(server)
+    with caller_to(server.target) as other:
+        waiting = other.start_predict(slow_request(shared_slow.name), timeout=0.3)
         assert waiting.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        for call in busy:
-            call.result()
-        # If the request had run, a core would be busy for a long time now.
-        wait_until_idle(server, SOON_SECONDS)
+    held.release()
+    for call in busy:
+        call.result()
+    # If the request had run, a core would be busy for a long time now.
+    wait_until_idle(server)
 
 
 def test_slow_requests_delay_nothing_else(
-    start_server: StartServer,
-    slow_base_path: Path,
-    scale_model: ScaleModel,
-    tmp_path: Path,
-    write_config: WriteConfig,
+    slow: HostedModel, host: ModelHost, scale_model: ScaleModel, caller: Caller
 ):
-    scale_path = tmp_path / "scale"
-    scale_path.mkdir()
-    scale_model.write(scale_path, 1)
-    config = write_config(tmp_path, {"slow": slow_base_path, "scale": scale_path})
-    server = start_server(model_config_file=config)
-    server.wait_until_available("slow", 1)
-    server.wait_until_available("scale", 1)
+    scale = host.model(prefix="scale")
+    scale_model.write(scale.base_path, 1)
+    scale.wait_until_available(1)
     # One slow request for each core: all request threads are busy.
-    with caller_to(server.target) as caller, Client(server.target) as client:
-        running = [
-            caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
-            for _ in range(os.cpu_count() or 1)
-        ]
-        wait_until_busy(server)
-        for _ in range(20):
-            x = np.ones(1, np.float32)
-            assert caller.outputs("scale", {"x": x})["y"].tolist() == [2.0]
-            assert caller.health("scale") == SERVING
-        scale_model.write(scale_path, 2)
-        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-        # All of these calls ended while the slow requests ran.
-        assert not any(call.done() for call in running)
-        for call in running:
-            call.cancel()
-        wait_until_idle(server, SOON_SECONDS)
+    running = [
+        caller.start_predict(slow_request(slow.name), timeout=LONG_SECONDS)
+        for _ in range(os.cpu_count() or 1)
+    ]
+    wait_until_busy(slow.server)
+    for _ in range(20):
+        x = np.ones(1, np.float32)
+        assert caller.outputs(scale.name, {"x": x})["y"].tolist() == [2.0]
+        assert caller.health(scale.name) == SERVING
+    scale_model.write(scale.base_path, 2)
+    with Client(slow.server.target) as client:
+        wait_for_states(client, scale.name, {1: END, 2: AVAILABLE})
+    # All of these calls ended while the slow requests ran.
+    assert not any(call.done() for call in running)
+    for call in running:
+        call.cancel()
+    wait_until_idle(slow.server)
 
 
 # --- How it ends ------------------------------------------------------------------------------------
@@ -317,51 +400,67 @@ def test_slow_requests_delay_nothing_else(
 def late_code(server: ModelServer) -> Any:
     """Returns the end of a request over a new connection."""
     with caller_to(server.target) as caller:
-        return caller.start_predict(quick_request(), timeout=60).code()
+        return caller.start_predict(quick_request()).code()
 
 
-def test_sigterm_finishes_request_and_exits_zero(start_server: StartServer, slow_base_path: Path):
-    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=60)
-    server.wait_until_available("slow", 1)
+@dataclass
+class Drain:
+    """A stop by SIGTERM while a request ran."""
+
+    server: ModelServer
+    health: Sequence[int]
+    """The health of the model before the signal and after it."""
+    late: Sequence[grpc.StatusCode]
+    """The ends of new requests, up to the first one that is refused, while the first one ran."""
+    was_running: bool
+    answer: Any
+    status: int
+
+
+@pytest.fixture(scope="module")
+def drain(start_slow: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Drain:
+    server = start_slow(drain_seconds=LONG_SECONDS)
+    held = Held(tmp_path_factory.mktemp("held"))
     with caller_to(server.target) as caller:
         watch = caller.watch_health("slow")
-        assert health_status(next(watch)) == SERVING
-        running = caller.start_predict(slow_request(8))
+        health = [health_status(next(watch))]
+        running = held.start(caller)
         wait_until_busy(server)
         os.kill(server.process_id, signal.SIGTERM)
-        assert health_status(next(watch)) == NOT_SERVING
         # Health turns first, so that balancers send requests elsewhere; then the port refuses.
-        wait_until(lambda: late_code(server) != grpc.StatusCode.OK, "new requests to be refused")
-        assert not running.done()
+        health.append(health_status(next(watch)))
+        late: list[grpc.StatusCode] = []
+
+        def is_refused() -> bool:
+            late.append(late_code(server))
+            return late[-1] != grpc.StatusCode.OK
+
+        wait_until(is_refused, "new requests to be refused")
+        was_running = not running.done()
+        held.release()
         answer = running.result()
-        assert array(answer.outputs["rounds"]) > 0
-    assert ends(server) == 0
-    assert wait_for_log(server, "stopped")["is_complete"] is True
+    return Drain(server, health, late, was_running, answer, ends(server))
 
 
-def test_sigterm_runs_no_late_request_in_vain(slow_server: ModelServer):
+def test_sigterm_finishes_request_and_exits_zero(drain: Drain):
+    assert drain.health == [SERVING, NOT_SERVING]
+    assert drain.was_running
+    assert array(drain.answer.outputs["rounds"]) > 0
+    assert drain.status == 0
+    assert wait_for_log(drain.server, "stopped")["is_complete"] is True
+
+
+def test_sigterm_runs_no_late_request_in_vain(drain: Drain):
     """A late request is answered, or it has not run and may be sent to another server."""
-    with caller_to(slow_server.target) as caller:
-        running = caller.start_predict(slow_request(1.5), timeout=60)
-        wait_until_busy(slow_server)
-        os.kill(slow_server.process_id, signal.SIGTERM)
-        late = [late_code(slow_server)]
-        while not running.done():
-            late.append(late_code(slow_server))
-        assert running.code() == grpc.StatusCode.OK
-    assert ends(slow_server) == 0
-    assert set(late) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
-    ran_count = wait_for_log(slow_server, "version_unloaded")["request_count"]
-    assert ran_count == 1 + late.count(grpc.StatusCode.OK)
+    assert set(drain.late) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+    ran_count = wait_for_log(drain.server, "version_unloaded")["request_count"]
+    assert ran_count == 1 + drain.late.count(grpc.StatusCode.OK)
 
 
-def test_sigterm_cancels_after_drain_and_exits_zero(
-    start_server: StartServer, slow_base_path: Path
-):
-    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=1)
-    server.wait_until_available("slow", 1)
+def test_sigterm_cancels_after_drain_and_exits_zero(start_slow: StartServer):
+    server = start_slow(drain_seconds=1)
     with caller_to(server.target) as caller:
-        running = caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
+        running = caller.start_predict(slow_request(), timeout=LONG_SECONDS)
         wait_until_busy(server)
         started_ns = _clock.now_ns()
         os.kill(server.process_id, signal.SIGTERM)
@@ -371,14 +470,10 @@ def test_sigterm_cancels_after_drain_and_exits_zero(
     assert wait_for_log(server, "requests_cut_short")["drain_seconds"] == 1
 
 
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_second_signal_exits_at_once(
-    start_server: StartServer, slow_base_path: Path, second: signal.Signals
-):
-    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=LONG_SECONDS)
-    server.wait_until_available("slow", 1)
+def test_second_signal_exits_at_once(start_slow: StartServer):
+    server = start_slow(drain_seconds=LONG_SECONDS)
     with caller_to(server.target) as caller:
-        running = caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
+        running = caller.start_predict(slow_request(), timeout=LONG_SECONDS)
         wait_until_busy(server)
         os.kill(server.process_id, signal.SIGTERM)
         wait_for_log(server, "stopping")
@@ -388,67 +483,89 @@ def test_second_signal_exits_at_once(
         def has_ended() -> bool:
             # The signal is sent repeatedly, as a person does: one that comes at once counts as an
             # echo of the first.
-            os.kill(server.process_id, second)
+            os.kill(server.process_id, signal.SIGINT)
             return not is_alive(server.process_id)
 
-        wait_until(has_ended, f"an end by {second.name}")
-        assert ends(server) == 128 + second
+        wait_until(has_ended, "an end by SIGINT")
+        assert ends(server) == 128 + signal.SIGINT
 
 
 def test_sigterm_during_a_load_exits_zero(
-    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
+    start_server: StartServer, slow_export: Path, held: Held, base_path: Path, tmp_path: Path
 ):
-    version = shutil.copytree(slow_export, tmp_path / "slow")
-    write_warm_up(version, "slow", [{"seconds": np.float64(1)}])
-    drop(version, base_path, 1)
+    drop(export_held_by(held, slow_export, tmp_path / "held"), base_path, 1)
     server = start_server(model_name="slow", base_path=base_path)
     with Client(server.target) as client:
         wait_for_states(client, "slow", {1: LOADING})
     os.kill(server.process_id, signal.SIGTERM)
+    wait_for_log(server, "stopping")
+    held.release()
     assert ends(server) == 0
-
-
-def test_sigint_ends_an_idle_server_soon_with_zero(slow_server: ModelServer):
-    os.kill(slow_server.process_id, signal.SIGINT)
-    assert ends(slow_server) == 0
-    assert wait_for_log(slow_server, "stopping")["reason"] == "SIGINT"
 
 
 # --- The process ------------------------------------------------------------------------------------
 
+LARGE_MIB = 160
 
-@pytest.mark.parametrize(
-    ("allocator", "arena"), [("jemalloc", True), ("jemalloc", False), ("glibc", False)]
-)
-def test_memory_of_an_unloaded_version_is_given_back(
-    start_server: StartServer,
+
+@dataclass
+class Unloaded:
+    """A server that has unloaded a version of `LARGE_MIB`."""
+
+    server: ModelServer
+    before_mib: float
+    loaded_mib: float
+
+
+@pytest.fixture(scope="module")
+def unloaded(
+    start_module_server: StartServer,
     scale_model: ScaleModel,
-    base_path: Path,
-    allocator: str,
-    arena: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, bool], Unloaded]:
+    """Servers of all allocators, which wait at the same time until memory is given back."""
+
+    def made(allocator: str, arena: bool) -> Unloaded:
+        base_path = tmp_path_factory.mktemp("large")
+        scale_model.write(base_path, 1)
+        server = start_module_server(
+            model_name="scale", base_path=base_path, allocator=allocator, arena=arena
+        )
+        server.wait_until_available("scale", 1)
+        before_mib = anonymous_mib(server.process_id)
+        with Client(server.target) as client:
+            scale_model.write(base_path, 2, offset_count=LARGE_MIB * 2**20 // 4)
+            wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+            assert client.predict("scale", {"x": np.ones(1, np.float32)}).version == 2
+            loaded_mib = anonymous_mib(server.process_id)
+            scale_model.write(base_path, 3)
+            wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
+        return Unloaded(server, before_mib, loaded_mib)
+
+    servers = {kind: made(*kind) for kind in ALLOCATORS}
+    return lambda *kind: servers[kind]
+
+
+ALLOCATORS = (("jemalloc", True), ("jemalloc", False), ("glibc", False))
+
+
+@pytest.mark.parametrize(("allocator", "arena"), ALLOCATORS)
+def test_memory_of_an_unloaded_version_is_given_back(
+    unloaded: Callable[[str, bool], Unloaded], allocator: str, arena: bool
 ):
     """TensorFlow's own pool (`mklcpu`) would keep all of it for ever."""
-    version_mib = 160
-    scale_model.write(base_path, 1)
-    server = start_server(model_name="scale", base_path=base_path, allocator=allocator, arena=arena)
-    server.wait_until_available("scale", 1)
-    assert ("libjemalloc.so.2" in mapped_files(server.process_id)) == (allocator == "jemalloc")
-    before_mib = anonymous_mib(server.process_id)
-    with Client(server.target) as client:
-        scale_model.write(base_path, 2, offset_count=version_mib * 2**20 // 4)
-        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-        assert client.predict("scale", {"x": np.ones(1, np.float32)}).version == 2
-        assert anonymous_mib(server.process_id) > before_mib + 0.9 * version_mib
-        scale_model.write(base_path, 3)
-        wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
-        # jemalloc waits 10 s before it returns pages, in case they are needed again.
-        wait_until(
-            lambda: anonymous_mib(server.process_id) < before_mib + 0.25 * version_mib,
-            f"{version_mib} MiB to be given back; before: {before_mib:.0f} MiB",
-        )
+    found = unloaded(allocator, arena)
+    process_id, before_mib = found.server.process_id, found.before_mib
+    assert ("libjemalloc.so.2" in mapped_files(process_id)) == (allocator == "jemalloc")
+    assert found.loaded_mib > before_mib + 0.9 * LARGE_MIB
+    # jemalloc waits 10 s before it returns pages, in case they are needed again.
+    wait_until(
+        lambda: anonymous_mib(process_id) < before_mib + 0.25 * LARGE_MIB,
+        f"{LARGE_MIB} MiB to be given back; before: {before_mib:.0f} MiB",
+    )
 
 
-def test_server_has_no_python_tensorflow_or_grpcio(slow_server: ModelServer):
-    files = mapped_files(slow_server.process_id)
+def test_server_has_no_python_tensorflow_or_grpcio(shared_slow: HostedModel):
+    files = mapped_files(shared_slow.server.process_id)
     assert any(name.startswith("libtensorflow_cc") for name in files)
     assert not any(name.startswith(("_pywrap_tensorflow", "cygrpc")) for name in files)

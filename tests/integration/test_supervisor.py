@@ -1,10 +1,14 @@
-"""Servers under `--supervise`, with a model that crashes them on a magic input."""
+"""Servers under `--supervise`, with a model that crashes them on a magic input.
+
+The tests share a server: a crash of one test's version blocks that version and no other one, and the models
+of earlier tests leave with the next test's.
+"""
 
 import os
 import signal
 import socket
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,10 @@ from tests.integration.clients import (
     refusal,
     wait_until,
 )
-from tests.integration.conftest import StartServer, WriteConfig
+from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.logs import logged
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import (
     child_processes,
     is_alive,
@@ -34,13 +39,10 @@ from tests.integration.processes import (
     mapped_files,
     millpond,
     resident_mib,
-    served_by,
 )
 from tests.integration.steady_clients import Exchange, SteadyThreads, scale_exchange
 
-CRASH_COUNT = 5
-
-StartSupervised = Callable[..., ModelServer]
+CRASH_COUNT = 3
 
 
 @pytest.fixture(scope="module")
@@ -61,61 +63,58 @@ def crashing_at_load(crash_op: Path, tmp_path_factory: pytest.TempPathFactory) -
     return crashing_model.export_crashing(directory, crash_op, init=crashing_model.SEGV)
 
 
-@pytest.fixture
-def base_paths(tmp_path: Path, crashing: Path, scale_model: ScaleModel) -> dict[str, Path]:
-    """`crashing` with version 1, and `scale` with version 1."""
-    paths = {name: tmp_path / name for name in ("crashing", "scale")}
-    for path in paths.values():
-        path.mkdir()
-    drop(crashing, paths["crashing"], 1)
-    scale_model.write(paths["scale"], 1)
-    return paths
+@pytest.fixture(scope="module")
+def host_flags(crash_op: Path) -> Mapping[str, object]:
+    return {"supervise": True, "op_library": crash_op, "listen_before_ready": False}
 
 
 @pytest.fixture
-def start_supervised(
-    start_server: StartServer,
-    write_config: WriteConfig,
-    base_paths: dict[str, Path],
-    crash_op: Path,
-    tmp_path: Path,
-) -> StartSupervised:
-    """Starts a supervised server of both models, and waits until it is ready."""
+def model(host: ModelHost, base_path: Path, crashing: Path) -> HostedModel:
+    """`crashing` with version 1."""
+    drop(crashing, base_path, 1)
+    added = host.model(base_path, prefix="crashing")
+    added.wait_until_available(1)
+    return added
 
-    def start(**flags: object) -> ModelServer:
-        config = write_config(tmp_path, base_paths)
-        server = start_server(
-            **{
-                "model_config_file": config,
-                "supervise": True,
-                "op_library": crash_op,
-                "listen_before_ready": False,
-                **flags,
-            }
-        )
-        for name in base_paths:
-            server.wait_until_available(name)
-        return server
 
-    return start
+@pytest.fixture
+def scale(host: ModelHost, scale_model: ScaleModel, tmp_path: Path) -> HostedModel:
+    """`scale` with version 1."""
+    (tmp_path / "scale").mkdir()
+    scale_model.write(tmp_path / "scale", 1)
+    added = host.model(tmp_path / "scale", prefix="scale")
+    added.wait_until_available(1)
+    return added
+
+
+@pytest.fixture
+def own_server(start_server: StartServer, scale_model: ScaleModel, base_path: Path) -> ModelServer:
+    """A supervised server that the test ends."""
+    scale_model.write(base_path, 1)
+    server = start_server(
+        model_name="scale", base_path=base_path, supervise=True, listen_before_ready=False
+    )
+    server.wait_until_available("scale", 1)
+    return server
 
 
 class WaitingClients(SteadyThreads):
-    """Clients of `scale` whose calls wait for a connection.
+    """Clients of a `ScaleModel` whose calls wait for a connection.
 
     A call that was in flight at a crash may end with UNAVAILABLE, and is kept in `lost`. Any other
     error is a failure. A client that lost a call connects anew: gRPC's channel may write the next
     call to the connection that was reset a moment ago, and such a call never reaches a server.
     """
 
-    def __init__(self, target: str, count: int = 2) -> None:
+    def __init__(self, model: HostedModel, count: int = 2) -> None:
         super().__init__(count)
-        self._target = target
+        self._target = model.server.target
+        self._name = model.name
         self.lost: list[str] = []
 
     def run(self, number: int) -> None:
         """Implements SteadyThreads."""
-        exchange = scale_exchange(np.array([number, 1.0], np.float32))
+        exchange = scale_exchange(np.array([number, 1.0], np.float32), self._name)
         while not self.is_stopping:
             with channel_to(self._target) as channel:
                 self._ask_until_lost(channel, exchange)
@@ -141,24 +140,30 @@ class WaitingClients(SteadyThreads):
                 self.answer_counts[1] += 1
 
 
-def predict(server: ModelServer, x: float, version: int | None = None) -> float:
+def predict(model: HostedModel, x: float) -> float:
     """Returns the answer of `crashing`. Stock gRPC, because Millpond's client tries again."""
-    with caller_to(server.target) as caller:
-        given = {"x": np.array([x], np.float32)}
-        return float(caller.outputs("crashing", given, version=version)["y"][0])
+    with caller_to(model.server.target) as caller:
+        return float(caller.outputs(model.name, {"x": np.array([x], np.float32)})["y"][0])
 
 
-def crash(server: ModelServer, x: float = crashing_model.SEGV) -> None:
+def crash(model: HostedModel, x: float = crashing_model.SEGV) -> None:
     """Sends the magic input, and waits until the supervisor has logged the crash."""
-    count = len(logged(server, "server_restarts"))
-    code, _ = refusal(lambda: predict(server, x))
+    count = restart_count(model.server)
+    code, _ = refusal(lambda: predict(model, x))
     assert code is grpc.StatusCode.UNAVAILABLE
-    wait_until(
-        lambda: len(logged(server, "server_restarts")) > count, "the server to be started again"
-    )
+    wait_for_restart(model.server, count)
 
 
-def wait_until_ready_again(server: ModelServer, restart_count: int = 1) -> None:
+def restart_count(server: ModelServer) -> int:
+    return len(logged(server, "server_restarts"))
+
+
+def wait_for_restart(server: ModelServer, count: int) -> None:
+    """Waits until the supervisor has logged more restarts than `count`."""
+    wait_until(lambda: restart_count(server) > count, "the server to be started again")
+
+
+def wait_until_ready_again(server: ModelServer) -> None:
     """Waits until the server that was started last has logged `ready`.
 
     A crash may lose the last lines of a log, so the lines of earlier servers are not counted.
@@ -166,144 +171,154 @@ def wait_until_ready_again(server: ModelServer, restart_count: int = 1) -> None:
     turns = ("server_restarts", "ready")
 
     def is_ready() -> bool:
-        events = [event["event"] for event in server.events() if event["event"] in turns]
-        return events.count("server_restarts") >= restart_count and events[-1] == "ready"
+        names = [event["event"] for event in server.events() if event["event"] in turns]
+        return names[-1:] == ["ready"]
 
     wait_until(is_ready, "the server to be ready again")
 
 
-def blocked_of(server: ModelServer, name: str = "crashing") -> dict[int, str]:
-    with Client(server.admin_target) as client:
-        model = client.describe_models()[name]
-    return {row["version"]: row["by"] for row in model.get("blocked_versions", ())}
+def server_and_standby(server: ModelServer) -> tuple[int, int]:
+    """Waits until the supervisor has a standby, and returns the ids of the server and of the standby."""
+    children: list[int] = []
+
+    def has_standby() -> bool:
+        children[:] = child_processes(server.process_id)
+        return len(children) == 2 and is_standby(children[1])
+
+    wait_until(has_standby, "the supervisor to start a standby")
+    return children[0], children[1]
+
+
+def blocked_of(model: HostedModel) -> dict[int, str]:
+    with Client(model.server.admin_target) as client:
+        described = client.describe_models()[model.name]
+    return {row["version"]: row["by"] for row in described.get("blocked_versions", ())}
+
+
+def metrics_of(server: ModelServer) -> str:
+    url = f"{server.url}/metrics"
+    text: str = urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS).read().decode()
+    return text
+
+
+def serve_second(model: HostedModel, crashing: Path) -> None:
+    drop(crashing, model.base_path, 2)
+    model.wait_until_available(2)
 
 
 @pytest.mark.parametrize("x", [crashing_model.SEGV, crashing_model.ABORT])
-def test_crash_brings_predecessor_back(
-    start_supervised: StartSupervised, base_paths: dict[str, Path], crashing: Path, x: float
-):
-    drop(crashing, base_paths["crashing"], 2)
-    server = start_supervised()
-    crash(server, x)
-    assert predict(server, 1.0) == 2.0
-    server.wait_until_available("crashing", version=1)
-    assert blocked_of(server) == {2: "crash"}
-    (event,) = logged(server, "version_crashed")
-    assert (event["model"], event["version"]) == ("crashing", 2)
+def test_crash_brings_predecessor_back(model: HostedModel, crashing: Path, x: float):
+    serve_second(model, crashing)
+    crash(model, x)
+    assert predict(model, 1.0) == 2.0
+    model.wait_until_available(1)
+    assert blocked_of(model) == {2: "crash"}
+    (event,) = model.logged("version_crashed")
+    assert event["version"] == 2
     assert "while it ran this version" in event["reason"]
-    metrics = urllib.request.urlopen(f"{server.url}/metrics", timeout=30).read().decode()
-    assert 'serving_version_blocked{by="crash",model="crashing",version="2"} 1' in metrics
-    assert "serving_supervisor_restarts_total 1" in metrics
-    with Client(server.admin_target) as client:
-        client.allow("crashing", 2)
-    server.wait_until_available("crashing", version=2)
-    assert blocked_of(server) == {}
+    metrics = metrics_of(model.server)
+    assert f'serving_version_blocked{{by="crash",model="{model.name}",version="2"}} 1' in metrics
+    assert f"serving_supervisor_restarts_total {restart_count(model.server)}" in metrics
+    with Client(model.server.admin_target) as client:
+        client.allow(model.name, 2)
+    model.wait_until_available(2)
+    assert blocked_of(model) == {}
 
 
-def test_crash_in_unknown_thread_blocks_what_ran(
-    start_supervised: StartSupervised, base_paths: dict[str, Path], crashing: Path
-):
-    drop(crashing, base_paths["crashing"], 2)
-    server = start_supervised()
-    crash(server, crashing_model.SEGV_IN_OTHER_THREAD)
-    assert predict(server, 1.0) == 2.0
-    assert blocked_of(server) == {2: "crash"}
+def test_crash_in_unknown_thread_blocks_what_ran(model: HostedModel, crashing: Path):
+    serve_second(model, crashing)
+    crash(model, crashing_model.SEGV_IN_OTHER_THREAD)
+    assert predict(model, 1.0) == 2.0
+    assert blocked_of(model) == {2: "crash"}
 
 
-def test_model_without_predecessor_is_refused_first(start_supervised: StartSupervised):
-    server = start_supervised()
-    for _ in range(4):
-        server.wait_until_available("crashing", version=1)
-        crash(server)
-    wait_until_ready_again(server, restart_count=4)
-    # Eight seconds are left, less the start of the server.
-    code, message = refusal(lambda: predict(server, 1.0))
+def test_model_without_predecessor_is_refused_first(model: HostedModel, scale: HostedModel):
+    refused: list[tuple[grpc.StatusCode, str | None]] = []
+
+    def is_refused_after_a_crash() -> bool:
+        # The first refusals may be over before the server is ready again; each crash doubles the next.
+        model.wait_until_available(1)
+        crash(model)
+        wait_until_ready_again(model.server)
+        try:
+            predict(model, 1.0)
+        except grpc.RpcError as error:
+            refused.append((error.code(), error.details()))
+        return bool(refused)
+
+    wait_until(is_refused_after_a_crash, "a refusal")
+    ((code, message),) = refused
     assert code is grpc.StatusCode.UNAVAILABLE
+    assert message is not None
     assert "version 1 is blocked (the server died while it ran this version" in message
     assert "is tried again from" in message
-    with urllib.request.urlopen(f"{server.url}/readyz", timeout=30) as reply:
+    scale.wait_until_available(1)
+    with urllib.request.urlopen(f"{model.server.url}/readyz", timeout=TIMEOUT_SECONDS) as reply:
         assert reply.status == 200
-    server.wait_until_available("crashing", version=1)
-    assert predict(server, 1.0) == 2.0
+    model.wait_until_available(1)
+    assert predict(model, 1.0) == 2.0
 
 
-def test_version_that_crashes_while_loaded_is_blocked(
-    start_supervised: StartSupervised, base_paths: dict[str, Path], crashing_at_load: Path
-):
-    server = start_supervised()
-    drop(crashing_at_load, base_paths["crashing"], 2)
-    wait_for_log(server, "server_restarts")
-    wait_until_ready_again(server)
-    assert predict(server, 1.0) == 2.0
-    assert blocked_of(server) == {2: "crash"}
-    (event,) = logged(server, "version_crashed")
+def test_version_that_crashes_while_loaded_is_blocked(model: HostedModel, crashing_at_load: Path):
+    count = restart_count(model.server)
+    drop(crashing_at_load, model.base_path, 2)
+    wait_for_restart(model.server, count)
+    wait_until_ready_again(model.server)
+    assert predict(model, 1.0) == 2.0
+    assert blocked_of(model) == {2: "crash"}
+    (event,) = model.logged("version_crashed")
     assert "while it loaded this version" in event["reason"]
 
 
 def test_other_model_answers_through_crashes(
-    start_supervised: StartSupervised, base_paths: dict[str, Path], crashing: Path
+    model: HostedModel, scale: HostedModel, crashing: Path
 ):
-    server = start_supervised()
-    clients = WaitingClients(server.target)
+    address = ("127.0.0.1", model.server.port)
+    clients = WaitingClients(scale)
     with clients.running():
         for number in range(2, 2 + CRASH_COUNT):
-            drop(crashing, base_paths["crashing"], number)
-            server.wait_until_available("crashing", version=number)
+            drop(crashing, model.base_path, number)
+            model.wait_until_available(number)
             clients.wait_for_answers_of(1, 20)
-            crash(server)
-            with socket.create_connection(("127.0.0.1", server.port), timeout=5):
+            crash(model)
+            with socket.create_connection(address, timeout=TIMEOUT_SECONDS):
                 clients.wait_for_answers_of(1, 20)
     assert clients.failures == []
     # A crash ends the calls that are in flight, and no others.
     assert len(clients.lost) <= 2 * CRASH_COUNT, clients.lost
-    assert blocked_of(server) == dict.fromkeys(range(2, 2 + CRASH_COUNT), "crash")
+    assert blocked_of(model) == dict.fromkeys(range(2, 2 + CRASH_COUNT), "crash")
 
 
-def test_kill_of_server_blocks_no_version(start_supervised: StartSupervised):
-    server = start_supervised()
-    clients = WaitingClients(server.target)
+def test_kill_of_server_blocks_nothing_and_standby_serves(model: HostedModel, scale: HostedModel):
+    server = model.server
+    count = restart_count(server)
+    clients = WaitingClients(scale)
     with clients.running():
         clients.wait_for_answers_of(1, 20)
-        child = served_by(server.process_id)
+        child, standby = server_and_standby(server)
         os.kill(child, signal.SIGKILL)
-        wait_for_log(server, "server_restarts", signal="SIGKILL")
+        wait_for_restart(server, count)
         clients.wait_for_answers_of(1, 20)
+        # The standby serves, and not a new process.
+        assert child_processes(server.process_id)[0] == standby
     assert clients.failures == []
-    assert blocked_of(server) == {}
-
-
-def test_standby_serves_after_crash(start_supervised: StartSupervised):
-    server = start_supervised()
-    standbys: list[int] = []
-
-    def is_started() -> bool:
-        standbys[:] = filter(is_standby, child_processes(server.process_id))
-        return bool(standbys)
-
-    wait_until(is_started, "the supervisor to start a standby")
-    os.kill(served_by(server.process_id), signal.SIGKILL)
-    wait_until_ready_again(server)
-    assert child_processes(server.process_id)[:1] == standbys
-    metrics = urllib.request.urlopen(f"{server.url}/metrics", timeout=30).read().decode()
-    assert "serving_supervisor_restarts_total 1" in metrics
+    assert logged(server, "server_restarts")[-1]["signal"] == "SIGKILL"
+    assert blocked_of(model) == blocked_of(scale) == {}
     # TensorFlow's greeting, which each process that loads TensorFlow would write, stays out of the log.
     assert "InitializeLog" not in server.log_path.read_text()
 
 
-def test_sigterm_of_supervisor_drains(start_supervised: StartSupervised):
-    server = start_supervised()
-    child = served_by(server.process_id)
-    server.stop()
+def test_sigterm_of_supervisor_drains(own_server: ModelServer):
+    child = child_processes(own_server.process_id)[0]
+    own_server.stop()
     assert not is_alive(child)
-    assert logged(server, "stopping", reason="SIGTERM")
-    assert logged(server, "stopped", is_complete=True)
+    assert logged(own_server, "stopping", reason="SIGTERM")
+    assert logged(own_server, "stopped", is_complete=True)
 
 
-def test_server_ends_with_its_supervisor(start_server: StartServer, base_paths: dict[str, Path]):
-    server = ModelServer(model_name="scale", base_path=base_paths["scale"], supervise=True)
-    server.start()
-    child = served_by(server.process_id)
-    server.kill()
+def test_server_ends_with_its_supervisor(own_server: ModelServer):
+    child = child_processes(own_server.process_id)[0]
+    own_server.kill()
     wait_until(lambda: not is_alive(child), "the server to end")
 
 
@@ -312,8 +327,7 @@ def test_configuration_error_ends_supervisor(tmp_path: Path):
     assert done.returncode == 2
 
 
-def test_supervisor_maps_no_tensorflow(start_supervised: StartSupervised):
-    server = start_supervised()
-    mapped = mapped_files(server.process_id)
+def test_supervisor_maps_no_tensorflow(model: HostedModel):
+    mapped = mapped_files(model.server.process_id)
     assert not [name for name in mapped if "tensorflow" in name or "_data_plane" in name]
-    assert resident_mib(server.process_id) < 40
+    assert resident_mib(model.server.process_id) < 40
