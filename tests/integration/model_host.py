@@ -112,7 +112,7 @@ class ModelHost:
         return HostedModel(self, name, base_path)
 
     def configure(
-        self, name: str, base_path: Path, settings: Mapping[str, Any], config: str
+        self, name: str, base_path: Path | str, settings: Mapping[str, Any], config: str
     ) -> None:
         """Adds the model with this name, or changes it, and waits until the server knows of that."""
         known_count = len(self._changes(name))

@@ -1,6 +1,9 @@
 """Base paths in object storage, on a real S3 server: uploads, failures, slow links, removals."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,62 +14,94 @@ from serving import ModelServer
 from serving.base.clock import SystemClock
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
+from serving.storage.mirrors import mirror_name
 from serving.storage.version_copy import partial_directory
 from tests.integration.clients import is_right, wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import millpond
 from tests.integration.slow_link import SlowLink
 
-URL = f"s3://{BUCKET}/scale"
 X = np.array([1.0, 2.5], np.float32)
 # Two shards of 400 KB.
 OFFSET_COUNT = 200_000
 
-StartStored = Callable[..., ModelServer]
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def module_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with s3_server(tmp_path_factory.mktemp("s3") / "log", SystemClock()) as server:
         yield server
 
 
-@pytest.fixture
-def s3(module_s3: S3Server) -> S3Server:
-    module_s3.remove("scale")
-    return module_s3
+@contextmanager
+def own_link(s3: S3Server) -> Iterator[SlowLink]:
+    """The link to the store of the servers that are started inside `with`."""
+    with pytest.MonkeyPatch.context() as patch, SlowLink(s3.port) as link:
+        # The server's own retries are tested, and not the pauses of its library.
+        for name, value in {**s3_environment(link.port), "AWS_MAX_ATTEMPTS": "1"}.items():
+            patch.setenv(name, value)
+        yield link
 
 
-@pytest.fixture
-def link(s3: S3Server) -> Iterator[SlowLink]:
-    with SlowLink(s3.port) as link:
+@pytest.fixture(scope="module")
+def module_link(s3: S3Server) -> Iterator[SlowLink]:
+    """The link between the module's host and the store."""
+    with own_link(s3) as link:
         yield link
 
 
 @pytest.fixture
-def start(
-    start_server: StartServer, link: SlowLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StartStored]:
-    for name, value in s3_environment(link.port).items():
-        monkeypatch.setenv(name, value)
-    started: list[ModelServer] = []
+def link(module_link: SlowLink) -> Iterator[SlowLink]:
+    """The link, which a test may slow down or break."""
+    yield module_link
+    module_link.bytes_per_second = module_link.cut_after_bytes = module_link.cuts_left = 0
 
-    def start(**flags: object) -> ModelServer:
-        settings = {
-            "model_name": "scale",
-            "base_path": URL,
-            "model_cache_directory": tmp_path / "cache",
-            "model_store_poll_wait_seconds": 1,
-        }
-        server = start_server(**{**settings, **flags})
-        started.append(server)
-        return server
 
-    yield start
-    for server in started:
-        assert SECRET not in server.log_path.read_text()
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def host_flags(module_link: SlowLink, cache: Path) -> Mapping[str, object]:
+    del module_link
+    return {"model_cache_directory": cache, "model_store_poll_wait_seconds": 1}
+
+
+@dataclass
+class StoredModel:
+    """A model whose versions lie in the store."""
+
+    key: str
+    host: ModelHost
+    cache: Path
+
+    @property
+    def url(self) -> str:
+        return f"s3://{BUCKET}/{self.key}"
+
+    @property
+    def mirror(self) -> Path:
+        """The directory of the versions that were copied."""
+        return self.cache / mirror_name(self.key, self.url)
+
+    def cached(self) -> set[str]:
+        return {path.name for path in self.mirror.iterdir()}
+
+    def add(self) -> HostedModel:
+        """Adds the model to the server."""
+        self.host.configure(self.key, self.url, {}, "")
+        return HostedModel(self.host, self.key, self.mirror)
+
+
+@pytest.fixture
+def stored(host: ModelHost, cache: Path) -> StoredModel:
+    """A model whose server is the module's. Nothing is stored yet."""
+    return StoredModel(f"stored_{next(_numbers)}", host, cache)
 
 
 @pytest.fixture
@@ -77,208 +112,211 @@ def write(scale_model: ScaleModel, tmp_path: Path) -> Callable[[int], Path]:
     )
 
 
-def assert_serves(server: ModelServer, version: int) -> None:
+def size_of(version: Path) -> int:
+    return sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
+
+
+def assert_serves(server: ModelServer, name: str, version: int) -> None:
     with Client(server.target) as client:
-        prediction = client.predict("scale", {"x": X})
+        prediction = client.predict(name, {"x": X})
     assert prediction.version == version
     assert is_right(prediction.outputs["y"], ScaleModel.answer(version, X))
+    assert SECRET not in server.log_path.read_text()
 
 
-def mirror_directory(tmp_path: Path) -> Path:
-    (mirror,) = (path for path in (tmp_path / "cache").iterdir() if path.name[0] != ".")
-    return mirror
-
-
-def cached(tmp_path: Path) -> set[str]:
-    """Returns the entries of the model's directory in the cache."""
-    return {path.name for path in mirror_directory(tmp_path).iterdir()}
+def assert_comes(model: HostedModel, version: int) -> None:
+    """Waits for the version, and asserts that it answers."""
+    model.wait_until_available(version)
+    assert_serves(model.server, model.name, version)
 
 
 def test_uploaded_versions_are_swapped(
-    s3: S3Server, start: StartStored, write: Callable[[int], Path], tmp_path: Path
+    s3: S3Server, stored: StoredModel, write: Callable[[int], Path]
 ):
-    s3.upload(write(1), "scale/1")
-    server = start()
-    server.wait_until_available("scale", 1)
-    assert_serves(server, 1)
-    s3.upload(write(2), "scale/2")
-    server.wait_until_available("scale", 2)
-    assert_serves(server, 2)
-    assert cached(tmp_path) == {"1", "2"}
-    with Client(server.target) as client:
-        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+    s3.upload(write(1), f"{stored.key}/1")
+    model = stored.add()
+    assert_comes(model, 1)
+    s3.upload(write(2), f"{stored.key}/2")
+    assert_comes(model, 2)
+    assert stored.cached() == {"1", "2"}
+    with Client(model.server.target) as client:
+        wait_for_states(client, model.name, {1: END, 2: AVAILABLE})
 
 
 def test_version_removed_from_the_store_is_unloaded(
-    s3: S3Server, start: StartStored, write: Callable[[int], Path], tmp_path: Path
+    s3: S3Server, stored: StoredModel, write: Callable[[int], Path]
 ):
-    s3.upload(write(1), "scale/1")
-    s3.upload(write(2), "scale/2")
-    server = start()
-    server.wait_until_available("scale", 2)
-    s3.remove("scale/2")
-    server.wait_until_available("scale", 1)
-    assert_serves(server, 1)
-    assert "2" not in cached(tmp_path)
-    s3.remove("scale/1")
-    wait_for_log(server, "last_version_gone_from_store")
-    assert_serves(server, 1)
+    s3.upload(write(1), f"{stored.key}/1")
+    s3.upload(write(2), f"{stored.key}/2")
+    model = stored.add()
+    model.wait_until_available(2)
+    s3.remove(f"{stored.key}/2")
+    assert_comes(model, 1)
+    assert "2" not in stored.cached()
+    s3.remove(f"{stored.key}/1")
+    model.wait_for_log("last_version_gone_from_store")
+    assert_serves(model.server, model.name, 1)
 
 
 def test_half_written_upload_is_not_served(
-    s3: S3Server, start: StartStored, write: Callable[[int], Path], tmp_path: Path
+    s3: S3Server, stored: StoredModel, write: Callable[[int], Path]
 ):
-    s3.upload(write(1), "scale/1")
-    server = start()
-    server.wait_until_available("scale", 1)
-    second = write(2)
-    s3.upload_file(second / "saved_model.pb", "scale/2/saved_model.pb")
+    s3.upload(write(1), f"{stored.key}/1")
+    model = stored.add()
+    model.wait_until_available(1)
+    second, key = write(2), f"{stored.key}/2"
+    s3.upload_file(second / "saved_model.pb", f"{key}/saved_model.pb")
     for path in sorted((second / "variables").iterdir())[:-1]:
-        s3.upload_file(path, f"scale/2/variables/{path.name}")
-    wait_for_log(server, "version_incomplete", version=2)
-    assert cached(tmp_path) == {"1"}
-    assert_serves(server, 1)
-    s3.upload(second, "scale/2")
-    server.wait_until_available("scale", 2)
-    assert_serves(server, 2)
+        s3.upload_file(path, f"{key}/variables/{path.name}")
+    model.wait_for_log("version_incomplete", version=2)
+    assert stored.cached() == {"1"}
+    assert_serves(model.server, model.name, 1)
+    s3.upload(second, key)
+    assert_comes(model, 2)
 
 
 def test_broken_connections_lose_no_progress(
-    s3: S3Server, start: StartStored, link: SlowLink, write: Callable[[int], Path]
+    s3: S3Server, stored: StoredModel, link: SlowLink, write: Callable[[int], Path]
 ):
     version = write(1)
-    s3.upload(version, "scale/1")
-    size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
+    s3.upload(version, f"{stored.key}/1")
+    link.passed_bytes = 0
     link.cut_after_bytes, link.cuts_left = 150_000, 20
-    server = start()
-    server.wait_until_available("scale", 1)
+    assert_comes(stored.add(), 1)
     assert link.cuts_left < 20
-    assert_serves(server, 1)
     # Each cut loses one read at most.
-    assert link.passed_bytes < 6 * size
+    assert link.passed_bytes < 6 * size_of(version)
 
 
 def test_slow_link_is_followed_to_the_end(
-    s3: S3Server, start: StartStored, link: SlowLink, write: Callable[[int], Path]
+    s3: S3Server, stored: StoredModel, link: SlowLink, write: Callable[[int], Path]
 ):
-    s3.upload(write(1), "scale/1")
-    link.bytes_per_second = 200_000
-    server = start()
-    wait_for_log(server, "version_fetching", version=1)
-    server.wait_until_available("scale", 1)
-    assert_serves(server, 1)
+    s3.upload(write(1), f"{stored.key}/1")
+    link.bytes_per_second = 400_000
+    model = stored.add()
+    model.wait_for_log("version_fetching", version=1)
+    assert_comes(model, 1)
 
 
 def test_version_removed_while_it_is_copied_goes(
-    s3: S3Server, start: StartStored, link: SlowLink, write: Callable[[int], Path], tmp_path: Path
+    s3: S3Server, stored: StoredModel, link: SlowLink, write: Callable[[int], Path]
 ):
-    s3.upload(write(1), "scale/1")
-    server = start()
-    server.wait_until_available("scale", 1)
+    s3.upload(write(1), f"{stored.key}/1")
+    model = stored.add()
+    model.wait_until_available(1)
     link.bytes_per_second = 50_000
-    s3.upload(write(2), "scale/2")
-    partial = partial_directory(mirror_directory(tmp_path), 2)
+    s3.upload(write(2), f"{stored.key}/2")
+    partial = partial_directory(stored.mirror, 2)
     wait_until(partial.exists, "the copy of version 2")
-    s3.remove("scale/2")
+    s3.remove(f"{stored.key}/2")
     link.bytes_per_second = 0
     wait_until(lambda: not partial.exists(), "the end of the copy")
-    assert cached(tmp_path) == {"1"}
-    assert_serves(server, 1)
+    assert stored.cached() == {"1"}
+    assert_serves(model.server, model.name, 1)
 
 
-def test_killed_server_goes_on_where_it_stopped(
-    s3: S3Server, start: StartStored, link: SlowLink, write: Callable[[int], Path], tmp_path: Path
-):
-    version = write(1)
-    s3.upload(version, "scale/1")
-    size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
-    link.bytes_per_second, link.cut_after_bytes, link.cuts_left = 400_000, 500_000, 1_000
-    server = start()
-
-    def copied_bytes() -> int:
-        files = (tmp_path / "cache").rglob("*.data-*")
-        return sum(path.stat().st_size for path in files)
-
-    wait_until(lambda: copied_bytes() > size / 3, "a third of the copy")
-    server.kill()
-    before, link.passed_bytes = copied_bytes(), 0
-    link.bytes_per_second = link.cuts_left = 0
-    again = start()
-    again.wait_until_available("scale", 1)
-    assert_serves(again, 1)
-    assert link.passed_bytes < size - before + 200_000
-
-
-def test_cached_version_serves_without_the_store(
-    s3: S3Server, start: StartStored, link: SlowLink, write: Callable[[int], Path]
-):
-    s3.upload(write(1), "scale/1")
-    first = start()
-    first.wait_until_available("scale", 1)
-    first.stop()
-    link.is_refusing = True
-    server = start()
-    server.wait_until_available("scale", 1)
-    wait_for_log(server, "store_unreadable")
-    assert_serves(server, 1)
-
-
-def test_second_server_serves_the_copies_of_the_first(
-    s3: S3Server, start: StartStored, write: Callable[[int], Path]
-):
-    s3.upload(write(1), "scale/1")
-    start().wait_until_available("scale", 1)
-    server = start()
-    server.wait_until_available("scale", 1)
-    in_use = wait_for_log(server, "model_cache_in_use")
-    assert "--model_cache_directory" in in_use["remedy"]
-    assert_serves(server, 1)
-
-
-def test_store_that_refuses_is_explained(
-    s3: S3Server, start: StartStored, monkeypatch: pytest.MonkeyPatch
-):
-    del s3
-    server = start(base_path="s3://no-such-bucket/scale")
-    unreadable = wait_for_log(server, "store_unreadable")
+def test_store_that_refuses_is_explained(host: ModelHost):
+    url = "s3://no-such-bucket/scale"
+    host.configure("refused", url, {}, "")
+    unreadable = wait_for_log(host.server, "store_unreadable", model="refused")
     assert unreadable["level"] == "warning"
-    assert "s3://no-such-bucket/scale" in unreadable["reason"]
+    assert url in unreadable["reason"]
     assert "credentials" in unreadable["remedy"]
-    assert not logged(server, "base_path_unreadable")
+    assert not logged(host.server, "base_path_unreadable", model="refused")
 
 
 def test_config_file_moves_a_model_into_the_store(
     s3: S3Server,
-    start: StartStored,
+    stored: StoredModel,
     scale_model: ScaleModel,
-    write: Callable[[int], Path],
     base_path: Path,
-    tmp_path: Path,
+    write: Callable[[int], Path],
 ):
     scale_model.write(base_path, 1)
-    s3.upload(write(2), "scale/2")
-    config = tmp_path / "models.config"
+    s3.upload(write(2), f"{stored.key}/2")
+    stored.host.configure(stored.key, base_path, {}, "")
+    HostedModel(stored.host, stored.key, base_path).wait_until_available(1)
+    model = stored.add()
+    assert_comes(model, 2)
+    stored.host.configure(stored.key, base_path, {}, "")
+    assert_comes(model, 1)
 
-    def write_config(path: object) -> None:
-        text = f'model_config_list {{ config {{ name: "scale" base_path: "{path}" }} }}'
-        beside = config.with_suffix(".new")
-        beside.write_text(text)
-        beside.rename(config)
 
-    write_config(base_path)
-    server = start(
-        model_name=None,
-        base_path=None,
-        model_config_file=config,
-        model_config_file_poll_wait_seconds=0.1,
-    )
-    server.wait_until_available("scale", 1)
-    write_config(URL)
-    server.wait_until_available("scale", 2)
-    assert_serves(server, 2)
-    write_config(base_path)
-    server.wait_until_available("scale", 1)
-    assert_serves(server, 1)
+# --- Servers that end, and one beside another ---------------------------------------------------------
+
+
+@dataclass
+class Restarts:
+    """A server that was killed in the middle of a copy, and those after it with the same cache."""
+
+    size_bytes: int
+    copied_bytes: int
+    """What the first server had copied."""
+    passed_bytes: int
+    """What the second one read, until it served."""
+    beside: ModelServer
+    """Ran beside the second one."""
+    last: ModelServer
+    """Started when the others had ended, and the store was away."""
+
+
+@pytest.fixture(scope="module")
+def restarts(
+    s3: S3Server,
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Restarts]:
+    own_cache = tmp_path_factory.mktemp("own_cache")
+    # Its largest file takes several reads.
+    version = scale_model.write(tmp_path_factory.mktemp("export"), 1, offset_count=4_000_000)
+    s3.upload(version, "scale/1")
+
+    def start() -> ModelServer:
+        return start_module_server(
+            model_name="scale",
+            base_path=f"s3://{BUCKET}/scale",
+            model_cache_directory=own_cache,
+            model_store_poll_wait_seconds=1,
+        )
+
+    def started_and_asked() -> ModelServer:
+        server = start()
+        server.wait_until_available("scale", 1)
+        assert_serves(server, "scale", 1)
+        return server
+
+    def copied_bytes() -> int:
+        return sum(path.stat().st_size for path in own_cache.rglob("*.data-*"))
+
+    with own_link(s3) as link:
+        link.bytes_per_second = 4_000_000
+        first = start()
+        wait_until(lambda: copied_bytes() > size_of(version) / 5, "a part of the copy")
+        first.kill()
+        before, link.passed_bytes, link.bytes_per_second = copied_bytes(), 0, 0
+        second = started_and_asked()
+        passed = link.passed_bytes
+        beside = started_and_asked()
+        beside.stop()
+        second.stop()
+        link.is_refusing = True
+        last = started_and_asked()
+        yield Restarts(size_of(version), before, passed, beside, last)
+
+
+def test_killed_server_goes_on_where_it_stopped(restarts: Restarts):
+    assert restarts.passed_bytes < restarts.size_bytes - restarts.copied_bytes + 200_000
+
+
+def test_second_server_serves_the_copies_of_the_first(restarts: Restarts):
+    in_use = wait_for_log(restarts.beside, "model_cache_in_use")
+    assert "--model_cache_directory" in in_use["remedy"]
+
+
+def test_cached_version_serves_without_the_store(restarts: Restarts):
+    wait_for_log(restarts.last, "store_unreadable")
+    assert_serves(restarts.last, "scale", 1)
 
 
 def test_missing_package_is_named_at_the_start():
