@@ -53,8 +53,9 @@ COMMAND_TIMEOUT_SECONDS = 300
 PAGE_TIMEOUT_SECONDS = 1500
 # Replaces 500 MB.
 TABLE_ROWS = 1000
+# A `demo-model` copies the export of the fixture: the version's number makes no difference to a page.
 WRAPPER = """#!{python}
-import os, sys
+import os, shutil, sys
 words = sys.argv[1:]
 has = lambda name: any(word.split("=")[0] == "--" + name for word in words)
 if words[:1] == ["serve"]:
@@ -62,8 +63,14 @@ if words[:1] == ["serve"]:
     words += [] if has("port") else ["--port={grpc}"]
     words += [] if has("rest_api_port") else ["--rest_api_port={http}"]
     words += [] if has("log_format") else ["--log_format=human"]
-elif words[:1] == ["demo-model"] and not has("rows"):
-    words += ["--rows={rows}"]
+elif words[:1] == ["demo-model"]:
+    command, directory, option, version = words
+    assert option == "--version", words
+    partial, path = f"{{directory}}/.{{version}}.partial", f"{{directory}}/{{version}}"
+    shutil.copytree({ctr!r}, partial)
+    os.rename(partial, path)
+    print(path)
+    sys.exit()
 os.execv({millpond!r}, [{millpond!r}, *words])
 """
 
@@ -71,8 +78,9 @@ os.execv({millpond!r}, [{millpond!r}, *words])
 class World:
     """The place in which the examples of a page run: a directory, two ports and at most one server."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, exports: Path) -> None:
         self.directory = directory
+        self._exports = exports
         self._grpc_port, self._http_port = free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._log_path = directory / "server.log"
@@ -93,7 +101,7 @@ class World:
                 python=sys.executable,
                 grpc=self._grpc_port,
                 http=self._http_port,
-                rows=TABLE_ROWS,
+                ctr=str(self._exports / "ctr" / "1"),
                 millpond=str(binaries / "millpond"),
             )
         )
@@ -201,32 +209,34 @@ class World:
         finally:
             self._run_directory.cleanup()
 
-    def serve_model(self, name: str, exports: Path) -> None:
-        """Exports the CTR model, or copies another one, and serves it."""
+    def serve_model(self, name: str) -> None:
+        """Serves a model of `exports`."""
         base_path = self.directory / "models" / name
-        if name == "ctr":
-            self.run_shell("millpond demo-model /models/ctr --version 1")
-        else:
-            shutil.copytree(exports / name, base_path)
+        shutil.copytree(self._exports / name, base_path)
         self.serve([f"--model_name={name}", f"--model_base_path={base_path}"])
 
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exports the models of the drop-in tests in a process of its own."""
+    """The models of the drop-in tests, and `ctr`, each exported by a process of its own."""
     directory = tmp_path_factory.mktemp("exports")
-    subprocess.run(
-        [sys.executable, "-m", "tests.integration.drop_in.export_models", str(directory)],
-        cwd=REPOSITORY,
-        check=True,
-        timeout=TIMEOUT_SECONDS,
-    )
+    demo_model = ["serving", "demo-model", str(directory / "ctr"), "--version=1"]
+    for command in (
+        ["tests.integration.drop_in.export_models", str(directory)],
+        [*demo_model, f"--rows={TABLE_ROWS}"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=REPOSITORY,
+            check=True,
+            timeout=COMMAND_TIMEOUT_SECONDS,
+        )
     return directory
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "world")
+def world(tmp_path: Path, exports: Path) -> Iterator[World]:
+    made = World(tmp_path / "world", exports)
     try:
         yield made
     finally:
@@ -235,10 +245,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.timeout(PAGE_TIMEOUT_SECONDS)
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
-def test_examples_of_page_run_as_shown(page: Path, world: World, exports: Path):
+def test_examples_of_page_run_as_shown(page: Path, world: World):
     if model := model_of(page):
         assert model in MODELS
-        world.serve_model(model, exports)
+        world.serve_model(model)
     asked: Block | None = None
     printed = ""
     for block in blocks_of(page):
