@@ -100,6 +100,7 @@ def _servers(
             settings: dict[str, object] = {
                 "file_system_poll_wait_seconds": 0.05,
                 "start_timeout_seconds": TIMEOUT_SECONDS,
+                "stop_timeout_seconds": TIMEOUT_SECONDS,
             }
             server = ModelServer(log_path=log_path, **{**settings, **arguments})  # type: ignore[arg-type]
             server.start()

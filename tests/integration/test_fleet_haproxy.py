@@ -2,8 +2,7 @@
 
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,24 +12,19 @@ import pytest
 
 from loadtest.drive.shell_server import free_port
 from serving import ModelServer
-from serving.base.clock import SystemClock
-from serving.base.errors import MillpondError
 from serving.client import Client, RetryPolicy
-from serving.fleet.config import parse_fleet_config
 from serving.fleet.haproxy import Backend, HaproxySettings, fingerprint_of
 from serving.fleet.haproxy import haproxy_text as text_of
 from serving.fleet.haproxy_process import reload_haproxy, running_fingerprint
 from serving.fleet.registry import write_text
-from serving.fleet.service import FleetService
-from tests.integration.clients import wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
+from tests.integration.fleets import Call, Load, running_coordinator, server_tables
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 
 pytestmark = pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed")
-
-SERVER_COUNT = 2
 
 
 @dataclass
@@ -77,57 +71,18 @@ class Proxy:
             yield
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(TIMEOUT_SECONDS)
             log.close()
 
 
-@dataclass
-class Load:
-    """A client that sends one request after the other, and counts who answered."""
-
-    target: str
-    model: str = "scale"
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
-    failures: list[str] = field(default_factory=list)
-    answer_count: int = 0
-    is_over: threading.Event = field(default_factory=threading.Event)
-
-    @contextmanager
-    def running(self) -> Iterator["Load"]:
-        threads = [threading.Thread(target=self._send) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self.is_over.set()
-            for thread in threads:
-                thread.join()
-
-    def wait_for_more(self, count: int) -> None:
-        wanted = self.answer_count + count
-        wait_until(lambda: self.answer_count >= wanted, f"{count} more answers")
-
-    def _send(self) -> None:
-        with Client(self.target, retries=self.retries) as client:
-            while not self.is_over.is_set():
-                try:
-                    client.predict(self.model, {"x": np.ones(2, np.float32)}, timeout_seconds=20)
-                except MillpondError as error:
-                    self.failures.append(str(error))
-                else:
-                    self.answer_count += 1
-
-
-@pytest.fixture
-def servers(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-) -> list[ModelServer]:
-    scale_model.write(base_path, 1)
-    started = [start_server(model_name="scale", base_path=base_path) for _ in range(SERVER_COUNT)]
-    for server in started:
-        server.wait_until_available("scale", 1)
-    return started
+@contextmanager
+def calls_to(
+    target: str | Sequence[str], model: str = "scale", retries: RetryPolicy | None = None
+) -> Iterator[Call]:
+    with Client(target, retries=retries or RetryPolicy()) as client:
+        yield lambda: client.predict(
+            model, {"x": np.ones(2, np.float32)}, timeout_seconds=TIMEOUT_SECONDS
+        )
 
 
 def backends_of(servers: list[ModelServer], draining: int | None = None) -> list[Backend]:
@@ -143,85 +98,84 @@ def request_count(server: ModelServer) -> int:
     return count
 
 
-def test_haproxy_spreads_requests_of_one_client(servers: list[ModelServer], tmp_path: Path) -> None:
-    proxy = Proxy(tmp_path)
+@dataclass
+class Story:
+    """Two servers behind a HAProxy under load, and a third one that never serves."""
+
+    request_counts: Sequence[int]
+    """The requests that each of the two had answered before the first change."""
+    log: str
+    """HAProxy's log until then."""
+    failures_until_reloads: Sequence[str]
+    failures_until_stop: Sequence[str]
+    """Those until a server that HAProxy drained had stopped."""
+
+
+@pytest.fixture(scope="module")
+def story(
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Story:
+    directory, base_path, empty = (
+        tmp_path_factory.mktemp(name) for name in ("proxy", "scale", "empty")
+    )
+    scale_model.write(base_path, 1)
+    servers = [
+        start_module_server(model_name="scale", base_path=path)
+        for path in (base_path, base_path, empty)
+    ]
+    for server in servers[:2]:
+        server.wait_until_available("scale", 1)
+    proxy = Proxy(directory)
     proxy.write(*backends_of(servers))
-    with proxy.running(), Load(proxy.target).running() as load:
-        load.wait_for_more(200)
-    assert load.failures == []
-    assert all(request_count(server) > 20 for server in servers)
-
-
-def test_haproxy_reloads_without_a_lost_request(servers: list[ModelServer], tmp_path: Path) -> None:
-    proxy = Proxy(tmp_path)
-    proxy.write(*backends_of(servers))
-    with proxy.running(), Load(proxy.target).running() as load:
-        for draining in (0, 1, None):
-            load.wait_for_more(100)
-            proxy.reload(*backends_of(servers, draining))
-        load.wait_for_more(100)
-    assert load.failures == []
-
-
-def test_drained_server_stops_without_a_lost_request(
-    servers: list[ModelServer], tmp_path: Path
-) -> None:
-    proxy = Proxy(tmp_path)
-    proxy.write(*backends_of(servers))
-    with proxy.running(), Load(proxy.target).running() as load:
-        load.wait_for_more(100)
-        proxy.reload(*backends_of(servers, draining=0))
-        load.wait_for_more(100)
-        servers[0].stop()
-        load.wait_for_more(100)
-    assert load.failures == []
-
-
-def test_haproxy_skips_a_server_that_does_not_serve(
-    servers: list[ModelServer], start_server: StartServer, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    idle = start_server(model_name="scale", base_path=tmp_path / "empty", listen_before_ready=True)
-    proxy = Proxy(tmp_path)
-    proxy.write(*backends_of([servers[0], idle]))
-    log = tmp_path / "haproxy.log"
-    with proxy.running():
-        wait_until(lambda: "servers/s1 is DOWN" in log.read_text(), "a check that fails")
-        with Load(proxy.target).running() as load:
+    log = directory / "haproxy.log"
+    with proxy.running(), calls_to(proxy.target) as call:
+        wait_until(lambda: "servers/s2 is DOWN" in log.read_text(), "a check that fails")
+        load = Load(call)
+        with load.running():
             load.wait_for_more(200)
-    assert load.failures == []
-    assert "servers/s0 is DOWN" not in log.read_text()
+            counts, log_text = [request_count(server) for server in servers[:2]], log.read_text()
+            for draining in (1, None, 0):
+                # A new worker takes each server for one that serves until its first check.
+                proxy.reload(*backends_of(servers[:2], draining))
+                load.wait_for_more(100)
+            until_reloads = list(load.failures)
+            servers[0].stop()
+            load.wait_for_more(100)
+    return Story(counts, log_text, until_reloads, load.failures)
+
+
+def test_haproxy_spreads_requests_of_one_client(story: Story) -> None:
+    assert all(count > 20 for count in story.request_counts)
+
+
+def test_haproxy_skips_a_server_that_does_not_serve(story: Story) -> None:
+    assert "servers/s2 is DOWN" in story.log
+    assert "servers/s0 is DOWN" not in story.log
+
+
+def test_haproxy_reloads_without_a_lost_request(story: Story) -> None:
+    assert story.failures_until_reloads == []
+
+
+def test_drained_server_stops_without_a_lost_request(story: Story) -> None:
+    assert story.failures_until_stop == []
 
 
 MODELS = ("scale", "scale", "other")
 
 
-@contextmanager
-def coordinator(
-    proxy: Proxy, ports: dict[str, int], servers: list[ModelServer]
-) -> Iterator[FleetService]:
-    """Leads a fleet of these servers, and keeps the proxy's configuration."""
+def coordinator_tables(proxy: Proxy, ports: dict[str, int], servers: list[ModelServer]) -> str:
+    """Returns the tables of a coordinator of these servers that keeps the proxy's configuration."""
     directory = proxy.directory
     binds = ", ".join(f'{model} = "127.0.0.1:{port}"' for model, port in ports.items())
-    tables = "".join(
-        f'[servers.s{number}]\nadmin = "{server.admin_target}"\ngrpc = "{server.target}"\n'
-        for number, server in enumerate(servers)
-    )
-    config = parse_fleet_config(
-        f'[coordinator]\nstate_directory = "{directory / "fleet"}"\nlisten = "127.0.0.1:0"\n'
-        f'registry_file = "{directory / "servers.json"}"\npoll_seconds = 0.2\n'
+    named = {f"s{number}": server for number, server in enumerate(servers)}
+    return (
         f"[waves]\nsizes = []\njudged_seconds = 1\n"
         f'[haproxy]\nfile = "{directory / "haproxy.cfg"}"\npid_file = "{proxy.pid_file}"\n'
-        f'stats_socket = "{directory / "stats.sock"}"\nbinds = {{{binds}}}\n{tables}'
+        f'stats_socket = "{directory / "stats.sock"}"\nbinds = {{{binds}}}\n{server_tables(named)}'
     )
-    service = FleetService(config, SystemClock())
-    thread = threading.Thread(target=service.run)
-    thread.start()
-    try:
-        yield service
-    finally:
-        service.stop()
-        thread.join()
 
 
 def test_member_that_gets_sigterm_loses_no_request(
@@ -238,21 +192,25 @@ def test_member_that_gets_sigterm_loses_no_request(
                 base_path=tmp_path / model,
                 state_directory=tmp_path / f"s{number}",
                 fleet_member=True,
-                drain_seconds=20,
-                listen_before_ready=True,
+                drain_seconds=TIMEOUT_SECONDS / 2,
             )
         )
     proxy = Proxy(tmp_path)
     ports = {"scale": proxy.port, "other": free_port()}
     once = RetryPolicy(attempt_count_max=1)
-    loads = [Load(f"127.0.0.1:{port}", model, once) for model, port in ports.items()]
-    registry = f"fleet+file://{tmp_path / 'servers.json'}"
-    loads += [Load(registry, model, once) for model in ports]
-    with coordinator(proxy, ports, servers):
+    targets: list[tuple[str, str | list[str]]] = []
+    for model, port in ports.items():
+        own = [server.target for server, its_model in zip(servers, MODELS) if its_model == model]
+        targets += [(model, f"127.0.0.1:{port}"), (model, own)]
+    with running_coordinator(tmp_path, coordinator_tables(proxy, ports, servers)):
         for server, model in zip(servers, MODELS):
             server.wait_until_available(model, 1)
         wait_until((tmp_path / "haproxy.cfg").exists, "the proxy's configuration")
         with proxy.running(), ExitStack() as stack:
+            loads = [
+                Load(stack.enter_context(calls_to(target, model, once)), 1)
+                for model, target in targets
+            ]
             for load in loads:
                 stack.enter_context(load.running())
             for load in loads:

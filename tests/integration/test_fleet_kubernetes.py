@@ -1,35 +1,32 @@
 """A fleet of pods: real servers and coordinator processes, Kubernetes' API by a stand-in over HTTP.
 
-The pods are servers on ports of 127.0.0.1. The stand-in has Kubernetes' versions, conflicts, selectors
-and watches (tests/kubernetes/fake_api_server.py): no cluster was at hand.
+The pods are servers on ports of 127.0.0.1, which the tests share. The stand-in has Kubernetes' versions,
+conflicts, selectors and watches (tests/kubernetes/fake_api_server.py): no cluster was at hand.
 """
 
 import json
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from loadtest.drive.shell_server import free_port
 from serving import ModelServer
-from serving.base.errors import MillpondError
-from serving.client import Client
 from serving.fleet.kubernetes.documents import SUMMARY_KEY, lease_record
-from tests.integration.clients import wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
-from tests.integration.logs import logged
+from tests.integration.fleets import Members, is_stable, status_of
 from tests.integration.processes import millpond
 from tests.kubernetes.fake_api_server import FakeApiServer, serving_api
 from tests.kubernetes.fake_cluster import FakeCluster, pod_object
 
-PATIENCE_SECONDS = 120
-SERVER_COUNT = 3
+NAMES = ("web-0", "web-1", "web-2")
 LEASE_SECONDS = 10
 
 
@@ -42,89 +39,75 @@ def pod_of(name: str, server: ModelServer, *, is_terminating: bool = False) -> d
     return pod_object(name, host="127.0.0.1", ports=ports, is_terminating=is_terminating)
 
 
-def answer(server: ModelServer) -> float:
-    """Returns the answer of the server's version to 1; 0 while it has none."""
-    with Client(server.target) as client:
-        try:
-            answered = client.predict("scale", {"x": np.ones(1, np.float32)}, timeout_seconds=5)
-        except MillpondError:
-            return 0.0
-    return float(np.asarray(answered.outputs["y"])[0])
-
-
 class Coordinator:
     """A process of `millpond fleet start`."""
 
-    def __init__(self, directory: Path, name: str, kubeconfig: Path) -> None:
+    def __init__(self, directory: Path, name: str, kubeconfig: Path, judged_seconds: float) -> None:
         config = directory / f"{name}.toml"
         config.write_text(
             f'[coordinator]\nlisten = "127.0.0.1:0"\npoll_seconds = 0.2\n'
             f'[kubernetes]\nselector = "app=millpond"\nname = "fleet"\n'
             f"lease_seconds = {LEASE_SECONDS}\nkubeconfig = {str(kubeconfig)!r}\n"
-            f'[waves]\nsizes = ["1"]\nload_count_max = 1\njudged_seconds = 8\nlost_seconds = 20\n'
+            f'[waves]\nsizes = ["1"]\nload_count_max = 1\nlost_seconds = 20\n'
+            f"judged_seconds = {judged_seconds}\n"
         )
         self._log = directory / f"{name}.log"
         with self._log.open("w") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "serving", "fleet", "start", str(config)], stderr=stderr
             )
+        wait_until(lambda: self.events("fleet_started"), "the coordinator starts")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = self._log.read_text().splitlines()
+        # The last line may be half written.
+        lines = self._log.read_text().split("\n")[:-1]
         return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    @property
+    def port(self) -> int:
+        (started,) = self.events("fleet_started")
+        return port_of(started["http"].split()[-1])
 
     @property
     def leads(self) -> bool:
         return len(self.events("fleet_lease_acquired")) > len(self.events("fleet_lease_lost"))
 
     def command(self, *arguments: str) -> str:
-        (started,) = self.events("fleet_started")
-        ended = millpond(
-            "fleet", *arguments, f"--coordinator=127.0.0.1:{started['http'].split()[-1]}"
-        )
+        ended = millpond("fleet", *arguments, f"--coordinator=127.0.0.1:{self.port}")
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
+    def answers(self) -> bool:
+        """Returns True if it leads, or knows the address of the coordinator that leads."""
+        try:
+            return bool(status_of(self.port))
+        except urllib.error.HTTPError:
+            return False
+
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(PATIENCE_SECONDS)
+        self.process.wait(TIMEOUT_SECONDS)
 
 
 @dataclass
 class PodFleet:
-    """Three servers as pods, and the coordinators that a test starts."""
+    """A cluster's API, and the coordinators that a test starts."""
 
     api: FakeApiServer
-    servers: dict[str, ModelServer]
     directory: Path
     coordinators: list[Coordinator] = field(default_factory=list)
 
-    def start_coordinator(self) -> Coordinator:
+    def start_coordinator(self, judged_seconds: float = 1) -> Coordinator:
         kubeconfig = self.api.write_kubeconfig(self.directory / "kubeconfig")
         name = f"coordinator-{len(self.coordinators)}"
-        self.coordinators.append(Coordinator(self.directory, name, kubeconfig))
-        started = self.coordinators[-1]
-        self.wait_for(lambda: started.events("fleet_started"), "the coordinator starts")
-        return started
+        self.coordinators.append(Coordinator(self.directory, name, kubeconfig, judged_seconds))
+        return self.coordinators[-1]
 
-    def wait_for(self, is_so: Any, what: str) -> None:
-        wait_until(is_so, what, PATIENCE_SECONDS)
-
-    def answers(self) -> list[float]:
-        return [answer(server) for server in self.servers.values()]
-
-    def granted(self, version: int) -> list[str]:
-        return [
-            name
-            for name, server in self.servers.items()
-            if any(event["version"] == version for event in logged(server, "version_granted"))
-        ]
-
-    def loads(self) -> list[list[int]]:
-        return [
-            [event["version"] for event in logged(server, "load_started")]
-            for server in self.servers.values()
-        ]
+    def start_leader(self, judged_seconds: float = 1) -> Coordinator:
+        """Starts a coordinator, and waits until it leads."""
+        leader = self.start_coordinator(judged_seconds)
+        wait_until(lambda: leader.leads, "the coordinator leads")
+        return leader
 
     def notes(self) -> list[str]:
         return [str(event["note"]) for event in self.api.cluster.events]
@@ -137,10 +120,10 @@ class PodFleet:
 
 
 @pytest.fixture
-def empty_fleet(tmp_path: Path) -> Iterator[PodFleet]:
+def fleet(tmp_path: Path) -> Iterator[PodFleet]:
     """A fleet without a pod."""
     with serving_api(FakeCluster()) as api:
-        made = PodFleet(api, {}, tmp_path)
+        made = PodFleet(api, tmp_path)
         try:
             yield made
         finally:
@@ -148,103 +131,104 @@ def empty_fleet(tmp_path: Path) -> Iterator[PodFleet]:
                 coordinator.end()
 
 
+@pytest.fixture(scope="module")
+def members(start_module_server: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Members:
+    """The servers of the pods."""
+
+    def flags() -> dict[str, object]:
+        return {"admin_address": f"127.0.0.1:{free_port()}"}
+
+    return Members(start_module_server, tmp_path_factory.mktemp("members"), NAMES, flags)
+
+
 @pytest.fixture
-def fleet(
-    empty_fleet: PodFleet,
-    start_server: StartServer,
-    scale_model: ScaleModel,
-    base_path: Path,
-    tmp_path: Path,
-) -> PodFleet:
-    scale_model.write(base_path, 1)
-    servers = {
-        f"web-{number}": start_server(
-            model_name="scale",
-            base_path=base_path,
-            state_directory=tmp_path / f"web-{number}",
-            admin_address=f"127.0.0.1:{free_port()}",
-            fleet_member=True,
-            drain_seconds=1,
-            listen_before_ready=True,
-        )
-        for number in range(SERVER_COUNT)
-    }
-    for name, server in servers.items():
-        empty_fleet.api.cluster.put_pod(pod_of(name, server))
-    empty_fleet.servers.update(servers)
-    return empty_fleet
+def model(fleet: PodFleet, members: Members, scale_model: ScaleModel) -> str:
+    """The model of the pods, with version 1."""
+    name = members.add_model()
+    scale_model.write(members.base_path_of(name), 1)
+    for pod, server in members.servers.items():
+        fleet.api.cluster.put_pod(pod_of(pod, server))
+    return name
+
+
+def wait_for_answers(members: Members, model: str, version: int) -> None:
+    wanted = [2.0 * version] * len(NAMES)
+    wait_until(lambda: members.answers(model) == wanted, f"version {version} everywhere")
 
 
 def test_standby_takes_over_in_the_middle_of_a_wave(
-    fleet: PodFleet, scale_model: ScaleModel, base_path: Path
+    fleet: PodFleet, members: Members, model: str, scale_model: ScaleModel
 ) -> None:
-    leader = fleet.start_coordinator()
-    fleet.wait_for(lambda: leader.leads, "the first coordinator leads")
+    # The first wave lasts until the first coordinator ends.
+    leader = fleet.start_leader(judged_seconds=10 * TIMEOUT_SECONDS)
     standby = fleet.start_coordinator()
-    fleet.wait_for(lambda: fleet.answers() == [2.0] * SERVER_COUNT, "version 1 everywhere")
-    fleet.wait_for(lambda: "stable version 1" in leader.command("status"), "version 1 is stable")
+    wait_for_answers(members, model, 1)
+    wait_until(lambda: is_stable(leader.port, model, 1), "version 1 is stable")
     # The coordinator that waits passes requests on to the one that leads.
-    assert "stable version 1" in standby.command("status")
+    assert f"{model}: stable version 1" in standby.command("status")
 
-    scale_model.write(base_path, 2)
-    fleet.wait_for(lambda: fleet.granted(2) != [], "version 2 begins its first wave")
-    fleet.wait_for(lambda: "scale: version 2 begins wave 1" in fleet.notes(), "its Event")
+    def granted() -> list[str]:
+        return members.with_event("version_granted", model=model, version=2)
+
+    scale_model.write(members.base_path_of(model), 2)
+    wait_until(granted, "version 2 begins its first wave")
+    wait_until(lambda: f"{model}: version 2 begins wave 1" in fleet.notes(), "its Event")
     leader.end()
-    first = fleet.granted(2)
+    first = granted()
     assert len(first) == 1
     assert not standby.leads
-    fleet.wait_for(lambda: standby.leads, "the second coordinator leads")
-    assert fleet.granted(2) == first
+    wait_until(lambda: standby.leads, "the second coordinator leads")
     assert fleet.term == 2
-    fleet.wait_for(lambda: fleet.answers() == [4.0] * SERVER_COUNT, "version 2 everywhere")
-    fleet.wait_for(lambda: "stable version 2" in standby.command("status"), "version 2 is stable")
-    assert fleet.loads() == [[1, 2]] * SERVER_COUNT
+    wait_for_answers(members, model, 2)
+    wait_until(lambda: is_stable(standby.port, model, 2), "version 2 is stable")
+    # The wave went on: no server loaded a version twice.
+    for version in (1, 2):
+        assert members.with_event("load_started", model=model, version=version) == [*NAMES]
 
     # People see it with kubectl: in the state's summary, and in Events.
     stored = fleet.api.cluster.stored("configmaps", "fleet")
     assert stored is not None
-    assert stored["data"][SUMMARY_KEY] == "scale: stable version 2\n"
-    fleet.wait_for(
-        lambda: "scale: version 2 is stable; before: 1" in fleet.notes(), "an Event of the end"
+    assert stored["data"][SUMMARY_KEY] == f"{model}: stable version 2\n"
+    wait_until(
+        lambda: f"{model}: version 2 is stable; before: 1" in fleet.notes(), "an Event of the end"
     )
     # The coordinator that was killed may have taken the Event of its grant with it.
-    assert fleet.notes().count("scale: version 2 is granted") >= SERVER_COUNT - 1
+    assert fleet.notes().count(f"{model}: version 2 is granted") >= len(NAMES) - 1
 
 
-def test_pods_come_and_go(fleet: PodFleet) -> None:
-    coordinator = fleet.start_coordinator()
+def test_pods_come_and_go(fleet: PodFleet, members: Members, model: str) -> None:
+    coordinator = fleet.start_leader()
     cluster = fleet.api.cluster
-    fleet.wait_for(lambda: fleet.answers() == [2.0] * SERVER_COUNT, "version 1 everywhere")
+    wait_for_answers(members, model, 1)
 
-    def row(name: str) -> str:
-        rows = coordinator.command("status").splitlines()
-        return next((line for line in rows if line.startswith(f"{name}\t")), "")
+    def state_of(name: str) -> str:
+        rows = status_of(coordinator.port)["servers"]
+        return next((row["state"] for row in rows if row["name"] == name), "")
 
-    cluster.put_pod(pod_of("web-0", fleet.servers["web-0"], is_terminating=True))
-    fleet.wait_for(lambda: "draining" in row("web-0"), "the pod that ends drains")
+    cluster.put_pod(pod_of("web-0", members.servers["web-0"], is_terminating=True))
+    wait_until(lambda: state_of("web-0") == "draining", "the pod that ends drains")
     cluster.delete_pod("web-0")
-    fleet.wait_for(lambda: row("web-0") == "", "the pod that has ended leaves the fleet")
-    cluster.put_pod(pod_of("web-9", fleet.servers["web-0"]))
-    fleet.wait_for(lambda: "live" in row("web-9"), "a new pod joins the fleet")
+    wait_until(lambda: state_of("web-0") == "", "the pod that has ended leaves the fleet")
+    cluster.put_pod(pod_of("web-9", members.servers["web-0"]))
+    wait_until(lambda: state_of("web-9") == "live", "a new pod joins the fleet")
 
 
-def test_stopped_coordinator_hands_the_lease_over(empty_fleet: PodFleet) -> None:
-    first = empty_fleet.start_coordinator()
-    empty_fleet.wait_for(lambda: first.leads, "the first coordinator leads")
-    second = empty_fleet.start_coordinator()
+def test_stopped_coordinator_hands_the_lease_over(fleet: PodFleet) -> None:
+    first = fleet.start_leader()
+    second = fleet.start_coordinator()
     first.process.terminate()
-    assert first.process.wait(PATIENCE_SECONDS) == 0
-    empty_fleet.wait_for(lambda: second.leads, "the second coordinator leads")
-    assert empty_fleet.term == 2
+    assert first.process.wait(TIMEOUT_SECONDS) == 0
+    wait_until(lambda: second.leads, "the second coordinator leads")
+    assert fleet.term == 2
 
 
-def test_lead_ends_while_the_api_is_away(empty_fleet: PodFleet) -> None:
-    coordinator = empty_fleet.start_coordinator()
-    stored = empty_fleet.api.cluster.stored
-    empty_fleet.wait_for(lambda: stored("configmaps", "fleet"), "it takes the state over")
+def test_lead_ends_while_the_api_is_away(fleet: PodFleet) -> None:
+    coordinator = fleet.start_coordinator()
+    stored = fleet.api.cluster.stored
+    wait_until(lambda: stored("configmaps", "fleet"), "it takes the state over")
     # It answers only while it leads.
-    empty_fleet.wait_for(lambda: coordinator.command("status"), "the coordinator leads")
-    empty_fleet.api.is_cut = True
-    empty_fleet.wait_for(lambda: coordinator.events("fleet_lead_lost"), "the lead ends")
-    empty_fleet.api.is_cut = False
-    empty_fleet.wait_for(lambda: empty_fleet.term == 2, "the coordinator leads again")
+    wait_until(coordinator.answers, "the coordinator leads")
+    fleet.api.is_cut = True
+    wait_until(lambda: coordinator.events("fleet_lead_lost"), "the lead ends")
+    fleet.api.is_cut = False
+    wait_until(lambda: fleet.term == 2, "the coordinator leads again")
