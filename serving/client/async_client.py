@@ -14,7 +14,7 @@ from serving.base.errors import MillpondError
 from serving.base.protos import predict_pb2
 from serving.client import calls
 from serving.client.channels import ClientOptions, ClientSettings
-from serving.client.connection import AsyncCaller, Connection
+from serving.client.connection import Connection
 from serving.client.features import Features
 from serving.client.readiness import Readiness
 from serving.client.results import (
@@ -24,7 +24,7 @@ from serving.client.results import (
     Signature,
     VersionStatus,
 )
-from serving.client.targets import is_fleet, target_list
+from serving.client.targets import target_list
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,8 +50,9 @@ class AsyncClient:
         settings = ClientSettings(**options)
         self._sleep = sleep
         self._clock = clock or SystemClock()
-        open_channel = open_channel or settings.open_asyncio
-        self._connection = _connection(target_list(target), settings, open_channel, self._clock)
+        targets = target_list(target)
+        channel = (open_channel or settings.open_asyncio)(targets)
+        self._connection = Connection(targets, channel, settings.timeout_seconds)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -147,17 +148,3 @@ class AsyncClient:
             except MillpondError as error:
                 readiness.check_error(error)
             await self._sleep(readiness.pause_seconds)
-
-
-def _connection(
-    targets: tuple[str, ...],
-    settings: ClientSettings,
-    open_channel: Callable[[Sequence[str]], grpc.aio.Channel],
-    clock: Clock,
-) -> AsyncCaller:
-    if not is_fleet(targets):
-        return Connection(targets, open_channel(targets), settings.timeout_seconds)
-    # Imported here, because a client of given servers needs nothing of it.
-    from serving.client.fleet_connection import AsyncFleetConnection, FleetSettings
-
-    return AsyncFleetConnection(FleetSettings.of(targets[0], settings, clock), open_channel)

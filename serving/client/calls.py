@@ -41,10 +41,6 @@ class Call(Generic[Reply]):
     """Returns the reply that a response means."""
     timeout_seconds: float | None = None
     metadata: Mapping[str, str] | None = None
-    is_repeatable: bool = False
-    """True if a server may run it twice: it changes nothing there."""
-    model: str = ""
-    """The model that it is for. In a fleet, it goes to a server that has this model."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -74,8 +70,6 @@ def predict(
         method=PREDICT,
         request=request,
         read=messages.prediction,
-        model=name,
-        is_repeatable=True,
         **sending,
     )
 
@@ -90,8 +84,6 @@ def predict_message(
         method=PREDICT,
         request=request,
         read=lambda response: response,
-        model=request.model_spec.name,
-        is_repeatable=True,
         metadata=metadata,
         timeout_seconds=timeout_seconds,
     )
@@ -110,8 +102,6 @@ def classify(
         method=CLASSIFY,
         request=request,
         read=messages.classification,
-        model=name,
-        is_repeatable=True,
         **sending,
     )
 
@@ -129,8 +119,6 @@ def regress(
         method=REGRESS,
         request=request,
         read=messages.regression,
-        model=name,
-        is_repeatable=True,
         **sending,
     )
 
@@ -143,8 +131,6 @@ def model_status(
         method=MODEL_STATUS,
         request=messages.status_request(messages.model_spec(name, version=version)),
         read=messages.statuses,
-        model=name,
-        is_repeatable=True,
         timeout_seconds=timeout_seconds,
     )
 
@@ -157,8 +143,6 @@ def signatures(
         method=MODEL_METADATA,
         request=messages.metadata_request(messages.model_spec(name, version=version, label=label)),
         read=messages.signatures,
-        model=name,
-        is_repeatable=True,
         timeout_seconds=timeout_seconds,
     )
 

@@ -1,6 +1,6 @@
 """The part that the blocking and the asyncio client share."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -8,32 +8,6 @@ from serving.base.errors import FailedPrecondition, InvalidArgument, MillpondErr
 from serving.client.calls import Call, Reply
 from serving.client.channels import ServerStubs
 from serving.client.failures import error_of
-
-
-class Caller(Protocol):
-    """The part of a connection that the blocking client uses: to given servers, or to a fleet."""
-
-    @property
-    def targets(self) -> tuple[str, ...]: ...
-    def run(self, call: Call[Reply]) -> Reply: ...
-    def only(self) -> "Caller": ...
-    def close(self) -> object: ...
-
-
-class AsyncCaller(Protocol):
-    """The part of a connection that the asyncio client uses."""
-
-    async def run_async(self, call: Call[Reply]) -> Reply: ...
-    def close(self) -> Any: ...
-
-
-def check_single(targets: tuple[str, ...]) -> None:
-    """Raises InvalidArgument if there are several servers, for a call that goes to one."""
-    if len(targets) > 1:
-        raise InvalidArgument(
-            f"this call goes to one server, and the client has {len(targets)}: "
-            f"{', '.join(targets)}; make a client for one of them"
-        )
 
 
 class Connection:
@@ -48,10 +22,6 @@ class Connection:
         self._stubs = ServerStubs(channel)
         self._timeout_seconds = timeout_seconds
         self._is_closed = False
-
-    @property
-    def channel(self) -> Any:
-        return self._stubs.channel
 
     def run(self, call: Call[Reply]) -> Reply:
         """Returns the reply, over a blocking channel. Raises MillpondError."""
@@ -74,7 +44,11 @@ class Connection:
 
     def only(self) -> "Connection":
         """Returns itself, for calls to a single server. Raises InvalidArgument if there are several."""
-        check_single(self.targets)
+        if len(self.targets) > 1:
+            raise InvalidArgument(
+                f"this call goes to one server, and the client has {len(self.targets)}: "
+                f"{', '.join(self.targets)}; make a client for one of them"
+            )
         return self
 
     def _start(self, call: Call[Any]) -> Any:

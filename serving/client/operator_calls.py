@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from serving.base.protos import model_management_pb2
 from serving.client.calls import Call
 from serving.client.channels import ChooseMethod
-from serving.client.connection import Caller
+from serving.client.connection import Connection
 from serving.client.results import VersionStatus
 from serving.core.servable import ServableState
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class OperatorCalls:
     """The operators' part of `Client`."""
 
-    def __init__(self, connection: Caller) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def capture_warm_up(

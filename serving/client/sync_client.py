@@ -13,7 +13,7 @@ from serving.base.errors import MillpondError
 from serving.base.protos import predict_pb2
 from serving.client import calls
 from serving.client.channels import ClientOptions, ClientSettings
-from serving.client.connection import Caller, Connection
+from serving.client.connection import Connection
 from serving.client.features import Features
 from serving.client.operator_calls import OperatorCalls
 from serving.client.readiness import Readiness
@@ -24,7 +24,7 @@ from serving.client.results import (
     Signature,
     VersionStatus,
 )
-from serving.client.targets import is_fleet, target_list
+from serving.client.targets import target_list
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,15 +48,13 @@ class Client(OperatorCalls):
     ) -> None:
         """`target` is `HOST:PORT` or `unix:PATH`, or a list of `IP:PORT` or of `unix:PATH`.
 
-        `fleet://HOST:PORT`, the coordinator of a fleet, or `fleet+file:///PATH`, its registry file, is
-        all of its servers. `options` are the fields of ClientOptions. `clock` and `open_channel` are
-        for tests.
+        `options` are the fields of ClientOptions. `clock` and `open_channel` are for tests.
         """
         settings = ClientSettings(**options)
         self._clock = clock or SystemClock()
-        super().__init__(
-            _connection(target_list(target), settings, open_channel or settings.open, self._clock)
-        )
+        targets = target_list(target)
+        channel = (open_channel or settings.open)(targets)
+        super().__init__(Connection(targets, channel, settings.timeout_seconds))
 
     def __enter__(self) -> Client:
         return self
@@ -148,17 +146,3 @@ class Client(OperatorCalls):
             except MillpondError as error:
                 readiness.check_error(error)
             pause(self._clock, readiness.pause_seconds)
-
-
-def _connection(
-    targets: tuple[str, ...],
-    settings: ClientSettings,
-    open_channel: Callable[[Sequence[str]], grpc.Channel],
-    clock: Clock,
-) -> Caller:
-    if not is_fleet(targets):
-        return Connection(targets, open_channel(targets), settings.timeout_seconds)
-    # Imported here, because a client of given servers needs nothing of it.
-    from serving.client.fleet_connection import FleetConnection, FleetSettings
-
-    return FleetConnection(FleetSettings.of(targets[0], settings, clock), open_channel)

@@ -1,15 +1,9 @@
-"""The targets of a client: a fleet, or addresses that are joined into one gRPC target. Pure."""
+"""The targets of a client: addresses that are joined into one gRPC target. Pure."""
 
 import ipaddress
 from collections.abc import Sequence
 
 from serving.base.errors import InvalidArgument
-
-HTTP_SCHEME = "fleet://"
-"""The start of a target that is the address of a fleet's coordinator."""
-
-FILE_SCHEME = "fleet+file:"
-"""The start of a target that is the registry file of a fleet."""
 
 
 class InvalidTargets(InvalidArgument, ValueError):
@@ -22,19 +16,6 @@ def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
     if not targets or not all(targets):
         raise InvalidTargets(f"{target!r} names no server; give HOST:PORT, or a list of IP:PORT")
     return targets
-
-
-def is_fleet(targets: Sequence[str]) -> bool:
-    """Returns True for the target of a fleet, whose registry has the servers.
-
-    Raises InvalidTargets for a fleet among other targets.
-    """
-    fleets = [target for target in targets if target.startswith((HTTP_SCHEME, FILE_SCHEME))]
-    if fleets and len(targets) > 1:
-        raise InvalidTargets(
-            f"{fleets[0]!r} is one of several targets; give a fleet alone: its registry has the servers"
-        )
-    return bool(fleets)
 
 
 def joined(targets: Sequence[str]) -> str:

@@ -13,12 +13,12 @@ from serving.base.clock import Clock
 from serving.base.errors import InvalidArgument, PermissionDenied, Unavailable
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
-from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet import operations
 from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.metrics import FleetMetrics, metrics_route
 from serving.fleet.page_routes import fleet_page_routes
+from serving.fleet.registry import REGISTRY_PATH
 from serving.fleet.state import FleetState
 from serving.fleet.status import fleet_status
 from serving.fleet.view import ModelView, model_views

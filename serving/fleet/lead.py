@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.client.fleet_registry import RegisteredServer
 from serving.fleet.changes import Change
 from serving.fleet.config import FleetConfig
 from serving.fleet.coordinator import Coordinator
@@ -13,6 +12,7 @@ from serving.fleet.leadership import Term
 from serving.fleet.observer import FleetObserver
 from serving.fleet.outputs import has_looked, registered
 from serving.fleet.places import Membership
+from serving.fleet.registry import RegisteredServer
 from serving.fleet.reports import Grant
 from serving.fleet.server_links import ServerClient, ServerLinks
 from serving.fleet.view import is_silent

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import structlog
 
-from serving.client.fleet_registry import RegisteredServer
 from serving.fleet.config import FleetServer, HaproxyFiles
 from serving.fleet.haproxy import Backend, haproxy_text
 from serving.fleet.haproxy_process import HaproxyProcess
-from serving.fleet.registry import FILE_MODE, registry_document, write_text
+from serving.fleet.registry import FILE_MODE, RegisteredServer, registry_document, write_text
 from serving.fleet.reports import Sighting
 
 HAPROXY_MODE = 0o600

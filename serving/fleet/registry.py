@@ -1,15 +1,53 @@
 """The registry of a fleet: a JSON document of its servers, for clients and proxies that look for one."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from serving.base.directory_files import opened_directory, replace_file
-from serving.client.fleet_registry import RegisteredServer
+from serving.base.errors import DataLoss
+
+REGISTRY_PATH = "/fleet/servers"
+"""The path of the registry in the coordinator's HTTP."""
 
 FILE_MODE = 0o644
 """Clients of other users read the registry: it has addresses, and nothing that is secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredServer:
+    """A server that clients may reach. `versions` has the version that answers, by model.
+
+    A model without a version yet has None. Without any model, the models of the server are not known.
+    A server that is not ready answers no requests now, or the coordinator does not reach it. Clients
+    send a draining server no further requests.
+    """
+
+    name: str
+    grpc: str
+    http: str = ""
+    is_ready: bool = True
+    is_draining: bool = False
+    versions: Mapping[str, int | None] = field(default_factory=dict)
+
+
+_KEYS = frozenset(item.name for item in fields(RegisteredServer))
+
+
+def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
+    """Returns the servers of a document. Raises DataLoss for another text.
+
+    Unknown keys are ignored: a coordinator may be newer than its front.
+    """
+    try:
+        return tuple(
+            RegisteredServer(**{key: row[key] for key in _checked(row).keys() & _KEYS})
+            for row in json.loads(text)["servers"]
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataLoss(f"not the registry of a fleet: {error!r}") from error
 
 
 def registry_document(servers: Iterable[RegisteredServer]) -> str:
@@ -33,3 +71,12 @@ def _row(server: RegisteredServer) -> dict[str, Any]:
         "is_draining": server.is_draining,
         "versions": dict(sorted(server.versions.items())),
     }
+
+
+def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    texts = (row["name"], row["grpc"])
+    if not all(isinstance(text, str) for text in texts) or not isinstance(
+        row.get("versions", {}), dict
+    ):
+        raise TypeError(f"server {row!r}")
+    return row

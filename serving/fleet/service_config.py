@@ -1,6 +1,6 @@
 """gRPC's service config for stock clients of a fleet. Pure.
 
-Millpond's client has the same policy. A stock client gets it as a channel option, or from DNS.
+Millpond's client has the same policy built in. A stock client gets it as a channel option, or from DNS.
 """
 
 import json

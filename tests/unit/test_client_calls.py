@@ -51,7 +51,7 @@ def status(**states: ServableState) -> get_model_status_pb2.GetModelStatusRespon
 class Blocking:
     """Runs calls of a Client."""
 
-    def __init__(self, server: FakeServer, target: str = "a", **settings: Any) -> None:
+    def __init__(self, server: FakeServer, target: str | list[str] = "a", **settings: Any) -> None:
         self.clock = FakeClock()
         self.pauses = self.clock.waits
         self.client = Client(
@@ -139,6 +139,14 @@ def test_call_of_a_client_that_is_closed_is_refused():
 
     with pytest.raises(FailedPrecondition, match="closed"):
         asyncio.run(ask())
+
+
+def test_operators_call_to_several_servers_is_refused():
+    server = FakeServer()
+    several = Blocking(server, ["10.0.0.1:8500", "10.0.0.2:8500"])
+    with pytest.raises(InvalidArgument, match=r"10\.0\.0\.2:8500; make a client for one"):
+        several.run("rollback", "m")
+    assert not server.calls
 
 
 def test_predict_without_timeout_uses_client_deadline(drive: Callable[..., Any]):

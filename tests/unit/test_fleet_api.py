@@ -6,10 +6,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.base.errors import Unavailable
-from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet.api import FleetApi
 from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
+from serving.fleet.registry import REGISTRY_PATH
 from serving.fleet.reports import ServerReport
 from serving.fleet.state import FleetState, ModelState
 from serving.http.app import HttpSettings, make_http_app

@@ -4,11 +4,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.fleet.config import FleetServer, HaproxyFiles
 from serving.fleet.haproxy import HaproxySettings
 from serving.fleet.outputs import Outputs, has_looked, registered
-from serving.fleet.registry import registry_document
+from serving.fleet.registry import RegisteredServer, parse_registry, registry_document
 from serving.fleet.reports import ModelReport, ServerReport, Sighting
 from tests.unit.worlds.fleet import MODEL, serving
 

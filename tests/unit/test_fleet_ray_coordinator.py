@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.base.errors import FailedPrecondition
-from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.fleet.placement import ServerRoom
+from serving.fleet.registry import RegisteredServer, parse_registry
 from serving.fleet.replicas import LEAVING, UP, Replica
 from serving.fleet.reports import Grant, ModelReport, ServerReport
 from tests.unit.fakes.clocks import FakeClock

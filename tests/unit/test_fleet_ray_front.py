@@ -13,9 +13,8 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, Unavailable
-from serving.client.fleet_registry import RegisteredServer, parse_registry
 from serving.fleet.config import FleetConfig, parse_fleet_config
-from serving.fleet.registry import registry_document
+from serving.fleet.registry import RegisteredServer, parse_registry, registry_document
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from serving.base.errors import DataLoss
-from serving.client.fleet_registry import RegisteredServer, parse_registry
-from serving.fleet.registry import registry_document, write_text
+from serving.fleet.registry import RegisteredServer, parse_registry, registry_document, write_text
 
 SERVERS = (
     RegisteredServer(name="a", grpc="10.0.0.1:8500", versions={"ctr": 7}),
@@ -20,9 +19,21 @@ def test_registry_does_not_depend_on_the_order() -> None:
     assert registry_document(SERVERS) == registry_document(SERVERS[::-1])
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"servers": [{"name": "a"}]}'])
+def test_registry_of_newer_coordinator_is_read() -> None:
+    text = '{"servers": [{"name": "a", "grpc": "10.0.0.1:1", "zone": "b"}], "more": 1}'
+    assert parse_registry(text) == (RegisteredServer(name="a", grpc="10.0.0.1:1"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", "[]", '{"servers": [1]}', '{"servers": [{"name": "a"}]}'),
+        '{"servers": [{"name": "a", "grpc": 1}]}',
+        '{"servers": [{"name": "a", "grpc": "h:1", "versions": ["m"]}]}',
+    ],
+)
 def test_other_text_is_not_a_registry(text: str) -> None:
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLoss, match="not the registry of a fleet"):
         parse_registry(text)
 
 

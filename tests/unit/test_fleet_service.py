@@ -14,7 +14,6 @@ import pytest
 
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, InvalidConfig, Unavailable
-from serving.client.fleet_registry import HttpRegistry, NotListedYet
 from serving.fleet.config import (
     OPERATION_PATH,
     REPLICAS_PATH,
@@ -26,6 +25,7 @@ from serving.fleet.config import (
 from serving.fleet.engine import Engine
 from serving.fleet.leadership import Term
 from serving.fleet.places import ListedServers
+from serving.fleet.registry import REGISTRY_PATH
 from serving.fleet.service import FleetService, tls_of
 from serving.fleet.state import FleetState, ModelState
 from tests.unit.fakes.state_stores import HeldStore
@@ -77,9 +77,11 @@ def test_no_server_is_listed_before_all_are_known(tmp_path: Path) -> None:
     """The list of an earlier coordinator stays, with what it knew of servers that drain."""
     (tmp_path / "servers.json").write_text("before")
     with leading_in(tmp_path) as service:
-        registry = HttpRegistry(f"127.0.0.1:{service.port}")
-        with pytest.raises(NotListedYet, match=r"503.*not all servers have reported"):
-            registry.read()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{service.port}{REGISTRY_PATH}")
+        with refused.value as reply:
+            assert reply.code == 503
+            assert b"not all servers have reported" in reply.read()
     assert (tmp_path / "servers.json").read_text() == "before"
 
 

@@ -12,7 +12,6 @@ from ray._private.services import canonicalize_bootstrap_address
 
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, InvalidConfig, NotFound, Unavailable
-from serving.client.fleet_registry import REGISTRY_PATH
 from serving.fleet.config import (
     OPERATION_PATH,
     REPLICAS_PATH,
@@ -30,6 +29,7 @@ from serving.fleet.ray.coordinator_actor import (
 from serving.fleet.ray.event_list import LoggedEvent
 from serving.fleet.ray.key_value_store import AnotherCluster, KeyValueStore
 from serving.fleet.ray_settings import RaySettings
+from serving.fleet.registry import REGISTRY_PATH
 
 CALL_SECONDS = 10.0
 START_SECONDS = 120.0

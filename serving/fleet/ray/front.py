@@ -17,11 +17,11 @@ import structlog
 
 from serving.base.clock import Clock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, MillpondError, Unavailable
-from serving.client.fleet_registry import parse_registry
 from serving.fleet.config import FleetConfig, host_and_port
 from serving.fleet.outputs import Outputs
 from serving.fleet.ray.deployment import Deployment, NoFleet
 from serving.fleet.ray.event_list import LoggedEvent
+from serving.fleet.registry import parse_registry
 from serving.fleet.service import LISTEN_REMEDY
 from serving.http.listeners import bind
 
