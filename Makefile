@@ -79,8 +79,7 @@ bench: setup packages-bench ## Measure figures of docs/figures.md: start, reques
 bench-native: setup ## Measure the parts of native/ that requests run through, over jemalloc
 	@$(call configure,editable,-DMILLPOND_BUILD_BENCH=ON)
 	cmake --build $(BUILD)/editable -j $(JOBS)
-	# restore_bench needs a checkpoint: native/bench/restore_bench.cc.
-	for bench in $$(ls $(BUILD)/editable/native/bench/*_bench | grep -v restore_bench); do \
+	for bench in $(BUILD)/editable/native/bench/*_bench; do \
 	  LD_PRELOAD=libjemalloc.so.2 $$bench || exit 1; done
 
 # --- Setting up -----------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ namespace millpond::rest {
 // value is parsed into its destination while the cursor stands on it. So a tensor's numbers are
 // parsed directly into the tensor.
 //
-// It replaces a library, because simdjson and others accept neither NaN nor Infinity, which
-// TensorFlow Serving's clients send. They also need a copy of the body with padding behind it, and
-// would walk it twice.
+// It replaces a library. simdjson accepts neither NaN nor Infinity, which TensorFlow Serving's
+// clients send, needs a copy of the body with padding behind it, and would walk it twice. RapidJSON
+// and yyjson can be told to accept both, but choose a number's type before the tensor's dtype does:
+// yyjson in a document that it builds first, RapidJSON in a call for each value.
 //
 // It accepts exactly the texts that RFC 8259 allows, plus these numbers, and so refuses strings
 // that are not UTF-8. Each method that returns bool returns false once an error was found; error()

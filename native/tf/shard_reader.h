@@ -31,7 +31,7 @@ class ShardReader {
   // Reads `bytes` of the entry, from `begin` on, to `to`. Extends `*crc32c` by them. After
   // CheckHolds. Makes one copy, which is the kernel's copy from the page cache. Reads that bypass
   // the caches (non-temporal stores, prefetchnta from a mapped file) were slower and did not help
-  // requests (restore_bench).
+  // requests.
   absl::Status ReadPiece(const CheckpointEntry& entry, int64_t begin, size_t bytes, char* to,
                          uint32_t* crc32c);
 

@@ -38,7 +38,7 @@ AVAILABLE = ServableState.AVAILABLE
 UNLOADING = ServableState.UNLOADING
 END = ServableState.END
 
-# Every legal move. The harness, the diagram and the tests all use this table.
+# Every legal move. The harness and the tests use this table; ARCHITECTURE.md draws it.
 TRANSITIONS: Mapping[ServableState, frozenset[ServableState]] = MappingProxyType(
     {
         START: frozenset({LOADING, END}),
@@ -48,14 +48,6 @@ TRANSITIONS: Mapping[ServableState, frozenset[ServableState]] = MappingProxyType
         END: frozenset(),
     }
 )
-
-
-def state_diagram() -> str:
-    """Returns TRANSITIONS as a Mermaid state diagram, for the documents."""
-    moves = [
-        f"    {old.name} --> {new.name}" for old in TRANSITIONS for new in sorted(TRANSITIONS[old])
-    ]
-    return "\n".join(["stateDiagram-v2", "    [*] --> START", *moves, "    END --> [*]"])
 
 
 class LoadStage(Enum):
