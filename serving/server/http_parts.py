@@ -2,21 +2,17 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import structlog
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from serving.config.server_config import HttpPort, ServerConfig
-from serving.data_plane.plane import DataPlane
 from serving.data_plane.requests import ByteBudget, RestWorkers
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HTTP_NICE, HttpServer
 from serving.kserve.inference_api import InferenceApi
-from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
-from serving.kserve.openapi import inference_paths
 from serving.kserve.questions import InferenceQuestions
 from serving.loading.loader import statuses_as_errors
 from serving.loading.request_cores import RequestCores
@@ -24,8 +20,6 @@ from serving.manager.state_monitor import Statuses
 from serving.rest.asgi import PrefixRouter
 from serving.rest.bridge import RestBridge
 from serving.rest.model_api import ModelApi, ModelQuestions
-from serving.rest.openapi import SCHEMAS as MODEL_SCHEMAS
-from serving.rest.openapi import model_paths, openapi_document, openapi_routes
 from serving.rpc.rare_calls import Handler
 from serving.server.admin_parts import make_operator_access
 from serving.server.foundation import Foundation
@@ -86,15 +80,6 @@ def make_rest_bridge(
     )
 
 
-def openapi(plane: DataPlane) -> dict[str, Any]:
-    """Returns the OpenAPI document of both protocols."""
-    return openapi_document(
-        plane.build_info()["millpond"],
-        {**model_paths(), **inference_paths()},
-        {**MODEL_SCHEMAS, **INFERENCE_SCHEMAS},
-    )
-
-
 def http_settings(config: ServerConfig, budget: ByteBudget) -> HttpSettings:
     return HttpSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
@@ -152,10 +137,9 @@ def make_http_server(
         # It is HTTP's default port: an operator who gave it to gRPC does not expect HTTP there.
         _log.warning("http_off", reason=f"port {port} is gRPC's; use --rest_api_port")
         port = HttpPort(None)
-    document = openapi(foundation.data_plane)
     # Any other path below /v1 is answered as malformed, as in TensorFlow Serving.
     malformed = Mount("/v1", rest[MODELS_PREFIX])
-    app = make_http_app([*routes, *openapi_routes(document), malformed], settings)
+    app = make_http_app([*routes, malformed], settings)
     return HttpServer(
         app,
         entry=HostGuard(
