@@ -118,6 +118,8 @@ ReadResult ReadInteger(JsonReader* reader, T* value) {
   return ReadResult::kRead;
 }
 
+// Short numbers are converted here and not by std::from_chars, which makes decoding in json_bench
+// 3 % slower for one row and 6 to 8 % for 100 rows (GCC 12; before it, from_chars calls strtod).
 inline constexpr int kMaxExactPower = 22;  // 10^22 is a double, 10^23 is not
 inline constexpr std::array<double, kMaxExactPower + 1> kPowersOfTen = {
     1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
