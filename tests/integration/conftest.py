@@ -7,7 +7,6 @@ A failing test shows the end of the servers' logs. Models are exported once a se
 TensorFlow (3 to 5 s) is paid once. A test marked `soak` runs only with MILLPOND_SOAK=1.
 """
 
-import itertools
 import os
 import sys
 import threading
@@ -199,20 +198,6 @@ def start_wire(
 @pytest.fixture(scope="session")
 def scale_model(export_path: Path) -> ScaleModel:
     return ScaleModel(export_path / "scale")
-
-
-@pytest.fixture(scope="module")
-def shared_scale(
-    start_module_server: StartServer,
-    scale_model: ScaleModel,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[ModelServer, Path, Iterator[int]]:
-    """A server of `scale` version 1, its base path, and version numbers that are still unused."""
-    base_path = tmp_path_factory.mktemp("shared_scale")
-    scale_model.write(base_path, 1)
-    server = start_module_server(model_name="scale", base_path=base_path)
-    server.wait_until_available("scale", 1)
-    return server, base_path, itertools.count(2)
 
 
 @pytest.fixture
