@@ -14,7 +14,9 @@ from serving.client import Client
 from serving.config.op_library_files import op_libraries_of
 from serving.core.servable import END
 from tests.integration.conftest import StartServer
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.exports import let_settle
+from tests.integration.logs import logged
+from tests.integration.model_host import ModelHost
 from tests.integration.processes import mapped_files
 
 SENTENCES = np.array(
@@ -51,7 +53,7 @@ def text_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("text") / "1"
     module = Tokenizer()
     tf.saved_model.save(module, str(directory), signatures=module.serve)
-    return directory
+    return let_settle(directory)
 
 
 def python_answer(directory: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -66,10 +68,10 @@ def text_libraries() -> tuple[str, ...]:
     return op_libraries_of("tensorflow-text", tensorflow_version=version("tensorflow"))
 
 
-def check_answers(server: ModelServer, directory: Path) -> None:
-    server.wait_until_available("text", version=1)
+def check_answers(server: ModelServer, directory: Path, name: str = "text") -> None:
+    server.wait_until_available(name, version=1)
     with Client(server.target) as client:
-        answer = client.predict("text", {"sentences": SENTENCES})
+        answer = client.predict(name, {"sentences": SENTENCES})
     expected = python_answer(directory)
     assert set(answer.outputs) == set(expected)
     for name, values in expected.items():
@@ -101,24 +103,23 @@ def test_op_library_can_be_named_one_by_one(start_server: StartServer, text_expo
     check_answers(server, text_export)
 
 
-def test_installed_tensorflow_text_needs_no_flag(start_server: StartServer, text_export: Path):
+def test_installed_tensorflow_text_needs_no_flag(host: ModelHost, text_export: Path):
     """TensorFlow Serving has these ops built in; here they are loaded when a model needs them."""
-    server = start_server(model_name="text", base_path=text_export.parent)
-    check_answers(server, text_export)
-    assert [event["path"] for event in logged(server, "op_library_loaded")] == list(
+    model = host.model(text_export.parent, prefix="text")
+    check_answers(model.server, text_export, model.name)
+    assert [event["path"] for event in logged(model.server, "op_library_loaded")] == list(
         text_libraries()
     )
 
 
-def test_missing_ops_are_named_with_the_remedy(
-    start_server: StartServer, text_export: Path, base_path: Path
-):
+def test_missing_ops_are_named_with_the_remedy(host: ModelHost, text_export: Path, base_path: Path):
     graph = shutil.copytree(text_export, base_path / "1") / "saved_model.pb"
     graph.write_bytes(graph.read_bytes().replace(b"CaseFoldUTF8", b"Addons>FoldX"))
-    server = start_server(model_name="text", base_path=base_path)
-    wait_for_log(server, "load_failed")
-    with Client(server.target) as client:
-        (status,) = client.model_status("text")
+    let_settle(base_path / "1")
+    model = host.model(base_path, prefix="addons")
+    model.wait_for_log("load_failed")
+    with Client(model.server.target) as client:
+        (status,) = client.model_status(model.name)
     assert status.state is END
     assert status.error_code == StatusCode.FAILED_PRECONDITION
     for words in ("Addons>FoldX", "--op_package=NAME", "--op_library=PATH"):

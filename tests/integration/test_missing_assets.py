@@ -2,19 +2,18 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
-from tests.integration.clients import wait_for_states
-from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.logs import logged
+from tests.integration.model_host import HostedModel, ModelHost
 
 WORDS = "assets/words.txt"
 X = np.array([1.0, 2.0], np.float32)
@@ -55,58 +54,55 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def drop_without_asset(export: Path, base_path: Path, version: int) -> Path:
-    directory = drop(export, base_path.parent, f"whole_{version}")
+@pytest.fixture(scope="module")
+def host_flags() -> Mapping[str, object]:
+    """A fresh version waits for its asset, but not for long."""
+    return {"missing_asset_wait_seconds": 3}
+
+
+def drop_without_asset(export: Path, model: HostedModel, version: int) -> Path:
+    directory = drop(export, model.base_path, f"{version}.whole")
     (directory / WORDS).unlink()
-    return let_settle(directory).rename(base_path / str(version))
+    return let_settle(directory).rename(model.base_path / str(version))
 
 
-def answer(server: ModelServer) -> list[float]:
-    with Client(server.target) as client:
-        return list(client.predict("m", {"x": X}).outputs["y"])
+def answer(model: HostedModel) -> list[float]:
+    with Client(model.server.target) as client:
+        return list(client.predict(model.name, {"x": X}).outputs["y"])
 
 
-def test_old_version_without_an_unread_asset_serves(
-    start_server: StartServer, exports: Path, base_path: Path
-):
-    drop_without_asset(exports / "unread", base_path, 1)
-    server = start_server(model_name="m", base_path=base_path)
-    server.wait_until_available("m", 1)
-    assert answer(server) == [2.0, 4.0]
-    assert wait_for_log(server, "asset_missing", version=1)["files"] == WORDS
-    with Client(server.admin_target) as client:
-        (note,) = client.describe_models()["m"]["notes"]
+def test_old_version_without_an_unread_asset_serves(host: ModelHost, exports: Path):
+    model = host.model(prefix="unread")
+    drop_without_asset(exports / "unread", model, 1)
+    model.wait_until_available(1)
+    assert answer(model) == [2.0, 4.0]
+    assert model.wait_for_log("asset_missing", version=1)["files"] == WORDS
+    with Client(model.server.admin_target) as client:
+        (note,) = client.describe_models()[model.name]["notes"]
     assert note["event"] == "asset_missing"
 
 
-def test_fresh_version_waits_for_its_asset_then_serves(
-    start_server: StartServer, exports: Path, base_path: Path
-):
-    drop(exports / "unread", base_path, 1)
-    server = start_server(model_name="m", base_path=base_path, missing_asset_wait_seconds=3)
-    server.wait_until_available("m", 1)
-    directory = drop_without_asset(exports / "unread", base_path, 2)
+def test_fresh_version_waits_for_its_asset_then_serves(host: ModelHost, exports: Path):
+    model = host.model(prefix="unread").serve(exports / "unread")
+    directory = drop_without_asset(exports / "unread", model, 2)
     # The copy has just ended.
     os.utime(directory)
-    incomplete = wait_for_log(server, "version_incomplete", version=2)
+    incomplete = model.wait_for_log("version_incomplete", version=2)
     assert f"{WORDS} is missing" in incomplete["reason"]
-    with Client(server.target) as client:
-        wait_for_states(client, "m", {2: AVAILABLE})
-    wait_for_log(server, "asset_missing", version=2)
-    assert answer(server) == [2.0, 4.0]
+    model.wait_until_available(2)
+    model.wait_for_log("asset_missing", version=2)
+    assert answer(model) == [2.0, 4.0]
 
 
-def test_missing_asset_fails_load_until_it_comes(
-    start_server: StartServer, exports: Path, base_path: Path
-):
-    directory = drop_without_asset(exports / "read", base_path, 1)
-    server = start_server(model_name="m", base_path=base_path)
-    with Client(server.target) as client:
-        wait_for_states(client, "m", {1: END})
-        (status,) = client.model_status("m")
-        assert "words.txt" in status.error_message
-        shutil.copy2(exports / "read" / WORDS, directory / WORDS)
-        let_settle(directory)
-        wait_for_states(client, "m", {1: AVAILABLE})
-    assert answer(server) == [2.0, 3.0]
-    assert logged(server, "warning_over", warning="asset_missing")
+def test_missing_asset_fails_load_until_it_comes(host: ModelHost, exports: Path):
+    model = host.model(prefix="read")
+    directory = drop_without_asset(exports / "read", model, 1)
+    model.wait_for_states({1: END})
+    with Client(model.server.target) as client:
+        (status,) = client.model_status(model.name)
+    assert "words.txt" in status.error_message
+    shutil.copy2(exports / "read" / WORDS, directory / WORDS)
+    let_settle(directory)
+    model.wait_for_states({1: AVAILABLE})
+    assert answer(model) == [2.0, 3.0]
+    assert logged(model.server, "warning_over", warning="asset_missing")
