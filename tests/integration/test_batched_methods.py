@@ -1,6 +1,7 @@
 """Batches of each method over the wire: requests share runs, and each client gets its own rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,10 @@ import grpc
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.client import Client
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.batches import CLIENT_COUNT, starter, take_run_seconds
+from tests.integration.batches import CLIENT_COUNT, FLAGS, take_run_seconds
 from tests.integration.clients import channel_to, wait_until
-from tests.integration.conftest import StartServer
 from tests.integration.example_exports import CLASSIFY, REGRESS, example
 from tests.integration.example_requests import (
     classes,
@@ -22,8 +21,8 @@ from tests.integration.example_requests import (
     regression,
     values,
 )
-from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged
+from tests.integration.exports import let_settle
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.steady_clients import SteadyThreads
 
 Ask = Callable[[grpc.Channel], Any]
@@ -73,9 +72,15 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return let_settle(path)
 
 
-@pytest.fixture
-def server(start_server: StartServer, export: Path, base_path: Path) -> ModelServer:
-    return starter(start_server, export, base_path)(enable_batching=True)
+@pytest.fixture(scope="module")
+def host_flags() -> Mapping[str, object]:
+    return {**FLAGS, "enable_batching": True}
+
+
+@pytest.fixture(scope="module")
+def model(module_host: ModelHost, export: Path) -> HostedModel:
+    """The model `m`, to which all requests here go."""
+    return module_host.model(name="m").serve(export)
 
 
 # Each client has a request of 1 or 2 rows with its number, so that no two answers are alike.
@@ -116,8 +121,8 @@ def regress(number: int) -> tuple[Ask, Any]:
     return ask, values_of(number)
 
 
-def multi(number: int) -> tuple[Ask, Any]:
-    request = multi_inference(("classify", CLASSIFY), ("regress", REGRESS))
+def multi(number: int, model: str = "m") -> tuple[Ask, Any]:
+    request = multi_inference(("classify", CLASSIFY), ("regress", REGRESS), model=model)
     request.input.CopyFrom(regression(examples=examples_of(number)).input)
 
     def ask(channel: grpc.Channel) -> Any:
@@ -184,27 +189,26 @@ def joined_count(admin: Client, signature: str) -> int:
     ids=["classify", "regress", "multi_inference", "model_infer"],
 )
 def test_method_shares_runs(
-    server: ModelServer, make: Callable[[int], tuple[Ask, Any]], signature: str
+    model: HostedModel, make: Callable[[int], tuple[Ask, Any]], signature: str
 ):
-    with channel_to(server.target) as channel, Client(server.admin_target) as admin:
+    with channel_to(model.server.target) as channel, Client(model.server.admin_target) as admin:
+        before = joined_count(admin, signature)
         askers = Askers(channel, make)
         with askers.running():
             askers.wait_for_answers_of(0, ANSWER_COUNT)
-            wait_until(lambda: joined_count(admin, signature), "a shared run")
+            wait_until(lambda: joined_count(admin, signature) > before, "a shared run")
             askers.wait_for_answers_of(0, ANSWER_COUNT)
         assert askers.failures == []
-        assert joined_count(admin, signature) > ANSWER_COUNT / 2
+        assert joined_count(admin, signature) > before + ANSWER_COUNT / 2
 
 
-def test_joint_batches_are_run_on_the_next_version(
-    server: ModelServer, export: Path, base_path: Path
-):
-    with channel_to(server.target) as channel:
-        askers = Askers(channel, multi)
+def test_joint_batches_are_run_on_the_next_version(host: ModelHost, export: Path):
+    model = host.model(prefix="joint").serve(export)
+    with channel_to(model.server.target) as channel:
+        askers = Askers(channel, partial(multi, model=model.name))
         with askers.running():
             askers.wait_for_answers_of(0, ANSWER_COUNT)
         assert askers.failures == []
-    drop(export, base_path, 2)
-    server.wait_until_available("m", 2)
-    (warmed,) = logged(server, "batches_warmed_up")
+    model.serve(export, 2)
+    (warmed,) = model.logged("batches_warmed_up")
     assert (warmed["version"], warmed["count"] > 0) == (2, True)

@@ -5,7 +5,7 @@ The model leaves a file for each number of rows that a run of it had.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,14 @@ import grpc
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.base.errors import StatusCode, Unavailable
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.batches import (
     CLIENT_COUNT,
+    FLAGS,
     answered_count,
     scrape,
-    starter,
     take_run_seconds,
 )
 from tests.integration.clients import (
@@ -32,19 +31,19 @@ from tests.integration.clients import (
     channel_to,
     is_right,
     predict_request,
-    wait_for_states,
     wait_until,
 )
 from tests.integration.conftest import StartServer
 from tests.integration.example_requests import fetched_arrays, session_run
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.rest_clients import RestClient
 from tests.integration.steady_clients import SteadyThreads
 
 # The first batches after a load are checked against single runs. So many answers end that.
 ANSWERS_OF_CHECKS = 400
 VERSION_FILE = "batching_params.pbtxt"
+PHASES = ("queue", "decode", "batch", "run", "encode")
 
 
 def export(path: Path, *functions: Callable[[Any], dict[str, Any]]) -> None:
@@ -123,16 +122,37 @@ def faulty_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def start(start_server: StartServer, model: BatchedModel, base_path: Path) -> StartServer:
-    """Starts a server of version 1 of the batched model."""
-    return starter(start_server, model.path, base_path)
+@pytest.fixture(scope="module")
+def host_flags() -> Mapping[str, object]:
+    """Requests are batched unless a model's settings say otherwise."""
+    return {
+        **FLAGS,
+        "enable_batching": True,
+        "enable_session_run": True,
+        "rest_api_num_threads": 1,
+    }
+
+
+@pytest.fixture(scope="module")
+def plain_host(
+    start_module_server: StartServer, tmp_path_factory: pytest.TempPathFactory
+) -> ModelHost:
+    """A server without a flag of batching."""
+    return ModelHost(start_module_server, tmp_path_factory.mktemp("plain"), **FLAGS)
+
+
+AddModel = Callable[..., HostedModel]
 
 
 @pytest.fixture
-def start_faulty(start_server: StartServer, faulty_model: Path, base_path: Path) -> StartServer:
-    """Starts a server of version 1 of the faulty model."""
-    return starter(start_server, faulty_model, base_path)
+def add(host: ModelHost, model: BatchedModel) -> AddModel:
+    """Adds a model whose version 1 is the batched model, with these settings of batching if any."""
+
+    def add_one(**batching: object) -> HostedModel:
+        settings = {"batching": {"enabled": True, **batching}} if batching else None
+        return host.model(prefix="m", settings=settings).serve(model.path)
+
+    return add_one
 
 
 def parameters(tmp_path: Path, text: str) -> str:
@@ -145,10 +165,11 @@ class ClientsOfOneConnection(SteadyThreads):
     """Threads that send a row each over one connection, so that a server reads several at once."""
 
     def __init__(
-        self, target: str, *, are_lengths_equal: bool = True, signature_name: str = ""
+        self, hosted: HostedModel, *, are_lengths_equal: bool = True, signature_name: str = ""
     ) -> None:
         super().__init__(CLIENT_COUNT)
-        self._target = target
+        self._target = hosted.server.target
+        self._name = hosted.name
         self._are_lengths_equal = are_lengths_equal
         self._signature_name = signature_name
 
@@ -162,7 +183,7 @@ class ClientsOfOneConnection(SteadyThreads):
     def run(self, number: int) -> None:
         column_count = 3 if self._are_lengths_equal else number + 1
         x = np.full((1, column_count), 1 + number / 4, np.float32)
-        request = predict_request("m", {"x": x}, signature_name=self._signature_name)
+        request = predict_request(self._name, {"x": x}, signature_name=self._signature_name)
         while not self.is_stopping:
             try:
                 response = self._caller.predict(request)
@@ -177,10 +198,10 @@ class ClientsOfOneConnection(SteadyThreads):
 
 
 def sizes_under_load(
-    server: ModelServer, model: BatchedModel, version: int = 1, *, are_lengths_equal: bool = True
+    hosted: HostedModel, model: BatchedModel, version: int = 1, *, are_lengths_equal: bool = True
 ) -> set[int]:
     """Returns the numbers of rows of runs while clients send."""
-    clients = ClientsOfOneConnection(server.target, are_lengths_equal=are_lengths_equal)
+    clients = ClientsOfOneConnection(hosted, are_lengths_equal=are_lengths_equal)
     with clients.sending():
         clients.wait_for_answers_of(version, ANSWERS_OF_CHECKS)
         model.take_runs()
@@ -188,13 +209,17 @@ def sizes_under_load(
         return model.take_runs()
 
 
-def wait_for_sizes(server: ModelServer, model: BatchedModel, *expected: set[int]) -> None:
+def wait_for_sizes(
+    hosted: HostedModel, model: BatchedModel, *expected: set[int], version: int = 1
+) -> None:
     """Waits until all runs have the rows of one of `expected`.
 
     The first batches of each kind, for example padded ones, are checked by runs of single rows. On a busy
     machine a kind may be seen late.
     """
-    wait_until(lambda: sizes_under_load(server, model) in expected, f"runs of {expected} rows")
+    wait_until(
+        lambda: sizes_under_load(hosted, model, version) in expected, f"runs of {expected} rows"
+    )
 
 
 def has_batches(sizes: set[int]) -> bool:
@@ -202,45 +227,53 @@ def has_batches(sizes: set[int]) -> bool:
     return max(sizes) > 1
 
 
-def test_requests_are_not_batched_by_default(start: StartServer, model: BatchedModel):
-    assert sizes_under_load(start(), model) == {1}
+def test_enable_batching_batches_while_busy(add: AddModel, model: BatchedModel):
+    assert has_batches(sizes_under_load(add(), model))
 
 
-def test_enable_batching_batches_while_busy(start: StartServer, model: BatchedModel):
-    assert has_batches(sizes_under_load(start(enable_batching=True), model))
+def test_model_settings_turn_batching_on_and_off(plain_host: ModelHost, model: BatchedModel):
+    hosted = plain_host.model(prefix="m").serve(model.path)
+    assert sizes_under_load(hosted, model) == {1}
+    batching = {"enabled": True, "max_batch_size": 4, "allowed_batch_sizes": [4]}
+    hosted.configure({"batching": batching})
+    hosted.serve(model.path, 2)
+    wait_for_sizes(hosted, model, {4}, version=2)
+    hosted.configure({"batching": {"enabled": False}})
+    hosted.serve(model.path, 3)
+    assert sizes_under_load(hosted, model, version=3) == {1}
 
 
-def test_batches_of_a_version_are_run_on_the_next(
-    start: StartServer, model: BatchedModel, base_path: Path
-):
-    server = start(enable_batching=True)
+def test_batches_of_a_version_are_run_on_the_next(add: AddModel, model: BatchedModel):
+    hosted = add()
     model.take_runs()
-    clients = ClientsOfOneConnection(server.target)
+    clients = ClientsOfOneConnection(hosted)
     with clients.sending():
         clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
     # The proof of any version runs powers of two.
     hot = {rows for rows in model.take_runs() if rows & (rows - 1)}
     assert hot
-    drop(model.path, base_path, 2)
-    server.wait_until_available("m", 2)
+    hosted.serve(model.path, 2)
     assert hot <= model.take_runs()
-    (warmed,) = logged(server, "batches_warmed_up")
+    (warmed,) = hosted.logged("batches_warmed_up")
     assert (warmed["version"], warmed["count"] >= len(hot)) == (2, True)
 
 
 class SessionRunClients(SteadyThreads):
     """Threads that send SessionRun with a row each over one connection."""
 
-    def __init__(self, channel: grpc.Channel, feed: str, fetch: str) -> None:
+    def __init__(self, channel: grpc.Channel, name: str, feed: str, fetch: str) -> None:
         super().__init__(CLIENT_COUNT)
         self._channel = channel
+        self._name = name
         self._feed = feed
         self._fetch = fetch
 
     def run(self, number: int) -> None:
         x = np.full((1, 3), number, np.float32)
         while not self.is_stopping:
-            response = session_run(self._channel, feeds={self._feed: x}, fetches=[self._fetch])
+            response = session_run(
+                self._channel, model=self._name, feeds={self._feed: x}, fetches=[self._fetch]
+            )
             answer = fetched_arrays(response)[self._fetch]
             if is_right(answer, x.sum(axis=1)):
                 self.answer_counts[1] += 1
@@ -248,27 +281,28 @@ class SessionRunClients(SteadyThreads):
                 self.failures.append(f"wrong answer to {x}: {answer}")
 
 
-def test_session_runs_are_never_batched(start: StartServer, model: BatchedModel):
-    server = start(enable_batching=True, enable_session_run=True, rest_api_port="auto")
-    with urlopen(f"{server.url}/v1/models/m/metadata", timeout=30) as response:
+def test_session_runs_are_never_batched(add: AddModel, model: BatchedModel):
+    hosted = add()
+    url = f"{hosted.server.url}/v1/models/{hosted.name}/metadata"
+    with urlopen(url, timeout=30) as response:
         signatures = json.loads(response.read())["metadata"]["signature_def"]["signature_def"]
     signature = signatures["serving_default"]
+    names = signature["inputs"]["x"]["name"], signature["outputs"]["y"]["name"]
     model.take_runs()
-    with channel_to(server.target) as channel:
-        clients = SessionRunClients(
-            channel, signature["inputs"]["x"]["name"], signature["outputs"]["y"]["name"]
-        )
+    with channel_to(hosted.server.target) as channel:
+        clients = SessionRunClients(channel, hosted.name, *names)
         with clients.running():
             clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
         assert clients.failures == []
     assert model.take_runs() == {1}
-    assert scrape(server).total("serving_batch_requests_count") == 0
+    metrics = scrape(hosted.server)
+    assert metrics.total("serving_batch_requests_count", model=hosted.name) == 0
 
 
-def test_signature_that_mixes_rows_is_refused(start: StartServer):
-    server = start(enable_batching=True)
-    (refused,) = logged(server, "batching_refused")
-    assert (refused["level"], refused["signature"]) == ("warning", "whole")
+@pytest.fixture(scope="module")
+def faulty(module_host: ModelHost, faulty_model: Path) -> HostedModel:
+    """Version 1 of the faulty model."""
+    return module_host.model(prefix="faulty").serve(faulty_model)
 
 
 @pytest.mark.parametrize(
@@ -279,225 +313,201 @@ def test_signature_that_mixes_rows_is_refused(start: StartServer):
     ],
 )
 def test_signature_that_fails_when_live_is_refused(
-    start_faulty: StartServer, signature: str, reason: str
+    faulty: HostedModel, signature: str, reason: str
 ):
-    server = start_faulty(enable_batching=True, rest_api_port="auto")
-    labels = {"version": "1", "signature": signature}
+    server = faulty.server
+    labels = {"model": faulty.name, "version": "1", "signature": signature}
     assert scrape(server).total("serving_batching_on", **labels) == 1
-    clients = ClientsOfOneConnection(server.target, signature_name=signature)
+    clients = ClientsOfOneConnection(faulty, signature_name=signature)
     with clients.sending():
-        refused = wait_for_log(server, "batching_refused", model="m", version=1)
+        refused = faulty.wait_for_log("batching_refused", version=1, signature=signature)
         clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
         metrics = scrape(server)
         clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
-    assert (refused["level"], refused["signature"]) == ("warning", signature)
+    assert refused["level"] == "warning"
     assert re.fullmatch(reason, refused["reason"])
-    assert logged(server, "batching_refused") == [refused]
+    assert faulty.logged("batching_refused", signature=signature) == [refused]
     assert metrics.total("serving_batching_on", **labels) == 0
     # Its requests run alone from then on.
     runs = "serving_batch_run_seconds_count"
     assert scrape(server).total(runs, **labels) == metrics.total(runs, **labels) > 0
 
 
-def test_batches_are_padded_to_allowed_sizes(
-    start: StartServer, model: BatchedModel, tmp_path: Path
+def test_batches_are_padded_to_allowed_sizes(add: AddModel, model: BatchedModel):
+    hosted = add(max_batch_size=10, allowed_batch_sizes=[4, 10])
+    wait_for_sizes(hosted, model, {4}, {4, 10}, {10})
+
+
+@pytest.mark.parametrize("is_padded", [False, True], ids=["alone", "padded"])
+def test_inputs_of_other_lengths_are_batched_if_padded(
+    add: AddModel, model: BatchedModel, *, is_padded: bool
 ):
-    text = "max_batch_size { value: 10 } allowed_batch_sizes: [4, 10]"
-    server = start(enable_batching=True, batching_parameters_file=parameters(tmp_path, text))
-    wait_for_sizes(server, model, {4}, {4, 10}, {10})
+    hosted = add(pads_variable_length_inputs=is_padded)
+    sizes = sizes_under_load(hosted, model, are_lengths_equal=False)
+    assert has_batches(sizes) == is_padded
 
 
-def test_inputs_of_other_lengths_need_padding(
-    start: StartServer, model: BatchedModel, tmp_path: Path
-):
-    path = parameters(tmp_path, "")
-    server = start(enable_batching=True, batching_parameters_file=path)
-    assert sizes_under_load(server, model, are_lengths_equal=False) == {1}
-
-
-def test_inputs_of_other_lengths_are_padded(
-    start: StartServer, model: BatchedModel, tmp_path: Path
-):
-    path = parameters(tmp_path, "pad_variable_length_inputs: true")
-    server = start(enable_batching=True, batching_parameters_file=path)
-    assert has_batches(sizes_under_load(server, model, are_lengths_equal=False))
-
-
-@pytest.mark.parametrize(
-    ("splitting", "is_split"),
-    [
-        ("", False),
-        (
-            "enable_large_batch_splitting { value: true } max_execution_batch_size { value: 6 }",
-            True,
-        ),
-    ],
-    ids=["whole", "split"],
-)
+@pytest.mark.parametrize(("is_split", "sizes"), [(False, {20}), (True, {6, 2})])
 def test_large_request_is_answered(
-    start: StartServer, model: BatchedModel, tmp_path: Path, splitting: str, *, is_split: bool
+    add: AddModel, model: BatchedModel, sizes: set[int], *, is_split: bool
 ):
-    path = parameters(tmp_path, f"max_batch_size {{ value: 8 }} {splitting}")
-    server = start(enable_batching=True, batching_parameters_file=path)
+    hosted = add(max_batch_size=6, splits_large_requests=is_split)
     model.take_runs()
     x = np.arange(60, dtype=np.float32).reshape(20, 3)
-    with Client(server.target) as client:
-        answer = client.predict("m", {"x": x})
+    with Client(hosted.server.target) as client:
+        answer = client.predict(hosted.name, {"x": x})
     assert is_right(answer.outputs["y"], x.sum(axis=1))
-    sizes = model.take_runs()
-    assert max(sizes) <= 6 if is_split else sizes == {20}
+    assert model.take_runs() == sizes
 
 
-def test_metrics_of_batches_add_up_to_the_answers(
-    start: StartServer, model: BatchedModel, tmp_path: Path
-):
-    text = "max_batch_size { value: 16 } allowed_batch_sizes: [1, 4, 16]"
-    server = start(
-        enable_batching=True,
-        batching_parameters_file=parameters(tmp_path, text),
-        rest_api_port="auto",
-    )
-    assert has_batches(sizes_under_load(server, model))
+def test_metrics_of_batches_add_up_to_the_answers(add: AddModel, model: BatchedModel):
+    hosted = add(max_batch_size=16, allowed_batch_sizes=[1, 4, 16])
+    assert has_batches(sizes_under_load(hosted, model))
     x = np.ones((5, 3), np.float32)
-    with Client(server.target) as client:
-        client.predict("m", {"x": x})
-    metrics = scrape(server)
-    answered = answered_count(metrics, 1)
-    batches = {"version": "1", "signature": "serving_default"}
+    with Client(hosted.server.target) as client:
+        client.predict(hosted.name, {"x": x})
+    metrics = scrape(hosted.server)
+    answered = answered_count(metrics, hosted.name, 1)
+    of_version = {"model": hosted.name, "version": "1"}
+    batches = {**of_version, "signature": "serving_default"}
     assert metrics.total("serving_batch_requests_sum", **batches) == answered
     assert metrics.total("serving_batch_rows_sum", **batches) == answered + 4
     assert metrics.total("serving_batch_wait_seconds_count", **batches) == answered
     runs = metrics.total("serving_batch_run_seconds_count", **batches)
     assert metrics.total("serving_batch_rows_count", **batches) == runs < answered
     assert metrics.total("serving_batch_requests_count", **batches) == runs
-    for phase in ("queue", "decode", "batch", "run", "encode"):
+    for phase in PHASES:
         name = "serving_request_phase_seconds_count"
-        assert metrics.total(name, phase=phase, version="1", method="Predict") == answered
+        assert metrics.total(name, phase=phase, method="Predict", **of_version) == answered
     assert metrics.total("serving_batch_padding_rows_total", **batches) > 0
     assert metrics.total("serving_batching_on", **batches) == 1
-    assert metrics.total("serving_batching_on", version="1", signature="whole") == 0
+    assert metrics.total("serving_batching_on", signature="whole", **of_version) == 0
 
 
-def test_batches_of_an_unloaded_version_still_count(
-    start: StartServer, model: BatchedModel, base_path: Path
-):
-    server = start(enable_batching=True, rest_api_port="auto")
-    clients = ClientsOfOneConnection(server.target)
+def test_batches_of_an_unloaded_version_still_count(add: AddModel, model: BatchedModel):
+    hosted = add()
+    clients = ClientsOfOneConnection(hosted)
     with clients.sending():
         clients.wait_for_answers_of(1, 50)
-        drop(model.path, base_path, 2)
+        drop(model.path, hosted.base_path, 2)
         clients.wait_for_answers_of(2, 50)
-    with Client(server.admin_target) as admin:
-        wait_for_states(admin, "m", {1: END, 2: AVAILABLE})
-    metrics = scrape(server)
+    hosted.wait_for_states({1: END, 2: AVAILABLE})
+    metrics = scrape(hosted.server)
     for version in (1, 2):
-        requests = metrics.total("serving_batch_requests_sum", version=str(version))
-        assert requests == answered_count(metrics, version) > 0
-    session = ":tensorflow:serving:batching_session"
-    answered = answered_count(metrics)
-    assert metrics.total(f"{session}:queuing_latency_count") == answered
-    assert metrics.total(f"{session}:input_batch_size_count") == answered
-    assert metrics.total(f"{session}:input_batch_size_sum") == answered
-    assert metrics.total(f"{session}:processed_batch_size_sum") == answered
-    runs = metrics.total("serving_batch_run_seconds_count")
-    assert metrics.total(f"{session}:wrapped_run_count") == runs
+        labels = {"model": hosted.name, "version": str(version)}
+        requests = metrics.total("serving_batch_requests_sum", **labels)
+        assert requests == answered_count(metrics, hosted.name, version) > 0
 
 
-def test_run_of_a_batch_has_no_wait_for_others(start: StartServer, model: BatchedModel):
-    server = start(enable_batching=True, rest_api_port="auto")
-    assert has_batches(sizes_under_load(server, model))
-    metrics = scrape(server)
+def test_run_of_a_batch_has_no_wait_for_others(add: AddModel, model: BatchedModel):
+    hosted = add()
+    assert has_batches(sizes_under_load(hosted, model))
+    metrics = scrape(hosted.server)
+    of_model = {"model": hosted.name}
     name = "serving_request_phase_seconds_sum"
     spent = {
-        phase: metrics.total(name, method="Predict", phase=phase)
-        for phase in ("queue", "decode", "batch", "run", "encode")
+        phase: metrics.total(name, method="Predict", phase=phase, **of_model) for phase in PHASES
     }
-    total = metrics.total("serving_request_latency_seconds_sum", method="Predict", code="OK")
+    latency = "serving_request_latency_seconds_sum"
+    total = metrics.total(latency, method="Predict", code="OK", **of_model)
     assert sum(spent.values()) == pytest.approx(total, rel=1e-6)
     # Each request of a batch waits before its run, as the figures of batches say, and after it.
-    assert spent["batch"] >= metrics.total("serving_batch_wait_seconds_sum") > 0
+    waited = metrics.total("serving_batch_wait_seconds_sum", **of_model)
+    assert spent["batch"] >= waited > 0
     assert min(spent.values()) > 0
 
 
-def page_of_model(server: ModelServer) -> dict[str, Any]:
-    """Returns the only version of model "m" as the live page shows it."""
-    with urlopen(f"{server.url}/v1/page?model=m", timeout=30) as response:
+def page_of_model(hosted: HostedModel) -> dict[str, Any]:
+    """Returns the only version of the model as the live page shows it."""
+    with urlopen(f"{hosted.server.url}/v1/page?model={hosted.name}", timeout=30) as response:
         (version,) = json.loads(response.read())["versions"]
     assert isinstance(version, dict)
     return version
 
 
-def test_status_and_page_show_batched_signatures(start: StartServer, model: BatchedModel):
-    server = start(enable_batching=True, rest_api_port="auto")
-    phases = {"queue", "decode", "batch", "run", "encode"}
-    with ClientsOfOneConnection(server.target).sending():
-        wait_until(lambda: set(page_of_model(server)["phases"]) == phases, "the phases on the page")
-    page = page_of_model(server)
-    with Client(server.admin_target) as admin:
-        (version,) = admin.describe_models()["m"]["versions"]
+def test_status_and_page_show_batched_signatures(add: AddModel):
+    hosted = add()
+    with ClientsOfOneConnection(hosted).sending():
+        wait_until(
+            lambda: set(page_of_model(hosted)["phases"]) == set(PHASES), "the phases on the page"
+        )
+    page = page_of_model(hosted)
+    with Client(hosted.server.admin_target) as admin:
+        (version,) = admin.describe_models()[hosted.name]["versions"]
     (on, refused) = (
         {state["signature"]: state for state in version["batching"]}[name]
         for name in ("serving_default", "whole")
     )
-    assert on["request_count"] == on["row_count"] == answered_count(scrape(server))
+    answered = answered_count(scrape(hosted.server), hosted.name, 1)
+    assert on["request_count"] == on["row_count"] == answered
     assert on["requests_per_run"] == on["request_count"] / on["run_count"]
     assert (refused["is_on"], refused["requests_per_run"]) == (False, None)
-    assert refused["refusal"] == logged(server, "batching_refused")[0]["reason"]
+    # A signature that mixes rows is refused at the load.
+    (event,) = hosted.logged("batching_refused")
+    assert (event["level"], event["signature"]) == ("warning", "whole")
+    assert refused["refusal"] == event["reason"]
     shown = {state["signature"]: state for state in page["batching"]}
     assert 0 < shown["serving_default"]["run_count"] <= on["run_count"]
     assert shown["whole"]["refusal"] == refused["refusal"]
 
 
 def test_version_has_its_own_file(
-    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+    start_module_server: StartServer,
+    model: BatchedModel,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ):
-    server = start(
+    path = parameters(tmp_path, "max_batch_size { value: 5 } allowed_batch_sizes: 5")
+    hosted = ModelHost(
+        start_module_server,
+        tmp_path_factory.mktemp("files"),
+        **FLAGS,
         enable_batching=True,
         enable_per_model_batching_parameters=True,
-        batching_parameters_file=parameters(
-            tmp_path, "max_batch_size { value: 5 } allowed_batch_sizes: 5"
-        ),
-    )
-    wait_for_sizes(server, model, {5})
-    load = ClientsOfOneConnection(server.target)
-    with load.sending() as clients, Client(server.admin_target) as admin:
-        drop_with_file(model, base_path, 2, "max_batch_size { value: 7 } allowed_batch_sizes: 7")
+        batching_parameters_file=path,
+    ).model(prefix="m")
+    hosted.serve(model.path)
+    wait_for_sizes(hosted, model, {5})
+    with ClientsOfOneConnection(hosted).sending() as clients:
+        text = "max_batch_size { value: 7 } allowed_batch_sizes: 7"
+        drop_with_file(model, hosted.base_path, 2, text)
         clients.wait_for_answers_of(2)
-        drop_with_file(model, base_path, 3, "max_batch_size { value: 7 } rows: 7")
-        wait_for_states(admin, "m", {2: AVAILABLE, 3: END})
-        (status,) = admin.model_status("m", 3)
+        version = drop_with_file(model, hosted.base_path, 3, "max_batch_size { value: 7 } rows: 7")
+        hosted.wait_for_states({2: AVAILABLE, 3: END})
+        with Client(hosted.server.target) as client:
+            (status,) = client.model_status(hosted.name, 3)
         assert status.error_code == StatusCode.INVALID_ARGUMENT
-        assert f"{base_path}/3/{VERSION_FILE}: " in status.error_message
+        assert f"{version}/{VERSION_FILE}: " in status.error_message
         assert 'no field named "rows"' in status.error_message
         clients.wait_for_answers_of(2, ANSWERS_OF_CHECKS)
-        (base_path / "3" / VERSION_FILE).write_text("max_batch_size { value: 7 }")
+        (version / VERSION_FILE).write_text("max_batch_size { value: 7 }")
         clients.wait_for_answers_of(3)
 
 
-def bursts_over_http(server: ModelServer) -> None:
+def bursts_over_http(hosted: HostedModel) -> None:
     """Sends a row on each of many connections at once, again and again, and checks the answers."""
-    clients = [RestClient(server) for _ in range(CLIENT_COUNT)]
+    clients = [RestClient(hosted.server) for _ in range(CLIENT_COUNT)]
     for _ in range(ANSWERS_OF_CHECKS // CLIENT_COUNT):
         for number, client in enumerate(clients):
-            client.send("POST", "/v1/models/m:predict", {"instances": [[number, 0.5, 1]]})
+            body = {"instances": [[number, 0.5, 1]]}
+            client.send("POST", f"/v1/models/{hosted.name}:predict", body)
         for number, client in enumerate(clients):
             status, document, _ = client.receive()
             assert (status, document) == (200, {"predictions": [number + 1.5]})
 
 
-def test_requests_over_http_are_batched(start: StartServer, model: BatchedModel):
-    server = start(enable_batching=True, rest_api_num_threads=1)
-    bursts_over_http(server)
+def test_requests_over_http_are_batched(add: AddModel, model: BatchedModel):
+    hosted = add()
+    bursts_over_http(hosted)
     model.take_runs()
-    bursts_over_http(server)
+    bursts_over_http(hosted)
     assert has_batches(model.take_runs())
 
 
-def test_more_requests_than_may_wait_are_refused(start: StartServer, tmp_path: Path):
-    text = "max_batch_size { value: 1 } max_enqueued_batches { value: 2 }"
-    server = start(enable_batching=True, batching_parameters_file=parameters(tmp_path, text))
-    request = predict_request("m", {"x": np.ones((1, 3), np.float32)})
-    with caller_to(server.target) as caller:
+def test_more_requests_than_may_wait_are_refused(add: AddModel):
+    hosted = add(max_batch_size=1, max_enqueued_batches=2)
+    request = predict_request(hosted.name, {"x": np.ones((1, 3), np.float32)})
+    with caller_to(hosted.server.target) as caller:
         calls = [caller.start_predict(request) for _ in range(64)]
         errors = [call.exception() for call in calls]
         refused = [error for error in errors if error is not None]
@@ -507,35 +517,21 @@ def test_more_requests_than_may_wait_are_refused(start: StartServer, tmp_path: P
         assert is_right(array(caller.predict(request).outputs["y"]), np.full(1, 3))
 
 
-def drop_with_file(model: BatchedModel, base_path: Path, version: int, text: str) -> None:
+def drop_with_file(model: BatchedModel, base_path: Path, version: int, text: str) -> Path:
     beside = drop(model.path, base_path, f"{version}.prepared")
     (beside / VERSION_FILE).write_text(text)
-    let_settle(beside).rename(base_path / str(version))
+    return let_settle(beside).rename(base_path / str(version))
 
 
-def test_file_of_a_version_needs_its_flag(start: StartServer, model: BatchedModel, base_path: Path):
-    server = start(enable_batching=True)
-    drop_with_file(model, base_path, 2, "not read")
-    server.wait_until_available("m", 2)
+def test_file_of_a_version_needs_its_flag(add: AddModel, model: BatchedModel):
+    hosted = add()
+    drop_with_file(model, hosted.base_path, 2, "not read")
+    hosted.wait_until_available(2)
 
 
-def test_model_settings_turn_batching_on_and_off(
-    start: StartServer, model: BatchedModel, base_path: Path, tmp_path: Path
+def test_wrong_parameters_stop_the_start(
+    start_server: StartServer, base_path: Path, tmp_path: Path
 ):
-    settings = tmp_path / "settings.toml"
-    settings.write_text(
-        "[models.m.batching]\nenabled = true\nmax_batch_size = 4\nallowed_batch_sizes = [4]"
-    )
-    server = start(model_settings_file=str(settings), model_config_file_poll_wait_seconds=0.05)
-    wait_for_sizes(server, model, {4})
-    settings.write_text("[models.m.batching]\nenabled = false")
-    wait_for_log(server, "config_changed")
-    drop(model.path, base_path, 2)
-    server.wait_until_available("m", 2)
-    assert sizes_under_load(server, model, version=2) == {1}
-
-
-def test_wrong_parameters_stop_the_start(start: StartServer, tmp_path: Path):
     path = parameters(tmp_path, "max_batch_size { value: 8 }\nbatch_size { value: 9 }")
     with pytest.raises(Unavailable, match=rf"{path}: .* 2:1 : .*no field named \"batch_size\""):
-        start(enable_batching=True, batching_parameters_file=path)
+        start_server(base_path=base_path, enable_batching=True, batching_parameters_file=path)
