@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving import ModelServer
-from tests.integration.clients import Caller, array, caller_to, predict_request
+from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import millpond
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, has_response, read_logs
@@ -23,46 +22,43 @@ from warmup.prediction_log import WARM_UP_FILE, has_response, read_logs
 RUN_SECONDS = 0.3
 
 
-def capture(server: ModelServer, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return millpond("capture", "--target", server.admin_target, *arguments)
+def capture(model: HostedModel, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return millpond("capture", "--target", model.server.admin_target, model.name, *arguments)
 
 
 @pytest.fixture
-def server(start_server: StartServer, slow_export: Path, base_path: Path) -> ModelServer:
-    """Serves version 1 of `slow`."""
-    drop(slow_export, base_path, 1)
-    server = start_server(model_name="slow", base_path=base_path)
-    server.wait_until_available("slow", 1)
-    return server
+def slow(host: ModelHost, slow_export: Path) -> HostedModel:
+    """The model `slow`, whose version 1 serves."""
+    return host.model(prefix="slow").serve(slow_export)
 
 
 def test_next_version_replays_captured_requests(
-    server: ModelServer, caller: Caller, slow_export: Path, base_path: Path, tmp_path: Path
+    slow: HostedModel, slow_export: Path, tmp_path: Path
 ):
-    request = predict_request(
-        "slow", {"seconds": np.float64(RUN_SECONDS)}, version=1, output_filter=["rounds"]
-    )
-    caller.predict(request)
-    caller.predict(predict_request("slow", {"x": np.int32(4)}, signature_name="quick"))
+    inputs = {"seconds": np.float64(RUN_SECONDS)}
+    with caller_to(slow.server.target) as caller:
+        caller.predict(predict_request(slow.name, inputs, version=1, output_filter=["rounds"]))
+        inputs = {"x": np.int32(4)}
+        caller.predict(predict_request(slow.name, inputs, signature_name="quick"))
     version = shutil.copytree(slow_export, tmp_path / "2")
-    result = capture(server, "slow", "--output", version, "--with-responses")
+    result = capture(slow, "--output", version, "--with-responses")
     assert result.stdout == f"{version / WARM_UP_FILE}: 2 records, 2 with a response\n", (
         result.stderr
     )
     assert warmup(["check", str(version)]) == 0
-    drop(let_settle(version), base_path, 2)
-    available = wait_for_log(server, "version_available", version=2)
+    drop(let_settle(version), slow.base_path, 2)
+    available = slow.wait_for_log("version_available", version=2)
     assert available["warm_up_seconds"] >= RUN_SECONDS
 
 
-def test_captured_records_hold_requests_and_answers(
-    server: ModelServer, caller: Caller, tmp_path: Path
-):
-    request = predict_request("slow", {"x": np.int32(4)}, version=1, signature_name="quick")
-    for _ in range(3):
-        caller.predict(request)
+def test_captured_records_hold_requests_and_answers(slow: HostedModel, tmp_path: Path):
+    inputs = {"x": np.int32(4)}
+    request = predict_request(slow.name, inputs, version=1, signature_name="quick")
+    with caller_to(slow.server.target) as caller:
+        for _ in range(3):
+            caller.predict(request)
     path = tmp_path / "requests"
-    assert capture(server, "slow", "--output", path, "--with-responses").returncode == 0
+    assert capture(slow, "--output", path, "--with-responses").returncode == 0
     (log,) = read_logs(path)
     request.model_spec.ClearField("version")
     assert log.predict_log.request == request
@@ -71,20 +67,10 @@ def test_captured_records_hold_requests_and_answers(
     assert array(log.predict_log.response.outputs["y"]) == 5
 
 
-def test_capture_before_requests_exits_one_with_remedy(server: ModelServer, tmp_path: Path):
-    result = capture(server, "slow", "--output", tmp_path / "requests")
+def test_capture_before_requests_exits_one_with_remedy(slow: HostedModel, tmp_path: Path):
+    result = capture(slow, "--output", tmp_path / "requests")
     assert result.returncode == 1
     assert "send it live traffic first" in result.stderr
-
-
-def test_capture_without_kept_requests_exits_one(
-    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
-):
-    drop(slow_export, base_path, 1)
-    server = start_server(model_name="slow", base_path=base_path, self_warmup_requests=0)
-    result = capture(server, "slow", "--output", tmp_path / "requests")
-    assert result.returncode == 1
-    assert "--self_warmup_requests above 0" in result.stderr
 
 
 def test_server_writes_recent_requests_at_its_stop(

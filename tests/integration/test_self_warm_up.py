@@ -4,26 +4,23 @@ A request of `slow` computes for the seconds that it carries, so the seconds of 
 requests were replayed.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration import exports
-from tests.integration.clients import (
-    Caller,
-    caller_to,
-    predict_request,
-    refusal,
-    wait_for_states,
-)
+from tests.integration.clients import Caller, caller_to, predict_request, refusal
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop, write_warm_up
 from tests.integration.logs import wait_for_log
+from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.processes import millpond
 
 RUN_SECONDS = 0.2
 # The replay runs each request twice.
@@ -31,126 +28,117 @@ REPLAY_SECONDS = 2 * RUN_SECONDS
 
 
 @pytest.fixture
-def server(start_server: StartServer, slow_export: Path, base_path: Path) -> ModelServer:
-    """Serves version 1 of `slow`, which has no warm-up file."""
-    drop(slow_export, base_path, 1)
-    server = start_server(model_name="slow", base_path=base_path)
-    server.wait_until_available("slow", 1)
-    return server
+def slow(host: ModelHost, slow_export: Path) -> HostedModel:
+    """The model `slow`, whose version 1 serves and has no warm-up file."""
+    return host.model(prefix="slow").serve(slow_export)
 
 
-def self_warm_up_seconds(server: ModelServer, version: int) -> float:
+@pytest.fixture
+def caller(slow: HostedModel) -> Iterator[Caller]:
+    with caller_to(slow.server.target) as caller:
+        yield caller
+
+
+def run_of(model: HostedModel, seconds: float, **more: Any) -> Any:
+    """Returns a request that computes for so long."""
+    return predict_request(model.name, {"seconds": np.float64(seconds)}, **more)
+
+
+def quick(model: HostedModel, x: int) -> Any:
+    return predict_request(model.name, {"x": np.int32(x)}, signature_name="quick")
+
+
+def self_warm_up_seconds(model: HostedModel, version: int) -> float:
     """Returns the seconds of the stage in the log; fails if the stage is missing."""
-    seconds: float = wait_for_log(server, "version_available", version=version)[
-        "self_warm_up_seconds"
-    ]
+    available = model.wait_for_log("version_available", version=version)
+    seconds: float = available["self_warm_up_seconds"]
     return seconds
 
 
-def test_first_version_has_nothing_to_replay(server: ModelServer):
-    assert wait_for_log(server, "self_warmed_up", version=1)["run_count"] == 0
+def test_first_version_has_nothing_to_replay(slow: HostedModel):
+    assert slow.wait_for_log("self_warmed_up", version=1)["run_count"] == 0
 
 
 def test_replay_keeps_output_filters_of_clients(
-    server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
+    slow: HostedModel, caller: Caller, slow_export: Path
 ):
-    request = predict_request(
-        "slow", {"seconds": np.float64(RUN_SECONDS)}, output_filter=["rounds"]
-    )
+    request = run_of(slow, RUN_SECONDS, output_filter=["rounds"])
     caller.predict(request)
-    drop(slow_export, base_path, 2)
-    assert self_warm_up_seconds(server, 2) >= REPLAY_SECONDS
+    slow.serve(slow_export, 2)
+    assert self_warm_up_seconds(slow, 2) >= REPLAY_SECONDS
     assert list(caller.predict(request).outputs) == ["rounds"]
 
 
-def test_version_after_next_replays_them_too(
-    server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
-):
+def test_version_after_next_replays_them_too(slow: HostedModel, caller: Caller, slow_export: Path):
     # The requests of a version with little traffic outlive the version.
-    caller.predict(predict_request("slow", {"seconds": np.float64(RUN_SECONDS)}))
+    caller.predict(run_of(slow, RUN_SECONDS))
     for version in (2, 3):
-        drop(slow_export, base_path, version)
-        assert self_warm_up_seconds(server, version) >= REPLAY_SECONDS
+        slow.serve(slow_export, version)
+        assert self_warm_up_seconds(slow, version) >= REPLAY_SECONDS
 
 
 def test_replay_follows_warm_up_file(
-    server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
+    slow: HostedModel, caller: Caller, slow_export: Path, tmp_path: Path
 ):
-    caller.predict(predict_request("slow", {"seconds": np.float64(RUN_SECONDS)}))
-    second = exports.let_settle(drop(slow_export, base_path.parent, "second"))
-    write_warm_up(second, "slow", [{"seconds": np.float64(RUN_SECONDS)}] * 3)
-    drop(second, base_path, 2)
-    available = wait_for_log(server, "version_available", version=2)
+    caller.predict(run_of(slow, RUN_SECONDS))
+    second = drop(slow_export, tmp_path, "second")
+    write_warm_up(second, slow.name, [{"seconds": np.float64(RUN_SECONDS)}] * 3)
+    drop(second, slow.base_path, 2)
+    available = slow.wait_for_log("version_available", version=2)
     assert available["warm_up_seconds"] >= 3 * RUN_SECONDS
     assert available["self_warm_up_seconds"] >= REPLAY_SECONDS
     stages = list(available)
     assert stages.index("warm_up_seconds") < stages.index("self_warm_up_seconds")
 
 
-def test_statistics_exclude_replayed_requests(
-    server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
-):
+def test_statistics_exclude_replayed_requests(slow: HostedModel, caller: Caller, slow_export: Path):
     for _ in range(3):
-        caller.predict(predict_request("slow", {"x": np.int32(1)}, signature_name="quick"))
-    drop(slow_export, base_path, 2)
-    wait_for_log(server, "version_unloaded", version=1)
-    caller.predict(predict_request("slow", {"x": np.int32(2)}, signature_name="quick"))
-    drop(slow_export, base_path, 3)
+        caller.predict(quick(slow, 1))
+    drop(slow_export, slow.base_path, 2)
+    slow.wait_for_log("version_unloaded", version=1)
+    caller.predict(quick(slow, 2))
+    drop(slow_export, slow.base_path, 3)
     counts = [
-        wait_for_log(server, "version_unloaded", version=version)["request_count"]
+        slow.wait_for_log("version_unloaded", version=version)["request_count"]
         for version in (1, 2)
     ]
     assert counts == [3, 1]
 
 
-def test_request_that_failed_is_not_replayed(
-    server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
-):
-    too_long = predict_request("slow", {"seconds": np.float64(20)})
-    code, _ = refusal(lambda: caller.predict(too_long, timeout=RUN_SECONDS))
+def test_request_that_failed_is_not_replayed(slow: HostedModel, caller: Caller, slow_export: Path):
+    code, _ = refusal(lambda: caller.predict(run_of(slow, 20), timeout=RUN_SECONDS))
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-    drop(slow_export, base_path, 2)
-    assert wait_for_log(server, "self_warmed_up", version=2)["run_count"] == 0
+    drop(slow_export, slow.base_path, 2)
+    assert slow.wait_for_log("self_warmed_up", version=2)["run_count"] == 0
 
 
 def test_version_unable_to_replay_serves_new_requests(
-    start_server: StartServer,
-    slow_export: Path,
-    scale_model: ScaleModel,
-    base_path: Path,
-    tmp_path: Path,
+    host: ModelHost, slow_export: Path, scale_model: ScaleModel
 ):
-    settings = tmp_path / "settings.toml"
-    settings.write_text('[default.gates]\nsignature = "warn"\nself_warm_up = "warn"\n')
-    drop(slow_export, base_path, 1)
-    server = start_server(model_name="slow", base_path=base_path, model_settings_file=str(settings))
-    server.wait_until_available("slow", 1)
-    with caller_to(server.target) as caller:
-        caller.predict(predict_request("slow", {"x": np.int32(1)}, signature_name="quick"))
-    scale_model.write(base_path, 2)
-    with Client(server.target) as client:
-        wait_for_states(client, "slow", {1: END, 2: AVAILABLE})
-        answer = client.predict("slow", {"x": np.ones(1, np.float32)})
+    gates = {"signature": "warn", "self_warm_up": "warn"}
+    model = host.model(prefix="changing", settings={"gates": gates}).serve(slow_export)
+    with caller_to(model.server.target) as caller:
+        caller.predict(quick(model, 1))
+    scale_model.write(model.base_path, 2)
+    model.wait_for_states({1: END, 2: AVAILABLE})
+    with Client(model.server.target) as client:
+        answer = client.predict(model.name, {"x": np.ones(1, np.float32)})
     assert answer.outputs["y"].tolist() == [4.0]
 
 
-def test_replay_leaves_counting_version_unchanged(
-    start_server: StartServer, export_path: Path, base_path: Path
-):
+def test_replay_leaves_counting_version_unchanged(host: ModelHost, export_path: Path):
     export = exports.export_counter(export_path / "self-warm-up-counter")
-    drop(export, base_path, 1)
-    server = start_server(model_name="counter", base_path=base_path)
-    server.wait_until_available("counter", 1)
-    with Client(server.target) as client:
-        first = client.predict("counter", {"by": np.int64(1)}).outputs["sum"]
-        drop(export, base_path, 2)
-        wait_for_states(client, "counter", {1: END, 2: AVAILABLE})
-        second = client.predict("counter", {"by": np.int64(1)}).outputs["sum"]
+    model = host.model(prefix="counter").serve(export)
+    with Client(model.server.target) as client:
+        first = client.predict(model.name, {"by": np.int64(1)}).outputs["sum"]
+        drop(export, model.base_path, 2)
+        model.wait_for_states({1: END, 2: AVAILABLE})
+        second = client.predict(model.name, {"by": np.int64(1)}).outputs["sum"]
     assert [first.item(), second.item()] == [1_000_000, 1_000_000]
 
 
-def test_stage_is_absent_without_kept_requests(
-    start_server: StartServer, slow_export: Path, base_path: Path
+def test_server_that_keeps_no_requests_has_none_to_replay(
+    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
 ):
     drop(slow_export, base_path, 1)
     server = start_server(model_name="slow", base_path=base_path, self_warmup_requests=0)
@@ -160,3 +148,7 @@ def test_stage_is_absent_without_kept_requests(
     drop(slow_export, base_path, 2)
     available = wait_for_log(server, "version_available", version=2)
     assert "self_warm_up_seconds" not in available
+    output = tmp_path / "requests"
+    captured = millpond("capture", "--target", server.admin_target, "slow", "--output", output)
+    assert captured.returncode == 1
+    assert "--self_warmup_requests above 0" in captured.stderr

@@ -1,12 +1,8 @@
-"""Swaps under load from stock stubs: no lost request, no wrong answer, no leftover.
+"""Swaps under load from stock stubs: no lost request, no wrong answer, no leftover."""
 
-MILLPOND_SWAPS sets their number (40; 100 for the long form).
-"""
-
-import os
 import shutil
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +10,81 @@ import numpy as np
 import pytest
 
 from loadtest.measure.swaps import swaps_in
-from serving import ModelServer
 from serving.base.errors import StatusCode
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END, LoadStage
-from tests.integration.clients import (
-    caller_to,
-    predict_request,
-    wait_for_states,
-    wait_until,
-)
+from tests.integration.clients import caller_to, predict_request, wait_for_states, wait_until
 from tests.integration.conftest import StartServer
-from tests.integration.exports import ScaleModel, export_counter, let_settle, write_warm_up
-from tests.integration.logs import wait_for_log
+from tests.integration.exports import ScaleModel, drop, export_counter, write_warm_up
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import anonymous_mib
 from tests.integration.steady_clients import scale_clients
 
-SWAP_COUNT = int(os.environ.get("MILLPOND_SWAPS", "40"))
 X = np.array([1.0], np.float32)
-
-# 4 MB: a leaked version shows in the process's memory after a few swaps.
 OFFSET_COUNT = 1_000_000
-VERSION_MIB = OFFSET_COUNT * 4 / 2**20
+
+# 16 MB: a leaked version shows in the process's memory after a few swaps.
+LARGE_OFFSET_COUNT = 4_000_000
+LARGE_MIB = LARGE_OFFSET_COUNT * 4 / 2**20
+SWAP_COUNT = 6
+LONG_SWAP_COUNT = 100
+
+
+@pytest.fixture(scope="module")
+def host_flags() -> Mapping[str, object]:
+    """A failed load is tried again once, and at once."""
+    return {"max_num_load_retries": 1, "load_retry_interval_micros": -1}
 
 
 @pytest.fixture
-def server(start_server: StartServer, scale_model: ScaleModel, base_path: Path) -> ModelServer:
-    scale_model.write(base_path, 1, offset_count=OFFSET_COUNT)
-    server = start_server(
-        model_name="scale",
-        base_path=base_path,
-        max_num_load_retries=1,
-        load_retry_interval_micros=-1,
-    )
-    server.wait_until_available("scale", 1)
-    return server
+def scale(host: ModelHost, scale_model: ScaleModel) -> HostedModel:
+    """A model whose version 1 serves."""
+    model = host.model(prefix="scale")
+    scale_model.write(model.base_path, 1, offset_count=OFFSET_COUNT)
+    model.wait_until_available(1)
+    return model
 
 
 @pytest.fixture
-def client(server: ModelServer) -> Iterator[Client]:
-    with Client(server.target) as client:
+def client(scale: HostedModel) -> Iterator[Client]:
+    with Client(scale.server.target) as client:
         yield client
 
 
-@pytest.mark.timeout(400 + 4 * SWAP_COUNT)
+@pytest.mark.timeout(400 + 4 * LONG_SWAP_COUNT)
+@pytest.mark.parametrize(
+    "swap_count", [SWAP_COUNT, pytest.param(LONG_SWAP_COUNT, marks=pytest.mark.soak)]
+)
 def test_many_swaps_lose_no_request_and_no_memory(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, swap_count: int
 ):
+    scale_model.write(base_path, 1, offset_count=LARGE_OFFSET_COUNT)
+    server = start_server(model_name="scale", base_path=base_path)
+    server.wait_until_available("scale", 1)
     resident_mib = []
-    with scale_clients(server.target).running() as clients:
+    with scale_clients(server.target).running() as clients, Client(server.target) as client:
         clients.wait_for_answers_of(1)
-        for version in range(2, SWAP_COUNT + 2):
-            scale_model.write(base_path, version, offset_count=OFFSET_COUNT)
+        for version in range(2, swap_count + 2):
+            scale_model.write(base_path, version, offset_count=LARGE_OFFSET_COUNT)
             clients.wait_for_answers_of(version, 20)
             wait_for_states(client, "scale", {version: AVAILABLE, version - 1: END})
             shutil.rmtree(base_path / str(version - 1))
             resident_mib.append(anonymous_mib(server.process_id))
     assert clients.failures == []
-    assert set(clients.answer_counts) == set(range(1, SWAP_COUNT + 2))
-    # Allocators grow during the first dozen swaps. If versions leaked, each swap would add one.
-    quarter = SWAP_COUNT // 4
-    early = statistics.median(resident_mib[quarter : 2 * quarter])
-    late = statistics.median(resident_mib[-quarter:])
-    assert late - early < 2 * VERSION_MIB, resident_mib
+    assert set(clients.answer_counts) == set(range(1, swap_count + 2))
+    # Allocators grow during the first swaps. If versions leaked, each swap would add one.
+    third = swap_count // 3
+    early = statistics.median(resident_mib[third : 2 * third])
+    late = statistics.median(resident_mib[-third:])
+    assert late - early < LARGE_MIB, resident_mib
 
 
-def test_swap_logs_the_seconds_of_every_stage(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
-):
-    scale_model.write(base_path, 2)
-    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-    wait_for_log(server, "version_unloaded")
-    swaps = {(swap.title, swap.version): swap.stage_seconds for swap in swaps_in(server.events())}
+def test_swap_logs_the_seconds_of_every_stage(scale: HostedModel, scale_model: ScaleModel):
+    scale_model.write(scale.base_path, 2)
+    scale.wait_for_states({1: END, 2: AVAILABLE})
+    scale.wait_for_log("version_unloaded")
+    events = [event for event in scale.server.events() if event.get("model") == scale.name]
+    swaps = {(swap.title, swap.version): swap.stage_seconds for swap in swaps_in(events)}
     # Without batching there is nothing to prove.
     stages = [stage.value for stage in LoadStage if stage is not LoadStage.PROVE_BATCHING]
     assert list(swaps["load", 2]) == [*stages, "total"]
@@ -96,12 +95,12 @@ def test_swap_logs_the_seconds_of_every_stage(
 
 
 def test_swap_counts_answers_of_old_version(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
+    scale: HostedModel, client: Client, scale_model: ScaleModel
 ):
     for _ in range(3):
-        client.predict("scale", {"x": X})
-    scale_model.write(base_path, 2)
-    unloaded = wait_for_log(server, "version_unloaded")
+        client.predict(scale.name, {"x": X})
+    scale_model.write(scale.base_path, 2)
+    unloaded = scale.wait_for_log("version_unloaded")
     assert (unloaded["version"], unloaded["request_count"], unloaded["failed_count"]) == (1, 3, 0)
 
 
@@ -114,11 +113,11 @@ def _flip_a_bit_of_the_large_shard(directory: Path) -> None:
 
 def _warm_up_with_a_record_that_fails(directory: Path) -> None:
     good: dict[str, Any] = {"x": np.ones(3, np.float32)}
-    write_warm_up(directory, "scale", [good, {"x": np.ones(3, np.float64)}])
+    write_warm_up(directory, "any", [good, {"x": np.ones(3, np.float64)}])
 
 
 def _damage_the_warm_up_file(directory: Path) -> None:
-    write_warm_up(directory, "scale", [{"x": np.ones(3, np.float32)}])
+    write_warm_up(directory, "any", [{"x": np.ones(3, np.float32)}])
     path = directory / "assets.extra" / "tf_serving_warmup_requests"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -138,88 +137,101 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_failed_load_keeps_old_version_and_tries_next(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, case: str
+    scale: HostedModel, client: Client, scale_model: ScaleModel, case: str
 ):
     spoil, code, word = BROKEN[case]
-    with scale_clients(server.target).running() as clients:
-        scale_model.write(base_path, 2, offset_count=OFFSET_COUNT, prepare=spoil)
-        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
-        (status,) = client.model_status("scale", 2)
+    with scale_clients(scale.server.target, scale.name).running() as clients:
+        scale_model.write(scale.base_path, 2, offset_count=OFFSET_COUNT, prepare=spoil)
+        scale.wait_for_states({1: AVAILABLE, 2: END})
+        (status,) = client.model_status(scale.name, 2)
         assert (status.error_code, word in status.error_message) == (code, True), status
-        failed = wait_for_log(server, "load_failed")
+        failed = scale.wait_for_log("load_failed")
         assert (failed["version"], failed["code"], failed["level"]) == (2, code.name, "error")
         clients.wait_for_answers_of(1, 50)
-        scale_model.write(base_path, 3)
+        scale_model.write(scale.base_path, 3)
         clients.wait_for_answers_of(3)
-        wait_for_states(client, "scale", {1: END, 3: AVAILABLE})
+        scale.wait_for_states({1: END, 3: AVAILABLE})
     assert clients.failures == []
     assert set(clients.answer_counts) == {1, 3}
 
 
 def test_failed_version_retries_if_replaced_at_once(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+    scale: HostedModel, scale_model: ScaleModel, tmp_path: Path
 ):
     # This imitates `rm -r 2; mv fixed 2` between two polls, which `ln -sfn` always does.
     damaged = scale_model.write(
         tmp_path, 2, offset_count=OFFSET_COUNT, prepare=_flip_a_bit_of_the_large_shard
     )
-    (base_path / "2").symlink_to(damaged)
-    wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+    (scale.base_path / "2").symlink_to(damaged)
+    scale.wait_for_states({1: AVAILABLE, 2: END})
     (tmp_path / "fixed").mkdir()
     (tmp_path / "link").symlink_to(scale_model.write(tmp_path / "fixed", 2))
-    (tmp_path / "link").replace(base_path / "2")
-    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+    (tmp_path / "link").replace(scale.base_path / "2")
+    scale.wait_for_states({1: END, 2: AVAILABLE})
 
 
 def test_failed_version_retries_if_mended_in_place(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+    scale: HostedModel, client: Client, scale_model: ScaleModel, tmp_path: Path
 ):
-    scale_model.write(
-        base_path, 2, offset_count=OFFSET_COUNT, prepare=_flip_a_bit_of_the_large_shard
+    version = scale_model.write(
+        scale.base_path, 2, offset_count=OFFSET_COUNT, prepare=_flip_a_bit_of_the_large_shard
     )
-    wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+    scale.wait_for_states({1: AVAILABLE, 2: END})
     sound = scale_model.write(tmp_path, 2, offset_count=OFFSET_COUNT)
     # Sizes and times stay the same, as `rsync -a` leaves them.
-    shutil.copytree(sound, base_path / "2", dirs_exist_ok=True)
-    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-    assert client.predict("scale", {"x": X}).version == 2
+    shutil.copytree(sound, version, dirs_exist_ok=True)
+    scale.wait_for_states({1: END, 2: AVAILABLE})
+    assert client.predict(scale.name, {"x": X}).version == 2
+
+
+@pytest.fixture(scope="module")
+def counter_with_warm_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose runs add 1 to a million counters, so that it counts its runs itself."""
+    export = export_counter(tmp_path_factory.mktemp("counter") / "export")
+    write_warm_up(export, "recorded under another name", [{"by": np.int64(1)}] * 2)
+    return export
+
+
+def run_count(target: str, name: str) -> float:
+    """Returns the number of runs of a counting model so far."""
+    with Client(target) as client:
+        counted = client.predict(name, {"by": np.int64(0)}).outputs["sum"]
+    return float(counted) / 1_000_000
+
+
+def test_version_warms_up_before_it_is_available(host: ModelHost, counter_with_warm_up: Path):
+    model = host.model(prefix="counter").serve(counter_with_warm_up)
+    assert run_count(model.server.target, model.name) == 2
 
 
 @pytest.mark.parametrize(
-    ("flags", "run_count"),
-    [({}, 2), ({"num_request_iterations_for_warmup": 3}, 6), ({"enable_model_warmup": False}, 0)],
-    ids=["by_default", "iterations", "off"],
+    ("flags", "expected"),
+    [({"num_request_iterations_for_warmup": 3}, 6), ({"enable_model_warmup": False}, 0)],
+    ids=["iterations", "off"],
 )
-def test_version_warms_up_before_it_is_available(
-    start_server: StartServer, base_path: Path, flags: dict[str, object], run_count: int
+def test_flags_change_the_warm_up(
+    start_server: StartServer,
+    counter_with_warm_up: Path,
+    base_path: Path,
+    flags: dict[str, object],
+    expected: int,
 ):
-    # Each run adds 1 to a million counters, so the model itself counts its runs.
-    version = export_counter(base_path / "1")
-    write_warm_up(version, "recorded under another name", [{"by": np.int64(1)}] * 2)
-    let_settle(version)
+    drop(counter_with_warm_up, base_path, 1)
     server = start_server(model_name="counter", base_path=base_path, **flags)
     server.wait_until_available("counter", 1)
-    with Client(server.target) as client:
-        counted = client.predict("counter", {"by": np.int64(0)}).outputs["sum"]
-    assert counted == run_count * 1_000_000
+    assert run_count(server.target, "counter") == expected
 
 
-def test_swap_does_not_wait_for_old_request(
-    start_server: StartServer, slow_export: Path, base_path: Path
-):
-    shutil.copytree(slow_export, base_path / "1")
-    let_settle(base_path / "1")
-    server = start_server(model_name="slow", base_path=base_path)
-    server.wait_until_available("slow", 1)
-    quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
-    with caller_to(server.target) as caller, Client(server.target) as client:
-        running = caller.start_predict(predict_request("slow", {"seconds": np.float64(3)}))
-        shutil.copytree(slow_export, base_path.parent / "second")
-        let_settle(base_path.parent / "second").rename(base_path / "2")
+def test_swap_does_not_wait_for_old_request(host: ModelHost, slow_export: Path):
+    model = host.model(prefix="slow").serve(slow_export)
+    quick = predict_request(model.name, {"x": np.int32(1)}, signature_name="quick")
+    with caller_to(model.server.target) as caller:
+        running = caller.start_predict(predict_request(model.name, {"seconds": np.float64(3)}))
+        drop(slow_export, model.base_path, 2)
         wait_until(
             lambda: caller.predict(quick).model_spec.version.value == 2, "an answer of version 2"
         )
         assert not running.done()
         # The old version stays exactly as long as its last request needs it.
         assert running.result().model_spec.version.value == 1
-        wait_for_states(client, "slow", {1: END, 2: AVAILABLE})
+    model.wait_for_states({1: END, 2: AVAILABLE})
