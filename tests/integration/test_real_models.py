@@ -15,7 +15,8 @@ import pytest
 from serving.client import Client
 from serving.commands.ctr_export import export_ctr_model
 from serving.commands.ctr_model import reference_answer, request_inputs
-from tests.integration.conftest import StartServer
+from tests.integration.exports import let_settle
+from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.real_models import SOURCES, TOLERANCE, fetched, python_answer
 
 TABLE_ROWS = 1_000
@@ -54,38 +55,43 @@ def assert_same(served: Any, expected: dict[str, Any]) -> None:
             )
 
 
-def test_ctr_model_served_answers_as_python_does(start_server: StartServer, tmp_path: Path):
-    base_path = tmp_path / "ctr"
-    base_path.mkdir()
-    export_ctr_model(base_path, 3, table_rows=TABLE_ROWS)
-    server = start_server(model_name="ctr", base_path=base_path)
-    server.wait_until_available("ctr", 3)
-    with Client(server.target) as client:
+def test_ctr_model_served_answers_as_python_does(host: ModelHost, base_path: Path):
+    let_settle(export_ctr_model(base_path, 3, table_rows=TABLE_ROWS))
+    model = host.model(base_path, prefix="ctr")
+    model.wait_until_available(3)
+    with Client(model.server.target) as client:
         for rows in (0, 1, 7, 100):
             inputs = request_inputs(rows, rows, TABLE_ROWS)
-            served = client.predict("ctr", inputs).outputs
+            served = client.predict(model.name, inputs).outputs
             assert_same(served, python_answer(base_path / "3", "serving_default", inputs))
             expected = reference_answer(3, inputs, TABLE_ROWS)
             np.testing.assert_allclose(served["ctr"], expected, atol=TOLERANCE)
 
 
 @pytest.mark.real_model
-def test_basic_pitch_served_answers_as_python_does(start_server: StartServer):
+def test_basic_pitch_served_answers_as_python_does(host: ModelHost):
     base_path = fetched("basic_pitch")
-    server = start_server(model_name="basic_pitch", base_path=base_path)
-    server.wait_until_available("basic_pitch", 1)
+    model = host.model(base_path, prefix="basic_pitch")
+    model.wait_until_available(1)
     # Two windows of two seconds at 22,050 Hz: a chord, and a gliding tone in noise.
     seconds = np.arange(43_844) / 22_050
     chord = sum(np.sin(2 * np.pi * pitch * seconds) for pitch in (220.0, 277.2, 329.6)) / 3
     glide = np.sin(2 * np.pi * (200 + 150 * seconds) * seconds)
     glide += np.random.default_rng(1).normal(0, 0.05, seconds.size)
     audio = np.stack([chord, glide]).astype(np.float32)[:, :, np.newaxis]
-    with Client(server.target) as client:
-        served = client.predict("basic_pitch", {"input_2": audio}).outputs
+    with Client(model.server.target) as client:
+        served = client.predict(model.name, {"input_2": audio}).outputs
     expected = python_session_answer(base_path / "1", "serving_default", {"input_2": audio})
     # The model detects the chord: the comparison below is not one of silences.
     assert expected["note"].max() > 0.3
     assert_same(served, expected)
+
+
+@pytest.fixture(scope="module")
+def guesslang(module_host: ModelHost) -> HostedModel:
+    model = module_host.model(fetched("guesslang"), prefix="guesslang")
+    model.wait_until_available(1)
+    return model
 
 
 @pytest.mark.real_model
@@ -94,15 +100,12 @@ def test_basic_pitch_served_answers_as_python_does(start_server: StartServer):
     [("predict", "content"), ("serving_default", "inputs"), ("classification", "inputs")],
 )
 def test_guesslang_served_answers_as_python_does(
-    start_server: StartServer, signature_name: str, input_name: str
+    guesslang: HostedModel, signature_name: str, input_name: str
 ):
-    base_path = fetched("guesslang")
-    server = start_server(model_name="guesslang", base_path=base_path)
-    server.wait_until_available("guesslang", 1)
     inputs = {input_name: np.array([source.encode() for source in SOURCES], object)}
-    with Client(server.target) as client:
-        served = client.predict("guesslang", inputs, signature_name=signature_name).outputs
-    expected = python_answer(base_path / "1", signature_name, inputs)
+    with Client(guesslang.server.target) as client:
+        served = client.predict(guesslang.name, inputs, signature_name=signature_name).outputs
+    expected = python_answer(guesslang.base_path / "1", signature_name, inputs)
     assert_same(served, expected)
     if signature_name == "predict":
         # The tables were initialized: each language has its name.
