@@ -2,7 +2,8 @@
 config`.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from serving.core.servable import AVAILABLE, END
 from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.clients import (
     SERVING,
+    TIMEOUT_SECONDS,
     Caller,
     array,
     caller_to,
@@ -31,6 +33,7 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
+from tests.integration.logs import logged, wait_for_log
 from tests.integration.processes import millpond
 from tests.integration.steady_clients import scale_clients
 
@@ -38,26 +41,34 @@ X = np.array([1, 2, 3], np.float32)
 
 
 class Models:
-    """A config file, and one base path for each model that the file may name."""
+    """A config file, and one base path for each model that the file may name.
 
-    def __init__(self, directory: Path, scale_model: ScaleModel) -> None:
+    Of all tests on a server, each has names of its own: `self.a` has version 1 from the start.
+    """
+
+    def __init__(self, directory: Path, scale_model: ScaleModel, number: int = 0) -> None:
         self.directory = directory
-        self.file = directory / "models.config"
+        self.file = directory / f"models-{number}.config"
+        self.a, self.b, self.empty = f"a{number}", f"b{number}", f"empty{number}"
         self._scale_model = scale_model
+        self.drop(self.a, 1)
+
+    def base_path(self, name: str) -> Path:
+        return self.directory / name
 
     def drop(self, name: str, *versions: int) -> None:
-        (self.directory / name).mkdir(exist_ok=True)
+        self.base_path(name).mkdir(exist_ok=True)
         for version in versions:
-            self._scale_model.write(self.directory / name, version)
+            self._scale_model.write(self.base_path(name), version)
 
-    def configure(self, **models: str) -> bytes:
+    def configure(self, fields: Mapping[str, str]) -> bytes:
         """Writes the file by an atomic replacement and returns it as clients send it.
 
-        Values are fields.
+        `fields` are the further fields of each model.
         """
         configs = (
-            f'config {{ name: "{name}" base_path: "{self.directory / name}" {fields} }}'
-            for name, fields in models.items()
+            f'config {{ name: "{name}" base_path: "{self.base_path(name)}" {more} }}'
+            for name, more in fields.items()
         )
         beside = self.file.with_suffix(".partial")
         beside.write_text(f"model_config_list {{ {' '.join(configs)} }}")
@@ -65,19 +76,28 @@ class Models:
         return encode_model_config(self.file)
 
 
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ModelServer:
+    first = Models(tmp_path_factory.mktemp("first"), scale_model)
+    first.configure({first.a: ""})
+    return start_module_server(model_config_file=first.file)
+
+
 @pytest.fixture
-def models(tmp_path: Path, scale_model: ScaleModel) -> Models:
-    models = Models(tmp_path, scale_model)
-    models.drop("a", 1)
-    models.configure(a="")
+def models(server: ModelServer, tmp_path: Path, scale_model: ScaleModel) -> Models:
+    """Models of which the server has `a` alone."""
+    models = Models(tmp_path, scale_model, next(_numbers))
+    config = models.configure({models.a: ""})
+    with Client(server.admin_target) as client:
+        client.reload_config(config)
     return models
-
-
-@pytest.fixture
-def server(start_server: StartServer, models: Models) -> ModelServer:
-    server = start_server(model_config_file=models.file)
-    server.wait_until_available("a", 1)
-    return server
 
 
 @pytest.fixture
@@ -111,153 +131,169 @@ def labelled(label: str, version: int) -> str:
 def test_reload_adds_model_and_answers_once_it_serves(
     models: Models, client: Client, caller: Caller
 ) -> None:
-    models.drop("b", 7)
-    client.reload_config(models.configure(a="", b=""))
-    assert (answering(caller, "b"), answering(caller, "a")) == (7, 1)
+    models.drop(models.b, 7)
+    client.reload_config(models.configure({models.a: "", models.b: ""}))
+    assert (answering(caller, models.b), answering(caller, models.a)) == (7, 1)
     # Health follows the states on its own thread.
-    wait_until(lambda: caller.health("b") == SERVING, "health of the new model")
+    wait_until(lambda: caller.health(models.b) == SERVING, "health of the new model")
 
 
 def test_reload_removes_a_model_and_forgets_its_health(
     models: Models, client: Client, caller: Caller
 ) -> None:
-    models.drop("b", 7)
-    client.reload_config(models.configure(a="", b=""))
-    client.reload_config(models.configure(b=""))
-    wait_for_states(client, "a", {1: END})
-    code, _ = refusal(lambda: caller.predict(request_for("a")))
+    models.drop(models.b, 7)
+    client.reload_config(models.configure({models.a: "", models.b: ""}))
+    client.reload_config(models.configure({models.b: ""}))
+    wait_for_states(client, models.a, {1: END})
+    code, _ = refusal(lambda: caller.predict(request_for(models.a)))
     assert code == grpc.StatusCode.NOT_FOUND
-    assert refusal(lambda: caller.health("a"))[0] == grpc.StatusCode.NOT_FOUND
-    assert answering(caller, "b") == 7
+    assert refusal(lambda: caller.health(models.a))[0] == grpc.StatusCode.NOT_FOUND
+    assert answering(caller, models.b) == 7
     wait_until(lambda: caller.health("") == SERVING, "health of the server")
 
 
-@pytest.mark.parametrize("poll_wait_seconds", [0, -1, 0.05])
+@pytest.mark.parametrize("poll_wait_seconds", [0, -1])
 def test_reload_changes_version_policy_without_polling(
-    start_server: StartServer, models: Models, poll_wait_seconds: float
+    start_server: StartServer, tmp_path: Path, scale_model: ScaleModel, poll_wait_seconds: float
 ) -> None:
-    models.drop("b", 5, 6)
+    models = Models(tmp_path, scale_model)
+    models.configure({models.a: ""})
     server = start_server(
         model_config_file=models.file, file_system_poll_wait_seconds=poll_wait_seconds
     )
+    assert_policy_changes(server, models, has_polled=poll_wait_seconds >= 0)
+
+
+def test_reload_changes_version_policy(server: ModelServer, models: Models) -> None:
+    assert_policy_changes(server, models, has_polled=True)
+
+
+def assert_policy_changes(server: ModelServer, models: Models, *, has_polled: bool) -> None:
+    """Asserts that a reload brings versions 1 and 3, and not 2, which are all there."""
+    if has_polled:
+        server.wait_until_available(models.a, 1)
     with Client(server.admin_target) as client, caller_to(server.target) as caller:
-        if poll_wait_seconds >= 0:
-            server.wait_until_available("a", 1)
-        models.drop("a", 2, 3)
+        models.drop(models.a, 2, 3)
         policy = "model_version_policy { specific { versions: 1 versions: 3 } }"
-        client.reload_config(models.configure(a=policy))
-        wait_for_states(client, "a", {1: AVAILABLE, 3: AVAILABLE})
-        assert answering(caller, "a") == 3
+        client.reload_config(models.configure({models.a: policy}))
+        wait_for_states(client, models.a, {1: AVAILABLE, 3: AVAILABLE})
+        assert answering(caller, models.a) == 3
         assert 2 not in {
-            status.version for status in client.model_status("a") if status.state != END
+            status.version for status in client.model_status(models.a) if status.state != END
         }
 
 
 def test_reload_moves_label_with_its_version_and_back(
     models: Models, client: Client, caller: Caller
 ) -> None:
+    a = models.a
     both = "model_version_policy { specific { versions: 1 versions: 2 } }"
-    client.reload_config(models.configure(a=labelled("stable", 1)))
-    assert answering(caller, "a", "stable") == 1
-    models.drop("a", 2)
-    client.reload_config(models.configure(a=f"{both} {labelled('stable', 2)}"))
+    client.reload_config(models.configure({a: labelled("stable", 1)}))
+    assert answering(caller, a, "stable") == 1
+    models.drop(a, 2)
+    client.reload_config(models.configure({a: f"{both} {labelled('stable', 2)}"}))
     # Until version 2 serves, the label stays on version 1: no request with it fails.
-    wait_until(lambda: answering(caller, "a", "stable") == 2, "the label to move")
-    client.reload_config(models.configure(a=f"{both} {labelled('stable', 1)}"))
-    assert answering(caller, "a", "stable") == 1
-    assert answering(caller, "a") == 2
+    wait_until(lambda: answering(caller, a, "stable") == 2, "the label to move")
+    client.reload_config(models.configure({a: f"{both} {labelled('stable', 1)}"}))
+    assert answering(caller, a, "stable") == 1
+    assert answering(caller, a) == 2
 
 
 def test_reload_label_is_honoured_by_model_status(
     models: Models, client: Client, caller: Caller
 ) -> None:
-    client.reload_config(models.configure(a=labelled("stable", 1)))
+    client.reload_config(models.configure({models.a: labelled("stable", 1)}))
     request = get_model_status_pb2.GetModelStatusRequest()
-    request.model_spec.name = "a"
+    request.model_spec.name = models.a
     request.model_spec.version_label = "stable"
     (status,) = caller.model_status(request).model_version_status
     assert (status.version, status.state) == (1, AVAILABLE)
     request.model_spec.version_label = "next"
     code, message = refusal(lambda: caller.model_status(request))
     assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert message == "Unrecognized servable version label: next; labels of model 'a': stable"
+    assert message == (
+        f"Unrecognized servable version label: next; labels of model '{models.a}': stable"
+    )
 
 
 def test_impossible_reload_changes_nothing(
     server: ModelServer, models: Models, client: Client
 ) -> None:
-    models.drop("b", 7)
-    config = models.configure(
-        a="", b=labelled("stable", 9) + "model_version_policy { specific {} }"
-    )
+    models.drop(models.b, 7)
+    impossible = labelled("stable", 9) + "model_version_policy { specific {} }"
+    config = models.configure({models.a: "", models.b: impossible})
 
-    clients = scale_clients(server.target, "a")
+    clients = scale_clients(server.target, models.a)
     with clients.running():
         clients.wait_for_answers_of(1, 20)
         with pytest.raises(InvalidArgument, match="label 'stable' is of version 9"):
             client.reload_config(config)
         clients.wait_for_answers_of(1, 20)
+    assert clients.failures == []
     with pytest.raises(NotFound):
-        client.model_status("b")
-    assert [model.name for model in client.config()[0]] == ["a"]
+        client.model_status(models.b)
+    assert [model.name for model in client.config()[0]] == [models.a]
 
 
 def test_waiting_reload_yields_to_next_and_status(
     models: Models, client: Client, caller: Caller
 ) -> None:
     request = model_management_pb2.ReloadConfigRequest()
-    request.config.ParseFromString(models.configure(a="", empty=""))
+    request.config.ParseFromString(models.configure({models.a: "", models.empty: ""}))
     reload: Any = caller.channel.unary_unary(RELOAD_CONFIG)
-    waiting = reload.future(request.SerializeToString(), timeout=30)
+    waiting = reload.future(request.SerializeToString(), timeout=TIMEOUT_SECONDS)
     wait_until(lambda: len(client.config()[0]) == 2, "the model to be configured")
-    assert [status.version for status in client.model_status("a")] == [1]
-    client.reload_config(models.configure(a=""))
+    assert [status.version for status in client.model_status(models.a)] == [1]
+    client.reload_config(models.configure({models.a: ""}))
     code, message = refusal(waiting.result)
     assert code == grpc.StatusCode.ABORTED
     assert "again before the new models were available" in message
 
 
 def test_reload_answers_before_caller_gives_up(models: Models, caller: Caller) -> None:
-    models.drop("empty")
+    models.drop(models.empty)
     request = model_management_pb2.ReloadConfigRequest()
-    request.config.ParseFromString(models.configure(a="", empty=""))
+    request.config.ParseFromString(models.configure({models.a: "", models.empty: ""}))
     stub = ModelServiceStub(caller.channel)
     code, message = refusal(lambda: stub.HandleReloadConfigRequest(request, timeout=3))
     # The code is not DEADLINE_EXCEEDED, which gRPC itself returns if no answer comes in time.
     assert code == grpc.StatusCode.UNKNOWN
-    base_path = models.directory / "empty"
+    base_path = models.base_path(models.empty)
     assert message.startswith(
-        f"1 model(s) did not become available: empty: no version found in '{base_path}'"
+        f"1 model(s) did not become available: {models.empty}: no version found in '{base_path}'"
     )
-    assert answering(caller, "a") == 1
+    assert answering(caller, models.a) == 1
 
 
 def test_reload_warns_of_label_on_missing_version(
     server: ModelServer, models: Models, client: Client
 ) -> None:
+    a = models.a
     warning = "label stable waits for version 9: it is not in the base path"
-    models.configure(a=labelled("stable", 9))
+    models.configure({a: labelled("stable", 9)})
     planned = millpond("config", "plan", models.file, "--target", server.admin_target)
-    assert planned.stdout.splitlines()[0] == "~ model a: labels stable - -> 9"
-    assert planned.stdout.splitlines()[1].startswith(f"! model a: {warning}")
+    assert planned.stdout.splitlines()[0] == f"~ model {a}: labels stable - -> 9"
+    assert planned.stdout.splitlines()[1].startswith(f"! model {a}: {warning}")
     client.reload_config(encode_model_config(models.file))
-    event = server.wait_for_event(lambda event: event["event"] == "label_of_absent_version", 30)
-    assert (event["model"], event["label"], event["version"]) == ("a", "stable", 9)
+    event = wait_for_log(server, "label_of_absent_version", model=a)
+    assert (event["label"], event["version"]) == ("stable", 9)
 
-    models.drop("a", 2)
-    models.configure(a=labelled("stable", 2))
+    models.drop(a, 2)
+    models.configure({a: labelled("stable", 2)})
     client.reload_config(encode_model_config(models.file))
-    server.wait_until_available("a", 2)
-    told_of = [e["version"] for e in server.events() if e["event"] == "label_of_absent_version"]
-    assert told_of == [9]
+    server.wait_until_available(a, 2)
+    told_of = logged(server, "label_of_absent_version", model=a)
+    assert [event["version"] for event in told_of] == [9]
 
 
 # --- By file --------------------------------------------------------------------------------------
 
 
 def test_edits_apply_and_bad_ones_are_logged_once(
-    start_server: StartServer, models: Models
+    start_server: StartServer, tmp_path: Path, scale_model: ScaleModel
 ) -> None:
+    models = Models(tmp_path, scale_model)
+    models.configure({models.a: ""})
     settings = models.directory / "settings.toml"
     settings.write_text("")
     server = start_server(
@@ -265,22 +301,22 @@ def test_edits_apply_and_bad_ones_are_logged_once(
         model_settings_file=settings,
         model_config_file_poll_wait_seconds=0.05,
     )
-    server.wait_until_available("a", 1)
+    server.wait_until_available(models.a, 1)
     models.file.write_text("model_config_list {")
-    refused = server.wait_for_event(lambda event: event["event"] == "config_refused", 30)
+    refused = wait_for_log(server, "config_refused")
     assert "Error parsing text-format" in refused["reason"]
     shown = millpond("status", "--target", server.admin_target).stdout
     assert f"{models.file}: refused" in shown
     assert "goes on with the configuration before it: Error parsing text-format" in shown
 
-    models.drop("b", 7)
-    models.configure(a="", b="")
-    server.wait_until_available("b", 7)
-    settings.write_text("[models.b]\nkeep_previous_seconds = 60")
+    models.drop(models.b, 7)
+    models.configure({models.a: "", models.b: ""})
+    server.wait_until_available(models.b, 7)
+    settings.write_text(f"[models.{models.b}]\nkeep_previous_seconds = 60")
     with Client(server.admin_target) as client:
         wait_until(lambda: client.config()[0][1].settings.keep_previous_seconds, "the settings")
-        assert [status.version for status in client.model_status("a")] == [1]
-    assert sum(event["event"] == "config_refused" for event in server.events()) == 1
+        assert [status.version for status in client.model_status(models.a)] == [1]
+    assert len(logged(server, "config_refused")) == 1
     assert "refused" not in millpond("status", "--target", server.admin_target).stdout
 
 
@@ -290,32 +326,34 @@ def test_edits_apply_and_bad_ones_are_logged_once(
 def test_config_plan_prints_changes_without_applying(
     server: ModelServer, models: Models, client: Client
 ) -> None:
+    a, b = models.a, models.b
     settings = models.directory / "settings.toml"
-    settings.write_text('[models.a.gates]\nsignature = "warn"')
-    models.configure(a=labelled("stable", 1), b="")
+    settings.write_text(f'[models.{a}.gates]\nsignature = "warn"')
+    models.configure({a: labelled("stable", 1), b: ""})
     done = millpond(
         *("config", "plan", models.file, "--target", server.admin_target, "--settings", settings)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        f"+ model b: {models.directory / 'b'}, versions latest 1",
-        "~ model a: labels stable - -> 1",
-        "~ model a: settings gates.signature enforce -> warn",
+        f"+ model {b}: {models.base_path(b)}, versions latest 1",
+        f"~ model {a}: labels stable - -> 1",
+        f"~ model {a}: settings gates.signature enforce -> warn",
     ]
-    assert [model.name for model in client.config()[0]] == ["a"]
+    assert [model.name for model in client.config()[0]] == [a]
 
 
 def test_config_apply_makes_server_follow_file(
     server: ModelServer, models: Models, caller: Caller
 ) -> None:
-    models.drop("b", 7)
-    models.configure(a="", b=labelled("stable", 7))
+    b = models.b
+    models.drop(b, 7)
+    models.configure({models.a: "", b: labelled("stable", 7)})
     done = millpond("config", "apply", models.file, "--target", server.admin_target)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        done.stdout == f"+ model b: {models.directory / 'b'}, versions latest 1, labels stable 7\n"
+    assert done.stdout == (
+        f"+ model {b}: {models.base_path(b)}, versions latest 1, labels stable 7\n"
     )
-    assert answering(caller, "b", "stable") == 7
+    assert answering(caller, b, "stable") == 7
     again = millpond("config", "plan", models.file, "--target", server.admin_target)
     assert again.stdout == "no changes\n"
 

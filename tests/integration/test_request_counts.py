@@ -26,20 +26,11 @@ import numpy as np
 import pytest
 
 from loadtest.measure.server_pages import Metrics, ServerPages
-from serving import ModelServer
-from serving.client import Client
-from serving.core.servable import ServableState
-from tests.integration.clients import (
-    Caller,
-    caller_to,
-    predict_request,
-    wait_for_states,
-    wait_until,
-)
-from tests.integration.conftest import StartServer
+from serving.core.servable import AVAILABLE, END
+from tests.integration.clients import Caller, caller_to, predict_request, wait_until
 from tests.integration.exports import drop
+from tests.integration.model_host import HostedModel, ModelHost
 
-MODEL = "slow"
 CLIENT_THREAD_COUNT = 4
 REQUESTS = "serving_requests_total"
 LATENCY_COUNT = "serving_request_latency_seconds_count"
@@ -60,18 +51,62 @@ Counts = Counter[str]
 Calls = list[Callable[[], str]]
 
 
-@pytest.fixture
-def server(start_server: StartServer, slow_export: Path, base_path: Path) -> ModelServer:
-    """Starts a server on which version 1 of `slow` answers."""
-    drop(slow_export, base_path, 1)
-    server = start_server(model_name=MODEL, base_path=base_path)
-    server.wait_until_available(MODEL, 1)
-    return server
+class CountsSince:
+    """The counts of the server's page since the test began. Requests for no model count too."""
+
+    def __init__(self, url: str) -> None:
+        self._pages = ServerPages(url)
+        self._before = self._pages.metrics()
+
+    def metrics(self) -> Metrics:
+        """Returns the page as it is now."""
+        return self._pages.metrics()
+
+    def by(self, label: str, name: str, **labels: str) -> Counts:
+        """Returns the new counts for each value of `label`."""
+        now = self._pages.metrics().counts_by(label, name, **labels)
+        return now - self._before.counts_by(label, name, **labels)
+
+    def predicted(self) -> Counts:
+        """Returns the requests by code, summed over versions and including requests that found no
+        version.
+        """
+        return self.by("code", REQUESTS, method="Predict")
+
+    def assert_all_names_say(self, counts: Counts) -> None:
+        """Checks that the counter, the histogram, and TensorFlow Serving's counter, which has no
+        version, agree.
+        """
+        assert self.predicted() == +counts
+        assert self.by("code", LATENCY_COUNT, method="Predict") == +counts
+        assert self.by("status", TFS_COUNT) == +counts
+
+    def settle(self, total: int) -> None:
+        """Waits until `total` requests have ended: the server learns of a cancellation later."""
+        wait_until(lambda: self.predicted().total() >= total, f"{total} requests counted")
+        self.wait_until_in_flight(0)
+
+    def wait_until_in_flight(self, count: int) -> None:
+        """Waits until so many requests are in the server."""
+        in_flight = "serving_requests_in_flight"
+        wait_until(lambda: self.metrics().total(in_flight) == count, f"{count} requests in flight")
 
 
 @pytest.fixture
-def pages(server: ModelServer) -> ServerPages:
-    return ServerPages(server.url)
+def slow(host: ModelHost, slow_export: Path) -> HostedModel:
+    """The model `slow`, of which version 1 answers."""
+    return host.model(prefix="slow").serve(slow_export)
+
+
+@pytest.fixture
+def caller(slow: HostedModel) -> Iterator[Caller]:
+    with caller_to(slow.server.target) as caller:
+        yield caller
+
+
+@pytest.fixture
+def counts(slow: HostedModel) -> CountsSince:
+    return CountsSince(slow.server.url)
 
 
 # --- Requests of clients --------------------------------------------------------------------------
@@ -90,20 +125,20 @@ def code_of(call: Callable[[], object]) -> str:
     return "OK"
 
 
-def quick(name: str = MODEL, version: int | None = None) -> Any:
+def quick(name: str, version: int | None = None) -> Any:
     return predict_request(name, {"x": np.int32(1)}, version=version, signature_name="quick")
 
 
-def of_wrong_dtype() -> Any:
-    return predict_request(MODEL, {"x": np.float32(1)}, signature_name="quick")
+def of_wrong_dtype(name: str) -> Any:
+    return predict_request(name, {"x": np.float32(1)}, signature_name="quick")
 
 
-def of_no_signature() -> Any:
-    return predict_request(MODEL, {}, signature_name="none")
+def of_no_signature(name: str) -> Any:
+    return predict_request(name, {}, signature_name="none")
 
 
-def run_of(seconds: float) -> Any:
-    return predict_request(MODEL, {"seconds": np.float64(seconds)})
+def run_of(name: str, seconds: float) -> Any:
+    return predict_request(name, {"seconds": np.float64(seconds)})
 
 
 def cancelled_after(caller: Caller, request: Any, seconds: float) -> str:
@@ -115,14 +150,14 @@ def cancelled_after(caller: Caller, request: Any, seconds: float) -> str:
     return code_of(call.result)
 
 
-def waited_calls(caller: Caller, count: int) -> Calls:
+def waited_calls(caller: Caller, name: str, count: int) -> Calls:
     """Yields calls of all kinds, mixed, with clients that wait for the answer."""
     requests: list[tuple[int, Any]] = [
-        (6, quick()),
-        (1, of_wrong_dtype()),
+        (6, quick(name)),
+        (1, of_wrong_dtype(name)),
         (1, quick("nobody")),
-        (1, quick(version=99)),
-        (1, of_no_signature()),
+        (1, quick(name, version=99)),
+        (1, of_no_signature(name)),
     ]
     calls: Calls = [
         partial(code_of, partial(caller.predict, request))
@@ -154,54 +189,20 @@ def sent(calls: Calls) -> Counts:
         return Counter(pool.map(lambda call: call(), calls))
 
 
-# --- Counts of the server -------------------------------------------------------------------------
-
-
-def predicted(metrics: Metrics) -> Counts:
-    """Returns the requests by code, summed over versions and including requests that found no
-    version.
-    """
-    return metrics.counts_by("code", REQUESTS, method="Predict")
-
-
-def assert_all_names_say(metrics: Metrics, counts: Counts) -> None:
-    """Checks that the counter, the histogram, and TensorFlow Serving's counter, which has no
-    version, agree.
-    """
-    assert +predicted(metrics) == +counts
-    assert +metrics.counts_by("code", LATENCY_COUNT, method="Predict") == +counts
-    assert +metrics.counts_by("status", TFS_COUNT) == +counts
-
-
 def without(counts: Counts, codes: Collection[str]) -> Counts:
     return Counter({code: count for code, count in counts.items() if code not in codes})
 
 
-def settled(pages: ServerPages, total: int) -> Metrics:
-    """Returns the page once `total` requests have ended: the server learns of a cancellation later."""
-    wait_until(lambda: predicted(pages.metrics()).total() >= total, f"{total} requests counted")
-    wait_until_in_flight(pages, 0)
-    return pages.metrics()
-
-
-def wait_until_in_flight(pages: ServerPages, count: int) -> None:
-    """Waits until so many requests are in the server."""
-    in_flight = "serving_requests_in_flight"
-    wait_until(lambda: pages.metrics().total(in_flight) == count, f"{count} requests in flight")
-
-
 @contextmanager
 def swaps_under_way(
-    server: ModelServer, slow_export: Path, base_path: Path, versions: range
+    model: HostedModel, slow_export: Path, versions: range
 ) -> Iterator[Future[None]]:
     """Swaps versions one after the other from here on, and waits for the last at the end of `with`."""
 
     def swap_all() -> None:
-        with Client(server.target) as client:
-            for version in versions:
-                drop(slow_export, base_path, version)
-                states = {version: ServableState.AVAILABLE, version - 1: ServableState.END}
-                wait_for_states(client, MODEL, states)
+        for version in versions:
+            drop(slow_export, model.base_path, version)
+            model.wait_for_states({version: AVAILABLE, version - 1: END})
 
     with ThreadPoolExecutor(1) as pool:
         swapping = pool.submit(swap_all)
@@ -213,93 +214,90 @@ def swaps_under_way(
 
 
 def test_counts_by_code_match_clients_across_swaps(
-    server: ModelServer, pages: ServerPages, slow_export: Path, base_path: Path
+    slow: HostedModel, caller: Caller, counts: CountsSince, slow_export: Path
 ):
     waited: Counts = Counter()
     versions = range(2, 6)
-    with caller_to(server.target) as caller:
-        waited += sent(waited_calls(caller, 100))
-        with swaps_under_way(server, slow_export, base_path, versions) as swapping:
-            # This lasts until the last swap, however slow the machine: each version answers some
-            # requests.
-            while not swapping.done():
-                waited += sent(waited_calls(caller, 100))
-        waited += sent(waited_calls(caller, 100))
-    metrics = pages.metrics()
-    assert_all_names_say(metrics, waited)
+    waited += sent(waited_calls(caller, slow.name, 100))
+    with swaps_under_way(slow, slow_export, versions) as swapping:
+        # This lasts until the last swap, however slow the machine: each version answers some
+        # requests.
+        while not swapping.done():
+            waited += sent(waited_calls(caller, slow.name, 100))
+    waited += sent(waited_calls(caller, slow.name, 100))
+    counts.assert_all_names_say(waited)
     assert set(waited) == {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}
     # Ended versions stay on the page for ten minutes: the sum includes them.
-    by_version = metrics.counts_by("version", REQUESTS, method="Predict", code="OK")
-    assert set(by_version) == {"1", *map(str, versions)}
+    by_version = counts.by("version", REQUESTS, model=slow.name, method="Predict", code="OK")
+    assert set(by_version) <= {"1", *map(str, versions)}
     assert by_version["1"] > 0
     assert by_version["5"] > 0
 
 
-def test_endless_requests_given_up_are_counted_once(server: ModelServer, pages: ServerPages):
+def test_endless_requests_given_up_are_counted_once(
+    slow: HostedModel, caller: Caller, counts: CountsSince
+):
     """A cancellation counts as CANCELLED; a deadline may have passed at the client first."""
-    with caller_to(server.target) as caller:
-        seen = sent(waited_calls(caller, 100))
-        expiring = [caller.start_predict(run_of(LONG_SECONDS), timeout=5) for _ in range(3)]
-        cancelled = [caller.start_predict(run_of(LONG_SECONDS), timeout=3_600) for _ in range(3)]
-        wait_until_in_flight(pages, 6)
-        for call in cancelled:
-            call.cancel()
-        assert {code_of(call.result) for call in cancelled} == {"CANCELLED"}
-        assert {code_of(call.result) for call in expiring} == {"DEADLINE_EXCEEDED"}
-    metrics = settled(pages, seen.total() + 6)
-    counted = predicted(metrics)
+    seen = sent(waited_calls(caller, slow.name, 100))
+    request = run_of(slow.name, LONG_SECONDS)
+    expiring = [caller.start_predict(request, timeout=5) for _ in range(3)]
+    cancelled = [caller.start_predict(request, timeout=3_600) for _ in range(3)]
+    counts.wait_until_in_flight(6)
+    for call in cancelled:
+        call.cancel()
+    assert {code_of(call.result) for call in cancelled} == {"CANCELLED"}
+    assert {code_of(call.result) for call in expiring} == {"DEADLINE_EXCEEDED"}
+    counts.settle(seen.total() + 6)
+    counted = counts.predicted()
     assert counted.total() == seen.total() + 6
     assert without(counted, GIVEN_UP - {"OK"}) == seen
     assert counted["CANCELLED"] >= 3
-    assert_all_names_say(metrics, counted)
+    counts.assert_all_names_say(counted)
 
 
 def test_cancelled_answers_count_once_during_swaps(
-    server: ModelServer, pages: ServerPages, slow_export: Path, base_path: Path
+    slow: HostedModel, caller: Caller, counts: CountsSince, slow_export: Path
 ):
-    with caller_to(server.target) as caller:
-        waited = sent(waited_calls(caller, 100))
-        with swaps_under_way(server, slow_export, base_path, range(2, 4)):
-            given_up = sent(given_up_calls(caller, run_of(RUN_SECONDS), PATIENCE_SECONDS, 60))
-            waited += sent(waited_calls(caller, 500))
+    waited = sent(waited_calls(caller, slow.name, 100))
+    with swaps_under_way(slow, slow_export, range(2, 4)):
+        runs = given_up_calls(caller, run_of(slow.name, RUN_SECONDS), PATIENCE_SECONDS, 30)
+        given_up = sent(runs)
+        waited += sent(waited_calls(caller, slow.name, 200))
     assert set(given_up) <= GIVEN_UP
     assert given_up.total() - given_up["OK"] > 0
-    metrics = settled(pages, waited.total() + given_up.total())
-    counted = predicted(metrics)
+    counts.settle(waited.total() + given_up.total())
+    counted = counts.predicted()
     assert counted.total() == waited.total() + given_up.total()
     assert without(counted, GIVEN_UP) == without(waited, GIVEN_UP)
     assert counted["OK"] >= waited["OK"] + given_up["OK"]
-    assert_all_names_say(metrics, counted)
+    counts.assert_all_names_say(counted)
 
 
-def test_cancelled_sends_count_at_most_once(server: ModelServer, pages: ServerPages):
-    with caller_to(server.target) as caller:
-        waited = sent(waited_calls(caller, 100))
-        given_up = sent(given_up_calls(caller, quick(), NO_PATIENCE_SECONDS, 400))
-        waited += sent(waited_calls(caller, 100))
+def test_cancelled_sends_count_at_most_once(slow: HostedModel, caller: Caller, counts: CountsSince):
+    waited = sent(waited_calls(caller, slow.name, 100))
+    given_up = sent(given_up_calls(caller, quick(slow.name), NO_PATIENCE_SECONDS, 400))
+    waited += sent(waited_calls(caller, slow.name, 100))
     answered = waited.total() + given_up["OK"]
-    counted = predicted(settled(pages, answered))
+    counts.settle(answered)
+    counted = counts.predicted()
     assert answered <= counted.total() <= waited.total() + given_up.total()
     assert without(counted, GIVEN_UP) == without(waited, GIVEN_UP)
     assert counted["OK"] >= waited["OK"] + given_up["OK"]
 
 
 def test_returning_version_counts_anew_model_goes_on(
-    server: ModelServer, pages: ServerPages, slow_export: Path, base_path: Path
+    slow: HostedModel, caller: Caller, counts: CountsSince, slow_export: Path, tmp_path: Path
 ):
-    with caller_to(server.target) as caller, Client(server.target) as client:
-        seen = sent(waited_calls(caller, 100))
-        (base_path / "1").rename(base_path.parent / "1")
-        drop(slow_export, base_path, 2)
-        ended = {1: ServableState.END, 2: ServableState.AVAILABLE}
-        wait_for_states(client, MODEL, ended)
-        assert_all_names_say(pages.metrics(), seen)
-        (base_path / "2").rename(base_path.parent / "2")
-        (base_path.parent / "1").rename(base_path / "1")
-        wait_for_states(client, MODEL, {1: ServableState.AVAILABLE, 2: ServableState.END})
-        of_version = pages.metrics().counts_by("code", REQUESTS, method="Predict", version="1")
-        assert +of_version == Counter()
-        seen += sent(waited_calls(caller, 50))
-    metrics = pages.metrics()
-    assert +metrics.counts_by("status", TFS_COUNT) == +seen
-    assert metrics.total(REQUESTS, method="Predict", version="1", code="OK") == 30
+    of_version = {"model": slow.name, "method": "Predict", "version": "1"}
+    seen = sent(waited_calls(caller, slow.name, 100))
+    (slow.base_path / "1").rename(tmp_path / "1")
+    drop(slow_export, slow.base_path, 2)
+    slow.wait_for_states({1: END, 2: AVAILABLE})
+    counts.assert_all_names_say(seen)
+    (slow.base_path / "2").rename(tmp_path / "2")
+    (tmp_path / "1").rename(slow.base_path / "1")
+    slow.wait_for_states({1: AVAILABLE, 2: END})
+    assert +counts.metrics().counts_by("code", REQUESTS, **of_version) == Counter()
+    seen += sent(waited_calls(caller, slow.name, 50))
+    assert counts.by("status", TFS_COUNT) == +seen
+    assert counts.metrics().total(REQUESTS, code="OK", **of_version) == 30

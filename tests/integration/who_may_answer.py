@@ -9,6 +9,7 @@ which version answers. This runs in a process of its own: the data plane cannot 
 TensorFlow's Python package.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -208,7 +209,7 @@ class Machine(LifeMachine):
             assert routing.default_version not in (None, canary), routing
 
 
-def main(export: str, case_count: int) -> None:
+def main(export: str, case_count: int, *, is_long: bool) -> None:
     Machine.servables = Servables(export)
     run_state_machine_as_test(
         Machine,
@@ -216,6 +217,8 @@ def main(export: str, case_count: int) -> None:
             max_examples=case_count,
             stateful_step_count=STEP_COUNT,
             deadline=None,
+            # The short form draws the same sequences each time, and the long form new ones.
+            derandomize=not is_long,
             database=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
@@ -225,4 +228,4 @@ def main(export: str, case_count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), is_long=os.environ.get("MILLPOND_SOAK") == "1")
