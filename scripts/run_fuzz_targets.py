@@ -2,14 +2,16 @@
 
 Usage: run_fuzz_targets.py --seconds N --work FOLDER --build FOLDER... [--jobs N] [NAME...]
 
-Each NAME_fuzz of the build folders runs for N seconds, and so do the random sequences of the unit
-tests, as NAME "sequences". FOLDER keeps the failures, the logs and the inputs with new coverage.
+Each NAME_fuzz of the build folders runs for N seconds. So do wire_fuzz_test, as NAME "connections", and
+the unit tests of Hypothesis, as two names: "sequences" are the random sequences, "properties" are the
+others. FOLDER keeps the failures, the logs and the inputs with new coverage.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -20,12 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CORPORA = Path("tests/native/corpus")
+UNIT_TESTS = Path("tests/unit")
+CONNECTIONS = "connections"
 SEQUENCES = "sequences"
-SEQUENCE_TESTS = (
-    "tests/unit/test_version_life_sequences.py",
-    "tests/unit/test_swap_timeline_sequences.py",
-    "tests/unit/test_manager.py::TestManagerMachine",
-)
+PROPERTIES = "properties"
+IMPORT = re.compile(r"^(from|import) hypothesis\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,20 @@ def executables(builds: Sequence[Path]) -> Mapping[str, Path]:
     for build in builds:
         for path in sorted(build.glob("tests/native/fuzz/*_fuzz")):
             found.setdefault(path.name.removesuffix("_fuzz"), path)
+        if (wire := build / "tests/native/wire_fuzz_test").is_file():
+            found.setdefault(CONNECTIONS, wire)
     return found
+
+
+def run_connections(executable: Path, run: Run) -> Outcome:
+    """Runs the fuzzer of whole connections, whose failure names the seed that repeats it."""
+    seed = run.next_seed()
+    command = ["env", f"MILLPOND_WIRE_FUZZ_SECONDS={run.seconds:g}"]
+    command += [f"MILLPOND_WIRE_FUZZ_SEED={seed}", str(executable)]
+    with run.log(CONNECTIONS).open("wb") as log:
+        status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
+    replay = shlex.join(command) if status != 0 else ""
+    return Outcome(CONNECTIONS, seed, replay, run.log(CONNECTIONS))
 
 
 def run_executable(name: str, executable: Path, run: Run) -> Outcome:
@@ -84,20 +98,45 @@ def run_executable(name: str, executable: Path, run: Run) -> Outcome:
     return Outcome(name, seed, shlex.join(replay), run.log(name))
 
 
-def run_sequences(run: Run) -> Outcome:
-    """Repeats the random sequences, each time with another seed, until the time is over."""
+def files_of_hypothesis(folder: Path, name: str) -> Sequence[Path]:
+    """Returns the test files that use Hypothesis: those with sequences, or all others."""
+    found = []
+    for path in sorted(folder.glob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        is_sequence = path.stem.endswith("_sequences") or "stateful" in text
+        if IMPORT.search(text) and is_sequence == (name == SEQUENCES):
+            found.append(path)
+    return found
+
+
+def run_hypothesis(name: str, run: Run, folder: Path = UNIT_TESTS) -> Outcome:
+    """Runs the test files one at a time, each with a new seed, until the time is over."""
     end = time.monotonic() + run.seconds
-    log = run.log(SEQUENCES)
+    log = run.log(name)
+    order = random.Random(run.next_seed())
+    files: list[Path] = []
     while True:
+        if not files:
+            files = list(files_of_hypothesis(folder, name))
+            order.shuffle(files)
         seed = run.next_seed()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += [f"--hypothesis-seed={seed}", "--hypothesis-profile=fuzz", *SEQUENCE_TESTS]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "hypothesis",
+        ]
+        command += [f"--hypothesis-seed={seed}", "--hypothesis-profile=fuzz", str(files.pop())]
         with log.open("wb") as output:
             status = subprocess.run(command, stdout=output, stderr=output, check=False).returncode
         if status != 0:
-            return Outcome(SEQUENCES, seed, shlex.join(command), log)
+            return Outcome(name, seed, shlex.join(command), log)
         if time.monotonic() >= end:
-            return Outcome(SEQUENCES, seed, "", log)
+            return Outcome(name, seed, "", log)
 
 
 def report(outcome: Outcome) -> None:
@@ -119,15 +158,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args(arguments)
     found = executables(options.build)
-    names = options.names or [*found, SEQUENCES]
-    if unknown := [name for name in names if name not in found and name != SEQUENCES]:
-        parser.error(f"unknown target {unknown[0]!r}; one of: {', '.join([*found, SEQUENCES])}")
+    known = [*found, SEQUENCES, PROPERTIES]
+    names = options.names or known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"unknown target {unknown[0]!r}; one of: {', '.join(known)}")
     options.work.mkdir(parents=True, exist_ok=True)
     run = Run(options.work, options.seconds, lambda: random.SystemRandom().randrange(1, 2**31))
 
     def one(name: str) -> bool:
-        is_sequences = name == SEQUENCES
-        outcome = run_sequences(run) if is_sequences else run_executable(name, found[name], run)
+        if name == CONNECTIONS:
+            outcome = run_connections(found[name], run)
+        elif name in found:
+            outcome = run_executable(name, found[name], run)
+        else:
+            outcome = run_hypothesis(name, run)
         report(outcome)
         return not outcome.replay
 

@@ -221,7 +221,7 @@ def test_http_server_cuts_endless_response_logs_once(
 def test_http_server_stop_leaves_unreading_client(make_server: MakeServer) -> None:
     gc.collect()  # Closes the leftovers of earlier tests.
     descriptors = os.listdir("/proc/self/fd")
-    server = make_server(Route("/large", lambda request: Response(bytes(100 * 2**20))))
+    server = make_server(Route("/large", lambda request: Response(bytes(32 * 2**20))))
     server.start()
     with connect(server) as connection:
         connection.request("GET", "/large")

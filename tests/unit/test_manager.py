@@ -598,9 +598,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManagerMachine = ManagerMachine.TestCase
-TestManagerMachine.settings = settings(
-    max_examples=settings().max_examples * 3 // 2, stateful_step_count=40, deadline=None
-)
+TestManagerMachine.settings = settings(stateful_step_count=40)
 
 
 def test_manager_reports_freed_memory(world: World) -> None:

@@ -94,7 +94,51 @@ def test_fuzz_refuses_an_unknown_target(
     add_target(build, "wire", PASSES)
     with pytest.raises(SystemExit):
         run_all(build, tmp_path, "wrie")
-    assert "unknown target 'wrie'; one of: wire, sequences" in capsys.readouterr().err
+    assert "unknown target 'wrie'; one of: wire, sequences, properties" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_fuzz_runs_connections_with_time_and_seed(build: Path, tmp_path: Path, status: int):
+    executable = build / "tests/native/wire_fuzz_test"
+    executable.write_text(
+        f'#!/bin/sh\necho "$MILLPOND_WIRE_FUZZ_SECONDS $MILLPOND_WIRE_FUZZ_SEED"\nexit {status}\n'
+    )
+    executable.chmod(0o755)
+    found = run_fuzz_targets.executables([build])
+    outcome = run_fuzz_targets.run_connections(found["connections"], Run(tmp_path, 3, lambda: 5))
+    assert outcome.log.read_text() == "3 5\n"
+    assert outcome.replay.endswith(f"SEED=5 {executable}" if status else "")
+    assert bool(outcome.replay) == bool(status)
+
+
+def test_fuzz_runs_each_file_of_hypothesis():
+    sequences, properties = (
+        {
+            path.name
+            for path in run_fuzz_targets.files_of_hypothesis(REPOSITORY / "tests/unit", name)
+        }
+        for name in (run_fuzz_targets.SEQUENCES, run_fuzz_targets.PROPERTIES)
+    )
+    assert {"test_manager.py", "test_version_life_sequences.py"} <= sequences
+    assert "test_rest_paths.py" in properties
+    assert not sequences & properties
+
+
+@pytest.mark.parametrize(("limit", "is_passed"), [(10, True), (0, False)])
+def test_fuzz_draws_new_examples_of_a_property(tmp_path: Path, limit: int, is_passed: bool):
+    (tmp_path / "conftest.py").write_text(
+        "from hypothesis import settings\nsettings.register_profile('fuzz', max_examples=10)\n"
+    )
+    (tmp_path / "test_property.py").write_text(
+        "from hypothesis import given, strategies\n"
+        "@given(strategies.integers(1, 9))\n"
+        f"def test_property(n):\n    assert n < {limit}\n"
+        "def test_other():\n    raise AssertionError\n"
+    )
+    run = Run(tmp_path, 0, lambda: 5)
+    outcome = run_fuzz_targets.run_hypothesis(run_fuzz_targets.PROPERTIES, run, tmp_path)
+    assert (not outcome.replay) == is_passed, outcome.log.read_text()
+    assert is_passed or "--hypothesis-seed=5" in outcome.replay
 
 
 def test_fuzz_targets_have_a_corpus_and_a_smoke_run():

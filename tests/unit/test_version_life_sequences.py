@@ -5,6 +5,4 @@ from hypothesis import settings
 from tests.unit.worlds.life_machine import LifeMachine
 
 TestLifeMachine = LifeMachine.TestCase
-TestLifeMachine.settings = settings(
-    max_examples=settings().max_examples * 5 // 2, stateful_step_count=30, deadline=None
-)
+TestLifeMachine.settings = settings(stateful_step_count=30)
