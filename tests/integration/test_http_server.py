@@ -99,7 +99,7 @@ def test_drain_is_reported_until_last_answer(
     drop(slow_export, base_path, 1)
     server = start_server(model_name="slow", base_path=base_path, drain_seconds=60)
     server.wait_until_available("slow", 1)
-    request = predict_request("slow", {"seconds": np.float64(6)})
+    request = predict_request("slow", {"seconds": np.float64(4)})
     with caller_to(server.target) as caller, socket_to(server) as idle:
         # Connects: a connection that is begun after the signal is refused.
         caller.start_predict(

