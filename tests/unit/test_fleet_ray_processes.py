@@ -13,15 +13,19 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
+from serving.fleet.ray import bound_process
 from serving.fleet.ray.bound_process import bound
 from serving.fleet.ray.cluster import death_reason
 from serving.fleet.ray.server_actor import ServerActor, port_flags
 
+# The processes below run the files themselves: their package imports Ray, which takes seconds.
+_SCRIPTS = Path(bound_process.__file__).parent
+
 # Starts a server of sorts from a thread that stays, and waits for its end.
-_PARENT = """
-import subprocess, sys
+_PARENT = f"""
+import runpy, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
-from serving.fleet.ray.bound_process import bound
+bound = runpy.run_path({str(_SCRIPTS / "bound_process.py")!r})["bound"]
 code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('runs', flush=True); signal.pause()"
 executor = ThreadPoolExecutor(1)
 executor.submit(subprocess.Popen, bound([sys.executable, "-c", code])).result().wait()
@@ -52,10 +56,10 @@ def test_process_of_another_parent_does_not_start() -> None:
 
 
 # Prints its nice value, that of a thread of before, and the score, after it was a worker of Ray.
-_WORKER = """
-import os, threading
+_WORKER = f"""
+import os, runpy, threading
 from pathlib import Path
-from serving.fleet.ray.priority import take_usual_priority
+take_usual_priority = runpy.run_path({str(_SCRIPTS / "priority.py")!r})["take_usual_priority"]
 os.setpriority(os.PRIO_PROCESS, 0, 15)
 Path("/proc/self/oom_score_adj").write_text("1000")
 has_ended = threading.Event()
