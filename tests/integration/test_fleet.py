@@ -67,7 +67,7 @@ class Fleet:
         return self.members.base_path_of(self.model)
 
     def start_coordinator(self, waves: str = QUICK_WAVES) -> None:
-        tables = f"[waves]\n{waves}\nload_count_max = 1\nlost_seconds = 5\n"
+        tables = f"[waves]\n{waves}\nload_count_max = 1\nlost_seconds = 60\n"
         service = self._running.enter_context(
             running_coordinator(self.directory, tables + server_tables(self.servers))
         )

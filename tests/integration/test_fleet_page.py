@@ -157,5 +157,5 @@ def test_page_notices_that_its_coordinator_ends(open_page: OpenPage) -> None:
     fleet.begin_rollout()
     with serve_routes(fleet.routes) as address:
         page = open_page(address).page
-    expect(page.locator("#connection")).to_have_text("no connection", timeout=30_000)
+    expect(page.locator("#connection")).to_have_text("no connection")
     expect(page.locator("#lost")).to_contain_text("Servers serve on without it")

@@ -125,13 +125,15 @@ def wait_until_busy(server: ModelServer) -> None:
 
 
 def wait_until_idle(server: ModelServer) -> None:
-    """Waits until the server has used almost no processor time for a third of a second."""
+    """Waits until the server has used little processor time for a third of a second: a request keeps a
+    core busy, and polls take a few percent of it.
+    """
     last_seconds, since_ns = cpu_seconds(server.process_id), _clock.now_ns()
 
     def is_idle() -> bool:
         nonlocal last_seconds, since_ns
         now_seconds = cpu_seconds(server.process_id)
-        if now_seconds - last_seconds > 0.05:
+        if now_seconds - last_seconds > 0.1:
             last_seconds, since_ns = now_seconds, _clock.now_ns()
         return seconds_since(_clock, since_ns) > 0.33
 
