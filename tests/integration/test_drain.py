@@ -32,9 +32,9 @@ class Stop:
     codes: Sequence[grpc.StatusCode]
     """The ends of the gRPC requests, most of which waited for a thread."""
     statuses: Sequence[int]
-    """Those of HTTP requests on two connections, until an answer or the port closed them."""
+    """The statuses of HTTP requests on two connections, until an answer or the port closed them."""
     was_running: bool
-    """True if an HTTP request still ran when those had ended."""
+    """True if an HTTP request still ran when all these had ended."""
     response: httpx.Response
     """The response to that request."""
 

@@ -108,7 +108,7 @@ class Story:
     """HAProxy's log until then."""
     failures_until_reloads: Sequence[str]
     failures_until_stop: Sequence[str]
-    """Those until a server that HAProxy drained had stopped."""
+    """All failures until a server that HAProxy drained had stopped."""
 
 
 @pytest.fixture(scope="module")

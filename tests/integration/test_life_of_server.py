@@ -159,19 +159,19 @@ def code_of(error: Any) -> Any:
 
 @dataclass
 class Life:
-    """What a server of `scale` told from its start without a version to its end by SIGINT."""
+    """Everything that a server of `scale` told from its start without a version to its end by SIGINT."""
 
     server: ModelServer
     first: Sequence[int]
-    """What the watches of the server, of `scale` and of an unknown model begin with."""
+    """The first status of the watches of the server, of `scale` and of an unknown model."""
     asked: Sequence[int]
     """The health of the server and of `scale`, to one call each."""
     events_without_version: Sequence[str]
     with_version: Sequence[int]
-    """What the watches of the server and of `scale` tell when version 1 is there."""
+    """The next status of the watches of the server and of `scale`, when version 1 is there."""
     answer: Sequence[float]
     at_stop: Sequence[int]
-    """What they tell at the stop."""
+    """Their status at the stop."""
     codes: Sequence[grpc.StatusCode]
     """The end of each watch."""
     status: int

@@ -251,9 +251,9 @@ class Restarts:
 
     size_bytes: int
     copied_bytes: int
-    """What the first server had copied."""
+    """The bytes that the first server had copied."""
     passed_bytes: int
-    """What the second one read, until it served."""
+    """The bytes that the second one read, until it served."""
     beside: ModelServer
     """Ran beside the second one."""
     last: ModelServer

@@ -289,7 +289,7 @@ def test_other_model_answers_through_crashes(
     assert blocked_of(model) == dict.fromkeys(range(2, 2 + CRASH_COUNT), "crash")
 
 
-def test_kill_of_server_blocks_nothing_and_standby_serves(model: HostedModel, scale: HostedModel):
+def test_kill_blocks_nothing_and_the_standby_serves(model: HostedModel, scale: HostedModel):
     server = model.server
     count = restart_count(server)
     clients = WaitingClients(scale)
