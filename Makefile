@@ -11,6 +11,8 @@ SERVERS ?= 2
 WHEEL_PLATFORM ?= manylinux_2_34_x86_64
 # The time of each target of `make fuzz`.
 FUZZ_SECONDS ?= 60
+# The time of the random changes of `make soak`.
+SOAK_MINUTES ?= 30
 
 BIN    := $(VENV)/bin
 MODELS := $(BUILD)/models
@@ -72,7 +74,7 @@ test: unit native sanitize integration ## Run all tests
 lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
 
 .PHONY: bench
-bench: setup packages-bench ## Measure figures of docs/figures.md: start, requests per second, swaps under load
+bench: setup packages-bench ## Measure figures of docs/figures.md: start and requests per second
 	$(BIN)/python -m loadtest bench --directory $(BUILD)/demo $(ARGS)
 
 .PHONY: bench-native
@@ -138,6 +140,10 @@ sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packa
 .PHONY: integration
 integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed ## Run the integration tests (real server, stock clients, real models)
 	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile --ignore $(RAY_TEST)
+
+.PHONY: soak
+soak: setup $(MODELS)/.fetched ## Run the long forms of tests; versions change at random under load for SOAK_MINUTES (30)
+	MILLPOND_SOAK=1 MILLPOND_SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest tests/integration -m soak -n $(SERVERS) --dist loadfile
 
 # Apart from the others: three nodes of Ray and five servers want a machine of their own.
 RAY_TEST := tests/integration/test_fleet_ray.py

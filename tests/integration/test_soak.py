@@ -1,19 +1,31 @@
-"""The soak's short form; `python -m loadtest soak --minutes 30` is the long one."""
+"""Random changes of versions, config and disk under load: a short form, and a long one for `make soak`."""
 
 import os
 
+import pytest
 from rich.console import Console
 
 from loadtest.commands.soak import SoakSetup, soak
 from loadtest.drive.soak_events import OPENING
 
-SECONDS = float(os.environ.get("MILLPOND_SOAK_SECONDS", "20"))
+SHORT_SECONDS = 8
+LONG_SECONDS = 60 * float(os.environ.get("MILLPOND_SOAK_MINUTES", "30"))
+RATE_PER_SECOND = 100
 
 
-def test_random_changes_lose_no_request():
-    setup = SoakSetup(minutes=SECONDS / 60, rate_per_second=100, seed=5, load_count_min=6)
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(SHORT_SECONDS, id="short"),
+        pytest.param(LONG_SECONDS, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+    ],
+)
+def test_random_changes_lose_no_request(seconds: float):
+    setup = SoakSetup(
+        minutes=seconds / 60, rate_per_second=RATE_PER_SECOND, seed=5, load_count_min=6
+    )
     result = soak(setup, Console(quiet=True))
-    assert len(result.outcome.codes) > 50 * SECONDS
+    assert len(result.outcome.codes) > RATE_PER_SECOND / 2 * seconds
     # The soak made enough changes, and they changed versions.
     assert set(result.done) >= {event.__name__ for event in OPENING}
     assert result.loads["version_available"] >= 6
