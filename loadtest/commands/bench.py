@@ -1,37 +1,31 @@
 """`bench`: figures of docs/figures.md, measured in one run on this machine.
 
 The figures are the time from start to first answer, requests per second over gRPC compared to the
-model alone, and requests lost over many swaps. The server and its clients share the cores.
+model alone, and with `--rest` those over REST. The server and its clients share the cores.
 """
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.given_servers import add_command_option
-from loadtest.commands.options import Command
-from loadtest.drive.checked_sender import checked_sender
+from loadtest.commands.given_servers import PLACEHOLDERS, swapping_command
+from loadtest.commands.options import Command, add_json_option
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
-from loadtest.drive.traffic import Traffic
 from loadtest.measure import h2load
 from loadtest.measure.bench_server import BenchServers, bench_servers
-from loadtest.measure.latency import TooFewRequests, percentile_ms
-from loadtest.measure.process_memory import resident_mb
+from loadtest.measure.rest_rates import RestFigure, rest_figures
+from loadtest.report.report import machine
+from loadtest.report.tables import latency_table, write_json
 from serving.base.clock import SystemClock, seconds_since
-from serving.base.errors import Unavailable
-from serving.client.stubs import PredictionServiceStub
+from serving.base.errors import InvalidConfig, Unavailable
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
 from serving.commands.ctr_request import predict_request
 from serving.server.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
@@ -41,8 +35,6 @@ _REQUEST_COUNTS = {1: 60_000, 100: 20_000}
 _CEILING_REQUEST_COUNTS = {1: 20_000, 100: 5_000}
 # Sent before a run to warm the server up.
 _COLD_REQUEST_COUNT = 1_000
-_SWAP_TIMEOUT_SECONDS = 120
-_SWAP_RATE_PER_SECOND = 200
 
 
 @dataclass(frozen=True)
@@ -59,34 +51,31 @@ class ThroughputFigure:
         return self.over_grpc.requests_per_second / self.ceiling_per_second
 
 
-@dataclass(frozen=True)
-class SwapFigure:
-    """The figures that clients measured over `swap_count` swaps."""
-
-    swap_count: int
-    request_count: int
-    failed_count: int
-    wrong_count: int
-    p999_ms: float | None
-    resident_mb_after_5: float
-    resident_mb_at_end: float
-
-
 def _run(parsed: argparse.Namespace) -> int:
     console = Console()
-    name, command = parsed.command or ("millpond", None)
+    name, command = parsed.server or ("millpond", None)
+    if command and parsed.rest:
+        raise InvalidConfig("--rest: a server of --command has gRPC only")
     with demo_directory(parsed.directory) as directory:
         model = prepare_model(directory, parsed.rows, console.print)
         servers = bench_servers(model, command, SystemClock())
         start_seconds = [start_to_first_answer(servers) for _ in range(parsed.repeats)]
         throughput = [throughput_figure(servers, model, r, parsed.repeats) for r in _REQUEST_COUNTS]
-        swaps = swap_figure(servers, model, parsed.rows, parsed.swaps)
+        measuring = (parsed.rows, parsed.repeats, SystemClock(), console.print)
+        rest = rest_figures(model, *measuring) if parsed.rest else []
     console.print(f"server: {name}", highlight=False)
-    _print(console, start_seconds, throughput, swaps)
-    if parsed.json:
-        report = {"server": name, "command": command, **_as_json(start_seconds, throughput, swaps)}
-        parsed.json.write_text(json.dumps(report, indent=2))
-    return 1 if swaps.failed_count or swaps.wrong_count else 0
+    _print(console, start_seconds, throughput)
+    print_rest(rest, console)
+    report = {
+        "server": name,
+        "command": command,
+        "machine": machine(),
+        "start_to_first_answer_seconds": start_seconds,
+        "throughput": [asdict(figure) | {"ratio": figure.ratio} for figure in throughput],
+        "rest": [asdict(figure) | {"ratio": figure.ratio} for figure in rest],
+    }
+    write_json(parsed.json, report)
+    return 0
 
 
 def start_to_first_answer(servers: BenchServers) -> float:
@@ -118,52 +107,12 @@ def throughput_figure(
     return ThroughputFigure(rows, h2load.median_throughput(runs), statistics.median(ceilings))
 
 
-def swap_figure(
-    servers: BenchServers, model: DemoModel, table_rows: int, swap_count: int
-) -> SwapFigure:
-    """Swaps versions 1 and 2 in turn under load, `swap_count` times. Raises Unavailable."""
-    clock, resident_mbs = SystemClock(), list[float]()
-    request = predict_request(MODEL_NAME, request_inputs(0, 1)).SerializeToString()
-    with servers() as server, grpc.insecure_channel(server.target) as channel:
-        server.wait_for_answer(request)
-        traffic = Traffic(
-            checked_sender(PredictionServiceStub(channel), 10, table_rows),
-            rate_per_second=_SWAP_RATE_PER_SECOND,
-            thread_count=8,
-            clock=clock,
-        )
-        with traffic:
-            for swap in range(swap_count):
-                _swap(model, traffic, to_version=2 if swap % 2 == 0 else 1)
-                resident_mbs.append(resident_mb(server.process_ids(), clock))
-            if swap_count % 2:
-                _swap(model, traffic, to_version=1)
-    outcomes = traffic.outcomes()
-    return SwapFigure(
-        swap_count=swap_count,
-        request_count=len(outcomes),
-        failed_count=sum(outcome.answer is None for outcome in outcomes),
-        wrong_count=sum(o.answer is not None and not o.answer.is_right for o in outcomes),
-        p999_ms=_p999_ms([outcome.latency_ns for outcome in outcomes]),
-        resident_mb_after_5=resident_mbs[min(4, len(resident_mbs) - 1)],
-        resident_mb_at_end=resident_mbs[-1],
-    )
-
-
-def _swap(model: DemoModel, traffic: Traffic, *, to_version: int) -> None:
-    if to_version == 2:
-        model.drop(2)
-    else:
-        model.remove(2)
-    traffic.wait_for_answer_from(to_version, _SWAP_TIMEOUT_SECONDS)
-
-
 def _ceiling(model: DemoModel, rows: int) -> float:
     environment = os.environ | {
         "LD_PRELOAD": find_jemalloc(),
         "MALLOC_CONF": DEFAULT_MALLOC_CONF,
     }
-    command = [sys.executable, "-m", "loadtest.commands.ceiling", str(model.base_path / "1")]
+    command = [sys.executable, "-m", "loadtest.measure.ceiling", str(model.base_path / "1")]
     command += [f"--rows={rows}", f"--requests={_CEILING_REQUEST_COUNTS[rows]}"]
     result = subprocess.run(
         command, check=False, capture_output=True, text=True, env=environment, timeout=120
@@ -173,18 +122,8 @@ def _ceiling(model: DemoModel, rows: int) -> float:
     return float(result.stdout)
 
 
-def _p999_ms(latencies_ns: Sequence[int]) -> float | None:
-    try:
-        return percentile_ms(latencies_ns, 999)
-    except TooFewRequests:
-        return None
-
-
 def _print(
-    console: Console,
-    start_seconds: Sequence[float],
-    throughput: Sequence[ThroughputFigure],
-    swaps: SwapFigure,
+    console: Console, start_seconds: Sequence[float], throughput: Sequence[ThroughputFigure]
 ) -> None:
     console.print(f"start to first answer: {statistics.median(start_seconds):.2f} s")
     table = Table(
@@ -201,34 +140,39 @@ def _print(
             f"{figure.ratio:.2f}",
         )
     console.print(table)
-    p999 = "refused, too few requests" if swaps.p999_ms is None else f"{swaps.p999_ms:.1f} ms"
-    console.print(
-        f"{swaps.swap_count} swaps under load: {swaps.failed_count} of {swaps.request_count} "
-        f"requests failed, {swaps.wrong_count} wrong, p999 {p999}; resident "
-        f"{swaps.resident_mb_after_5:,.0f} MB after 5, {swaps.resident_mb_at_end:,.0f} MB at the end"
-    )
 
 
-def _as_json(
-    start_seconds: Sequence[float], throughput: Sequence[ThroughputFigure], swaps: SwapFigure
-) -> dict[str, Any]:
-    return {
-        "machine": {"node": platform.platform(), "cores": os.cpu_count()},
-        "start_to_first_answer_seconds": list(start_seconds),
-        "throughput": [asdict(figure) | {"ratio": figure.ratio} for figure in throughput],
-        "swaps": asdict(swaps),
-    }
+def print_rest(rest: Sequence[RestFigure], console: Console) -> None:
+    """Prints the rates beside those of FastAPI, and the latencies of REST; nothing of no figures."""
+    if not rest:
+        return
+    table = Table("rows", "REST/s", "FastAPI + tf.function/s", "ratio", title="16 in flight")
+    for figure in rest:
+        rates = (figure.requests_per_second, figure.baseline_per_second)
+        table.add_row(str(figure.rows), *(f"{rate:,.0f}" for rate in rates), f"{figure.ratio:.1f}")
+    console.print(table)
+    latencies = {f"{figure.rows} rows": figure.latency for figure in rest}
+    console.print(latency_table("REST alone, 300 requests/s", latencies))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_command_option(parser)
+    parser.add_argument(
+        "--command",
+        dest="server",
+        type=swapping_command,
+        metavar="[NAME=]CMD",
+        help="the server instead of Millpond: any server of the PredictionService, by a shell command "
+        f"with {PLACEHOLDERS}",
+    )
+    parser.add_argument(
+        "--rest",
+        action="store_true",
+        help="measure REST too, beside FastAPI around a tf.function",
+    )
     parser.add_argument("--directory", type=Path, help="keep the exported versions here")
     parser.add_argument("--rows", type=int, default=DEFAULT_TABLE_ROWS, help="rows of each table")
-    parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    add_json_option(parser)
 
 
-BENCH = Command(
-    "start, requests per second and swaps: figures of docs/figures.md", _add_options, _run
-)
+BENCH = Command("start and requests per second, also over REST beside FastAPI", _add_options, _run)

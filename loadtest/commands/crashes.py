@@ -1,4 +1,4 @@
-"""`crashes`: a supervised server that one model crashes again and again, under load on another model.
+"""`life crashes`: a supervised server that one model crashes again and again, under load on another model.
 
 Each round drops a new version of the model `crashing`, sends it the input that crashes the server,
 and waits until the version before it answers. The clients of the model `m0` must get nothing but

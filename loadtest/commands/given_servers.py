@@ -1,26 +1,18 @@
-"""The options of commands that start given servers, and their start: shell commands, and flags of
-this checkout's server, on the demo's model."""
+"""Given servers on the demo's model, as shell commands and as flags of this checkout's server, and
+their start."""
 
 import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
-from loadtest.commands.options import (
-    Arguments,
-    add_json_option,
-    add_models_option,
-    positive_integer,
-    turn_seconds,
-)
-from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
+from loadtest.drive.demo_model import MODEL_NAME
+from loadtest.drive.generator import ChannelOptions
 from loadtest.drive.shell_server import ShellServer, filled_in, free_port
-from loadtest.measure.turns import prepare
-from loadtest.plan.ctr_load import CtrLoad
 from serving.base.clock import Clock
 from serving.base.errors import InvalidConfig
 
@@ -85,59 +77,6 @@ def this_command() -> str:
     )
 
 
-def add_servers_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--command` and `--flags`, which name the servers, the options of their model, and
-    `--json`.
-    """
-    parser.add_argument(
-        "--command",
-        dest="servers",
-        type=server_command,
-        action="append",
-        metavar="[NAME=]CMD",
-        help=f"a server: a shell command with {PLACEHOLDERS}; without NAME it is named by its "
-        "program; may be repeated, and a comparison is with the first one; default: `this`, this "
-        "checkout's own server",
-    )
-    parser.add_argument(
-        "--flags",
-        dest="servers",
-        type=server_flags,
-        action="append",
-        metavar="NAME=FLAGS",
-        help="a server: this checkout's own one with these flags, of which there may be none; may be "
-        "repeated and mixed with --command",
-    )
-    add_models_option(parser)
-    parser.add_argument("--table-rows", type=positive_integer, default=300_000)
-    add_json_option(parser)
-
-
-def add_turns_options(parser: argparse.ArgumentParser, rounds: int, seconds: float) -> None:
-    """Adds the options of servers that take turns, with these defaults."""
-    add_servers_options(parser)
-    parser.add_argument("--rounds", type=positive_integer, default=rounds, help=f"default {rounds}")
-    parser.add_argument(
-        "--seconds",
-        type=turn_seconds,
-        default=seconds,
-        metavar="S",
-        help=f"seconds of a closed loop's turn; default {seconds}; longer if a p99 needs it, which "
-        "needs 500 requests",
-    )
-
-
-def add_command_option(parser: Arguments) -> None:
-    """Adds `--command` for one server of any make whose versions are swapped."""
-    parser.add_argument(
-        "--command",
-        type=swapping_command,
-        metavar="[NAME=]CMD",
-        help="the server instead of Millpond: any server of the PredictionService, by a shell command "
-        f"with {PLACEHOLDERS}",
-    )
-
-
 def server_commands(given: Sequence[tuple[str, str]] | None) -> Mapping[str, str]:
     """Returns the commands by name, by default `this` alone. Raises InvalidConfig if a name is
     given twice.
@@ -152,37 +91,19 @@ def server_commands(given: Sequence[tuple[str, str]] | None) -> Mapping[str, str
 
 
 @contextmanager
-def prepared_servers(
-    parsed: argparse.Namespace, rows: Iterable[int], clock: Clock, say: Callable[[str], None]
-) -> Iterator[tuple[Mapping[str, ShellServer], Mapping[int, CtrLoad]]]:
-    """Yields the servers of `add_servers_options` by name, ready for the loads of `rows`, and these
-    loads by their rows.
-    """
-    commands = server_commands(parsed.servers)
-    loads = {each: ctr_load(parsed, each) for each in rows}
-    with demo_directory(parsed.models) as directory:
-        base_path = prepare_model(directory, parsed.table_rows, say).base_path
-        with running_servers(commands, base_path, clock) as servers:
-            prepare(servers, loads, clock, say)
-            yield servers, loads
-
-
-def ctr_load(parsed: argparse.Namespace, rows: int) -> CtrLoad:
-    """Returns the load of `rows` on the model of `add_servers_options`."""
-    return CtrLoad(MODEL_NAME, rows=rows, table_rows=parsed.table_rows, seed=1)
-
-
-@contextmanager
 def running_servers(
-    commands: Mapping[str, str], base_path: Path, clock: Clock
+    commands: Mapping[str, str],
+    channels: Mapping[str, ChannelOptions],
+    base_path: Path,
+    clock: Clock,
 ) -> Iterator[Mapping[str, ShellServer]]:
     """Yields the servers by name while all of them run."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="millpond-servers-")))
         servers: dict[str, ShellServer] = {}
         for name, command in commands.items():
-            port = free_port()
+            port, log = free_port(), logs / f"{len(servers)}.log"
             filled = filled_in(command, port=port, model_name=MODEL_NAME, base_path=base_path)
-            server = ShellServer(name, filled, port, logs / f"{len(servers)}.log", clock)
+            server = ShellServer(name, filled, port, log, clock, channels.get(name))
             servers[name] = stack.enter_context(server)
         yield servers

@@ -1,17 +1,15 @@
 """The options that several commands of `python -m loadtest` share."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.version_series import WARM_UP_MODES
-from loadtest.measure.segments import SegmentedLoad
 from loadtest.measure.setup import Setup
 from loadtest.plan.arrivals import ARRIVALS
-from loadtest.plan.ctr_load import OUTPUTS, CtrLoad
+from loadtest.plan.ctr_load import OUTPUTS
 from loadtest.plan.presets import PRESETS
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
@@ -201,46 +199,16 @@ def setup_of(
     )
 
 
-def add_segment_seconds_option(parser: argparse.ArgumentParser, default: int) -> None:
-    """Adds the option for the length of a segment."""
-    parser.add_argument(
-        "--segment-seconds",
-        type=positive,
-        default=default,
-        metavar="S",
-        help=f"seconds of each segment; default {default}",
-    )
+def add_commands(
+    parser: argparse.ArgumentParser, commands: Mapping[str, Command], dest: str
+) -> None:
+    """Adds a subparser for each of `commands`, whose name the parsed `dest` has."""
+    subparsers = parser.add_subparsers(dest=dest, required=True, metavar=dest.upper())
+    for name, command in commands.items():
+        command.add_arguments(subparsers.add_parser(name, help=command.summary, allow_abbrev=False))
 
 
-def segmented_of(
-    parsed: argparse.Namespace,
-    load: CtrLoad,
-    rate_per_second: float,
-    kinds: Sequence[str],
-    around_seconds: float,
-) -> SegmentedLoad:
-    """Returns the load of a run whose segments take up to `around_seconds` besides
-    `--segment-seconds`.
-    """
-    return SegmentedLoad(
-        load=load,
-        arrivals=parsed.arrivals,
-        rate_per_second=rate_per_second,
-        seed=parsed.seed,
-        kinds=kinds,
-        segment_seconds_max=parsed.segment_seconds + around_seconds,
-    )
-
-
-class Arguments(Protocol):
-    """An ArgumentParser, or a group of its arguments."""
-
-    def add_argument(self, *names: str, **options: Any) -> Any:
-        """See argparse."""
-        ...
-
-
-def add_preset_option(parser: Arguments) -> None:
+def add_preset_option(parser: argparse.ArgumentParser) -> None:
     """Adds the option for the server's preset."""
     parser.add_argument(
         "--preset",

@@ -38,7 +38,7 @@ from loadtest.plan.plan import Outcome, Plan
 from loadtest.report.report import machine
 from loadtest.report.tables import cores_line, generator_line, number, write_json
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
-from serving.base.errors import InvalidConfig
+from serving.base.errors import InvalidConfig, StatusCode
 from serving.server.model_server import ModelServer
 
 STATED_ERROR_RATIO = 0.008
@@ -56,6 +56,8 @@ _REQUESTS = "serving_requests_total"
 _LATENCY = "serving_request_latency_seconds"
 _QUANTILE_GAUGE = "serving_request_latency_quantile_seconds"
 _PREDICT = {"model": MODEL_NAME, "method": "Predict"}
+# A refused request reaches no version, and has series of its own.
+_ANSWERED = {**_PREDICT, "version": "1"}
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
         key: quantile_ms(run.after, text) if run.is_in_window else None
         for key, text in _QUANTILES.items()
     }
-    clients = {key: figures(latencies_ns(run.outcome))[key] for key in _QUANTILES}
+    answered_ns = latencies_ns(run.outcome)[run.outcome.codes == StatusCode.OK]
+    clients = {key: figures(answered_ns)[key] for key in _QUANTILES}
     nothing = {key: figures(latencies_ns(null_outcome))[key] for key in _QUANTILES}
     return {
         "server_count": round(_count(run.after) - _count(run.before)),
@@ -213,19 +216,17 @@ def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
 
 
 def quantile_ms(metrics: Metrics, quantile: str) -> float | None:
-    """Returns a quantile of Predict's requests of the last 10 s; None if there were no requests."""
-    seconds = metrics.value(_QUANTILE_GAUGE, quantile=quantile, **_PREDICT)
+    """Returns a quantile of the answers to Predict of the last 10 s; None if there were none."""
+    seconds = metrics.value(_QUANTILE_GAUGE, quantile=quantile, **_ANSWERED)
     return None if seconds is None else round(seconds * 1_000, 3)
 
 
 def p999_bucket_ms(before: Metrics, after: Metrics) -> tuple[float, float] | None:
-    """Returns the bucket edges around p999 of the requests between two pages; None without
-    requests.
-    """
-    earlier = before.bucket_counts(_LATENCY, **_PREDICT)
+    """Returns the bucket edges around p999 of the answers between two pages; None without answers."""
+    earlier = before.bucket_counts(_LATENCY, **_ANSWERED)
     counts = {
         edge: count - earlier.get(edge, 0)
-        for edge, count in after.bucket_counts(_LATENCY, **_PREDICT).items()
+        for edge, count in after.bucket_counts(_LATENCY, **_ANSWERED).items()
     }
     total = max(counts.values(), default=0)
     if total == 0:

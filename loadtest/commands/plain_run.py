@@ -1,5 +1,4 @@
-"""`run`: load on a running server. `null`: load on a server that does nothing, to measure the
-generator."""
+"""`run`: load on a running server, or on one that does nothing, to measure the generator."""
 
 import argparse
 
@@ -23,30 +22,29 @@ _WRONG_ANSWERS_HINT = (
 )
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", type=host_and_port, required=True, metavar="HOST:PORT")
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    server = parser.add_mutually_exclusive_group(required=True)
+    server.add_argument("--target", type=host_and_port, metavar="HOST:PORT")
+    server.add_argument(
+        "--null",
+        action="store_true",
+        help="a server that does nothing, to measure the generator's own share",
+    )
     parser.add_argument("--model", default=MODEL_NAME, metavar="NAME", help="a served CTR model")
     parser.add_argument("--duration", type=positive, required=True, metavar="S", help="seconds")
     add_load_options(parser, default_rate=None)
 
 
-def _add_null_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--duration", type=positive, default=20, metavar="S", help="seconds")
-    add_load_options(parser, default_rate=300)
-
-
 def _run(parsed: argparse.Namespace) -> int:
     load = load_of(parsed, parsed.model)
-    rate_per_second = rate_of(parsed, load, parsed.target)
-    outcome = _sent(parsed, load, rate_per_second, parsed.target)
-    return _show(parsed, outcome, rate_per_second, load.wrong_count(outcome))
-
-
-def _run_null(parsed: argparse.Namespace) -> int:
+    if not parsed.null:
+        rate_per_second = rate_of(parsed, load, parsed.target)
+        outcome = _sent(parsed, load, rate_per_second, parsed.target)
+        return _show(parsed, outcome, rate_per_second, load.wrong_count(outcome))
     if parsed.saturation is not None:
         raise InvalidConfig("--saturation: not supported for the null server; use --rate")
     with null_server(NULL_REPLY) as target:
-        outcome = _sent(parsed, load_of(parsed, MODEL_NAME), parsed.rate, target)
+        outcome = _sent(parsed, load, parsed.rate, target)
     return _show(parsed, outcome, parsed.rate, None)
 
 
@@ -106,9 +104,4 @@ def wrong_answers_text(count: int | None) -> str:
     return f"{count} ({_WRONG_ANSWERS_HINT})" if count else "0"
 
 
-RUN = Command("load on a running server", _add_run_options, _run)
-NULL = Command(
-    "load on a server that does nothing: the generator's own share",
-    _add_null_options,
-    _run_null,
-)
+RUN = Command("load on a running server, or on one that does nothing", _add_options, _run)

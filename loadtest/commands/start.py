@@ -1,4 +1,4 @@
-"""`start`: how long a server with many small models takes until it is ready, and until it is
+"""`life start`: how long a server with many small models takes until it is ready, and until it is
 stopped."""
 
 import argparse

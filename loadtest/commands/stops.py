@@ -1,4 +1,4 @@
-"""`stops`: servers that are stopped under load. Each request is answered, or it has not run."""
+"""`life stops`: servers that are stopped under load. Each request is answered, or it has not run."""
 
 import argparse
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`store`: a base path in object storage: the time from an upload until its version serves, and the
+"""`life store`: a base path in object storage: the time from an upload until its version serves, and the
 cost of looks at a store that does not change.
 
 The store is moto's S3 server on this machine, so its network is faster than any real one.

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.plan.presets import preset
@@ -16,18 +15,9 @@ def demo_server(parsed: argparse.Namespace, say: Callable[[str], None]) -> Itera
 
     Raises InvalidConfig if the model cannot be exported, and Unavailable if it does not load.
     """
-    with demo_server_and_export(parsed, say) as (server, _):
-        yield server
-
-
-@contextmanager
-def demo_server_and_export(
-    parsed: argparse.Namespace, say: Callable[[str], None]
-) -> Iterator[tuple[ModelServer, Path]]:
-    """Yields the server of `demo_server`, and the SavedModel of its version 1."""
     with demo_directory(parsed.models) as directory:
         base_path = prepare_model(directory, parsed.table_rows, say).base_path
         flags = preset(parsed.preset).flags
         with ModelServer(model_name=MODEL_NAME, base_path=base_path, **flags) as server:  # type: ignore[arg-type]
             server.wait_until_available(MODEL_NAME, 1)
-            yield server, base_path / "1"
+            yield server

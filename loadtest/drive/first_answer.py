@@ -1,6 +1,7 @@
 """Waits for a server's first answer, which any server of the PredictionService gives."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,6 +21,13 @@ def _nothing() -> None:
     pass
 
 
+def _channel(target: str, root_certificates: Path | None) -> grpc.Channel:
+    if root_certificates is None:
+        return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(root_certificates.read_bytes())
+    return grpc.secure_channel(target, credentials, _CHANNEL_OPTIONS)
+
+
 def wait_for_answer(
     target: str,
     request: bytes,
@@ -28,14 +36,15 @@ def wait_for_answer(
     timeout_seconds: float,
     pause_seconds: float,
     check: Callable[[], None] = _nothing,
+    root_certificates: Path | None = None,
 ) -> None:
     """Sends a serialized PredictRequest again and again until it is answered with OK.
 
     `check` is called after each failure, and may raise to end the wait. Raises Unavailable, with the
-    last failure, at the timeout.
+    last failure, at the timeout. Without `root_certificates` the channel has no TLS.
     """
     start_ns = clock.now_ns()
-    with grpc.insecure_channel(target, _CHANNEL_OPTIONS) as channel:
+    with _channel(target, root_certificates) as channel:
         predict: Callable[..., bytes] = channel.unary_unary(_METHOD)
         while True:
             try:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from loadtest.drive.first_answer import wait_for_answer
+from loadtest.drive.generator import ChannelOptions
 from serving.base.clock import Clock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, Unavailable
 
@@ -44,8 +45,12 @@ class ShellServer:
         port: int,
         log_path: Path,
         clock: Clock,
+        channel: ChannelOptions | None = None,
     ) -> None:
-        """Prepares the command; starts nothing yet. `name` is for messages."""
+        """Prepares the command; starts nothing yet. `name` is for messages, and `channel` for the
+        generators of its load.
+        """
+        self.channel = channel or ChannelOptions()
         self._name = name
         self._command = command
         self._port = port
@@ -99,6 +104,7 @@ class ShellServer:
                 timeout_seconds=_READY_SECONDS,
                 pause_seconds=pause_seconds,
                 check=self._check_started,
+                root_certificates=self.channel.root_certificates,
             )
         except Unavailable as error:
             raise self.failure(str(error)) from None

@@ -20,7 +20,6 @@ from serving.server.model_server import ModelServer
 _TIMEOUT_SECONDS = 120
 # The pause between two tries to get a first answer, which is the error of the figure.
 _TRY_SECONDS = 0.005
-_BYTES_PER_MB = 1e6
 
 
 class BenchServer(Protocol):
@@ -29,10 +28,6 @@ class BenchServer(Protocol):
     @property
     def target(self) -> str:
         """`HOST:PORT`, for a gRPC channel."""
-        ...
-
-    def process_ids(self) -> Sequence[int]:
-        """Returns the processes of the server."""
         ...
 
     def wait_for_answer(self, request: bytes) -> None:
@@ -62,9 +57,6 @@ class MillpondBenchServer:
     def target(self) -> str:
         return self._server.target
 
-    def process_ids(self) -> Sequence[int]:
-        return [self._server.process_id]
-
     def wait_for_answer(self, request: bytes) -> None:
         wait_for_answer(
             self.target,
@@ -90,9 +82,6 @@ class ForeignBenchServer:
     @property
     def target(self) -> str:
         return self._server.target
-
-    def process_ids(self) -> Sequence[int]:
-        return self._server.process_ids()
 
     def wait_for_answer(self, request: bytes) -> None:
         self._server.wait_until_ready(request, _TRY_SECONDS)

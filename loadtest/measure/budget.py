@@ -7,12 +7,24 @@ frame pointers have no others.
 """
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-SCRIPT_FIELDS = "comm,ip,sym,dso"
-"""The fields of `perf script -F` that `samples` parses."""
+from loadtest.drive.profile import recorded, script_of
+from loadtest.drive.shell_server import ShellServer
+from loadtest.measure.turns import Results, Say, take_turn, turn_request_count
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.loops import ClosedLoop
+from serving.base.clock import Clock
+
+# The fields of `perf script -F` that `samples` parses.
+_SCRIPT_FIELDS = "comm,ip,sym,dso"
+_SECONDS = 4
 
 OTHER = "other"
 _KERNEL = "[kernel.kallsyms]"
@@ -71,6 +83,37 @@ class Frame:
 
     symbol: str
     dso: str
+
+
+def profiled(
+    servers: Mapping[str, ShellServer],
+    results: Results,
+    loads: Mapping[int, CtrLoad],
+    clock: Clock,
+    say: Say,
+) -> Mapping[str, Mapping[str, Any]]:
+    """Puts each closed loop once more on each server, under `perf`, and returns the parts of a
+    request in µs; all of it took what the turns of `results` took.
+
+    Raises Unavailable if there is no `perf`.
+    """
+    budgets: dict[str, Mapping[str, Any]] = {}
+    for (loop, name), turns in results.items():
+        if not isinstance(loop, ClosedLoop):
+            continue
+        say(f"profile of {name}, {loop}")
+        server, load = servers[name], loads[loop.rows]
+        count = turn_request_count(server, loop, load, _SECONDS, clock)
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "perf.data"
+            with recorded(server.process_ids(), path):
+                take_turn(server, loop, load, count, len(turns), clock)
+            script = script_of(path, _SCRIPT_FIELDS)
+        each_us = [turn.server_ns / len(turn.outcome.codes) / 1_000 for turn in turns]
+        request_us = round(statistics.median(each_us), 1)
+        parts = dict(budget_us(script, request_us))
+        budgets[f"{name} {loop}"] = {"request_us": request_us, "parts": parts}
+    return budgets
 
 
 def samples(script: str) -> Iterator[Sequence[Frame]]:

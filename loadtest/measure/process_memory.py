@@ -48,12 +48,6 @@ def resident_of_all(process_ids: Iterable[int], clock: Clock) -> Resident | None
     )
 
 
-def resident_mb(process_ids: Iterable[int], clock: Clock) -> float:
-    """Returns the megabytes of `resident_of_all`; 0 if all processes have ended."""
-    found = resident_of_all(process_ids, clock)
-    return found.total_bytes / 1e6 if found is not None else 0.0
-
-
 def parse(status: str, at_ns: int) -> Resident | None:
     """Parses the text of /proc/PID/status; returns None if the process has released its memory."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)

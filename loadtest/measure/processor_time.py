@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from loadtest.plan.plan import Outcome
 from serving.base.clock import NS_PER_SECOND, Clock
@@ -19,8 +18,6 @@ _STOLEN_FIELD = 7
 # Indexes in /proc/PID/stat after the name, which may hold spaces: utime and stime.
 _PROCESS_FIELDS = (11, 12)
 _NICE_FIELD = 16
-
-_ResultT = TypeVar("_ResultT")
 
 
 @dataclass(frozen=True)
@@ -108,24 +105,6 @@ def with_core_shares(
     """
     outcome, before, after = with_processor_time([process_id], clock, run)
     return outcome, core_shares(before, after, outcome.cpu_ns)
-
-
-def with_cores_of_children(
-    process_ids: Sequence[int], clock: Clock, run: Callable[[], _ResultT]
-) -> tuple[_ResultT, CoreShares]:
-    """Returns what `run` returns, and the use of the cores from its begin to its end.
-
-    The processes are the server's. The generator is this process, with the child processes that
-    `run` has waited for. Raises OSError if a process of the server has ended.
-    """
-    before, generator_ns = ProcessorTime.now(process_ids, clock.now_ns()), _own_ns()
-    result = run()
-    after = ProcessorTime.now(process_ids, clock.now_ns())
-    return result, core_shares(before, after, _own_ns() - generator_ns)
-
-
-def _own_ns() -> int:
-    return round(sum(os.times()[:4]) * NS_PER_SECOND)
 
 
 def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:

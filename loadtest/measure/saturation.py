@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadtest.drive.demo_model import DemoModel
-from loadtest.drive.generator import ChannelOptions, Generator
+from loadtest.drive.generator import Generator
 from loadtest.measure.outcome_figures import error_messages
 from loadtest.measure.scenario import Say, serving
 from loadtest.measure.setup import Setup
@@ -36,14 +36,12 @@ def saturation_rate(target: str, load: CtrLoad) -> float:
     return closed_loop_rate(target, load, request_count)
 
 
-def closed_loop_rate(
-    target: str, load: CtrLoad, request_count: int, channel: ChannelOptions | None = None
-) -> float:
+def closed_loop_rate(target: str, load: CtrLoad, request_count: int) -> float:
     """Sends `request_count` requests, IN_FLIGHT_MAX in flight; see `saturation_rate`."""
     plan = replace(
         load.plan(np.zeros(request_count, np.int64), seed=1), in_flight_max=IN_FLIGHT_MAX
     )
-    with Generator(plan, target, channel) as generator:
+    with Generator(plan, target) as generator:
         return rate_of(generator.finish())
 
 

@@ -1,6 +1,6 @@
 """Runs a server, puts load on one model, and swaps versions of one model meanwhile.
 
-If both are the same model, this is `swap`; if they are two models, it is `neighbour`.
+Both are the same model, or two models with `swap --neighbour`.
 """
 
 import threading
@@ -58,11 +58,6 @@ class SwapRun:
     cores: CoreShares
     server_swaps: Sequence[ServerSwap] = ()
     unknown: Sequence[str] = ()
-
-    @property
-    def is_failed(self) -> Mask:
-        failed: Mask = self.outcome.codes != 0
-        return failed
 
 
 def repeats_of(setup: Setup, count: int) -> Sequence[Setup]:

@@ -12,7 +12,7 @@ from loadtest.drive.shell_server import ShellServer
 from loadtest.measure.saturation import answered_rate
 from loadtest.measure.turns import Results, Say, Turn, run_rounds, take_turn
 from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.loops import OpenLoop, ShareLoop
+from loadtest.plan.loops import ClosedLoop, OpenLoop, ShareLoop
 from serving.base.clock import NS_PER_SECOND, Clock
 
 LOWEST, OWN = "lowest", "own"
@@ -30,10 +30,12 @@ Saturations = Mapping[int, Mapping[str, float]]
 """The requests per second by rows of a request and server's name."""
 
 
-def saturations(closed: Results) -> Saturations:
+def saturations(results: Results) -> Saturations:
     """Returns for each server its highest median rate over all closed loops with that many rows."""
     found: dict[int, dict[str, float]] = {}
-    for (loop, name), turns in closed.items():
+    for (loop, name), turns in results.items():
+        if not isinstance(loop, ClosedLoop):
+            continue
         rate = statistics.median(answered_rate(turn.outcome) for turn in turns)
         of_rows = found.setdefault(loop.rows, {})
         of_rows[name] = max(of_rows.get(name, 0), rate)

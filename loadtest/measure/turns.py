@@ -48,12 +48,19 @@ class Turn:
         """Returns the latencies of answers: from the due times in an open loop, and from the issue
         in a closed loop, whose requests have no due time.
         """
+        return self._latencies_ns(loop, StatusCode.OK)
+
+    def refused_ns(self, loop: Loop) -> npt.NDArray[np.int64]:
+        """Returns the times until requests were refused because the server had too many."""
+        return self._latencies_ns(loop, StatusCode.RESOURCE_EXHAUSTED)
+
+    def _latencies_ns(self, loop: Loop, code: StatusCode) -> npt.NDArray[np.int64]:
         outcome = self.outcome
         is_closed = isinstance(loop, ClosedLoop)
         all_ns = outcome.completed_ns - outcome.issued_ns if is_closed else latencies_ns(outcome)
         is_settled = outcome.scheduled_ns >= outcome.started_ns + self.settle_ns
-        answered_ns: npt.NDArray[np.int64] = all_ns[(outcome.codes == StatusCode.OK) & is_settled]
-        return answered_ns
+        of_code_ns: npt.NDArray[np.int64] = all_ns[(outcome.codes == code) & is_settled]
+        return of_code_ns
 
 
 Results = Mapping[tuple[Loop, str], Sequence[Turn]]
@@ -142,7 +149,8 @@ def take_turn(
     """
     process_ids = server.process_ids()
     try:
-        with Generator(loop.plan(load, request_count, seed), server.target) as generator:
+        plan = loop.plan(load, request_count, seed)
+        with Generator(plan, server.target, server.channel) as generator:
             outcome, before, after = with_processor_time(process_ids, clock, generator.finish)
     except (FileNotFoundError, ProcessLookupError):
         raise server.failure(f"one of its processes ended in its turn of {loop}") from None
@@ -184,7 +192,8 @@ def closed_loop_request_count(rate_per_second: float, seconds: float) -> int:
 
 
 def _probed_rate(server: ShellServer, loop: ClosedLoop, load: CtrLoad, clock: Clock) -> float:
-    with Generator(loop.plan(load, _PROBE_REQUEST_COUNT, seed=0), server.target) as generator:
+    plan = loop.plan(load, _PROBE_REQUEST_COUNT, seed=0)
+    with Generator(plan, server.target, server.channel) as generator:
         pause(clock, _PROBE_SECONDS)
         outcome = generator.stop()
     rate_per_second = answered_rate(outcome)

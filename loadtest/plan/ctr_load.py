@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from loadtest.plan.arrivals import payload_numbers
 from loadtest.plan.plan import Outcome, Plan, Reply
+from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument, StatusCode
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
@@ -43,7 +44,9 @@ class CtrLoad:
         table_rows: int,
         seed: int,
         output_filter: Sequence[str] = (),
+        deadline_seconds: float = Plan.deadline_ns / NS_PER_SECOND,
     ) -> None:
+        self._deadline_ns = round(deadline_seconds * NS_PER_SECOND)
         if unknown := set(output_filter) - set(OUTPUTS):
             raise InvalidArgument(f"the CTR model has no output {unknown}; it has {OUTPUTS}")
         self._table_rows = table_rows
@@ -61,7 +64,12 @@ class CtrLoad:
         `seed`.
         """
         numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
-        return Plan(offsets_ns=offsets_ns, payload_of=numbers, payloads=self.payloads)
+        return Plan(
+            offsets_ns=offsets_ns,
+            payload_of=numbers,
+            payloads=self.payloads,
+            deadline_ns=self._deadline_ns,
+        )
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
         """Returns True if the reply has the requested outputs, right for the version that it

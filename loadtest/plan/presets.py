@@ -68,7 +68,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "millpond": Preset({}, "this server with its defaults"),
     }
 )
-"""The presets by the names that `--preset` takes, in the order of the ablation's rows."""
+"""The presets by the names that `--preset` takes, in the order of `swap --preset all`."""
 
 
 def preset(name: str) -> Preset:

@@ -64,6 +64,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
     return {
         "preset": setup.preset,
         "command": setup.command,
+        "is_neighbour_swapped": setup.loaded != setup.reloaded,
         "unknown": list(runs[0].unknown),
         "rate_per_second": setup.rate_per_second,
         "rows": setup.rows,

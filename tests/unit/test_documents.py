@@ -16,6 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from loadtest.__main__ import COMMANDS as LOADTEST_COMMANDS
 from loadtest.__main__ import main as loadtest_main
+from loadtest.commands.life import SCENARIOS
 from serving.base.tensorflow_package import MINOR_VERSION
 from serving.commands.cli import COMMANDS as MILLPOND_COMMANDS
 from serving.commands.cli import main as millpond_main
@@ -125,6 +126,7 @@ def all_flags() -> frozenset[str]:
         *(("millpond", command) for command in ("config plan", "config apply", "fleet status")),
         ("millpond", "fleet service-config"),
         *(("loadtest", command) for command in LOADTEST_COMMANDS),
+        *(("loadtest", f"life {scenario}") for scenario in SCENARIOS),
         *(("warmup", command) for command in ("synthesize", "inspect", "check")),
     ]
     known = {flag for program, command in commands for flag in flags_of(program, command)}
@@ -295,7 +297,7 @@ def check_millpond(words: Sequence[str]) -> None:
 def check_module(words: Sequence[str]) -> None:
     module, *rest = words[2:]
     if module in ("loadtest", "warmup"):
-        known = flags_of(module, rest[0])
+        known = flags_of(module, " ".join(rest[:2]) if rest[0] == "life" else rest[0])
         assert {flag for word in rest for flag in FLAG.findall(word)} <= known
     else:
         assert (REPOSITORY / (module.replace(".", "/") + ".py")).exists() or module == "venv"

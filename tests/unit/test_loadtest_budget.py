@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.commands.budget import budget_table
 from loadtest.measure.budget import Frame, budget_us, part_of, samples, summed
+from loadtest.report.turns_report import budget_table
 
 MODULE = "/venv/serving/data_plane/_data_plane.cpython-311-x86_64-linux-gnu.so"
 FRAMEWORK = "/venv/tensorflow/libtensorflow_framework.so.2"

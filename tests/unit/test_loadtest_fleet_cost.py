@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.commands import fleet_cost
+from loadtest.commands import fleet
 from loadtest.drive.fleet_members import MODEL, FleetMembers
 from loadtest.measure.fleet_cost import FleetCost
 from serving.client import Client
@@ -45,5 +45,5 @@ def test_member_reports_what_it_was_granted(members: FleetMembers) -> None:
 
 def test_failed_call_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"phase": "rest", "failed_calls": 1}
-    monkeypatch.setattr(fleet_cost, "run_fleet_cost", lambda *_: [json.loads(json.dumps(row))])
-    assert main(["fleet-cost", "--servers", "1"]) == 1
+    monkeypatch.setattr(fleet, "run_fleet_cost", lambda *_: [json.loads(json.dumps(row))])
+    assert main(["fleet", "--cost", "--servers", "1"]) == 1

@@ -5,13 +5,13 @@ import argparse
 import pytest
 
 from loadtest.commands.given_servers import (
-    add_turns_options,
     server_command,
     server_commands,
     server_flags,
     swapping_command,
     this_command,
 )
+from loadtest.commands.turns import TURNS
 from serving.base.errors import InvalidConfig
 
 
@@ -76,9 +76,9 @@ def test_name_given_twice_is_refused():
         server_commands([("a", "x {port}"), ("b", "y {port}"), ("a", "z {port}")])
 
 
-def test_turns_have_the_defaults_of_their_command():
+def test_servers_of_turns_are_commands_and_flags():
     parser = argparse.ArgumentParser()
-    add_turns_options(parser, rounds=5, seconds=0.5)
+    TURNS.add_arguments(parser)
     parsed = parser.parse_args(["--command", "a=serve {port}", "--flags", "b=--x"])
-    assert (parsed.rounds, parsed.seconds, parsed.table_rows) == (5, 0.5, 300_000)
+    assert (parsed.rounds, parsed.seconds, parsed.table_rows) == (9, 0.7, 300_000)
     assert [name for name, _ in parsed.servers] == ["a", "b"]

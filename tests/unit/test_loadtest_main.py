@@ -3,7 +3,9 @@ import argparse
 import pytest
 
 from loadtest.__main__ import COMMANDS, main
+from loadtest.commands.life import SCENARIOS
 from loadtest.commands.options import setup_of
+from loadtest.commands.swap import rows
 
 
 def status_of(*arguments: str) -> object:
@@ -23,13 +25,15 @@ def status_of(*arguments: str) -> object:
         (["run", "--target=a:99999", "--rate=1", "--duration=1"], "not HOST:PORT"),
         (["run", "--target=a:1", "--duration=1"], "--rate --saturation is required"),
         (["run", "--target=a:1", "--rate=1", "--saturation=1", "--duration=1"], "not allowed"),
-        (["swap", "--preset=stock", "--command=serve {port} {base}"], "not allowed with argument"),
+        (["run", "--target=a:1", "--null", "--rate=1", "--duration=1"], "not allowed"),
         (["swap", "--command=serve {port}"], "the command of 'serve' lacks {base}"),
         (["bench", "--command=serve {base}"], "the command of 'serve' lacks {port}"),
-        (["ablation", "--command=x=serve {port}"], "the command of 'x' lacks {base}"),
-        (["saturation", "--shares=80"], "'80' is above 1"),
+        (["swap", "--saturation=80"], "'80' is above 1"),
         (["swap", "--arrivals=late"], "invalid choice: 'late'"),
-        (["null", "--json=/tmp"], "/tmp is a directory; name a file"),
+        (["swap", "--json=/tmp"], "/tmp is a directory; name a file"),
+        (["beside"], "arguments are required: --with"),
+        (["beside", "--with=noise"], "invalid choice: 'noise'"),
+        (["life"], "SCENARIO"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         ([], "COMMAND"),
     ],
@@ -47,9 +51,12 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str
     assert "--help" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"demo"}))
+@pytest.mark.parametrize(
+    "command",
+    [*sorted(COMMANDS.keys() - {"demo", "life"}), *(f"life {scenario}" for scenario in SCENARIOS)],
+)
 def test_every_measurement_writes_json(capsys: pytest.CaptureFixture[str], command: str):
-    assert status_of(command, "--help") == 0
+    assert status_of(*command.split(), "--help") == 0
     assert "--json" in capsys.readouterr().out
 
 
@@ -57,7 +64,8 @@ def test_options_left_out_are_those_of_the_contract():
     parser = argparse.ArgumentParser()
     COMMANDS["swap"].add_arguments(parser)
     parsed = parser.parse_args([])
-    setup = setup_of(parsed, parsed.preset)
+    ((preset, _),) = rows(parsed.preset, parsed.servers).items()
+    setup = setup_of(parsed, preset)
     assert (setup.rate_per_second, setup.rows, setup.swaps) == (300, 100, 6)
     assert (setup.preset, setup.arrivals, parsed.repeats) == ("millpond", "poisson", 1)
     assert (setup.warm_up, setup.output_filter) == ("records", ())

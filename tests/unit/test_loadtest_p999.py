@@ -1,5 +1,6 @@
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -11,13 +12,14 @@ from loadtest.commands.p999 import (
     p999_bucket_ms,
     plan_of,
     print_load,
+    quantile_ms,
     run_figures,
 )
 from loadtest.measure.processor_time import CoreShares
 from loadtest.measure.server_pages import Metrics
 from loadtest.plan.ctr_load import CtrLoad
 from serving.base.errors import InvalidConfig
-from tests.unit.loadtest_outcomes import steady_outcome
+from tests.unit.loadtest_outcomes import outcome_of, steady_outcome
 
 LABELS = 'model="ctr",version="1",method="Predict"'
 QUANTILES_SECONDS = {"0.5": 0.0009, "0.99": 0.0009, "0.999": 0.00091}
@@ -56,6 +58,17 @@ def test_run_figures_show_server_client_difference():
     assert shown["difference"] == {"p50_ms": 0.1, "p99_ms": 0.1, "p999_ms": 0.09}
     assert shown["null"]["p50_ms"] == 0.1
     assert (shown["server_count"], shown["clients_count"]) == (6_000, 6_000)
+
+
+def test_refused_requests_have_no_part_in_figures():
+    refused = f'serving_request_latency_quantile_seconds{{{LABELS},quantile="0.5"}} 9\n'
+    of_no_version = Metrics.parse(refused.replace('version="1"', 'version=""'))
+    assert quantile_ms(of_no_version, "0.5") is None
+    outcome = outcome_of(
+        [(ms, ms, ms + 1) for ms in range(600)] + [(600, 600, 9_000)], [0] * 600 + [8]
+    )
+    shown = run_figures(replace(measured(), outcome=outcome), NULL)
+    assert (shown["clients"]["p99_ms"], shown["clients_count"]) == (1, 601)
 
 
 def test_p999_lies_in_bucket_of_own_requests():

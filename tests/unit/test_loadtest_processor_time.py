@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -11,9 +9,8 @@ from loadtest.measure.processor_time import (
     mean_cores,
     spent_ns,
     thread_times_ns,
-    with_cores_of_children,
 )
-from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.clock import NS_PER_SECOND
 
 # user nice system idle iowait irq softirq steal guest guest_nice
 STAT = "cpu  100 10 50 9000 40 2 3 7 100 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
@@ -50,15 +47,6 @@ def test_mean_cores_are_those_of_each_column():
     one = CoreShares(server=1, generator=0.2, other=0, stolen=0)
     two = CoreShares(server=0.5, generator=0.2, other=0.1, stolen=0.3)
     assert mean_cores([one, two]) == CoreShares(0.75, 0.2, 0.05, 0.15)
-
-
-def test_child_that_ended_counts_as_generator():
-    command = [sys.executable, "-c", "sum(range(5_000_000))"]
-    returned, cores = with_cores_of_children(
-        [os.getppid()], SystemClock(), lambda: subprocess.run(command, check=True).returncode
-    )
-    assert returned == 0
-    assert cores.generator > 0
 
 
 def test_threads_are_split_by_nice_value():

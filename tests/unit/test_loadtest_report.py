@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadtest.commands.ablation import ablation_table, rows
-from loadtest.commands.neighbour import neighbour_report
-from loadtest.commands.swap_command import print_swap_report
+from loadtest.commands.swap import comparison_table, memory_table, print_swap_report, rows
 from loadtest.measure.outcome_figures import error_messages, generator_figures
 from loadtest.measure.processor_time import CoreShares
+from loadtest.measure.unload_memory import Kept
 from loadtest.plan.plan import Reply
 from loadtest.plan.presets import PRESETS
 from loadtest.report.report import medians, run_report, swap_report
@@ -133,12 +132,17 @@ def test_run_report_of_null_server_notes_unchecked():
     assert report["latency"]["p99_ms"] == 2
 
 
-def test_neighbour_report_names_windows_by_model_view():
-    report = neighbour_report(swap_report(SETUP, [swap_run(slow_in_swap_outcome())]))
-    assert report["alone"]["p99_ms"] == 1
-    assert report["while_reloading"]["p99_ms"] == 5
-    assert (report["ratio_p99"], report["ratio_p999"]) == (5, None)
-    assert report["errors"] == 0
+def test_table_of_a_neighbours_swaps_says_so():
+    setup = replace(SETUP, reloaded="neighbour")
+    console = Console(file=io.StringIO(), width=200)
+    print_swap_report(swap_report(setup, [swap_run(slow_in_swap_outcome())]), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "300 requests/s while another model is swapped" in console.file.getvalue()
+
+
+def test_memory_kept_is_a_share_of_the_large_version():
+    table = memory_table({"stock": Kept(tiny_mb=100, large_mb=600, tiny_again_mb=350)})
+    assert [next(iter(column.cells)) for column in table.columns][-2:] == ["250", "50.0%"]
 
 
 def test_tables_show_refused_figures_as_dash():
@@ -146,7 +150,7 @@ def test_tables_show_refused_figures_as_dash():
     text = io.StringIO()
     console = Console(file=text, width=200)
     print_swap_report(report, console)
-    console.print(ablation_table({"millpond": report}))
+    console.print(comparison_table({"millpond": report}))
     wanted = ("swap over steady: p99 5.00, p999 -", "1.0 / 1.0", "5.0 / -", "610")
     assert [words for words in wanted if words not in text.getvalue()] == []
 
@@ -164,9 +168,10 @@ def test_server_of_a_command_has_no_figures_of_its_own():
     assert "tfs: no pages\ntfs: no logs\n" in text
 
 
-def test_rows_of_the_ablation_are_presets_and_commands():
-    assert rows(None, []) == dict.fromkeys(PRESETS)
-    assert rows(None, [("tfs", "serve")]) == {"millpond": None, "tfs": "serve"}
+def test_rows_are_presets_and_commands():
+    assert rows(None, []) == {"millpond": None}
+    assert rows(["all"], []) == dict.fromkeys(PRESETS)
+    assert rows(None, [("tfs", "serve")]) == {"tfs": "serve"}
     assert rows(["stock"], [("tfs", "serve")]) == {"stock": None, "tfs": "serve"}
     with pytest.raises(InvalidConfig, match="two rows would have the name 'stock'"):
         rows(["stock"], [("stock", "serve")])

@@ -1,4 +1,4 @@
-"""`loadtest saturation`: its options, the rates of its shares and the report."""
+"""`loadtest turns` at shares of a saturation: the rates, the report and the exit status."""
 
 import argparse
 import io
@@ -6,16 +6,14 @@ import io
 import pytest
 from rich.console import Console
 
-from loadtest.commands.saturation import (
-    closed_loops,
-    numbers,
-    print_saturation,
-    saturation_report,
-    shares,
-)
+from loadtest.__main__ import main
+from loadtest.commands.turns import shares, status_of
 from loadtest.measure.shares import LOWEST, OWN, saturations, share_rates, turn_seconds
 from loadtest.measure.turns import Results, Turn
 from loadtest.plan.loops import ClosedLoop, ShareLoop
+from loadtest.plan.plan import NOT_KEPT
+from loadtest.report.turns_report import print_turns, turns_report
+from serving.base.errors import StatusCode
 from tests.unit.loadtest_outcomes import QUIET_CORES, outcome_of, turn_of
 
 ONE, MANY = ClosedLoop(1, 1, 1), ClosedLoop(1, 4, 16)
@@ -29,29 +27,25 @@ CLOSED: Results = {
     (MANY, "batching"): [turn_of(0.1), turn_of(0.2), turn_of(0.25)],
 }
 
+# One request each 10 ms: a third is answered, a third refused, a third too late.
+_CODES = [StatusCode.OK, StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED] * 20
+_OVERLOADED = outcome_of(
+    [(10 * i, 10 * i, 10 * i + 3) for i in range(len(_CODES))],
+    _CODES,
+    reply_of=[NOT_KEPT] * len(_CODES),
+)
+AT_SHARES: Results = {
+    (HALF, "plain"): [turn_of(1)],
+    (HALF, "batching"): [Turn(_OVERLOADED, 0, 0, QUIET_CORES)],
+}
 
-def test_loops_are_of_all_rows_and_counts_in_flight():
-    assert closed_loops([1, 100], [1, 16], 4) == [
-        ClosedLoop(1, 1, 1),
-        ClosedLoop(1, 4, 16),
-        ClosedLoop(100, 1, 1),
-        ClosedLoop(100, 4, 16),
-    ]
 
-
-def test_lists_are_numbers_between_commas():
-    assert numbers("1,100") == [1, 100]
-    assert shares("0.1,1") == [0.1, 1]
+def test_shares_are_numbers_between_commas():
+    assert shares("0.1,1,2") == [0.1, 1, 2]
     assert shares("") == []
 
 
-@pytest.mark.parametrize("text", ["0", "1,x", "1,1"])
-def test_malformed_list_is_refused(text: str):
-    with pytest.raises(argparse.ArgumentTypeError):
-        numbers(text)
-
-
-@pytest.mark.parametrize("text", ["80", "0", "0.5,0.5"])
+@pytest.mark.parametrize("text", ["0", "0.5,x"])
 def test_malformed_shares_are_refused(text: str):
     with pytest.raises(argparse.ArgumentTypeError):
         shares(text)
@@ -88,30 +82,54 @@ def test_first_requests_of_open_turn_are_left_out():
 
 
 def test_report_has_loops_shares_and_saturations():
-    at_shares: Results = {(HALF, "plain"): [turn_of(1)], (HALF, "batching"): [turn_of(1)]}
-    report = saturation_report({}, CLOSED, saturations(CLOSED), at_shares, LOWEST)
-    assert list(report["loops"]) == ["1:1x1", "1:4x16"]
+    report = turns_report({}, {**CLOSED, **AT_SHARES}, saturations({**CLOSED, **AT_SHARES}))
+    assert list(report["loops"]) == ["1:1x1", "1:4x16", "1:50%"]
     assert report["loops"]["1:4x16"]["batching"]["ratios"]["requests_per_second"] == 2.5
-    assert report["saturation"] == {1: {"plain": 2_000, "batching": 5_000}}
-    assert list(report["shares"]["1:50%"]) == ["plain", "batching"]
-    assert (report["errors"], report["wrong_answers"]) == (0, 0)
+    assert report["saturation"] == {"1": {"plain": 2_000, "batching": 5_000}}
+    assert list(report["loops"]["1:50%"]) == ["plain", "batching"]
 
 
-def test_printed_tables_name_loads_and_saturations():
+def test_printed_table_names_saturation_and_refusals():
     console = Console(file=io.StringIO(), width=200)
-    at_shares: Results = {(HALF, "plain"): [turn_of(1)], (HALF, "batching"): [turn_of(1)]}
-    report = saturation_report({}, CLOSED, saturations(CLOSED), at_shares, OWN)
-    print_saturation(report, console)
+    results: Results = {**CLOSED, **AT_SHARES}
+    print_turns(turns_report({}, results, saturations(results)), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "saturation at 1 rows: plain 2,000/s, batching 5,000/s" in text
     assert "×2.50" in text
     assert "1:50%" in text
-    assert "of each server's own saturation" in text
-    assert "server 0.80" in text
+    assert "batching, 1:50%: refused 20, after p50 3.00, p99 - ms" in text
+    assert "plain, 1:50%" not in text
 
 
-def test_lost_request_of_a_share_is_counted():
-    at_shares: Results = {(HALF, "plain"): [turn_of(1, failed_count=3)]}
-    report = saturation_report({}, CLOSED, saturations(CLOSED), at_shares, OWN)
-    assert report["errors"] == 3
+def test_only_answers_count_in_figures_of_overload():
+    (refusing,) = AT_SHARES[HALF, "batching"]
+    assert len(refusing.latencies_ns(HALF)) == len(refusing.refused_ns(HALF)) == 20
+    shown = turns_report({}, AT_SHARES)["loops"]["1:50%"]["batching"]
+    # 20 answers from the first issue to the last answer.
+    assert shown["requests_per_second"] == pytest.approx(20 / 0.593, abs=0.1)
+    assert (shown["refused"]["count"], shown["failed_count"]) == (20, 40)
+
+
+@pytest.mark.parametrize(
+    ("shares", "errors", "wrong", "status"),
+    [("0.5", 3, 0, 1), ("0.5,1.6", 3, 0, 0), ("1.6", 0, 1, 1), ("", 0, 0, 0), ("", 1, 0, 1)],
+)
+def test_only_an_overload_may_fail_requests(shares: str, errors: int, wrong: int, status: int):
+    report = {"errors": errors, "wrong_answers": wrong}
+    assert status_of(report, [float(share) for share in shares.split(",") if share]) == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shapes=", "--rates="], "--shapes and --rates are both empty"),
+        (["--shapes=", "--rates=1:10", "--shares=0.5"], "--shares needs --shapes"),
+        (["--transports", "--flags=a="], "--transports names the servers"),
+    ],
+)
+def test_contradicting_options_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+):
+    assert main(["turns", *arguments]) == 1
+    assert words in capsys.readouterr().err

@@ -3,17 +3,17 @@ from pathlib import Path
 
 from google.protobuf import text_encoding
 
-from loadtest.commands.transports import make_certificate, transports
+from loadtest.drive.transports import make_certificate, transports
 
 
 def test_plain_is_first_and_only_tls_has_flags(tmp_path: Path):
     made = make_certificate(tmp_path)
-    variants = transports(made)
-    assert next(iter(variants)) == "plain"
-    for name, variant in variants.items():
-        assert ("ssl_config_file" in variant.flags) == ("TLS" in name)
-        assert (variant.channel.root_certificates == made.certificate) == ("TLS" in name)
-        assert (variant.channel.compression == "gzip") == ("gzip" in name)
+    servers = transports(made)
+    assert next(iter(servers)) == "plain"
+    for name, (flags, channel) in servers.items():
+        assert (flags == f"--ssl_config_file={made.ssl_config}") == ("TLS" in name)
+        assert (channel.root_certificates == made.certificate) == ("TLS" in name)
+        assert (channel.compression == "gzip") == ("gzip" in name)
 
 
 def test_certificate_names_host_and_config_holds_it(tmp_path: Path):

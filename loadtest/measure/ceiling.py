@@ -1,6 +1,6 @@
 """The ceiling: requests per second of a loaded version without a network.
 
-    python -m loadtest.commands.ceiling VERSION_DIRECTORY --rows 100 --requests 5000
+    python -m loadtest.measure.ceiling VERSION_DIRECTORY --rows 100 --requests 5000
 
 One thread per core calls the data plane with the bytes of a request, decode and encode included. A
 server on the same cores stays below this figure. Each call takes the interpreter's lock twice, on

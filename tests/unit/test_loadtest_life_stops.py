@@ -1,8 +1,6 @@
-"""`loadtest overload` and `loadtest stops`: their figures of outcomes."""
+"""The figures of stops under load."""
 
-from loadtest.commands.overload import RateRun, overload_report
 from loadtest.commands.stops import Stops, stops_report
-from loadtest.measure.processor_time import CoreShares
 from loadtest.plan.plan import NOT_KEPT, Outcome
 from serving.base.errors import StatusCode
 from tests.unit.loadtest_outcomes import outcome_of
@@ -12,18 +10,6 @@ def outcome(codes: list[StatusCode], took_ms: int) -> Outcome:
     """Returns one request each 10 ms, answered after `took_ms`."""
     requests = [(10 * i, 10 * i, 10 * i + took_ms) for i in range(len(codes))]
     return outcome_of(requests, codes, reply_of=[NOT_KEPT] * len(codes))
-
-
-def test_overload_counts_only_answers_as_goodput():
-    codes = [StatusCode.OK, StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED] * 20
-    cores = CoreShares(server=1.5, generator=0.3, other=0, stolen=0.1)
-    report = overload_report({2.0: RateRun(outcome(codes, took_ms=3), cores, capacity=50)})
-    shown = report["rates"]["2"]
-    assert shown["goodput_per_second"] == round(20 / 0.59, 1)
-    assert shown["goodput_share"] == round(20 / 0.59 / 50, 3)
-    assert shown["answered"]["count"] == shown["refused"]["count"] == shown["failed_count"] == 20
-    assert shown["answered"]["p50_ms"] == 3
-    assert shown["cores"]["stolen"] == 0.1
 
 
 def test_stops_count_lost_requests_and_runs_in_vain():

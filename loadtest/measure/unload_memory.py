@@ -1,35 +1,19 @@
-"""`memory`: how much of a large version's memory a server keeps once it is unloaded."""
+"""Measures how much of a large version's memory a server keeps once it is unloaded."""
 
-import argparse
 import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from loadtest.commands.options import Command, add_json_option
-from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.measure.process_memory import resident
 from loadtest.measure.swaps import is_unloaded
-from loadtest.plan.presets import preset
-from loadtest.report.tables import write_json
-from serving.base.clock import Clock, SystemClock, pause
+from serving.base.clock import Clock, pause
 from serving.base.errors import Unavailable
-from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 from serving.server.model_server import ModelServer
 
-SERVERS: Mapping[str, Mapping[str, object]] = {
-    "stock": preset("stock").flags,
-    "millpond, a spare kept": {},
-    "millpond, no spare kept": {"arena_spare_slabs": 0},
-}
-"""The flags of the compared servers, by the name in the table."""
-
-_TINY_ROWS = 100
 _TIMEOUT_SECONDS = 120
 # Memory is given back in steps: 500 MB take a second or two.
 _SETTLE_SECONDS = 5.0
@@ -54,31 +38,6 @@ class Kept:
     def kept_ratio(self) -> float:
         """The kept share of the large version's memory."""
         return self.kept_mb / (self.large_mb - self.tiny_mb)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--models",
-        type=Path,
-        metavar="DIR",
-        help="keep the exported model in DIR; default: not kept",
-    )
-    add_json_option(parser)
-
-
-def _run(parsed: argparse.Namespace) -> int:
-    console, clock = Console(), SystemClock()
-    with demo_directory(parsed.models) as directory:
-        tiny = prepare_model(directory, _TINY_ROWS, console.print).base_path / "1"
-        large = prepare_model(directory, DEFAULT_TABLE_ROWS, console.print).base_path / "1"
-        kept = {name: measure_kept(tiny, large, flags, clock) for name, flags in SERVERS.items()}
-    table = Table("", "tiny MB", "large MB", "tiny again MB", "kept MB", "kept")
-    for name, shown in kept.items():
-        megabytes = (shown.tiny_mb, shown.large_mb, shown.tiny_again_mb, shown.kept_mb)
-        table.add_row(name, *(f"{value:,.0f}" for value in megabytes), f"{shown.kept_ratio:.1%}")
-    console.print(table)
-    write_json(parsed.json, {name: asdict(shown) for name, shown in kept.items()})
-    return 0
 
 
 def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Clock) -> Kept:
@@ -120,6 +79,3 @@ def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Cl
         large_mb = resident_mb()
         swap_to(tiny, 4)
         return Kept(tiny_mb, large_mb, resident_mb())
-
-
-MEMORY = Command("how much memory a server keeps of an unloaded version", _add_options, _run)

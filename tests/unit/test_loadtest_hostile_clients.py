@@ -1,53 +1,12 @@
-import io
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
 
-from loadtest.commands.hostile import (
-    QUIET,
-    AttackedSegment,
-    hostile_report,
-    kinds_of,
-    print_hostile,
-)
 from loadtest.drive.hostile_clients import Attack, Crowd, attacks
 from serving.base.clock import SystemClock
 from serving.base.protos import get_model_metadata_pb2
-from tests.unit.loadtest_outcomes import one_latency_each, segment_span, segmented_run
-
-SEGMENT_MS = 6_000
-
-
-def report_of(kinds: Sequence[str], latencies_ms: Sequence[float]) -> dict[str, object]:
-    """Returns one request each ms, in consecutive segments with one latency each."""
-    segments = [
-        AttackedSegment(kind, segment_span(n, SEGMENT_MS), n, n * 10**6)
-        for n, kind in enumerate(kinds)
-    ]
-    return hostile_report(
-        segmented_run(one_latency_each(SEGMENT_MS, latencies_ms), segments), rate_per_second=300
-    )
-
-
-def test_attacks_lie_between_quiet_segments():
-    assert kinds_of(["a", "b"], 2) == (*(QUIET, "a", QUIET, "b") * 2, QUIET)
-
-
-def test_ratio_compares_attack_with_all_quiet_segments():
-    report = report_of(kinds_of(["a", "b"], 1), [1, 1.5, 1, 3, 1])
-    assert report["ratio_p99"] == {"a": 1.5, "b": 3}
-    assert report["reopened"] == {QUIET: 0 + 2 + 4, "a": 1, "b": 3}
-    assert report["server_mb_max"] == {QUIET: 4, "a": 1, "b": 3}
-
-
-def test_table_shows_each_attack_and_the_goal():
-    console = Console(file=io.StringIO(), width=200)
-    print_hostile(report_of(kinds_of(["idle"], 1), [1, 1.5, 1]), console)
-    assert isinstance(console.file, io.StringIO)
-    assert "idle: p99 1.50 times that without (goal 1.2); 1 connections" in console.file.getvalue()
 
 
 class Listener:

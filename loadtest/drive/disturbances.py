@@ -1,0 +1,90 @@
+"""The disturbances of a server beside its load, by name: hostile connections, visits, REST."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from loadtest.drive.demo_model import MODEL_NAME
+from loadtest.drive.hostile_clients import Crowd, attacks
+from loadtest.drive.http_visitors import PagePolls, Visit, Visitor, scrape, visited
+from loadtest.drive.rest_load import steady_load
+from serving.base.clock import Clock
+
+REST = "rest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The server under load, and what a disturbance of `seconds` needs of it.
+
+    `message` is a serialized PredictRequest, and `rest_body` the body of one over REST, of which
+    the server gets `rest_rate` a second.
+    """
+
+    target: str
+    url: str
+    message: bytes
+    rest_body: bytes
+    rest_rate: float
+    seconds: float
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Disturbs a site inside `with`, which yields the crowd of a hostile disturbance.
+
+    The goal is the highest ratio of one latency beside it to that latency without it. If
+    `is_start_measured`, the time in which it starts belongs to it.
+    """
+
+    start: Callable[[Site], AbstractContextManager[Crowd | None]]
+    goal: tuple[str, float]
+    is_start_measured: bool = False
+
+
+def _attack(name: str, site: Site) -> Crowd:
+    return Crowd(attacks(MODEL_NAME, site.message)[name], site.target, site.url, site.clock)
+
+
+def _visits(visits: Callable[[], Mapping[str, Visit]], site: Site) -> AbstractContextManager[None]:
+    made = visits().items()
+    return visited([Visitor(name, site.url, visit, site.clock) for name, visit in made])
+
+
+@contextmanager
+def _rest(site: Site) -> Iterator[None]:
+    url = f"{site.url}/v1/models/{MODEL_NAME}:predict"
+    with steady_load(url, site.rest_body, site.rest_rate, site.seconds, site.clock):
+        yield
+
+
+_P999_BESIDE_VISITS = ("p999_ms", 1.05)
+_ATTACKS = tuple(attacks(MODEL_NAME, b""))
+
+DISTURBANCES: Mapping[str, Disturbance] = MappingProxyType(
+    {
+        **{
+            name: Disturbance(partial(_attack, name), ("p99_ms", 1.2), is_start_measured=True)
+            for name in _ATTACKS
+        },
+        "page and scrape": Disturbance(
+            partial(_visits, lambda: {"page": PagePolls(), "prometheus": scrape}),
+            _P999_BESIDE_VISITS,
+        ),
+        "page": Disturbance(partial(_visits, lambda: {"page": PagePolls()}), _P999_BESIDE_VISITS),
+        "scrape": Disturbance(
+            partial(_visits, lambda: {"prometheus": scrape}), _P999_BESIDE_VISITS
+        ),
+        REST: Disturbance(_rest, ("p999_ms", 1.1)),
+    }
+)
+"""Half of what REST can do, a page that polls and a Prometheus that scrapes once a second, and the
+attacks of `hostile_clients`."""
+
+GROUPS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"hostile": _ATTACKS, "monitoring": ("page and scrape", "page", "scrape")}
+)
+"""Names for several disturbances."""

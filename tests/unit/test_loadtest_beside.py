@@ -1,0 +1,89 @@
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from loadtest.commands.beside import (
+    QUIET,
+    BesideRun,
+    DisturbedSegment,
+    beside_report,
+    kinds_of,
+    print_beside,
+)
+from loadtest.drive.disturbances import DISTURBANCES, GROUPS
+from loadtest.plan.plan import Reply
+from tests.unit.loadtest_outcomes import one_latency_each, outcome_of, segment_span, segmented_run
+
+SEGMENT_MS = 6_000
+IDLE, SLOW, PAGE = "gRPC idle", "HTTP slow loris", "page"
+
+
+def run_of(kinds: Sequence[str], latencies_ms: Sequence[float], **changes: Any) -> BesideRun:
+    """Returns one request each ms, in consecutive segments with one latency each."""
+    segments = [
+        DisturbedSegment(kind, segment_span(n, SEGMENT_MS), 0.001 * n, n * 10**6, n)
+        for n, kind in enumerate(kinds)
+    ]
+    run = segmented_run(one_latency_each(SEGMENT_MS, latencies_ms), segments)
+    return replace(run, **changes)
+
+
+def test_disturbances_lie_between_quiet_segments():
+    assert kinds_of([IDLE, PAGE], 2) == (*(QUIET, IDLE, QUIET, PAGE) * 2, QUIET)
+
+
+def test_group_stands_for_each_disturbance_once():
+    assert kinds_of(["page", "monitoring"], 1) == (
+        *(QUIET, "page", QUIET, "page and scrape", QUIET, "scrape"),
+        QUIET,
+    )
+    assert all(name in DISTURBANCES for group in GROUPS.values() for name in group)
+
+
+def test_ratio_compares_with_all_quiet_segments():
+    kinds = beside_report(run_of(kinds_of([IDLE, SLOW], 1), [1, 1.5, 1, 3, 1]), 300)["kinds"]
+    assert kinds[IDLE]["ratio"] == {"p50_ms": 1.5, "p99_ms": 1.5, "p999_ms": 1.5}
+    assert kinds[SLOW]["ratio"]["p99_ms"] == 3
+    assert [kinds[kind]["closed_count"] for kind in (QUIET, IDLE, SLOW)] == [0 + 2 + 4, 1, 3]
+    assert [kinds[kind]["server_mb_max"] for kind in (QUIET, IDLE, SLOW)] == [4, 1, 3]
+    assert [kinds[kind]["http_core_share"] for kind in (QUIET, SLOW)] == [0.002, 0.003]
+
+
+def test_medians_over_segments_ignore_one_outlier():
+    shown = beside_report(run_of(kinds_of([PAGE], 3), [1, 1, 1, 7, 1, 1, 1]), 300)["kinds"][PAGE]
+    assert shown["ratio_of_medians"]["p999_ms"] == 1
+    assert shown["ratio"]["p999_ms"] == 7
+
+
+@pytest.mark.parametrize("latencies_ms", [[2, 1, 1], [1, 1, 2]])
+def test_chance_is_spread_of_quiet_segments(latencies_ms: list[float]):
+    report = beside_report(run_of(kinds_of([PAGE], 1), latencies_ms), 300)
+    assert report["ratio_by_chance"]["p999_ms"] == 2
+
+
+def test_chance_of_one_quiet_segment_is_unknown():
+    report = beside_report(run_of((QUIET, PAGE), [1, 1]), 300)
+    assert report["ratio_by_chance"]["p999_ms"] is None
+
+
+def test_table_shows_ratio_goal_and_cost():
+    console = Console(file=io.StringIO(), width=300)
+    print_beside(beside_report(run_of(kinds_of([IDLE], 1), [1, 1.5, 1]), 300), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "gRPC idle: p50 1.500, p99 1.500, p999 1.500 times quiet (goal: p99 1.2)" in text
+    assert "HTTP threads 0.10% of a core, 1.0 MB private memory, 1 connections closed" in text
+    assert "quiet: HTTP threads" in text
+
+
+def test_failed_requests_are_counted():
+    replies = [Reply(0, 0, b""), Reply(0, 14, b"gone")]
+    instants = [(1, 1, 2), (6_001, 6_001, 6_002)]
+    failed = outcome_of(instants, codes=[0, 14], replies=replies, reply_of=[0, 1])
+    report = beside_report(run_of((QUIET, PAGE), [1, 1], outcome=failed), 300)
+    assert (report["errors"], report["error_messages"]) == (1, ["1 x 14: gone"])
+    assert report["latency"][PAGE]["p999_ms"] is None
