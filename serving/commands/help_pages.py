@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def find_pages(directories: Sequence[Path] = _DIRECTORIES) -> Mapping[str, Path]:
-    """Returns the pages by topic, like `custom-ops`. Raises NotFound if this installation has none."""
+    """Returns the pages by topic, like `getting-started`. Raises NotFound if this installation has none."""
     for directory in directories:
         if found := sorted(directory.glob("*.md")):
             return {path.stem.replace("_", "-"): path for path in found if path.stem != "index"}

@@ -151,7 +151,7 @@ def missing_ops_message(ops: Sequence[str]) -> str:
     subject = f"op {shown} is" if len(ops) == 1 else f"ops {shown} are"
     return (
         f"{subject} not registered: start the server with --op_package=NAME for a pip package of ops, "
-        "or with --op_library=PATH for one library; docs/custom-ops.md lists packages by their ops"
+        "or with --op_library=PATH for one library; docs/install.md#custom-ops lists packages by their ops"
     )
 
 
