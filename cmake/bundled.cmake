@@ -11,7 +11,8 @@ install(PROGRAMS ${jemalloc_file} DESTINATION serving/data_plane RENAME libjemal
 if(SKBUILD_METADATA_DIR)
   set(bill_of_materials ${CMAKE_BINARY_DIR}/millpond.cdx.json)
   execute_process(
-    COMMAND ${Python_EXECUTABLE} -c "from importlib.metadata import version; print(version('tensorflow'))"
+    COMMAND ${Python_EXECUTABLE} -c "from serving.base.tensorflow_package import installed_version; print(installed_version())"
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
     OUTPUT_VARIABLE tensorflow_version OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   execute_process(
     COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/write_bill_of_materials.py

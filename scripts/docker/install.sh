@@ -25,6 +25,12 @@ python3 -m venv "$destination"
 export PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 "$destination/bin/pip" install --quiet "millpond${extras:+[$extras]} @ file://$PWD/${wheels[0]}" "$@"
 
+# tensorflow-cpu has the same libraries without code for GPUs. It takes tensorflow's place afterwards, because a requirement
+# cannot name one of two packages, and tensorflow-serving-api and packages with ops require tensorflow.
+tensorflow=$("$destination/bin/python" -c 'from importlib.metadata import version; print(version("tensorflow"))')
+"$destination/bin/pip" uninstall --quiet --yes tensorflow
+"$destination/bin/pip" install --quiet "tensorflow-cpu==${tensorflow%.*}.*"
+
 # The server needs TensorFlow's libraries and messages. TensorFlow's own Python (`import tensorflow`), its headers and
 # the packages that only they use have 800 MB.
 site_packages=$("$destination/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -2,37 +2,54 @@
 
 Its C++ libraries promise nothing from one minor version to the next, so another minor version is
 refused before the module is loaded: its symbols may be missing, or may have another layout.
+
+The package is `tensorflow`, or `tensorflow-cpu`, which has the same libraries without code for GPUs. Both
+put their files into the same directory, so only one of them can be installed.
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 MINOR_VERSION = "2.21"
-REQUIREMENT = "tensorflow>=2.21,<2.22"
-MENDED_BY = f"pip install '{REQUIREMENT}'"
+NAMES = ("tensorflow", "tensorflow-cpu")
 
-# tensorflow-cpu has the same libraries, without code for GPUs.
-_NAMES = ("tensorflow", "tensorflow-cpu")
+_VERSIONS = ">=2.21,<2.22"
+REQUIREMENT = f"tensorflow{_VERSIONS}"
 
 
-def installed_version() -> str | None:
-    """Returns the version of the installed TensorFlow package; None if no package is installed."""
-    for name in _NAMES:
+class Package(NamedTuple):
+    """An installed package, by the name that pip knows."""
+
+    name: str
+    version: str
+
+
+def installed_package() -> Package | None:
+    """Returns the installed TensorFlow package; None if no package is installed."""
+    for name in NAMES:
         try:
-            return version(name)
+            return Package(name, version(name))
         except PackageNotFoundError:
             pass
     return None
 
 
-def mismatch(installed: str | None) -> str:
+def installed_version() -> str | None:
+    """Returns the version of the installed TensorFlow package; None if no package is installed."""
+    package = installed_package()
+    return package.version if package is not None else None
+
+
+def mismatch(installed: Package | None) -> str:
     """Returns why the module cannot run with TensorFlow `installed`, and the command that mends it.
 
     Returns "" if it can. Pure.
     """
     if installed is None:
-        return f"tensorflow is not installed: {MENDED_BY}"
-    if installed.split(".")[:2] == MINOR_VERSION.split("."):
+        return f"tensorflow is not installed: pip install '{REQUIREMENT}'"
+    if installed.version.split(".")[:2] == MINOR_VERSION.split("."):
         return ""
     return (
-        f"tensorflow {installed} is installed, but this package needs {MINOR_VERSION}: {MENDED_BY}"
+        f"{installed.name} {installed.version} is installed, but this package needs {MINOR_VERSION}: "
+        f"pip install '{installed.name}{_VERSIONS}'"
     )

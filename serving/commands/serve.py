@@ -13,7 +13,7 @@ from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
 from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
 from serving.base.log_line import is_for_people, log_line
 from serving.base.quiet_stderr import quiet_stderr
-from serving.base.tensorflow_package import MINOR_VERSION, installed_version, mismatch
+from serving.base.tensorflow_package import MINOR_VERSION, installed_package, mismatch
 from serving.config.flags import help_text, parse_flags
 from serving.config.listen_addresses import listen_addresses
 from serving.config.server_config import ServerConfig, server_config
@@ -84,7 +84,7 @@ def _supervise(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
     """Serves until SIGTERM. Executes the process again first, if the allocator is not loaded yet."""
-    if reason := mismatch(installed_version()):
+    if reason := mismatch(installed_package()):
         raise FailedPrecondition(reason)
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:

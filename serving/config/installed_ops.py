@@ -6,11 +6,11 @@ is not installed, or is built for another TensorFlow, is ignored.
 
 import threading
 from collections.abc import Callable, Sequence
-from importlib import metadata
 
 import structlog
 
 from serving.base.errors import InvalidConfig
+from serving.base.tensorflow_package import installed_version
 from serving.config.op_library_files import op_libraries_of
 
 _log = structlog.get_logger(__name__)
@@ -21,7 +21,7 @@ BUILT_IN_THERE = ("tensorflow-text",)
 
 def installed_op_libraries(package: str) -> tuple[str, ...]:
     """Returns the op libraries of a package for the TensorFlow that runs. Raises InvalidConfig."""
-    return op_libraries_of(package, tensorflow_version=metadata.version("tensorflow"))
+    return op_libraries_of(package, tensorflow_version=installed_version())
 
 
 class InstalledOps:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serving.base.errors import InvalidConfig
+from serving.base.tensorflow_package import NAMES
 
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 
@@ -64,11 +65,11 @@ def read_dynamic_names(path: Path) -> bytes:
             return b""
 
 
-def op_libraries_of(package: str, *, tensorflow_version: str) -> tuple[str, ...]:
+def op_libraries_of(package: str, *, tensorflow_version: str | None) -> tuple[str, ...]:
     """Returns the op libraries that pip installed with `package`, in the order of their paths.
 
     Raises InvalidConfig if the package is not installed, is built for another TensorFlow or has no op
-    libraries.
+    libraries. With None no TensorFlow is installed, which the start refuses by itself.
     """
     try:
         installed = distribution(package)
@@ -76,7 +77,8 @@ def op_libraries_of(package: str, *, tensorflow_version: str) -> tuple[str, ...]
         raise InvalidConfig(
             f"--op_package={package}: it is not installed here; pip install {package}"
         ) from None
-    _check_tensorflow(package, installed, tensorflow_version)
+    if tensorflow_version is not None:
+        _check_tensorflow(package, installed, tensorflow_version)
     candidates = sorted(_shared_objects(installed))
     libraries = tuple(str(path) for path in candidates if is_op_library(read_dynamic_names(path)))
     if not libraries:
@@ -101,7 +103,7 @@ def unmet_requirement(requirements: Iterable[str], tensorflow_version: str) -> s
             requirement = Requirement(text)
         except InvalidRequirement:
             continue
-        if requirement.name not in ("tensorflow", "tensorflow-cpu"):
+        if requirement.name not in NAMES:
             continue
         if not requirement.specifier.contains(tensorflow_version, prereleases=True):
             return f"{requirement.name}{requirement.specifier}"

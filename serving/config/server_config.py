@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import fault_of_name
+from serving.base.tensorflow_package import installed_version
 from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
 from serving.config.op_library_files import op_libraries_of
 from serving.core.model_settings import (
@@ -346,7 +346,7 @@ def _batching(flags: Mapping[str, Any]) -> BatchingSettings:
 def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the distinct op libraries. Libraries of packages come first: others may need them."""
     packages: Sequence[str] = flags["op_package"]
-    tensorflow_version = metadata.version("tensorflow") if packages else ""
+    tensorflow_version = installed_version()
     of_packages = [
         path
         for package in packages

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from serving.base.tensorflow_package import Package
 from serving.commands import serve, status
 from serving.commands.argument_types import target
 from serving.commands.cli import COMMANDS, main
@@ -158,7 +159,7 @@ def test_cli_version_lists_bundled_libraries(
 def test_cli_serve_refuses_other_tensorflow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(serve, "installed_version", lambda: "2.20.1")
+    monkeypatch.setattr(serve, "installed_package", lambda: Package("tensorflow", "2.20.1"))
     arguments = ["--model_base_path=/m", "--log_format=human", "--port=0"]
     assert main(["serve", *arguments]) == 1
     assert "pip install 'tensorflow>=2.21,<2.22'" in capsys.readouterr().err
