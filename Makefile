@@ -68,7 +68,13 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 	scripts/run_together.sh '$(MAKE) lint' '$(MAKE) unit native'
 
 .PHONY: test
-test: unit native sanitize integration ## Run all tests
+# What both parts of the first line need comes first, so that nothing is built twice at once. The longest part
+# comes first, and one run shows every failure.
+test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed ## Run all tests
+	@failed=0; \
+	scripts/run_together.sh '$(MAKE) integration' '$(MAKE) ray fleet' || failed=1; \
+	$(MAKE) --keep-going native sanitize unit || failed=1; \
+	exit $$failed
 
 .PHONY: lint
 lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
@@ -137,19 +143,25 @@ sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packa
 	cmake --build $(BUILD)/$* -j $(JOBS)
 	$(CTEST) --test-dir $(BUILD)/$*
 
+RAY_TESTS   := tests/integration/test_fleet_ray.py
+FLEET_TESTS := $(filter-out $(RAY_TESTS),$(wildcard tests/integration/test_fleet*.py)) tests/integration/test_kubernetes.py
+
 .PHONY: integration
-integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed ## Run the integration tests (real server, stock clients, real models)
-	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile --ignore $(RAY_TEST)
+integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed ## Run the integration tests of a server (stock clients, real models)
+	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile --no-loadscope-reorder \
+	  $(addprefix --ignore=,$(RAY_TESTS) $(FLEET_TESTS))
+
+.PHONY: fleet
+fleet: setup $(BUILD)/kubernetes/.installed ## Run the integration tests of fleets (three servers, HAProxy, Kubernetes' API by a stand-in)
+	$(BIN)/pytest $(FLEET_TESTS)
+
+.PHONY: ray
+ray: setup ## Run a fleet on a Ray cluster of this machine
+	$(BIN)/pytest $(RAY_TESTS)
 
 .PHONY: soak
 soak: setup $(MODELS)/.fetched ## Run the long forms of tests; versions change at random under load for SOAK_MINUTES (30)
 	MILLPOND_SOAK=1 MILLPOND_SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest tests/integration -m soak -n $(SERVERS) --dist loadfile
-
-# Apart from the others: three nodes of Ray and five servers want a machine of their own.
-RAY_TEST := tests/integration/test_fleet_ray.py
-.PHONY: ray
-ray: setup ## Run a fleet on a Ray cluster of this machine (4 minutes; not part of `make test`)
-	$(BIN)/pytest $(RAY_TEST)
 
 $(MODELS)/.fetched: scripts/fetch_models.py | $(VENV)/.dependencies
 	$(BIN)/python scripts/fetch_models.py $(MODELS)

@@ -29,6 +29,9 @@ NODE_MEMORY_BYTES = 4_000_000_000
 _OBJECT_STORE_BYTES = 80_000_000
 _POLL_SECONDS = 0.1
 
+# Ray gives each node 30 s to start, which no setting changes; a busy machine may take longer.
+_START_COUNT_MAX = 4
+
 # No reports to Ray's makers, no processes ahead of demand, and no actor that is killed because other
 # programs of this machine have its memory.
 _ENVIRONMENT = {
@@ -62,16 +65,26 @@ class LocalCluster:
         os.environ.update(_ENVIRONMENT)
         os.environ["RAY_TMPDIR"] = str(self._directory)
         (self._directory / "ray").mkdir(parents=True, exist_ok=True)
+        for attempts_left in reversed(range(_START_COUNT_MAX)):
+            try:
+                self._start()
+                break
+            except Exception:
+                if attempts_left == 0:
+                    raise
+        return self
+
+    def _start(self) -> None:
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(shutdown_at_exit=True)
+        self._nodes.clear()
         try:
             for _ in range(self._node_count):
                 self.add_node()
         except BaseException:
             self._cluster.shutdown()
             raise
-        return self
 
     def __exit__(self, *exception: object) -> None:
         import ray
@@ -97,6 +110,9 @@ class LocalCluster:
             "memory": NODE_MEMORY_BYTES,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "include_dashboard": False,
+            # Nothing here scales the cluster, and nobody reads the workers' output in this process.
+            "no_monitor": True,
+            "include_log_monitor": False,
         }
         node = self._cluster.add_node(**options)
         self._nodes[node.node_id] = node

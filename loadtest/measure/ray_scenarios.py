@@ -20,6 +20,9 @@ PROCESS_BYTES = 500_000_000
 # 1,000: with fewer requests a wave is not judged by p999.
 _REQUEST_COUNT = 1_000
 _JUDGED_SECONDS = 30
+_WAVES = (
+    f'sizes = ["1", "2"]\nrequest_count = {_REQUEST_COUNT}\njudged_seconds = {_JUDGED_SECONDS}\n'
+)
 _LOST_SECONDS = 6
 _LONG_SECONDS = 180.0
 
@@ -40,11 +43,11 @@ def fleet_tables(
     settings_file: Path,
     *,
     servers: int,
-    waves: str = f"request_count = {_REQUEST_COUNT}\njudged_seconds = {_JUDGED_SECONDS}\n",
+    waves: str = _WAVES,
 ) -> str:
     """Returns the tables [waves] and [ray] of a fleet of one model."""
     return (
-        f'[waves]\nsizes = ["1", "2"]\nload_count_max = 1\nlost_seconds = {_LOST_SECONDS}\n{waves}'
+        f"[waves]\nload_count_max = 1\nlost_seconds = {_LOST_SECONDS}\n{waves}"
         f'[ray]\naddress = "{address}"\nprocess_bytes = {PROCESS_BYTES}\nleave_seconds = 3\n'
         f"log_directory = {str(settings_file.parent / 'logs')!r}\n"
         "[ray.flags]\nfile_system_poll_wait_seconds = 0.2\n"
