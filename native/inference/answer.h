@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,9 +18,11 @@ namespace millpond::inference {
 // request's model_spec selects the signature; its name and version are ignored.
 //
 // A request that runs for longer than `ns_max` ends at its next kernel, with FAILED_PRECONDITION.
-// This code marks the version as broken, so that neither a loader nor a retry waits for it.
+// This code marks the version as broken, so that neither a loader nor a retry waits for it. A run
+// ends at its next kernel, with CANCELLED, once `is_cancelled` is true; null: never.
 base::StatusOr<std::string> AnswerRequest(const servable::Servable& servable,
                                           std::string_view method, base::WireReader request,
-                                          int64_t ns_max = tensor::RunContext::kNoDeadline);
+                                          int64_t ns_max = tensor::RunContext::kNoDeadline,
+                                          const std::atomic<bool>* is_cancelled = nullptr);
 
 }  // namespace millpond::inference

@@ -203,9 +203,9 @@ class BatchProof::Recorder final : public servable::Servable {
 };
 
 base::StatusOr<std::string> BatchProof::Answer(std::string_view method, base::WireReader request,
-                                               int64_t ns_max) {
+                                               const ProofLimits& limits) {
   const Recorder recorder(this);
-  return AnswerRequest(recorder, method, request, ns_max);
+  return AnswerRequest(recorder, method, request, limits.run_ns_max, limits.is_cancelled);
 }
 
 namespace {

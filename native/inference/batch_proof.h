@@ -57,7 +57,7 @@ class BatchProof {
 
   // Answers a request as AnswerRequest does, and keeps the inputs of its runs.
   base::StatusOr<std::string> Answer(std::string_view method, base::WireReader request,
-                                     int64_t ns_max);
+                                     const ProofLimits& limits);
 
   // Turns batching on or off for each signature (BatchingServable::TurnOn, Refuse). Returns
   // CANCELLED if the proof is cancelled; it then leaves further signatures off.

@@ -154,9 +154,10 @@ class PyServable {
   inference::BatchProof* proof() const { return proof_.get(); }
   // Returns the proof, which ends with it. For the thread that loads the version.
   std::unique_ptr<inference::BatchProof> TakeProof() { return std::move(proof_); }
-  // Ends the proof at its next kernel, also if it begins later. Any thread.
-  void CancelProof() { is_proof_cancelled_.store(true); }
-  const std::atomic<bool>& is_proof_cancelled() const { return is_proof_cancelled_; }
+  // Ends each run of a warm-up and of the proof at its next kernel, also if it begins later. Any
+  // thread.
+  void CancelRuns() { are_runs_cancelled_.store(true); }
+  const std::atomic<bool>& are_runs_cancelled() const { return are_runs_cancelled_; }
 
  private:
   std::shared_ptr<tf::LoadedVersion> loaded_;
@@ -166,7 +167,7 @@ class PyServable {
   const servable::BatchingServable* batching_;
   std::vector<servable::SignatureBatching> ended_batching_;  // guarded by batching_mutex_
   std::unique_ptr<inference::BatchProof> proof_;
-  std::atomic<bool> is_proof_cancelled_{false};
+  std::atomic<bool> are_runs_cancelled_{false};
 };
 
 }  // namespace millpond::python

@@ -153,13 +153,18 @@ servable::ServableHandle PinAlive(const PyServable& self) {
   return handle;
 }
 
+inference::ProofLimits LimitsOf(const PyServable& self) {
+  return {replay_ns_max.load(std::memory_order_relaxed), &self.are_runs_cancelled()};
+}
+
 nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes request) {
   const servable::ServableHandle handle = PinAlive(self);
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
-    const int64_t ns_max = replay_ns_max.load(std::memory_order_relaxed);
-    return self.proof() != nullptr ? self.proof()->Answer(method, {&bytes, 1}, ns_max)
-                                   : inference::AnswerRequest(*handle, method, {&bytes, 1}, ns_max);
+    const inference::ProofLimits limits = LimitsOf(self);
+    if (self.proof() != nullptr) return self.proof()->Answer(method, {&bytes, 1}, limits);
+    return inference::AnswerRequest(*handle, method, {&bytes, 1}, limits.run_ns_max,
+                                    limits.is_cancelled);
   }));
   return nb::bytes(reply.data(), reply.size());
 }
@@ -180,9 +185,7 @@ int64_t ProveBatching(PyServable& self, const PyServable* predecessor) {
   const std::unique_ptr<inference::BatchProof> proof = self.TakeProof();
   if (proof == nullptr) return 0;
   return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<int64_t> {
-    inference::ProofLimits limits;
-    limits.run_ns_max = replay_ns_max.load(std::memory_order_relaxed);
-    limits.is_cancelled = &self.is_proof_cancelled();
+    const inference::ProofLimits limits = LimitsOf(self);
     MILLPOND_RETURN_IF_ERROR(proof->Conclude(self.loaded().model().MayWriteVariables(), limits));
     if (predecessor == nullptr) return int64_t{0};
     return proof->WarmUp(predecessor->ListHotBatches(), limits);
@@ -296,7 +299,7 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("prepare", &Prepare, nb::arg("request"))
       .def("signature_def_map", &SignatureDefMap)
       .def("prove_batching", &ProveBatching, nb::arg("predecessor").none() = nb::none())
-      .def("cancel_proof", &PyServable::CancelProof)
+      .def("cancel_runs", &PyServable::CancelRuns)
       .def("batching",
            [](const PyServable& self) { return WithoutGil([&] { return self.Batching(); }); })
       .def("statistics",

@@ -585,11 +585,13 @@ class Servable:
         run them, for at most 10 s, and returns their number. Call it once, after the warm-up and
         before the version is published. Does nothing without batching.
 
-        Raises StatusError(CANCELLED) after `cancel_proof`.
+        Raises StatusError(CANCELLED) after `cancel_runs`.
         """
 
-    def cancel_proof(self) -> None:
-        """Makes a `prove_batching` that is running or begins later end at its next kernel."""
+    def cancel_runs(self) -> None:
+        """Makes each `answer`, `predict` and `prove_batching` that is running or begins later end at
+        its next kernel, with CANCELLED.
+        """
 
     def batching(self) -> list[SignatureBatching]:
         """Returns the state of each signature, also after `destroy`; [] without batching. An entry

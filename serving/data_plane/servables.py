@@ -208,12 +208,12 @@ class Servable(Protocol):
 
         Then runs the batches that `predecessor` runs most often, and returns their number. Call it
         once, after the warm-up, whose requests it repeats. Does nothing without batching. Raises the
-        status CANCELLED after `cancel_proof`.
+        status CANCELLED after `cancel_runs`.
         """
         ...
 
-    def cancel_proof(self) -> None:
-        """Makes `prove_batching` end at its next kernel. Any thread."""
+    def cancel_runs(self) -> None:
+        """Makes `answer`, `predict` and `prove_batching` end at their next kernel. Any thread."""
         ...
 
     def batching(self) -> Sequence[SignatureBatching]:

@@ -210,7 +210,9 @@ class SavedModelLoader:
         gates = self._settings.gates()
         try:
             self._plane.mark_request_memory_peak()
-            verdicts, replayed = self._warm(servable, gates, progress)
+            # A run of a warm-up may be long, or endless.
+            with progress.cancellation.stops_by(servable.cancel_runs):
+                verdicts, replayed = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
                 rise_bytes = self._plane.request_memory_peak_rise_bytes()
                 self._settings.arenas.warmed_up(self._id, rise_bytes)
@@ -383,8 +385,7 @@ class SavedModelLoader:
 
     def _prove_batching(self, servable: Servable, progress: LoadProgress) -> None:
         predecessor = self._settings.incumbent(self._id)
-        with progress.cancellation.stops_by(servable.cancel_proof):
-            warmed_count = servable.prove_batching(predecessor)
+        warmed_count = servable.prove_batching(predecessor)
         if warmed_count:
             _log.info(
                 "batches_warmed_up",
@@ -449,6 +450,8 @@ class SavedModelLoader:
             predict=partial(self._answer, servable.predict),
             is_cancelled=lambda: progress.cancellation.is_cancelled,
         )
+        if progress.cancellation.is_cancelled:
+            raise Cancelled(f"{self._id}: no longer aspired; stopped in its self-warm-up")
         replayed.append(result)
         errors = warm_joint_runs(
             reservoir.joint_requests(),

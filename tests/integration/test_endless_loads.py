@@ -11,7 +11,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
-from serving.core.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END, LoadStage
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
@@ -82,6 +82,18 @@ def assert_answers(server: ModelServer, name: str, version: int) -> None:
     assert (prediction.version, int(prediction.outputs["y"])) == (version, 2)
 
 
+def wait_for_warm_up(server: ModelServer, name: str, version: int) -> None:
+    """Waits until a load is in its warm-up."""
+
+    def is_there() -> bool:
+        versions = client.describe_models()[name]["versions"]
+        stages = {item["version"]: item["stage"] for item in versions}
+        return stages.get(version) == LoadStage.WARM_UP.value
+
+    with Client(server.admin_target) as client:
+        wait_until(is_there, f"version {version} of {name} in its warm-up")
+
+
 def test_endless_warm_up_fails_its_version_alone(
     start_server: StartServer, slow_export: Path, endless_warm_up: Path, base_path: Path
 ):
@@ -107,14 +119,14 @@ def test_endless_warm_up_ends_with_its_directory(
 ):
     model = host.model(prefix="slow").serve(slow_export)
     version = drop(endless_warm_up, model.base_path, 2)
-    model.wait_for_log("load_started", version=2)
+    wait_for_warm_up(model.server, model.name, 2)
     shutil.rmtree(version)
     model.wait_for_states({1: AVAILABLE, 2: END})
     assert_answers(model.server, model.name, 1)
     model.serve(slow_export, 3)
 
 
-def test_endless_proof_of_batches_ends_with_its_directory(
+def test_endless_proof_ends_with_its_directory(
     host: ModelHost, endless_proof: EndlessProof, scale_model: ScaleModel
 ):
     model = host.model(prefix="proof")
@@ -145,6 +157,6 @@ def test_server_stops_during_endless_loads(
         num_load_threads=2,
         warmup_request_seconds=0,
     )
-    wait_for_log(server, "load_started", model="slow")
+    wait_for_warm_up(server, "slow", 1)
     wait_until(endless_proof.begun.exists, "a run of the proof")
     server.stop()

@@ -137,7 +137,7 @@ def test_replay_leaves_counting_version_unchanged(host: ModelHost, export_path: 
     assert [first.item(), second.item()] == [1_000_000, 1_000_000]
 
 
-def test_server_that_keeps_no_requests_has_none_to_replay(
+def test_server_that_keeps_no_requests_replays_none(
     start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
 ):
     drop(slow_export, base_path, 1)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 
 #include "tests/native/predict_messages.h"
@@ -48,6 +49,16 @@ TEST_F(AnswerTest, AnotherSignatureIsThatMethodsToRefuse) {
   const std::string request = ExampleMessage(ModelSpecMessage("m"), ExampleListInput({"a"}));
   EXPECT_EQ(Ask("Regress", request).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(Ask("MultiInference", "").status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(AnswerTest, ARunHasTheCancellationOfItsCaller) {
+  const std::atomic<bool> is_cancelled{false};
+  const std::string request = PredictMessage(ModelSpecMessage("m"), {{"inputs", "t"}});
+  const SegmentedBytes bytes(request);
+  ASSERT_TRUE(AnswerRequest(servable_, "Predict", bytes.reader(), tensor::RunContext::kNoDeadline,
+                            &is_cancelled)
+                  .ok());
+  EXPECT_EQ(servable_.cancellation, &is_cancelled);
 }
 
 TEST_F(AnswerTest, AMethodThatNoRecordIsOfIsUnimplemented) {

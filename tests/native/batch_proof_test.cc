@@ -283,7 +283,7 @@ class BatchProofOfRequestsTest : public BatchProofTest {
     const std::string bytes(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float));
     const testing::SegmentedBytes request(testing::PredictMessage(
         testing::ModelSpecMessage("m"), {{"x", testing::kRowsMark + bytes}}));
-    return proof_->Answer("Predict", request.reader(), tensor::RunContext::kNoDeadline).status();
+    return proof_->Answer("Predict", request.reader(), ProofLimits{}).status();
   }
 };
 

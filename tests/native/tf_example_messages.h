@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -93,11 +94,14 @@ class ExampleServable final : public FakeServable {
   mutable int together_count = 0;
   // The examples of each run.
   mutable std::vector<std::vector<std::string>> runs;
+  // The flag that cancels the last run.
+  mutable const std::atomic<bool>* cancellation = nullptr;
   base::Status fails_with;
 
  private:
   base::Status AnswerTo(const FakeRun& run) const {
     runs.push_back(run.inputs.storage().tensors[0].strings);
+    cancellation = run.context.is_cancelled;
     if (!fails_with.ok()) return fails_with;
     const Answer& answer = answers_.at(run.signature.name);
     run.result->Reset(answer.size());

@@ -327,8 +327,11 @@ def test_loader_cancelled_warm_up_frees_servable(
 
     def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
         assert not is_cancelled()
+        assert not plane.servables[0].are_runs_cancelled
         progress.cancellation.cancel()
         assert is_cancelled()
+        # A record that is running ends too.
+        assert plane.servables[0].are_runs_cancelled
         raise Cancelled("record 2")
 
     with pytest.raises(Cancelled, match="record 2"):
@@ -488,6 +491,23 @@ def test_loader_replays_live_requests_after_records(version: Path) -> None:
     assert plane.servables[0].prepared == [b"live"]
     assert plane.servables[0].predicted == [b"live"]
     assert plane.servables[0].answered_jointly == [b"joint", b"joint"]
+
+
+def test_loader_cancelled_self_warm_up_reports_nothing(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+
+    def self_warm_up(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
+        progress.cancellation.cancel()
+        assert plane.servables[0].are_runs_cancelled
+        return replace(self_warm_up_result(), run_count=0, failed_count=1)
+
+    loader = make_loader(
+        version, plane, self_warm_up=self_warm_up, reservoir=FakeReservoir(kept=[b"live"])
+    )
+    with capture_logs() as logs, pytest.raises(Cancelled, match="stopped in its self-warm-up"):
+        loader.load(progress)
+    assert not [log for log in logs if log["event"] == "self_warmed_up"]
+    assert plane.servables[0].is_destroyed
 
 
 def test_loader_skips_replay_that_may_write_variables(version: Path) -> None:

@@ -111,7 +111,7 @@ class FakeServable:
         self.unproven: dict[str, str] = {}
         # Set by tests: called by a proof. `hot_batch_count` of a predecessor is what a proof warms up.
         self.on_proof: Callable[[], None] = lambda: None
-        self.is_proof_cancelled = False
+        self.are_runs_cancelled = False
         self.hot_batch_count = 0
 
     def prepare(self, request: bytes) -> None:
@@ -121,15 +121,15 @@ class FakeServable:
     def prove_batching(self, predecessor: "FakeServable | None" = None) -> int:
         assert not self.is_published, f"{self.id} is published before its batches are proven"
         self.on_proof()
-        if self.is_proof_cancelled:
+        if self.are_runs_cancelled:
             raise StatusError(StatusCode.CANCELLED, "the proof of batching stopped")
         for state in self.batched:
             state.refusal = self.unproven.get(state.signature, "")
             state.is_on = not state.refusal
         return 0 if predecessor is None else predecessor.hot_batch_count
 
-    def cancel_proof(self) -> None:
-        self.is_proof_cancelled = True
+    def cancel_runs(self) -> None:
+        self.are_runs_cancelled = True
 
     def batching(self) -> list[FakeSignatureBatching]:
         return self.batched
