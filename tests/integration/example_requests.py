@@ -11,6 +11,7 @@ from serving.base.protos import (
     session_service_pb2,
 )
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from tests.integration.clients import TIMEOUT_SECONDS
 from tests.integration.example_exports import example, example_input
 
 PAIRS = [(0.25, 0.75), (0.0, 1.0), (-2.5, 8.0)]
@@ -54,7 +55,7 @@ def classes(result: Any) -> list[list[tuple[str, float]]]:
     ]
 
 
-def session_run(channel: grpc.Channel, timeout: float = 30, **fields: Any) -> Any:
+def session_run(channel: grpc.Channel, timeout: float = TIMEOUT_SECONDS, **fields: Any) -> Any:
     request = session_service_pb2.SessionRunRequest()
     request.model_spec.name = fields.get("model", "m")
     for name, array in fields.get("feeds", {}).items():

@@ -26,6 +26,7 @@ from tests.integration.batches import (
     take_run_seconds,
 )
 from tests.integration.clients import (
+    TIMEOUT_SECONDS,
     array,
     caller_to,
     channel_to,
@@ -222,13 +223,18 @@ def wait_for_sizes(
     )
 
 
+def wait_for_batches(hosted: HostedModel, model: BatchedModel, **how: Any) -> None:
+    """Sends until requests have shared a run."""
+    wait_until(lambda: has_batches(sizes_under_load(hosted, model, **how)), "a shared run")
+
+
 def has_batches(sizes: set[int]) -> bool:
     assert max(sizes) <= CLIENT_COUNT
     return max(sizes) > 1
 
 
 def test_enable_batching_batches_while_busy(add: AddModel, model: BatchedModel):
-    assert has_batches(sizes_under_load(add(), model))
+    wait_for_batches(add(), model)
 
 
 def test_model_settings_turn_batching_on_and_off(plain_host: ModelHost, model: BatchedModel):
@@ -246,12 +252,13 @@ def test_model_settings_turn_batching_on_and_off(plain_host: ModelHost, model: B
 def test_batches_of_a_version_are_run_on_the_next(add: AddModel, model: BatchedModel):
     hosted = add()
     model.take_runs()
+    hot: set[int] = set()
     clients = ClientsOfOneConnection(hosted)
     with clients.sending():
-        clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
-    # The proof of any version runs powers of two.
-    hot = {rows for rows in model.take_runs() if rows & (rows - 1)}
-    assert hot
+        while not hot:
+            clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
+            # The proof of any version runs powers of two.
+            hot = {rows for rows in model.take_runs() if rows & (rows - 1)}
     hosted.serve(model.path, 2)
     assert hot <= model.take_runs()
     (warmed,) = hosted.logged("batches_warmed_up")
@@ -284,7 +291,7 @@ class SessionRunClients(SteadyThreads):
 def test_session_runs_are_never_batched(add: AddModel, model: BatchedModel):
     hosted = add()
     url = f"{hosted.server.url}/v1/models/{hosted.name}/metadata"
-    with urlopen(url, timeout=30) as response:
+    with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
         signatures = json.loads(response.read())["metadata"]["signature_def"]["signature_def"]
     signature = signatures["serving_default"]
     names = signature["inputs"]["x"]["name"], signature["outputs"]["y"]["name"]
@@ -343,8 +350,10 @@ def test_inputs_of_other_lengths_are_batched_if_padded(
     add: AddModel, model: BatchedModel, *, is_padded: bool
 ):
     hosted = add(pads_variable_length_inputs=is_padded)
-    sizes = sizes_under_load(hosted, model, are_lengths_equal=False)
-    assert has_batches(sizes) == is_padded
+    if is_padded:
+        wait_for_batches(hosted, model, are_lengths_equal=False)
+    else:
+        assert sizes_under_load(hosted, model, are_lengths_equal=False) == {1}
 
 
 @pytest.mark.parametrize(("is_split", "sizes"), [(False, {20}), (True, {6, 2})])
@@ -362,7 +371,7 @@ def test_large_request_is_answered(
 
 def test_metrics_of_batches_add_up_to_the_answers(add: AddModel, model: BatchedModel):
     hosted = add(max_batch_size=16, allowed_batch_sizes=[1, 4, 16])
-    assert has_batches(sizes_under_load(hosted, model))
+    wait_for_batches(hosted, model)
     x = np.ones((5, 3), np.float32)
     with Client(hosted.server.target) as client:
         client.predict(hosted.name, {"x": x})
@@ -401,7 +410,7 @@ def test_batches_of_an_unloaded_version_still_count(add: AddModel, model: Batche
 
 def test_run_of_a_batch_has_no_wait_for_others(add: AddModel, model: BatchedModel):
     hosted = add()
-    assert has_batches(sizes_under_load(hosted, model))
+    wait_for_batches(hosted, model)
     metrics = scrape(hosted.server)
     of_model = {"model": hosted.name}
     name = "serving_request_phase_seconds_sum"
@@ -419,7 +428,9 @@ def test_run_of_a_batch_has_no_wait_for_others(add: AddModel, model: BatchedMode
 
 def page_of_model(hosted: HostedModel) -> dict[str, Any]:
     """Returns the only version of the model as the live page shows it."""
-    with urlopen(f"{hosted.server.url}/v1/page?model={hosted.name}", timeout=30) as response:
+    with urlopen(
+        f"{hosted.server.url}/v1/page?model={hosted.name}", timeout=TIMEOUT_SECONDS
+    ) as response:
         (version,) = json.loads(response.read())["versions"]
     assert isinstance(version, dict)
     return version
@@ -498,20 +509,29 @@ def bursts_over_http(hosted: HostedModel) -> None:
 
 def test_requests_over_http_are_batched(add: AddModel, model: BatchedModel):
     hosted = add()
-    bursts_over_http(hosted)
-    model.take_runs()
-    bursts_over_http(hosted)
-    assert has_batches(model.take_runs())
+
+    def is_shared() -> bool:
+        model.take_runs()
+        bursts_over_http(hosted)
+        return has_batches(model.take_runs())
+
+    wait_until(is_shared, "a shared run")
 
 
 def test_more_requests_than_may_wait_are_refused(add: AddModel):
     hosted = add(max_batch_size=1, max_enqueued_batches=2)
     request = predict_request(hosted.name, {"x": np.ones((1, 3), np.float32)})
+    refused: list[Any] = []
     with caller_to(hosted.server.target) as caller:
-        calls = [caller.start_predict(request) for _ in range(64)]
-        errors = [call.exception() for call in calls]
-        refused = [error for error in errors if error is not None]
-        assert 0 < len(refused) < len(errors)
+
+        def is_refused() -> bool:
+            calls = [caller.start_predict(request) for _ in range(64)]
+            errors = [call.exception() for call in calls]
+            assert None in errors
+            refused.extend(error for error in errors if error is not None)
+            return bool(refused)
+
+        wait_until(is_refused, "more requests than may wait")
         assert {error.code() for error in refused} == {grpc.StatusCode.UNAVAILABLE}
         assert "max_enqueued_batches" in refused[0].details()
         assert is_right(array(caller.predict(request).outputs["y"]), np.full(1, 3))

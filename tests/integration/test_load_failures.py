@@ -17,10 +17,7 @@ import pytest
 from serving.base.errors import StatusCode
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END, LOADING
-from tests.integration.clients import (
-    wait_for_states,
-    wait_until,
-)
+from tests.integration.clients import TIMEOUT_SECONDS, wait_for_states, wait_until
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import LARGE_SHARD, SMALL_SHARD, ScaleModel, drop, flip_a_byte
 from tests.integration.model_host import HostedModel, ModelHost
@@ -111,8 +108,8 @@ def test_truncated_shard_is_refused_during_restore(slow: HostedModel, scale_mode
         scale_clients(server.target, slow.name, count=2).running() as clients,
         Client(server.target) as client,
     ):
-        # 16 MB take four seconds.
-        second = scale_model.write(slow.base_path, 2, offset_count=4 * OFFSET_COUNT)
+        # 100 MB take 25 seconds.
+        second = scale_model.write(slow.base_path, 2, offset_count=25 * OFFSET_COUNT)
         wait_for_restore(slow, 2, 4)
         os.truncate(second / LARGE_SHARD, 4_000)
         slow.wait_for_states({1: AVAILABLE, 2: END})
@@ -128,7 +125,7 @@ def test_load_ends_soon_after_directory_removal(slow: HostedModel, scale_model: 
     with scale_clients(slow.server.target, slow.name, count=2).running() as clients:
         clients.wait_for_answers_of(1, 10)
         before_mib = anonymous_mib(slow.server.process_id)
-        # 100 MB, which would take 25 seconds.
+        # 25 seconds again.
         second = scale_model.write(slow.base_path, 2, offset_count=25 * OFFSET_COUNT)
         wait_for_restore(slow, 2, 15)
         shutil.rmtree(second)
@@ -261,7 +258,7 @@ def test_impossible_flag_is_refused_with_remedy(base_path: Path, flag: str, reme
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT_SECONDS,
         cwd=REPOSITORY,
     )
     assert result.returncode == 2

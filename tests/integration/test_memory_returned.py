@@ -2,9 +2,7 @@
 versions.
 """
 
-import json
 import statistics
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,8 +51,7 @@ def wait_for_swap(server: ModelServer, old: int, new: int, *, model: str = "scal
 
 def prefaulted_mib(server: ModelServer, name: str, version: int) -> float:
     """Returns the memory that the load of a version found in place."""
-    with urllib.request.urlopen(f"{server.url}/v1/swaps?model={name}", timeout=30) as answer:
-        swaps = json.load(answer)["swaps"]
+    swaps = ServerPages(server.url).swaps(name)
     (prefaulted_bytes,) = (
         swap["figures"]["prefaulted_bytes"] for swap in swaps if swap["version"] == version
     )

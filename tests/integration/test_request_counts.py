@@ -240,9 +240,9 @@ def test_endless_requests_given_up_are_counted_once(
     """A cancellation counts as CANCELLED; a deadline may have passed at the client first."""
     seen = sent(waited_calls(caller, slow.name, 100))
     request = run_of(slow.name, LONG_SECONDS)
-    expiring = [caller.start_predict(request, timeout=5) for _ in range(3)]
     cancelled = [caller.start_predict(request, timeout=3_600) for _ in range(3)]
-    counts.wait_until_in_flight(6)
+    counts.wait_until_in_flight(3)
+    expiring = [caller.start_predict(request, timeout=5) for _ in range(3)]
     for call in cancelled:
         call.cancel()
     assert {code_of(call.result) for call in cancelled} == {"CANCELLED"}

@@ -14,7 +14,7 @@ import tritonclient.http as triton_http
 from loadtest.measure.server_pages import ServerPages
 from serving.base.protos import example_pb2, predict_pb2
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.clients import array, channel_to, wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, array, channel_to, wait_until
 from tests.integration.example_exports import CLASSIFY, REGRESS, export_examples
 from tests.integration.example_requests import EXAMPLES, classification, multi_inference, regression
 from tests.integration.exports import drop
@@ -105,12 +105,12 @@ def test_example_requests_warm_their_signatures(
     with channel_to(model.server.target) as channel:
         stub = PredictionServiceStub(channel)
         tasks = (("regress", REGRESS), ("", CLASSIFY))
-        stub.MultiInference(multi_inference(*tasks, model=name), timeout=30)
+        stub.MultiInference(multi_inference(*tasks, model=name), timeout=TIMEOUT_SECONDS)
         wait_until_kept(model, 2)
         # The reservoir takes a request of a new size at once.
-        stub.Regress(regression(model=name, examples=EXAMPLES * MANY), timeout=30)
+        stub.Regress(regression(model=name, examples=EXAMPLES * MANY), timeout=TIMEOUT_SECONDS)
         wait_until_kept(model, 3)
-        stub.Classify(classification("labels", model=name), timeout=30)
+        stub.Classify(classification("labels", model=name), timeout=TIMEOUT_SECONDS)
         wait_until_kept(model, 4)
     body = {"signature_name": "scores", "examples": [{"x": 1.0, "y": 2.0}]}
     assert RestClient(model.server).ask("POST", f"/v1/models/{name}:classify", body)[0] == 200

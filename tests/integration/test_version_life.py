@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.drive.fleet_model import GOOD, SLOW
-from loadtest.drive.fleet_model import export as export_variants
+from loadtest.drive.life_slow_model import compute_for
 from serving.base.protos import get_model_metadata_pb2, predict_pb2
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from serving.manager.canary import LATENCY_REQUEST_COUNT_MIN
-from tests.integration.clients import Caller, caller_to, predict_request, wait_until
+from tests.integration.clients import (
+    TIMEOUT_SECONDS,
+    Caller,
+    caller_to,
+    predict_request,
+    wait_until,
+)
 from tests.integration.conftest import StartServer
-from tests.integration.exports import ScaleModel, drop
+from tests.integration.exports import ScaleModel, drop, let_settle
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import millpond
 from tests.integration.steady_clients import scale_clients
@@ -26,6 +31,8 @@ X = np.array([1.0, 2.5, -3.0], np.float32)
 OFFSET_COUNT = 1_000_000
 VERSION_BYTES = OFFSET_COUNT * 4
 ROLLBACK_COUNT = 6
+# Far above the time of a fast request, also on a machine that is busy with other work.
+SLOW_SECONDS = 0.03
 
 AddModel = Callable[..., HostedModel]
 
@@ -192,7 +199,7 @@ def versions_of_users(caller: Caller, model: HostedModel, count: int) -> dict[st
     found = {}
     for number in range(count):
         user = f"user-{number}"
-        reply = predict(request, metadata=(("x-user", user),), timeout=30)
+        reply = predict(request, metadata=(("x-user", user),), timeout=TIMEOUT_SECONDS)
         found[user] = predict_pb2.PredictResponse.FromString(reply).model_spec.version.value
     return found
 
@@ -216,14 +223,27 @@ def test_canary_keeps_its_users(add: AddModel, scale_model: ScaleModel):
     model.wait_for_states({1: END, 2: AVAILABLE})
 
 
+def export_timed(directory: Path, seconds: float) -> Path:
+    """Exports a model whose runs take so long."""
+    import tensorflow as tf
+
+    def serving_default(x: Any) -> dict[str, Any]:
+        with tf.control_dependencies([compute_for(seconds)["rounds"]]):
+            return {"y": x * 2}
+
+    spec = tf.TensorSpec([None], tf.float32, "x")
+    signature = tf.function(serving_default).get_concrete_function(x=spec)
+    tf.saved_model.save(tf.Module(), str(directory), signatures={"serving_default": signature})
+    return let_settle(directory)
+
+
 def test_slow_canary_is_stopped(host: ModelHost, tmp_path: Path):
-    """Each request of version 2 takes 10 ms of processor time."""
-    export_variants(tmp_path)
-    # Both versions get enough requests for a judgement.
-    canary = {"weight": 0.5, "request_count": LATENCY_REQUEST_COUNT_MIN * 3 // 2}
-    model = host.model(prefix="slow", settings={"canary": canary}).serve(tmp_path / GOOD)
-    model.serve(tmp_path / SLOW, 2)
-    request = predict_request(model.name, {"x": np.arange(8, dtype=np.float32)})
+    # The stable version gets enough requests for a judgement too.
+    canary = {"weight": 0.3, "request_count": LATENCY_REQUEST_COUNT_MIN}
+    model = host.model(prefix="slow", settings={"canary": canary})
+    model.serve(export_timed(tmp_path / "good", 0))
+    model.serve(export_timed(tmp_path / "slow", SLOW_SECONDS), 2)
+    request = predict_request(model.name, {"x": X})
     with caller_to(model.server.target) as caller:
 
         def is_decided() -> bool:
