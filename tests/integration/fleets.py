@@ -3,9 +3,11 @@
 import itertools
 import json
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -167,16 +169,21 @@ def running_coordinator(directory: Path, tables: str) -> Iterator[FleetService]:
 
 
 def status_of(port: int) -> dict[str, Any]:
-    """Returns what the coordinator with this port knows of its models and servers."""
+    """Returns what the coordinator with this port knows of its models and servers; {} while none leads."""
     url = f"http://127.0.0.1:{port}{STATUS_PATH}"
-    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
-        found: dict[str, Any] = json.load(reply)
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
+            found: dict[str, Any] = json.load(reply)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        return {}
     return found
 
 
 def is_stable(port: int, model: str, version: int) -> bool:
     """Returns True if the fleet has the version, and no other one is on its way."""
-    found = status_of(port)["models"].get(model)
+    found = status_of(port).get("models", {}).get(model)
     return found is not None and (found["stable"], found["rollout"]) == (version, None)
 
 
