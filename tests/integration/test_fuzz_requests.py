@@ -129,9 +129,7 @@ def assert_is_echo(request: predict_pb2.PredictRequest, reply: bytes) -> None:
         assert expected.tobytes() == answer.tobytes()
 
 
-def test_fuzzed_requests_are_read_and_answered_as_by_tensorflow(
-    server: ModelServer, caller: Caller
-):
+def test_fuzzed_requests_are_taken_as_by_tensorflow(server: ModelServer, caller: Caller):
     for seed in seeds():
         codes: Counter[grpc.StatusCode] = Counter()
         refused_count = echo_count = 0

@@ -285,7 +285,7 @@ def test_rare_call_logs_have_trace_without_tracing(
     assert re.fullmatch("[0-9a-f]{16}", line["span_id"])
     assert line["span_id"] != rollback.parent_id
     predict(server, sampled)
-    # What the control thread does later belongs to no call.
+    # Later work of the control thread belongs to no call.
     later = untraced_host.model(prefix="later")
     scale_model.write(later.base_path, 1)
     later.wait_until_available(1)

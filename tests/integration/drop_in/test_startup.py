@@ -102,7 +102,7 @@ def start_process(tmp_path: Path, base_path: Path) -> Iterator[StartProcess]:
         yield start
 
 
-def test_server_that_awaits_models_answers_over_http_alone(
+def test_server_that_awaits_models_answers_http_alone(
     start_process: StartProcess, tmp_path: Path
 ) -> None:
     process = start_process()
