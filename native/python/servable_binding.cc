@@ -258,9 +258,6 @@ void RegisterBatching(nb::module_& module) {
           nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
           nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("waiting_requests_max"),
           nb::arg("slots").none());
-  nb::class_<servable::PaddingCounts>(module, "PaddingCounts", nb::is_final())
-      .def_ro("row_count", &servable::PaddingCounts::row_count)
-      .def_ro("by_rows", &servable::PaddingCounts::by_rows);
   nb::class_<BatchFigures>(module, "BatchFigures", nb::is_final())
       .def_ro("run_count", &BatchFigures::run_count)
       .def_ro("request_count", &BatchFigures::request_count)
@@ -272,11 +269,8 @@ void RegisterBatching(nb::module_& module) {
       .def_ro("run_ns", &BatchFigures::run_ns)
       .def_ro("by_rows", &BatchFigures::by_rows)
       .def_ro("by_requests", &BatchFigures::by_requests)
-      .def_ro("by_padded_rows", &BatchFigures::by_padded_rows)
-      .def_ro("by_request_rows", &BatchFigures::by_request_rows)
       .def_ro("by_wait", &BatchFigures::by_wait)
-      .def_ro("by_run", &BatchFigures::by_run)
-      .def_ro("paddings", &BatchFigures::paddings);
+      .def_ro("by_run", &BatchFigures::by_run);
   nb::class_<SignatureBatching>(module, "SignatureBatching", nb::is_final())
       .def_ro("signature", &SignatureBatching::signature)
       .def_ro("is_on", &SignatureBatching::is_on)

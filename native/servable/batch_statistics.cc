@@ -40,16 +40,10 @@ void LoadAll(const Counters& counters, Counts* counts) {
 
 }  // namespace
 
-void BatchRun::Add(int64_t request_rows, int64_t wait_ns) {
+void BatchRun::Add(int64_t wait_ns) {
   request_count_ += 1;
   wait_ns_ += wait_ns;
-  by_request_rows_[ClassUpTo(request_rows, by_request_rows_.size())] += 1;
   by_wait_[TimeClassUpTo(wait_ns, by_wait_.size())] += 1;
-}
-
-BatchStatistics::BatchStatistics(const std::vector<int64_t>& allowed_rows)
-    : paddings_(allowed_rows.size()) {
-  for (size_t i = 0; i < allowed_rows.size(); ++i) paddings_[i].allowed_rows = allowed_rows[i];
 }
 
 void BatchStatistics::RecordRun(const BatchRun& run, int64_t rows, int64_t padding_rows,
@@ -62,21 +56,8 @@ void BatchStatistics::RecordRun(const BatchRun& run, int64_t rows, int64_t paddi
   Add(&run_ns_, run_ns);
   Add(&by_rows_[ClassUpTo(rows, by_rows_.size())], 1);
   Add(&by_requests_[ClassUpTo(run.request_count_, by_requests_.size())], 1);
-  Add(&by_padded_rows_[ClassUpTo(rows + padding_rows, by_padded_rows_.size())], 1);
   Add(&by_run_[TimeClassUpTo(run_ns, by_run_.size())], 1);
-  AddAll(&by_request_rows_, run.by_request_rows_);
   AddAll(&by_wait_, run.by_wait_);
-  RecordPadding(rows + padding_rows, padding_rows);
-}
-
-void BatchStatistics::RecordPadding(int64_t padded_rows, int64_t padding_rows) {
-  const auto found = std::lower_bound(
-      paddings_.begin(), paddings_.end(), padded_rows,
-      [](const PaddingCounters& padding, int64_t rows) { return padding.allowed_rows < rows; });
-  // A request of more rows than the largest size runs alone and without padding.
-  if (found == paddings_.end() || found->allowed_rows != padded_rows) return;
-  Add(&found->row_count, padding_rows);
-  Add(&found->by_rows[ClassUpTo(padding_rows, found->by_rows.size())], 1);
 }
 
 BatchFigures BatchStatistics::Figures() const {
@@ -91,17 +72,8 @@ BatchFigures BatchStatistics::Figures() const {
   figures.run_ns = Load(run_ns_);
   LoadAll(by_rows_, &figures.by_rows);
   LoadAll(by_requests_, &figures.by_requests);
-  LoadAll(by_padded_rows_, &figures.by_padded_rows);
-  LoadAll(by_request_rows_, &figures.by_request_rows);
   LoadAll(by_wait_, &figures.by_wait);
   LoadAll(by_run_, &figures.by_run);
-  for (const PaddingCounters& padding : paddings_) {
-    PaddingCounts counts{Load(padding.row_count), {}};
-    LoadAll(padding.by_rows, &counts.by_rows);
-    const bool has_run = std::any_of(counts.by_rows.begin(), counts.by_rows.end(),
-                                     [](int64_t count) { return count > 0; });
-    if (has_run) figures.paddings.emplace(padding.allowed_rows, counts);
-  }
   return figures;
 }
 

@@ -4,9 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <tuple>
-#include <vector>
 
 namespace millpond::servable {
 
@@ -18,52 +16,39 @@ using BatchSizeCounts = std::array<int64_t, 16>;
 // ones, from 1 s.
 using BatchTimeCounts = std::array<int64_t, 22>;
 
-// The rows that batches were padded with, up to one of the allowed sizes.
-struct PaddingCounts {
-  int64_t row_count = 0;
-  BatchSizeCounts by_rows{};  // the batches, those without padding in class 0
-};
-
 // The batches of one signature of one version, at one moment. A value. While requests run, its
 // counts may differ from one another by the runs that end now.
 struct BatchFigures {
-  int64_t run_count = 0;              // runs of requests: batches, requests that ran alone, pieces
-  int64_t request_count = 0;          // answered by these runs
-  int64_t row_count = 0;              // of these requests
-  int64_t padding_row_count = 0;      // rows added for an allowed batch size
-  int64_t failed_batch_count = 0;     // batches whose requests were run one by one
-  int64_t split_request_count = 0;    // requests that were run in pieces
-  int64_t wait_ns = 0;                // sum, over the requests: joined, and not running yet
-  int64_t run_ns = 0;                 // sum, over the runs
-  BatchSizeCounts by_rows{};          // the runs, by their rows without padding
-  BatchSizeCounts by_requests{};      // the runs, by their requests
-  BatchSizeCounts by_padded_rows{};   // the runs, by their rows with padding
-  BatchSizeCounts by_request_rows{};  // the requests, by their rows
-  BatchTimeCounts by_wait{};          // the requests, by their wait
-  BatchTimeCounts by_run{};           // the runs, by their time
-  std::map<int64_t, PaddingCounts> paddings;  // by allowed size, of the sizes that batches had
+  int64_t run_count = 0;            // runs of requests: batches, requests that ran alone, pieces
+  int64_t request_count = 0;        // answered by these runs
+  int64_t row_count = 0;            // of these requests
+  int64_t padding_row_count = 0;    // rows added for an allowed batch size
+  int64_t failed_batch_count = 0;   // batches whose requests were run one by one
+  int64_t split_request_count = 0;  // requests that were run in pieces
+  int64_t wait_ns = 0;              // sum, over the requests: joined, and not running yet
+  int64_t run_ns = 0;               // sum, over the runs
+  BatchSizeCounts by_rows{};        // the runs, by their rows without padding
+  BatchSizeCounts by_requests{};    // the runs, by their requests
+  BatchTimeCounts by_wait{};        // the requests, by their wait
+  BatchTimeCounts by_run{};         // the runs, by their time
 };
 
 // One run, for BatchStatistics::RecordRun. Not thread-safe.
 class BatchRun {
  public:
-  void Add(int64_t request_rows, int64_t wait_ns);
+  void Add(int64_t wait_ns);
 
  private:
   friend class BatchStatistics;
 
   int64_t request_count_ = 0;
   int64_t wait_ns_ = 0;
-  BatchSizeCounts by_request_rows_{};
   BatchTimeCounts by_wait_{};
 };
 
 // Counts the batches of one signature. Thread: any; relaxed atomics, about ten for each run.
 class BatchStatistics {
  public:
-  // `allowed_rows` are the rows that a batch may have, ascending; empty: any.
-  explicit BatchStatistics(const std::vector<int64_t>& allowed_rows = {});
-
   // Records a run of `rows` rows and `padding_rows` further ones. A request that runs in pieces is
   // added to its first piece only.
   void RecordRun(const BatchRun& run, int64_t rows, int64_t padding_rows, int64_t run_ns);
@@ -78,13 +63,6 @@ class BatchStatistics {
   using CountersOf = std::array<Counter, std::tuple_size_v<Counts>>;
   using SizeCounters = CountersOf<BatchSizeCounts>;
   using TimeCounters = CountersOf<BatchTimeCounts>;
-  struct PaddingCounters {
-    int64_t allowed_rows = 0;
-    Counter row_count{0};
-    SizeCounters by_rows{};
-  };
-
-  void RecordPadding(int64_t padded_rows, int64_t padding_rows);
 
   alignas(64) Counter run_count_{0};
   Counter request_count_{0};
@@ -96,11 +74,8 @@ class BatchStatistics {
   Counter run_ns_{0};
   SizeCounters by_rows_{};
   SizeCounters by_requests_{};
-  SizeCounters by_padded_rows_{};
-  SizeCounters by_request_rows_{};
   TimeCounters by_wait_{};
   TimeCounters by_run_{};
-  std::vector<PaddingCounters> paddings_;  // one for each allowed size, ascending
 };
 
 }  // namespace millpond::servable

@@ -132,7 +132,6 @@ struct BatchingServable::State {
         key(its_key),
         waiting_limit(its_key, settings.waiting_requests_max),
         cost(settings.rows_max, settings.run_ns_max),
-        statistics(settings.allowed_rows),
         pads_inputs(settings.pads_inputs) {}
   ~State() {
     if (is_on) BatchingCount().fetch_sub(1);
@@ -357,7 +356,7 @@ void OpenBatch::Run() {
   if (members_.empty()) return;
   BatchRun run;
   for (const Member* member : members_) {
-    run.Add(member->rows, begin_ns - member->joined_ns);
+    run.Add(begin_ns - member->joined_ns);
     member->Enter(metrics::Phase::kRun, begin_ns);
   }
   const int64_t padded_rows = servable_.PaddedRows(rows_);
@@ -601,7 +600,7 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     work.RecordHot(padded_rows);
     const int64_t end_ns = base::MonotonicNs();
     BatchRun run;
-    if (first == 0) run.Add(member->rows, begin_ns - member->joined_ns);
+    if (first == 0) run.Add(begin_ns - member->joined_ns);
     work.state().statistics.RecordRun(run, count, padded_rows - count, end_ns - begin_ns);
     member->Enter(metrics::Phase::kBatch, end_ns);
     if (first + count >= member->rows || std::exchange(scope->is_giving_turns_, true)) continue;

@@ -454,17 +454,6 @@ class BatchSettings:
         """
 
 @final
-class PaddingCounts:
-    """The rows that batches of one allowed size were padded with. `by_rows` has the batches, in the
-    classes of `BatchFigures`.
-    """
-
-    @property
-    def row_count(self) -> int: ...
-    @property
-    def by_rows(self) -> list[int]: ...
-
-@final
 class BatchFigures:
     """The batches of one signature of one version since it was loaded.
 
@@ -472,10 +461,9 @@ class BatchFigures:
     requests that were split. `wait_ns` is the sum over the requests of the time from their own
     decoding to their run.
 
-    `by_rows`, `by_requests` and `by_padded_rows` count the runs by size: class i has more than
-    2^(i-1) and at most 2^i. A request that was split counts as a request of its first piece.
-    `by_request_rows` counts the requests by their rows. `by_run` counts the runs by their time, and
-    `by_wait` the requests by their wait, in the same classes of µs.
+    `by_rows` and `by_requests` count the runs by size: class i has more than 2^(i-1) and at most
+    2^i. A request that was split counts as a request of its first piece. `by_run` counts the runs
+    by their time, and `by_wait` the requests by their wait, in the same classes of µs.
     """
 
     @property
@@ -503,16 +491,9 @@ class BatchFigures:
     @property
     def by_requests(self) -> list[int]: ...
     @property
-    def by_padded_rows(self) -> list[int]: ...
-    @property
-    def by_request_rows(self) -> list[int]: ...
-    @property
     def by_wait(self) -> list[int]: ...
     @property
     def by_run(self) -> list[int]: ...
-    @property
-    def paddings(self) -> dict[int, PaddingCounts]:
-        """The padding by allowed size, of the sizes that batches had."""
 
 @final
 class SignatureBatching:

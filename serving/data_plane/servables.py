@@ -75,17 +75,6 @@ class ArenaRemains(Protocol):
         ...
 
 
-class PaddingCounts(Protocol):
-    """The rows that batches of one allowed size were padded with (`_native.PaddingCounts`)."""
-
-    @property
-    def row_count(self) -> int: ...
-    @property
-    def by_rows(self) -> Sequence[int]:
-        """The batches by these rows, in the classes of `BatchFigures.by_rows`."""
-        ...
-
-
 class BatchFigures(Protocol):
     """The runs of one signature since the version was loaded (`_native.BatchFigures`)."""
 
@@ -116,16 +105,6 @@ class BatchFigures(Protocol):
         ...
 
     @property
-    def by_padded_rows(self) -> Sequence[int]:
-        """The runs by rows with padding, in the same classes."""
-        ...
-
-    @property
-    def by_request_rows(self) -> Sequence[int]:
-        """The requests by rows, in the same classes."""
-        ...
-
-    @property
     def by_wait(self) -> Sequence[int]:
         """The requests by their wait in µs, in such classes."""
         ...
@@ -133,11 +112,6 @@ class BatchFigures(Protocol):
     @property
     def by_run(self) -> Sequence[int]:
         """The runs by their time in µs, in such classes."""
-        ...
-
-    @property
-    def paddings(self) -> Mapping[int, PaddingCounts]:
-        """The padding by allowed size, of the sizes that batches had."""
         ...
 
 

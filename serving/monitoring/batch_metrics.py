@@ -13,16 +13,16 @@ from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.metric_sources import MetricSources
 
-SIZE_EDGES = tuple(2**power for power in range(15))
+_SIZE_EDGES = tuple(2**power for power in range(15))
 """The edges of the data plane's counts by rows and by requests. Its last class is unbounded."""
 
-TIME_EDGES_MICROSECONDS = tuple(2**power for power in range(21))
+_TIME_EDGES_MICROSECONDS = tuple(2**power for power in range(21))
 """The edges of the data plane's counts by time, from 1 µs to 1 s. Its last class is unbounded."""
 
 _MICROSECONDS_PER_SECOND = 1_000_000
-_SIZE_LABELS = edge_labels(SIZE_EDGES)
+_SIZE_LABELS = edge_labels(_SIZE_EDGES)
 _TIME_LABELS = edge_labels(
-    [microseconds / _MICROSECONDS_PER_SECOND for microseconds in TIME_EDGES_MICROSECONDS]
+    [microseconds / _MICROSECONDS_PER_SECOND for microseconds in _TIME_EDGES_MICROSECONDS]
 )
 
 _Labels = tuple[str, str, str]
@@ -48,7 +48,7 @@ def batch_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) ->
     yield from _counts(batched)
 
 
-def add_classes(
+def _add_classes(
     samples: Samples,
     labels: Sequence[str],
     edges: Sequence[str],
@@ -83,9 +83,9 @@ def _sizes(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
     rows, requests = Samples(families.BATCH_ROWS), Samples(families.BATCH_REQUESTS)
     for labels, state in batched.items():
         figures = state.figures
-        add_classes(rows, labels, _SIZE_LABELS, figures.by_rows, total=figures.row_count)
-        edges = edge_labels([edge for edge in SIZE_EDGES if edge <= state.joined_requests_max])
-        add_classes(requests, labels, edges, figures.by_requests, total=figures.request_count)
+        _add_classes(rows, labels, _SIZE_LABELS, figures.by_rows, total=figures.row_count)
+        edges = edge_labels([edge for edge in _SIZE_EDGES if edge <= state.joined_requests_max])
+        _add_classes(requests, labels, edges, figures.by_requests, total=figures.request_count)
     yield rows.metric
     yield requests.metric
 
@@ -94,10 +94,10 @@ def _times(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
     waits, runs = Samples(families.BATCH_WAIT), Samples(families.BATCH_RUN)
     for labels, state in batched.items():
         figures = state.figures
-        add_classes(
+        _add_classes(
             waits, labels, _TIME_LABELS, figures.by_wait, total=figures.wait_ns / NS_PER_SECOND
         )
-        add_classes(
+        _add_classes(
             runs, labels, _TIME_LABELS, figures.by_run, total=figures.run_ns / NS_PER_SECOND
         )
     yield waits.metric

@@ -63,7 +63,7 @@ class MetricsCollector:
         yield from swap_metrics(sources.swaps())
         yield from process_metrics(sources)
         yield from tensorflow_serving_metrics(
-            sources.requests.model_methods(), statuses, sources.base_path, sources.batch_totals()
+            sources.requests.model_methods(), statuses, sources.base_path
         )
 
 

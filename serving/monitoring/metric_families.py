@@ -74,11 +74,11 @@ REQUEST_PHASE = MetricFamily(
     help="Phases of a request's latency: queue, decode, batch (the time for the others of its batch), "
     "run and encode. Sum and count since the version was loaded, quantiles of the last 10 seconds.",
 )
-REQUESTS_IN_FLIGHT = MetricFamily(
-    name="serving_requests_in_flight",
+SERVABLE_HANDLES = MetricFamily(
+    name="serving_servable_handles",
     kind="gauge",
     labels=_VERSION_LABELS,
-    help="Requests that hold the version now.",
+    help="Requests that hold the version now, so that it is not unloaded.",
 )
 IN_FLIGHT_REQUESTS = MetricFamily(
     name="serving_in_flight_requests",
@@ -426,11 +426,6 @@ SPANS_DROPPED = MetricFamily(
     "full (spans came faster than they were exported), export (the collector did not accept "
     "them). With over_rate and full a request counts as one. No series if tracing is off.",
 )
-STUCK_POLLERS = MetricFamily(
-    name="serving_stuck_poller_threads",
-    kind="gauge",
-    help="Threads that hang in a scan of a base path; they end when its disk answers.",
-)
 LOG_LINES_DROPPED = MetricFamily(
     name="serving_log_lines_dropped_total",
     kind="counter",
@@ -500,38 +495,12 @@ TFS_WARMUP_LATENCY = _tensorflow_serving(
     "microseconds that the warm-up of a version took; here for each version, with a warm-up "
     "file or without, until 10 minutes after its end.",
 )
-TFS_QUEUING_LATENCY = _tensorflow_serving(
-    *("batching_session:queuing_latency", "histogram", "microseconds", "thread_pool_name"),
-    "microseconds from a request's decoding to its run; the label is empty, because batches have no "
-    "threads of their own.",
-)
-TFS_WRAPPED_RUN_COUNT = _tensorflow_serving(
-    *("batching_session:wrapped_run_count", "unknown", "", ""),
-    "runs of signatures that are batched.",
-)
-TFS_PADDING_SIZE = _tensorflow_serving(
-    *("batching_session:padding_size", "histogram", "", "execution_batch_size"),
-    "padding of batches by their size; here only of sizes in allowed_batch_sizes.",
-)
-TFS_INPUT_BATCH_SIZE = _tensorflow_serving(
-    *("batching_session:input_batch_size", "histogram", "", ""),
-    "rows of requests; here once for a request, not for each of its inputs.",
-)
-TFS_PROCESSED_BATCH_SIZE = _tensorflow_serving(
-    *("batching_session:processed_batch_size", "histogram", "", ""),
-    "rows of runs, with padding.",
-)
 
 TENSORFLOW_SERVING_FAMILIES = (
     TFS_REQUEST_COUNT,
     TFS_REQUEST_LATENCY,
     TFS_RUNTIME_LATENCY,
     TFS_WARMUP_LATENCY,
-    TFS_QUEUING_LATENCY,
-    TFS_WRAPPED_RUN_COUNT,
-    TFS_PADDING_SIZE,
-    TFS_INPUT_BATCH_SIZE,
-    TFS_PROCESSED_BATCH_SIZE,
 )
 
 LEFT_OUT = {
@@ -541,13 +510,15 @@ LEFT_OUT = {
     ":tensorflow:serving:request_log_count": "Millpond does not log requests",
     ":tensorflow:serving:model_warmup_records_read": "the records replayed are in the log",
     ":tensorflow:serving:mlmd_map": "its value means nothing in TensorFlow Serving either",
+    ":tensorflow:serving:batching_session:*": "serving_batch_* and serving_batching_on say more, by signature "
+    "and version",
     ":tensorflow:core:*, :tensorflow:cc:saved_model:*": "TensorFlow's own counters; serving_load_stage_seconds "
     "has more detail on a load",
 }
 """Metrics of TensorFlow Serving that are not exposed, and why."""
 
 FAMILIES: tuple[MetricFamily, ...] = (
-    *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
+    *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, SERVABLE_HANDLES),
     *(IN_FLIGHT_REQUESTS, REFUSED_REQUESTS, GRPC_CONNECTIONS, GRPC_LIMITS_REACHED),
     *(UNDER_WAY_BYTES, UNDER_WAY_LIMIT, REFUSED_FOR_MEMORY, RUNS_ENDED_BY_MEMORY),
     *(BATCHING_ON, BATCH_ROWS_LIMIT, BATCH_ROWS, BATCH_REQUESTS, BATCH_WAIT, BATCH_RUN),
@@ -561,14 +532,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
-    *(
-        PAGE_FAULTS,
-        SUPERVISOR_RESTARTS,
-        CONFIG_CHANGES,
-        CONFIG_REFUSED,
-        SPANS_DROPPED,
-        STUCK_POLLERS,
-    ),
+    *(PAGE_FAULTS, SUPERVISOR_RESTARTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED),
     *(LOG_LINES_DROPPED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )

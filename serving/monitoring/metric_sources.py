@@ -20,7 +20,6 @@ from serving.data_plane.servables import (
     RequestReservoirStatistics,
     SignatureBatching,
 )
-from serving.loading.batch_records import BatchTotals
 from serving.loading.memory_fit import available_bytes
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.swap_record import SwapRecord
@@ -61,13 +60,14 @@ class GrpcConnections(Protocol):
 class MetricSources:
     """The source of each metric.
 
-    `batching` takes a version, also one that has ended. `batch_totals` covers all versions since the
-    start. `swap_counts` is by model and result (`SwapResult.value`). `arena` takes an AVAILABLE version, and
-    returns None if it has no arena or has been unloaded meanwhile. `slab_pool` is None if versions
-    have no arenas. `reservoirs` is by model. `default_version` answers requests that name no version,
-    beside a canary. `base_path` takes a configured model. `swaps` are newest first. `models_ready` has
-    each configured model. `memory_available_bytes` is UNLIMITED_BYTES if the system reports no limit.
-    `model_memory_limit_bytes` 0 means no limit. `spans_dropped` is by reason, and empty if tracing is off.
+    `batching` takes a version, also one that has ended. `swap_counts` is by model and result
+    (`SwapResult.value`). `arena` takes an AVAILABLE version, and returns None if it has no arena or
+    has been unloaded meanwhile. `slab_pool` is None if versions have no arenas. `reservoirs` is by
+    model. `default_version` answers requests that name no version, beside a canary. `base_path`
+    takes a configured model. `swaps` are newest first. `models_ready` has each configured model.
+    `memory_available_bytes` is UNLIMITED_BYTES if the system reports no limit.
+    `model_memory_limit_bytes` 0 means no limit. `spans_dropped` is by reason, and empty if tracing
+    is off.
     """
 
     requests: RequestStatistics
@@ -79,7 +79,6 @@ class MetricSources:
     swap_counts: Callable[[], Mapping[tuple[str, str], int]]
     arena: Callable[[ServableId], ArenaStatistics | None]
     batching: Callable[[ServableId], Sequence[SignatureBatching]] = lambda servable_id: ()
-    batch_totals: Callable[[], BatchTotals] = BatchTotals
     slab_pool: Callable[[], SlabPoolStatistics] | None
     request_memory: Callable[[], RequestMemoryStatistics]
     page_faults: Callable[[], PageFaults] = _process_page_faults
@@ -98,6 +97,5 @@ class MetricSources:
     spans_dropped: Callable[[], Mapping[str, int]] = dict
     log_lines_dropped: Callable[[], int] = lambda: 0
     stuck_sources: Callable[[], Collection[str]] = frozenset
-    stuck_poller_count: Callable[[], int] = lambda: 0
     build_info: Mapping[str, str] = field(default_factory=dict)
     clock: Clock

@@ -55,7 +55,6 @@ def process_metrics(sources: MetricSources) -> Iterator[Metric]:
     yield _single(families.CONFIG_CHANGES, sources.config_change_count())
     yield _single(families.CONFIG_REFUSED, int(sources.is_config_refused()))
     yield _by_label(families.SPANS_DROPPED, sources.spans_dropped())
-    yield _single(families.STUCK_POLLERS, sources.stuck_poller_count())
     yield _single(families.LOG_LINES_DROPPED, sources.log_lines_dropped())
     yield _build(sources.build_info)
 

@@ -126,7 +126,7 @@ def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigu
 
 def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:
     """Returns the requests in flight. Each method of a version has the figure of all its methods."""
-    samples = Samples(families.REQUESTS_IN_FLIGHT)
+    samples = Samples(families.SERVABLE_HANDLES)
     by_version = {
         _identity(item): item.in_flight_count
         for item in methods

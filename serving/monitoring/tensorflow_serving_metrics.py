@@ -13,9 +13,7 @@ from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.servable import END, HEALTHY, LoadStage, ServableStatus
 from serving.data_plane.request_statistics import MethodStatistics
-from serving.loading.batch_records import BatchTotals
 from serving.monitoring import metric_families as families
-from serving.monitoring.batch_metrics import SIZE_EDGES, TIME_EDGES_MICROSECONDS, add_classes
 from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.request_metrics import code_name
 
@@ -36,25 +34,18 @@ EDGES_NS = tuple(round(edge * 1_000) for edge in _EDGES_MICROSECONDS)
 # Six digits, as TensorFlow Serving prints them.
 _EDGE_LABELS = edge_labels([float(f"{edge:g}") for edge in _EDGES_MICROSECONDS])
 
-# TensorFlow Serving's edges of rows are these powers of two, up to 2^13. Its edges of the wait are not:
-# they begin at 100 µs, and each is 1.2 times the edge before.
-_ROW_LABELS = edge_labels(SIZE_EDGES[:14])
-_WAIT_LABELS = edge_labels(TIME_EDGES_MICROSECONDS)
-
 
 def tensorflow_serving_metrics(
     model_methods: Sequence[MethodStatistics],
     statuses: Iterable[ServableStatus],
     base_path: Callable[[str], str | None],
-    batches: BatchTotals,
 ) -> Iterator[Metric]:
-    """Yields the metrics. `statuses` has the versions to show, `batches` those of all versions."""
+    """Yields the metrics. `statuses` has the versions to show."""
     counted = [item for item in model_methods if item.method in _COUNTED]
     yield _request_count(counted)
     yield _request_latency(counted)
     yield _runtime_latency(counted)
     yield _warmup_latency(statuses, base_path)
-    yield from _batches(batches)
 
 
 def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
@@ -131,24 +122,6 @@ def _warmup_latency(
             total=seconds * 1e6,
         )
     return samples.metric
-
-
-def _batches(batches: BatchTotals) -> Iterator[Metric]:
-    """Yields the metrics of a batching session, without series before the first run."""
-    waits, runs = Samples(families.TFS_QUEUING_LATENCY), Samples(families.TFS_WRAPPED_RUN_COUNT)
-    inputs = Samples(families.TFS_INPUT_BATCH_SIZE)
-    processed = Samples(families.TFS_PROCESSED_BATCH_SIZE)
-    paddings = Samples(families.TFS_PADDING_SIZE)
-    if batches.run_count > 0:
-        runs.add((), batches.run_count)
-        add_classes(waits, ("",), _WAIT_LABELS, batches.by_wait, total=batches.wait_ns / 1_000)
-        add_classes(inputs, (), _ROW_LABELS, batches.by_request_rows, total=batches.row_count)
-        rows = batches.row_count + batches.padding_row_count
-        add_classes(processed, (), _ROW_LABELS, batches.by_padded_rows, total=rows)
-    for size, counts in batches.paddings.items():
-        add_classes(paddings, (str(size),), _ROW_LABELS, counts.by_rows, total=counts.row_count)
-    for samples in (waits, runs, paddings, inputs, processed):
-        yield samples.metric
 
 
 def _warmup_status(status: ServableStatus) -> str:

@@ -108,7 +108,6 @@ def make_metric_sources(
         swap_counts=swaps.counts,
         arena=partial(arena_statistics, foundation.data_plane, control.manager.servable),
         batching=batches.of,
-        batch_totals=batches.totals,
         slab_pool=None if slab_pool is None else slab_pool.statistics,
         request_memory=foundation.data_plane.request_memory_statistics,
         reservoirs=partial(reservoir_statistics, reservoirs),
@@ -125,7 +124,6 @@ def make_metric_sources(
         spans_dropped=spans_dropped,
         log_lines_dropped=dropped_line_count,
         stuck_sources=lambda: control.pollers.stuck_keys,
-        stuck_poller_count=lambda: control.pollers.stuck_thread_count,
         build_info=foundation.data_plane.build_info(),
         clock=foundation.clock,
     )

@@ -129,12 +129,6 @@ class PollerPool:
         with self._changed:
             return self._schedule.stuck_keys()
 
-    @property
-    def stuck_thread_count(self) -> int:
-        """The threads that stuck polls hold."""
-        with self._changed:
-            return self._schedule.stuck_count
-
     def _stuck_seconds(self, key: str) -> float | None:
         with self._changed:
             since_ns = self._schedule.stuck_since_ns(key)

@@ -88,7 +88,7 @@ class CountsSince:
 
     def wait_until_in_flight(self, count: int) -> None:
         """Waits until so many requests are in the server."""
-        in_flight = "serving_requests_in_flight"
+        in_flight = "serving_servable_handles"
         wait_until(lambda: self.metrics().total(in_flight) == count, f"{count} requests in flight")
 
 

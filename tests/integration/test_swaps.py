@@ -251,7 +251,7 @@ def test_swap_does_not_wait_for_old_request(host: ModelHost, tmp_path: Path):
     with caller_to(model.server.target) as caller:
         running = caller.start_predict(held)
         pages = ServerPages(model.server.url)
-        in_flight = "serving_requests_in_flight"
+        in_flight = "serving_servable_handles"
         wait_until(lambda: pages.metrics().total(in_flight) > 0, "the request in the server")
         model.serve(export, 2)
         assert caller.predict(free).model_spec.version.value == 2

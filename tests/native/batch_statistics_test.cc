@@ -18,8 +18,8 @@ int64_t Sum(const Counts& counts) {
 TEST(BatchStatistics, CountsRunsAndTheirRequests) {
   BatchStatistics statistics;
   BatchRun run;
-  run.Add(/*request_rows=*/1, /*wait_ns=*/1'000);
-  run.Add(/*request_rows=*/3, /*wait_ns=*/1'001);
+  run.Add(/*wait_ns=*/1'000);
+  run.Add(/*wait_ns=*/1'001);
   statistics.RecordRun(run, /*rows=*/4, /*padding_rows=*/0, /*run_ns=*/9'000);
   const BatchFigures figures = statistics.Figures();
   EXPECT_EQ(figures.run_count, 1);
@@ -29,12 +29,9 @@ TEST(BatchStatistics, CountsRunsAndTheirRequests) {
   EXPECT_EQ(figures.run_ns, 9'000);
   EXPECT_EQ(figures.by_rows[2], 1);
   EXPECT_EQ(figures.by_requests[1], 1);
-  EXPECT_EQ(figures.by_request_rows[0], 1);
-  EXPECT_EQ(figures.by_request_rows[2], 1);
   EXPECT_EQ(figures.by_wait[0], 1);  // 1 µs is within its class, and 1 ns more is not
   EXPECT_EQ(figures.by_wait[1], 1);
   EXPECT_EQ(figures.by_run[4], 1);
-  EXPECT_TRUE(figures.paddings.empty());
 }
 
 TEST(BatchStatistics, ClassesAreUpToAPowerOfTwoAndTheLastHasTheRest) {
@@ -46,23 +43,10 @@ TEST(BatchStatistics, ClassesAreUpToAPowerOfTwoAndTheLastHasTheRest) {
             (BatchSizeCounts{1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2}));
 }
 
-TEST(BatchStatistics, PaddingCountsByAllowedSize) {
-  BatchStatistics statistics({4, 8});
-  statistics.RecordRun({}, /*rows=*/3, /*padding_rows=*/1, 0);
-  statistics.RecordRun({}, /*rows=*/4, /*padding_rows=*/0, 0);
-  statistics.RecordRun({}, /*rows=*/20, /*padding_rows=*/0, 0);  // larger than any size
-  const BatchFigures figures = statistics.Figures();
-  EXPECT_EQ(figures.padding_row_count, 1);
-  ASSERT_EQ(figures.paddings.size(), 1u);
-  EXPECT_EQ(figures.paddings.at(4).row_count, 1);
-  EXPECT_EQ(figures.paddings.at(4).by_rows[0], 2);
-  EXPECT_EQ(figures.by_padded_rows[2], 2);
-}
-
 TEST(BatchStatistics, APieceWithoutItsRequestIsARun) {
   BatchStatistics statistics;
   BatchRun first;
-  first.Add(/*request_rows=*/20, /*wait_ns=*/0);
+  first.Add(/*wait_ns=*/0);
   statistics.RecordRun(first, /*rows=*/16, 0, 0);
   statistics.RecordRun({}, /*rows=*/4, 0, 0);
   const BatchFigures figures = statistics.Figures();
@@ -70,7 +54,7 @@ TEST(BatchStatistics, APieceWithoutItsRequestIsARun) {
   EXPECT_EQ(figures.request_count, 1);
   EXPECT_EQ(figures.row_count, 20);
   EXPECT_EQ(Sum(figures.by_requests), 2);
-  EXPECT_EQ(Sum(figures.by_request_rows), 1);
+  EXPECT_EQ(Sum(figures.by_wait), 1);
 }
 
 TEST(BatchStatistics, NoRunOfAnyThreadIsLost) {
@@ -78,8 +62,7 @@ TEST(BatchStatistics, NoRunOfAnyThreadIsLost) {
   testing::RunTogether(4, [&](int thread) {
     for (int64_t i = 1; i <= 1'000; ++i) {
       BatchRun run;
-      for (int request = 0; request <= thread; ++request)
-        run.Add(/*request_rows=*/1, /*wait_ns=*/2);
+      for (int request = 0; request <= thread; ++request) run.Add(/*wait_ns=*/2);
       statistics.RecordRun(run, /*rows=*/i, /*padding_rows=*/1, /*run_ns=*/3);
     }
   });

@@ -1,10 +1,10 @@
-"""The batches of versions: none is lost when its version ends, and none is counted twice."""
+"""The batches of versions: none is lost when its version ends."""
 
 from dataclasses import replace
 
 from serving.core.servable import AVAILABLE, END, ServableId, ServableStatus
-from serving.loading.batch_records import ENDED_COUNT_MAX, BatchRecords, BatchTotals
-from tests.unit.fakes.servables import FakeServable, busy_batching, classes
+from serving.loading.batch_records import ENDED_COUNT_MAX, BatchRecords
+from tests.unit.fakes.servables import FakeServable, busy_batching
 
 ID = ServableId("m", 1)
 
@@ -28,13 +28,11 @@ def test_loaded_version_has_its_present_figures() -> None:
     records.add(ID, servable)
     run_once_more(servable)
     assert records.of(ID)[0].figures.run_count == 4
-    assert records.totals().run_count == 4
 
 
 def test_version_that_is_not_batched_has_no_figures() -> None:
     records = BatchRecords()
     assert records.of(ID) == ()
-    assert records.totals() == BatchTotals()
 
 
 def test_ended_version_keeps_its_last_figures() -> None:
@@ -46,7 +44,6 @@ def test_ended_version_keeps_its_last_figures() -> None:
     records.on_status(ended())
     servable.batched = []
     assert records.of(ID)[0].figures.run_count == 4
-    assert records.totals().run_count == 4
 
 
 def test_version_loaded_again_begins_at_0() -> None:
@@ -57,15 +54,15 @@ def test_version_loaded_again_begins_at_0() -> None:
     again.batched = [replace(again.batched[1])]
     records.add(ID, again)
     assert [state.signature for state in records.of(ID)] == ["whole"]
-    assert records.totals().run_count == 3
 
 
-def test_second_report_of_an_end_counts_nothing() -> None:
-    records = BatchRecords()
-    records.add(ID, batched())
+def test_second_report_of_an_end_changes_nothing() -> None:
+    records, servable = BatchRecords(), batched()
+    records.add(ID, servable)
     records.on_status(ended())
+    servable.batched = []
     records.on_status(ended())
-    assert records.totals().run_count == 3
+    assert records.of(ID)[0].figures.run_count == 3
 
 
 def test_records_of_ended_versions_are_limited() -> None:
@@ -75,15 +72,3 @@ def test_records_of_ended_versions_are_limited() -> None:
         records.on_status(ended(ServableId("m", version)))
     assert records.of(ServableId("m", 2)) == ()
     assert records.of(ServableId("m", 3)) != ()
-    assert records.totals().run_count == 3 * (ENDED_COUNT_MAX + 2)
-
-
-def test_totals_add_up_histograms_and_paddings() -> None:
-    records = BatchRecords()
-    for version in (1, 2):
-        records.add(ServableId("m", version), batched())
-    totals = records.totals()
-    assert (totals.request_count, totals.row_count, totals.padding_row_count) == (14, 18, 8)
-    assert totals.by_request_rows == classes(12, 0, 2)
-    assert totals.by_padded_rows == classes(2, 0, 2, 2)
-    assert (totals.paddings[8].row_count, totals.paddings[8].by_rows) == (8, classes(0, 0, 2))

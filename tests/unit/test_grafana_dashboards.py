@@ -13,11 +13,16 @@ from typing import Any
 import pytest
 
 from serving.fleet.metric_families import FLEET_FAMILIES
-from serving.monitoring.metric_families import FAMILIES
+from serving.monitoring.metric_families import (
+    FAMILIES,
+    PROCESS_FAMILIES,
+    TENSORFLOW_SERVING_FAMILIES,
+)
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILES = sorted((DEPLOY / "grafana").glob("*.json"))
-RECORDING_RULES = (DEPLOY / "prometheus" / "recording_rules.yml").read_text()
+RULES = {path.stem: path.read_text() for path in (DEPLOY / "prometheus").glob("*_rules.yml")}
+RECORDING_RULES = RULES["recording_rules"]
 
 COLUMN_COUNT = 24
 """The columns of Grafana's grid."""
@@ -201,6 +206,18 @@ def test_panels_read_only_exported_metrics(dashboard: Any):
         metrics = re.findall(r"\b(?:serving|process|fleet)_[a-z0-9_]+\b", expr)
         assert metrics
         assert set(metrics) <= set(exported_labels()), expr
+
+
+def test_every_own_metric_has_a_panel_or_a_rule():
+    text = "".join([*(path.read_text() for path in FILES), *RULES.values()])
+    read = set(re.findall(r"\b(?:serving|fleet)_[a-z0-9_]+\b", text))
+    of_others = {*PROCESS_FAMILIES, *TENSORFLOW_SERVING_FAMILIES}
+    assert [
+        family.name
+        for family in (*FAMILIES, *FLEET_FAMILIES)
+        if family not in of_others
+        and not read & {family.name + suffix for suffix in ("", "_bucket", "_count", "_sum")}
+    ] == []
 
 
 def test_panels_read_only_labels_of_their_metrics(dashboard: Any):

@@ -32,7 +32,6 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.loading.batch_records import BatchTotals
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
@@ -149,7 +148,7 @@ def test_unknown_model_requests_have_empty_labels():
     series = series_of(fake_sources(requests=serving(method)))
     counts = having(series, "serving_requests_total")
     assert counts == {("NOT_FOUND", "Predict", "", ""): 1}
-    assert having(series, "serving_requests_in_flight") == {}
+    assert having(series, "serving_servable_handles") == {}
 
 
 def test_versionless_model_requests_keep_model_name():
@@ -157,7 +156,7 @@ def test_versionless_model_requests_keep_model_name():
     series = series_of(fake_sources(requests=serving(method)))
     counts = having(series, "serving_requests_total")
     assert counts == {("NOT_FOUND", "Predict", "m", ""): 1}
-    assert having(series, "serving_requests_in_flight") == {}
+    assert having(series, "serving_servable_handles") == {}
 
 
 def test_version_number_0_keeps_its_number():
@@ -218,7 +217,7 @@ def test_in_flight_requests_count_once_per_version():
         FakeMethod(version=2, in_flight_count=1),
     ]
     series = series_of(fake_sources(requests=serving(*methods)))
-    assert having(series, "serving_requests_in_flight") == {("m", "1"): 4, ("m", "2"): 1}
+    assert having(series, "serving_servable_handles") == {("m", "1"): 4, ("m", "2"): 1}
 
 
 def test_latency_edges_are_quarter_apart_5_us_to_10_s():
@@ -540,24 +539,7 @@ def test_batches_of_ended_version_leave_later():
     assert having(series_of(sources), "serving_batch_rows_count") == {}
 
 
-def test_batching_session_covers_all_versions():
-    totals = BatchTotals()
-    for _ in range(2):
-        totals = totals.plus(busy_batching()[0].figures)
-    series = series_of(fake_sources(batch_totals=lambda: totals))
-    session = ":tensorflow:serving:batching_session"
-    assert having(series, f"{session}:wrapped_run_count") == {(): 6}
-    waits = {"1024.0": 14, "sum": 14_000, "count": 14}
-    assert histogram_of(series, f"{session}:queuing_latency", thread_pool_name="") == waits
-    inputs = {"1.0": 12, "4.0": 2, "sum": 18, "count": 14}
-    assert histogram_of(series, f"{session}:input_batch_size") == inputs
-    processed = {"1.0": 2, "4.0": 2, "8.0": 2, "sum": 26, "count": 6}
-    assert histogram_of(series, f"{session}:processed_batch_size") == processed
-    padding = {"4.0": 2, "sum": 8, "count": 2}
-    assert histogram_of(series, f"{session}:padding_size", execution_batch_size="8") == padding
-
-
-def test_server_without_batches_has_no_session():
+def test_server_without_batches_has_no_series_of_them():
     series = series_of(fake_sources())
     assert [name for name, _ in series if "batch" in name] == []
 
@@ -597,7 +579,6 @@ def test_process_shows_slabs_memory_config_and_build():
     assert value(series, "serving_config_refused") == 1
     assert value(series, "serving_spans_dropped_total", reason="over_rate") == 3
     assert value(series, "serving_log_lines_dropped_total") == 8
-    assert value(series, "serving_stuck_poller_threads") == 9
     assert value(series, "process_resident_memory_bytes") > 1_000_000
     (labels,) = (labels for name, labels in series if name == "serving_build_info")
     assert dict(labels)["version"] == "0.1.0"
@@ -634,7 +615,6 @@ def busy_sources() -> MetricSources:
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
         arena=lambda servable_id: FakeArenaStatistics(),
         batching=lambda servable_id: busy_batching(),
-        batch_totals=lambda: BatchTotals().plus(busy_batching()[0].figures),
         reservoirs=lambda: {"m": FakeReservoirStatistics()},
         swaps=lambda: [swap_of("m")],
         models_ready=lambda: {"m": True},

@@ -129,7 +129,6 @@ def test_pool_hanging_disk_holds_up_no_other(pool: PollerPool):
     live.wait_for(lambda: live.poll_count > 20)
     assert "dead-0" in pool.stuck_keys
     assert "live" not in pool.stuck_keys
-    assert 1 <= pool.stuck_thread_count <= LIMITS.stuck_count_max + LIMITS.running_count_max
     for disk in dead:
         disk.set_hangs(False)
     for disk in dead:
@@ -147,7 +146,6 @@ def test_pool_source_recovers_though_its_thread_hangs(pool: PollerPool):
         disk.hangs, disk.poll = True, lambda number: 0.001  # type: ignore[method-assign]
     disk.wait_for(lambda: disk.stuck[-1] is False)
     assert pool.stuck_keys == frozenset()
-    assert pool.stuck_thread_count >= 1
     disk.set_hangs(False)
     pool.remove("a")
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)

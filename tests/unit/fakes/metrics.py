@@ -173,7 +173,6 @@ def fake_sources(
         spans_dropped=lambda: {"over_rate": 3, "full": 0, "export": 2},
         log_lines_dropped=lambda: 8,
         stuck_sources=lambda: {"m"},
-        stuck_poller_count=lambda: 9,
         build_info=BUILD_INFO,
         clock=clock or FakeClock(),
     )

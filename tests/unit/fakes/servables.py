@@ -1,6 +1,6 @@
 """Loaded versions, and the map that publishes them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.base.errors import StatusCode
@@ -8,14 +8,6 @@ from serving.core.servable import Routing, ServableId
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.memory import FakeArenaStatistics, FakeRemains
 from tests.unit.fakes.requests import FakeStatistics
-
-
-@dataclass
-class FakePaddingCounts:
-    """`_native.PaddingCounts`."""
-
-    row_count: int = 0
-    by_rows: Sequence[int] = (0,) * 16
 
 
 @dataclass
@@ -32,11 +24,8 @@ class FakeBatchFigures:
     run_ns: int = 0
     by_rows: Sequence[int] = (0,) * 16
     by_requests: Sequence[int] = (0,) * 16
-    by_padded_rows: Sequence[int] = (0,) * 16
-    by_request_rows: Sequence[int] = (0,) * 16
     by_wait: Sequence[int] = (0,) * 22
     by_run: Sequence[int] = (0,) * 22
-    paddings: Mapping[int, FakePaddingCounts] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,11 +61,8 @@ def busy_batching() -> list[FakeSignatureBatching]:
         run_ns=3_000_000,
         by_rows=classes(1, 0, 2),
         by_requests=classes(1, 1, 1),
-        by_padded_rows=classes(1, 0, 1, 1),
-        by_request_rows=classes(6, 0, 1),
         by_wait=classes(*(0,) * 10, 7, size=22),
         by_run=classes(*(0,) * 10, 3, size=22),
-        paddings={8: FakePaddingCounts(4, classes(0, 0, 1))},
     )
     return [
         FakeSignatureBatching(is_on=True, refusal="", joined_rows_max=64, figures=figures),
