@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from serving.base.errors import InvalidConfig
+from serving.config.lab_settings import LAB_VARIABLE
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A row of the table. `flags` are flags of `millpond serve`, in the form that ModelServer
-    takes.
+    """A row of the table. `flags` are flags of `millpond serve`, and its environment, in the form that
+    ModelServer takes.
     """
 
     flags: Mapping[str, object]
@@ -21,7 +22,7 @@ class Preset:
 # TensorFlow's own devices, restore and pools, as in TensorFlow Serving.
 _STOCK: Mapping[str, object] = MappingProxyType(
     {
-        "tensorflow_runtime": "stock",
+        "environment": {LAB_VARIABLE: "tensorflow_runtime=stock"},
         "allocator": "glibc",
         "self_warmup_requests": 0,
         "load_priority": "normal",
@@ -38,7 +39,10 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "this server with TensorFlow's own device, allocator, restore and pools",
         ),
         "load-threads": Preset(
-            {**_STOCK, "tensorflow_load_pool": True},
+            {
+                **_STOCK,
+                "environment": {LAB_VARIABLE: "tensorflow_runtime=stock tensorflow_load_pool=true"},
+            },
             "stock, with restore and init on a separate inter-op pool",
         ),
         "jemalloc": Preset({**_STOCK, "allocator": "jemalloc"}, "stock, with jemalloc preloaded"),
@@ -59,7 +63,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "Millpond, but the kernel chooses the request threads' cores during a load",
         ),
         "not-watched": Preset(
-            {"load_patience_seconds": 0}, "Millpond, whose loads wait for a free core for ever"
+            {"environment": {LAB_VARIABLE: "load_patience_seconds=0"}},
+            "Millpond, whose loads wait for a free core for ever",
         ),
         "not-paced": Preset(
             {"load_seconds_target": 0}, "Millpond, whose restores read as fast as they can"

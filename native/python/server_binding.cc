@@ -75,7 +75,7 @@ rpc::ReplyCompression ReplyCompressionOf(const std::string& name) {
 }
 
 void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string> addresses,
-                int completion_queue_count, int64_t max_message_bytes,
+                int thread_count, int64_t max_message_bytes,
                 rpc::ChannelArguments channel_arguments, std::vector<std::string> rare_methods,
                 const PyRequestStatistics* statistics, std::shared_ptr<metrics::SpanBuffer> spans,
                 std::shared_ptr<rpc::ServerCertificates> certificates,
@@ -85,12 +85,12 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
                 size_t reply_bytes_max, std::shared_ptr<base::ByteBudget> budget,
                 double first_version_wait_seconds,
                 std::map<std::string, int64_t> rare_message_bytes_max,
-                const std::map<std::string, double>& limits, double request_seconds_max) {
+                int64_t connections_per_address_max, double request_seconds_max) {
   ServerOptions options;
-  for (const auto& [flag, value] : limits) ThrowIfError(options.limits.Set(flag, value));
+  options.limits.connections_per_address_max = connections_per_address_max;
   options.request_ns_max = SecondsToNs(request_seconds_max);
   options.addresses = std::move(addresses);
-  options.thread_count = completion_queue_count;
+  options.thread_count = thread_count;
   options.max_message_bytes = std::min<int64_t>(max_message_bytes, INT32_MAX);
   options.channel_arguments = std::move(channel_arguments);
   options.rare_methods = std::move(rare_methods);
@@ -116,7 +116,7 @@ void RegisterServer(nb::module_& module) {
   RegisterRareCall(module);
   nb::class_<Server>(module, "GrpcServer", nb::is_final())
       .def("__init__", &MakeServer, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
-           nb::arg("addresses"), nb::arg("completion_queue_count"), nb::arg("max_message_bytes"),
+           nb::arg("addresses"), nb::arg("thread_count"), nb::arg("max_message_bytes"),
            nb::arg("channel_arguments"), nb::arg("rare_methods"),
            nb::arg("request_statistics").none() = nb::none(), nb::arg("spans").none() = nb::none(),
            nb::arg("certificates").none() = nb::none(), nb::arg("reflection").none() = nb::none(),
@@ -125,8 +125,7 @@ void RegisterServer(nb::module_& module) {
            nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none(),
            nb::arg("first_version_wait_seconds") = 0.0,
            nb::arg("rare_message_bytes_max") = std::map<std::string, int64_t>(),
-           nb::arg("limits") = std::map<std::string, double>(),
-           nb::arg("request_seconds_max") = 0.0)
+           nb::arg("connections_per_address_max") = 0, nb::arg("request_seconds_max") = 0.0)
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def_prop_ro("connection_count", &Server::connection_count)

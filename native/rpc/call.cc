@@ -156,7 +156,7 @@ base::Status Call::BeginMessage() {
     return {base::Code::kResourceExhausted,
             "the message has " + std::to_string(message_bytes_) +
                 " bytes, and its method takes at most " + std::to_string(MessageBytesMax()) +
-                " (--grpc_max_message_bytes, or less for this method); send less"};
+                " (--max_request_bytes, or less for this method); send less"};
   }
   return {};
 }

@@ -791,10 +791,9 @@ void Connection::EndPausedCalls() {
   }
   for (Call* const call : paused) {
     wire_->limit_counts.Add(ReachedLimit::kPause);
-    RefuseCall(call,
-               {base::Code::kDeadlineExceeded,
-                "no part of the message came for " + std::to_string(pause_ns / 1'000'000'000) +
-                    " s; send it without a pause (--grpc_pause_seconds)"});
+    RefuseCall(call, {base::Code::kDeadlineExceeded, "no part of the message came for " +
+                                                         std::to_string(pause_ns / 1'000'000'000) +
+                                                         " s; send it without a pause"});
   }
 }
 

@@ -75,7 +75,7 @@ class Inflater {
   Status TooLong() const {
     return {base::Code::kResourceExhausted,
             "the message is longer than " + std::to_string(bytes_max_) +
-                " bytes once it is decompressed: its method or --grpc_max_message_bytes allows no "
+                " bytes once it is decompressed: its method or --max_request_bytes allows no "
                 "more; send less"};
   }
 

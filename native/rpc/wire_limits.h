@@ -8,8 +8,6 @@
 #include <map>
 #include <string>
 
-#include "native/base/status.h"
-
 namespace millpond::rpc {
 
 // The limits on what clients may take of a server before they have a right to an answer. At a
@@ -20,7 +18,8 @@ struct WireLimits {
 
   // SETTINGS_MAX_CONCURRENT_STREAMS of each connection. A client queues its calls beyond it.
   uint32_t streams_per_connection = 1'000;
-  // All connections, and the connections of one IP address; 0: no limit.
+  // All connections, and the connections of one IP address; 0: no limit. 20,000 are more than the
+  // clients of one server. An address has no limit because it may be that of a proxy.
   int64_t connection_count_max = 20'000;
   int64_t connections_per_address_max = 0;
   // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
@@ -28,18 +27,22 @@ struct WireLimits {
   // The memory of all calls whose message has not arrived in full, without the message, and of
   // calls that the admission does not count, like a Watch. Beyond it, the streams of a connection
   // that has more than its share are refused (REFUSED_STREAM). The client may repeat them at once.
+  // 16 MiB are 1,000 calls with the largest headers, and many more usual ones.
   int64_t open_call_bytes_max = int64_t{16} << 20U;
   // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send at
-  // once after each frame with a part of a request or an answer, and then each second.
+  // once after each frame with a part of a request or an answer, and then each second. Clients send
+  // a few: 1,000 are a WINDOW_UPDATE for each of the streams.
   int control_frames_max = 1'000;
   static constexpr double kControlFramesPerSecond = 10;
   // The streams that a client may reset, or have reset by wrong frames, at once, and each second.
+  // A client whose calls all time out resets them all, over and over.
   uint64_t reset_burst = 10'000;
   uint64_t resets_per_second = 1'000;
-  // From the connection to the end of the TLS handshake and HTTP/2's preface; 0: no limit.
+  // From the connection to the end of the TLS handshake and HTTP/2's preface; 0: no limit. gRPC's
+  // clients give up a connection after 20 s too.
   int64_t handshake_ns = 20 * kSecondNs;
   // The longest pause within a message, and of a client that does not read its answers; 0: no
-  // limit.
+  // limit. It is the time that a request may take (--max_request_seconds).
   int64_t pause_ns = 60 * kSecondNs;
   // A connection that is silent for so long gets a PING (0: never), and is closed if no answer
   // comes in time.
@@ -50,10 +53,6 @@ struct WireLimits {
   int64_t age_ns = 0;
   // The least time between two PINGs without a call. Two PINGs in a row may come faster.
   int64_t ping_interval_ns = 10 * kSecondNs;
-
-  // Sets a limit by the name of its flag, like "grpc_max_connections"; times are in seconds.
-  // INVALID_ARGUMENT for an unknown name.
-  base::Status Set(const std::string& flag, double value);
 };
 
 // A token bucket: `burst` at once, and `per_second` from then on. One thread at a time.

@@ -47,9 +47,7 @@ base::Status Admission::RefuseModel(std::string_view model, int64_t limit) {
   refused_count_.fetch_add(1, std::memory_order_relaxed);
   return {base::Code::kResourceExhausted,
           std::to_string(limit) + " requests to model '" + std::string(model) +
-              "' are in flight, the limit of --max_in_flight_requests_per_model or of the model's "
-              "settings" +
-              kRemedy};
+              "' are in flight, max_in_flight_requests in the model's settings" + kRemedy};
 }
 
 void Admission::Leave(Model* model) {

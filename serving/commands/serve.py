@@ -12,9 +12,11 @@ from serving.base.clock import SystemClock
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
 from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
 from serving.base.log_line import is_for_people, log_line
+from serving.base.parent_process import stops_at_stdin_eof
 from serving.base.quiet_stderr import quiet_stderr
 from serving.base.tensorflow_package import MINOR_VERSION, installed_package, mismatch
 from serving.config.flags import help_text, parse_flags
+from serving.config.lab_settings import lab_settings
 from serving.config.listen_addresses import listen_addresses
 from serving.config.server_config import ServerConfig, server_config
 from serving.http.listeners import check_port
@@ -43,10 +45,10 @@ def run(arguments: Sequence[str]) -> int:
         print(_versions())
         return 0
     # Before the exec, so that a bad command line is reported once and at once.
-    config = server_config(flags)
+    config = server_config(flags, lab_settings(os.environ))
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
     if flags["supervise"]:
-        return _reporting(partial(_supervise, flags, config), is_human=is_human)
+        return _reporting(partial(_supervise, config), is_human=is_human)
     line = starting_line(
         _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
     )
@@ -75,11 +77,11 @@ def _reporting(serve: Callable[..., int], *, is_human: bool) -> int:
         raise SystemExit(status) from None
 
 
-def _supervise(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
+def _supervise(config: ServerConfig, *, is_human: bool) -> int:
     # Imported here, so that a server without a supervisor does not pay for it.
     from serving.supervisor.supervise import supervise
 
-    return supervise(flags, config, is_human=is_human, write_line=partial(write_at_once, _STDERR))
+    return supervise(config, is_human=is_human, write_line=partial(write_at_once, _STDERR))
 
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
@@ -87,7 +89,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     if reason := mismatch(installed_package()):
         raise FailedPrecondition(reason)
     launcher.ensure_allocator(flags["allocator"])
-    if flags["stop_at_stdin_eof"]:
+    if stops_at_stdin_eof(os.environ):
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
     _silence_tensorflow()

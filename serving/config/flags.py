@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.base.errors import InvalidConfig
 from serving.config.flag_rows import Flag, RefusedFlag
-from serving.config.millpond_flags import MILLPOND_FLAGS
+from serving.config.millpond_flags import GONE_FLAGS, MILLPOND_FLAGS
 from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
 
 __all__ = ["FLAGS", "Flag", "RefusedFlag", "flag_text", "help_text", "parse_flags"]
@@ -89,6 +89,8 @@ def _split(argument: str) -> tuple[str, str | None]:
 def _find(name: str) -> Flag | RefusedFlag:
     flag = FLAGS.get(name)
     if flag is None:
+        if name in GONE_FLAGS:
+            raise InvalidConfig(f"--{name} is no longer a flag: {GONE_FLAGS[name]}")
         nearest = difflib.get_close_matches(name, FLAGS, n=1)
         remedy = f"did you mean --{nearest[0]}?" if nearest else "see millpond serve --help"
         raise InvalidConfig(f"--{name} is not a flag of Millpond or TensorFlow Serving; {remedy}")

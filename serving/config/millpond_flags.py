@@ -1,5 +1,7 @@
 """The flags that Millpond adds to the flags of tensorflow_model_server."""
 
+from collections.abc import Mapping
+
 from serving.config.flag_rows import (
     DRAIN_SECONDS_MAX,
     WAIT_SECONDS_MAX,
@@ -152,12 +154,6 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "largest of all models; -1: --num_load_threads; 0: none is kept",
     ),
     Flag(
-        "arena_headroom_bytes",
-        integer(0, 2**44),
-        ServerConfig.arena_headroom_bytes,
-        "address space beside a version's variables, for allocations of its init op",
-    ),
-    Flag(
         "arena_seal",
         boolean,
         ServerConfig.arena_seal,
@@ -178,13 +174,6 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "scheduling priority of the threads that load, unload and keep memory; until gRPC's port "
         "opens loads have the usual priority",
         "idle|nice|normal",
-    ),
-    Flag(
-        "load_patience_seconds",
-        seconds_not_negative(WAIT_SECONDS_MAX),
-        ServerConfig.load_patience_seconds,
-        "longest time that a load or unload waits for a core while requests use them all, before "
-        "it gets the usual priority; 0: no limit",
     ),
     Flag(
         "pin_request_threads",
@@ -231,14 +220,6 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "DIR",
     ),
     Flag(
-        "ready_with_stuck_sources",
-        boolean,
-        ServerConfig.ready_with_stuck_sources,
-        "stay ready while a base path's disk hangs; false: readiness and health fail until the "
-        "scan of the base path ends",
-        "",
-    ),
-    Flag(
         "state_directory",
         local_path,
         ServerConfig.state_directory,
@@ -275,20 +256,6 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         seconds_from_one(WAIT_SECONDS_MAX),
         ServerConfig.model_store_poll_wait_seconds,
         "seconds between two looks at a base path that is a URL; each look is at least one request",
-    ),
-    Flag(
-        "tensorflow_runtime",
-        choice("millpond", "stock"),
-        ServerConfig.tensorflow_runtime,
-        "stock: TensorFlow's own device, allocator, restore and pools, for comparison",
-        "millpond|stock",
-    ),
-    Flag(
-        "tensorflow_load_pool",
-        boolean,
-        ServerConfig.tensorflow_load_pool,
-        "run restore and init on a pool of their own, with --tensorflow_runtime=stock",
-        "",
     ),
     Flag(
         "drain_seconds",
@@ -338,16 +305,11 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "human|json|auto",
     ),
     Flag(
-        "grpc_max_message_bytes",
+        "max_request_bytes",
         integer(1, 2**31 - 1),
-        ServerConfig.max_message_bytes,
-        "largest message of a request, before and after it is decompressed",
-    ),
-    Flag(
-        "rest_api_max_body_bytes",
-        integer(1, 2**31 - 1),
-        ServerConfig.rest_api_max_body_bytes,
-        "largest body of an HTTP request, as sent and decompressed; a larger one gets 413",
+        ServerConfig.max_request_bytes,
+        "largest message of a gRPC request and largest body of an HTTP request, as sent and "
+        "decompressed; a larger body gets 413",
     ),
     Flag(
         "max_reply_bytes",
@@ -363,7 +325,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         ServerConfig.request_memory_bytes,
         "most memory for requests and replies under way, over gRPC and HTTP together; requests "
         "beyond it get RESOURCE_EXHAUSTED at once; 0: a quarter of the memory that the machine or "
-        "the control group has left at the start, and at least twice --grpc_max_message_bytes",
+        "the control group has left at the start, and at least twice --max_request_bytes",
     ),
     Flag(
         "run_memory_bytes",
@@ -382,82 +344,18 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "request|none|gzip|deflate",
     ),
     Flag(
-        "grpc_completion_queue_count",
+        "grpc_request_threads",
         integer(0, 1024),
-        ServerConfig.completion_queue_count,
+        ServerConfig.grpc_request_threads,
         "threads that run gRPC requests while no request runs long; 0: one per core, but no more "
         "than --grpc_max_threads",
-    ),
-    Flag(
-        "grpc_max_streams_per_connection",
-        integer(1, 2**31 - 1),
-        ServerConfig.grpc_max_streams_per_connection,
-        "most gRPC calls under way on one connection; clients queue their calls beyond it",
-    ),
-    Flag(
-        "grpc_max_connections",
-        integer(0, 2**31 - 1),
-        ServerConfig.grpc_max_connections,
-        "most gRPC connections; the server closes further ones at once; 0: no limit",
     ),
     Flag(
         "grpc_max_connections_per_address",
         integer(0, 2**31 - 1),
         ServerConfig.grpc_max_connections_per_address,
-        "as --grpc_max_connections, for each IP address; 0: no limit",
-    ),
-    Flag(
-        "grpc_max_header_bytes",
-        integer(1, 2**31 - 1),
-        ServerConfig.grpc_max_header_bytes,
-        "most bytes of the metadata of one gRPC call; a call beyond it ends with RESOURCE_EXHAUSTED",
-    ),
-    Flag(
-        "grpc_max_arriving_bytes",
-        integer(1),
-        ServerConfig.grpc_max_arriving_bytes,
-        "most memory for all gRPC calls whose message has not arrived, without the messages; the "
-        "server refuses further calls, and clients repeat them",
-    ),
-    Flag(
-        "grpc_max_control_frames",
-        integer(1, 2**31 - 1),
-        ServerConfig.grpc_max_control_frames,
-        "most HTTP/2 frames without a part of a request (PING, SETTINGS and the like) between two "
-        "parts of requests; the server closes a connection beyond it with ENHANCE_YOUR_CALM",
-    ),
-    Flag(
-        "grpc_max_resets_per_second",
-        integer(1, 2**31 - 1),
-        ServerConfig.grpc_max_resets_per_second,
-        "most gRPC calls that a connection may cancel each second; ten times as many may come at "
-        "once; the server closes a connection beyond it",
-    ),
-    Flag(
-        "grpc_handshake_seconds",
-        seconds_not_negative(WAIT_SECONDS_MAX),
-        ServerConfig.grpc_handshake_seconds,
-        "time in which a gRPC client must complete its TLS handshake and begin HTTP/2; 0: no limit",
-    ),
-    Flag(
-        "grpc_pause_seconds",
-        seconds_not_negative(WAIT_SECONDS_MAX),
-        ServerConfig.grpc_pause_seconds,
-        "longest pause within a gRPC message, and of a client that does not read its replies; 0: no "
+        "most gRPC connections of one IP address; the server closes further ones at once; 0: no "
         "limit",
-    ),
-    Flag(
-        "grpc_keepalive_seconds",
-        seconds_not_negative(WAIT_SECONDS_MAX),
-        ServerConfig.grpc_keepalive_seconds,
-        "time after which the server pings a silent gRPC connection; it closes the connection if "
-        "no answer comes within 20 s; 0: never",
-    ),
-    Flag(
-        "grpc_idle_seconds",
-        seconds_not_negative(WAIT_SECONDS_MAX),
-        ServerConfig.grpc_idle_seconds,
-        "time after which the server closes a gRPC connection without a call; 0: never",
     ),
     Flag(
         "max_request_seconds",
@@ -470,14 +368,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         integer(1, 2**31 - 1),
         ServerConfig.max_in_flight_requests,
         "most requests that have arrived and have no reply yet, over gRPC and HTTP together; "
-        "requests beyond it get RESOURCE_EXHAUSTED at once",
-    ),
-    Flag(
-        "max_in_flight_requests_per_model",
-        integer(0, 2**31 - 1),
-        ServerConfig.max_in_flight_requests_per_model,
-        "as --max_in_flight_requests, for each model; max_in_flight_requests in "
-        "--model_settings_file overrides it; 0: no limit per model",
+        "requests beyond it get RESOURCE_EXHAUSTED at once; --model_settings_file limits each model",
     ),
     Flag(
         "supervise",
@@ -488,12 +379,36 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "is blocked",
         "",
     ),
-    Flag(
-        "stop_at_stdin_eof",
-        boolean,
-        False,
-        "stop as at SIGTERM when standard input closes, so that the server does not outlive its "
-        "parent process",
-        "",
-    ),
 )
+
+_CHANNEL_ARGUMENT = "use --grpc_channel_arguments={}"
+_NO_SETTING = "it is a fixed limit now, and docs/api.md names it"
+
+GONE_FLAGS: Mapping[str, str] = {
+    "grpc_max_message_bytes": "use --max_request_bytes, which also limits the bodies of HTTP requests",
+    "rest_api_max_body_bytes": "use --max_request_bytes, which also limits the messages of gRPC requests",
+    "grpc_completion_queue_count": "use --grpc_request_threads",
+    "max_in_flight_requests_per_model": "use max_in_flight_requests in the [default] table of "
+    "--model_settings_file",
+    "grpc_max_streams_per_connection": _CHANNEL_ARGUMENT.format(
+        "grpc.max_concurrent_streams=COUNT"
+    ),
+    "grpc_max_header_bytes": _CHANNEL_ARGUMENT.format("grpc.max_metadata_size=BYTES"),
+    "grpc_keepalive_seconds": _CHANNEL_ARGUMENT.format("grpc.keepalive_time_ms=MILLISECONDS"),
+    "grpc_idle_seconds": _CHANNEL_ARGUMENT.format("grpc.max_connection_idle_ms=MILLISECONDS"),
+    "grpc_max_connections": f"{_NO_SETTING}; --grpc_max_connections_per_address limits one address",
+    "grpc_max_arriving_bytes": _NO_SETTING,
+    "grpc_max_control_frames": _NO_SETTING,
+    "grpc_max_resets_per_second": _NO_SETTING,
+    "grpc_handshake_seconds": _NO_SETTING,
+    "grpc_pause_seconds": _NO_SETTING,
+    "ready_with_stuck_sources": "a server stays ready while the disk of a base path hangs; the alert "
+    "MillpondSourceStuck tells you",
+    "arena_headroom_bytes": "an arena has 256 MiB of headroom; docs/memory.md says what happens beyond it",
+    **dict.fromkeys(
+        ("tensorflow_runtime", "tensorflow_load_pool", "load_patience_seconds"),
+        "it is a setting of the load tests, in the environment variable MILLPOND_LAB (docs/extending.md)",
+    ),
+    "stop_at_stdin_eof": "set the environment variable MILLPOND_STOP_AT_STDIN_EOF=1",
+}
+"""Flags of earlier versions, and what to use instead. None is a flag of tensorflow_model_server."""

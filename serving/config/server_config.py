@@ -9,6 +9,7 @@ from typing import Any
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import fault_of_name
 from serving.base.tensorflow_package import installed_version
+from serving.config.lab_settings import NO_LAB, LabSettings
 from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
 from serving.config.op_library_files import op_libraries_of
 from serving.core.model_settings import (
@@ -22,9 +23,6 @@ from serving.storage.store_urls import check_store_url, is_store_url
 
 PLATFORM = "tensorflow"
 """The only platform, by which the loader is chosen."""
-
-STOCK_RUNTIME = "stock"
-"""The name of TensorFlow's unchanged runtime, the control for measurements of Millpond's own."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,6 @@ class ServerConfig:
     rest_api_port: HttpPort = HttpPort(8501, is_required=False)
     rest_api_num_threads: int = 0  # 0: four a core
     rest_api_timeout_in_ms: int = 30_000
-    # A body is held in memory as a whole. The limit is far above usual JSON requests.
-    rest_api_max_body_bytes: int = 64 * 2**20
     rest_api_enable_cors_support: bool = False
     # The accepted Host names of HTTP. If empty: this machine's names on a loopback bind, else any name.
     http_hosts: tuple[str, ...] = ()
@@ -99,28 +95,18 @@ class ServerConfig:
     grpc_compression: str = "request"
     enable_serialization_as_tensor_content: bool = False
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
-    completion_queue_count: int = 0  # request threads; 0: one a core
+    grpc_request_threads: int = 0  # 0: one a core
     grpc_max_threads: int = 0  # 0: four a core
-    # The limits of gRPC connections; see native/rpc/wire_limits.h.
-    grpc_max_streams_per_connection: int = 1_000
-    grpc_max_connections: int = 20_000  # 0: no limit
+    # native/rpc/wire_limits.h has the other limits of connections.
     grpc_max_connections_per_address: int = 0  # 0: no limit
-    grpc_max_header_bytes: int = 16_384
-    grpc_max_arriving_bytes: int = 16 * 2**20
-    grpc_max_control_frames: int = 1_000
-    grpc_max_resets_per_second: int = 1_000
-    grpc_handshake_seconds: float = 20.0
-    grpc_pause_seconds: float = 60.0
-    grpc_keepalive_seconds: float = 60.0  # 0: never
-    grpc_idle_seconds: float = 0.0  # 0: never
     # The deadline of a gRPC request to a model that comes without one. 0: none.
     max_request_seconds: float = 60.0
     # The most requests without a reply, over gRPC and HTTP together. This is above what healthy clients
     # have in flight, and low enough for the last request to be answered before its deadline.
     max_in_flight_requests: int = 4_096
-    max_in_flight_requests_per_model: int = 0  # 0: as many as the server
-    # The limit of a request. TensorFlow Serving takes 2 GiB, with which one client can fill a machine.
-    max_message_bytes: int = 64 * 2**20
+    # A request is held in memory as a whole. TensorFlow Serving takes 2 GiB over gRPC and any size over
+    # HTTP, with which one client can fill a machine.
+    max_request_bytes: int = 64 * 2**20
     max_reply_bytes: int = 0  # 0: chosen by request_memory.py
     request_memory_bytes: int = 0  # 0: a quarter of what the machine or the control group leaves
     run_memory_bytes: int = 0  # 0: half of that
@@ -150,24 +136,17 @@ class ServerConfig:
     enable_per_model_batching_parameters: bool = False
     tensorflow_intra_op_parallelism: int = 0  # 0: one thread a core
     tensorflow_inter_op_parallelism: int = 0
-    # The stock runtime is the control of the load tests: TensorFlow without Millpond's changes.
-    tensorflow_runtime: str = "millpond"
-    tensorflow_load_pool: bool = False
     arena: bool = True
     # Versions that may load at once and find their memory in place. Negative: as many as do load at once.
     arena_spare_slabs: int = -1
-    # Reserved but not touched: it takes only addresses until restore or init allocate more than variables.
-    arena_headroom_bytes: int = 256 * 2**20
     arena_seal: bool = False
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "idle"
-    load_patience_seconds: float = 2.0  # 0: for ever
     pin_request_threads: str = "loads"
     load_seconds_target: float = 10.0  # 0: as fast as it can
     restore_bytes_per_second: int = 0  # 0: as load_seconds_target says
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
-    ready_with_stuck_sources: bool = True
     state_directory: str = ""  # "": blocked versions are forgotten when the process ends
     fleet_member: bool = False
     otlp_endpoint: str = ""  # "": no spans are exported
@@ -184,6 +163,7 @@ class ServerConfig:
     drain_seconds: float = 20.0
     # Off, as in Triton: otherwise any client of HTTP could change the served models.
     allow_repository_control: bool = False
+    lab: LabSettings = NO_LAB
 
     @property
     def http_host(self) -> str:
@@ -193,7 +173,7 @@ class ServerConfig:
     @property
     def has_arenas(self) -> bool:
         """True if each version has an arena of its own."""
-        return self.arena and not self.is_stock
+        return self.arena and not self.lab.is_stock
 
     @property
     def spare_slab_count(self) -> int:
@@ -206,11 +186,6 @@ class ServerConfig:
     def is_tracing(self) -> bool:
         """True if the trace context of requests is read."""
         return bool(self.otlp_endpoint) or self.slow_request_log_seconds > 0
-
-    @property
-    def is_stock(self) -> bool:
-        """True if TensorFlow's own runtime is used."""
-        return self.tensorflow_runtime == STOCK_RUNTIME
 
 
 def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
@@ -255,7 +230,7 @@ def _check_model(model: ModelConfig, where: str) -> None:
 _FIELD_NAMES = frozenset(field.name for field in fields(ServerConfig))
 
 
-def server_config(flags: Mapping[str, Any]) -> ServerConfig:
+def server_config(flags: Mapping[str, Any], lab: LabSettings = NO_LAB) -> ServerConfig:
     """Builds the configuration from the values of `serving.config.flags.parse_flags`.
 
     Reads the files of --model_config_file and --model_settings_file. Raises InvalidConfig.
@@ -268,7 +243,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
             "--tensorflow_session_parallelism stands for --tensorflow_intra_op_parallelism and "
             "--tensorflow_inter_op_parallelism; give it or both of them"
         )
-    _check_arena_flags(flags)
+    _check_arena_flags(flags, lab)
     _check_ports(flags)
     _check_admin_clients(flags)
     models = _models(flags)
@@ -278,14 +253,13 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
     other: dict[str, Any] = {
         "models": tuple(replace(model, settings=settings.of(model.name)) for model in models),
         "model_settings": settings,
-        "completion_queue_count": flags["grpc_completion_queue_count"],
-        "max_message_bytes": flags["grpc_max_message_bytes"],
         "batching": _batching(flags),
         "tensorflow_intra_op_parallelism": intra_op_threads or session_threads,
         "tensorflow_inter_op_parallelism": inter_op_threads or session_threads,
         "self_warmup_requests": _self_warmup_requests(flags),
         "metrics_path": _metrics_path(flags["monitoring_config_file"]),
         "op_libraries": _op_libraries(flags),
+        "lab": lab,
     }
     return ServerConfig(**{**same, **other})
 
@@ -355,9 +329,8 @@ def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*of_packages, *flags["op_library"]]))
 
 
-def _check_arena_flags(flags: Mapping[str, Any]) -> None:
-    is_stock = flags["tensorflow_runtime"] == STOCK_RUNTIME
-    has_arenas = flags["arena"] and not is_stock
+def _check_arena_flags(flags: Mapping[str, Any], lab: LabSettings) -> None:
+    has_arenas = flags["arena"] and not lab.is_stock
     if has_arenas and flags["allocator"] != "jemalloc":
         raise InvalidConfig(
             f"--allocator={flags['allocator']}: the arenas of versions need jemalloc; "
@@ -365,11 +338,6 @@ def _check_arena_flags(flags: Mapping[str, Any]) -> None:
         )
     if flags["arena_seal"] and not has_arenas:
         raise InvalidConfig("--arena_seal needs arenas; remove --arena=false")
-    if flags["tensorflow_load_pool"] and not is_stock:
-        raise InvalidConfig(
-            "--tensorflow_load_pool belongs to --tensorflow_runtime=stock; Millpond's own runtime "
-            "loads on the loader's thread"
-        )
 
 
 def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:

@@ -237,7 +237,7 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         integer(0, 4096),
         ServerConfig.grpc_max_threads,
         "most threads that run gRPC requests at a time when some requests run long; at least "
-        "--grpc_completion_queue_count; 0: four per core",
+        "--grpc_request_threads; 0: four per core",
     ),
     Flag(
         "enable_model_warmup",

@@ -210,7 +210,7 @@ class ModelSettings:
     # How long the previous version stays in memory, ready for `millpond rollback`.
     keep_previous_seconds: float = 0.0
     # The most requests that have arrived and are not answered; further requests get
-    # RESOURCE_EXHAUSTED. 0: the limit of --max_in_flight_requests_per_model.
+    # RESOURCE_EXHAUSTED. 0: no limit but the server's.
     max_in_flight_requests: int = 0
     # The shapes of inputs that requests may have. Applies to versions whose load starts after a change.
     input_shapes: InputShapes = InputShapes.AS_FLAG

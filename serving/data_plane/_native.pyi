@@ -1137,7 +1137,7 @@ class GrpcServer:
         serving_map: ServingMap,
         *,
         addresses: Sequence[str],
-        completion_queue_count: int,
+        thread_count: int,
         max_message_bytes: int,
         channel_arguments: Mapping[str, int | str],
         rare_methods: Sequence[str],
@@ -1153,13 +1153,13 @@ class GrpcServer:
         budget: ByteBudget | None = None,
         first_version_wait_seconds: float = 0.0,
         rare_message_bytes_max: Mapping[str, int] = {},
-        limits: Mapping[str, float] = {},
+        connections_per_address_max: int = 0,
         request_seconds_max: float = 0.0,
     ) -> None:
         """Makes the server.
 
         `addresses` are `HOST:PORT` (port 0 takes a free port) or `unix:PATH`.
-        `completion_queue_count` is the number of request threads while no run lasts long; 0 is one
+        `thread_count` is the number of request threads while no run lasts long; 0 is one
         for each core. `request_statistics` reports the rare methods and the requests that find no
         version. `spans` takes the requests whose trace is sampled; with None, requests are not
         traced. `certificates` sets up TLS at the TCP addresses. `rare_methods` are full names of
@@ -1179,10 +1179,9 @@ class GrpcServer:
         without an entry. `budget` counts and limits the bytes of requests and replies in flight,
         together with those over HTTP; with None they are not counted.
 
-        `limits` sets limits of the connections by the names of their flags, like
-        "grpc_max_connections" (numbers, bytes or seconds). `channel_arguments` replace them.
+        `connections_per_address_max` limits the connections of one IP address; 0: no limit.
         `request_seconds_max` is the deadline of a request to a model that comes without one; 0:
-        none. Raises INVALID_ARGUMENT for an unknown limit.
+        none.
         """
 
     def start(self) -> None:

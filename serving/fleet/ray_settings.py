@@ -14,7 +14,7 @@ from serving.fleet.replicas import WantedModel
 OWN_FLAGS = frozenset(
     {
         *("model_name", "model_base_path", "host", "port", "admin_address", "fleet_member"),
-        *("state_directory", "stop_at_stdin_eof", "log_format", "listen_before_ready"),
+        *("state_directory", "log_format", "listen_before_ready"),
     }
 )
 """Flags that the fleet itself gives to each server. It refuses names that are no flags anyway."""

@@ -21,7 +21,6 @@ from serving.rpc.health import HealthView, why_unavailable
 from serving.source.notes import Note
 
 DRAINING = "the server is draining: it finishes what it has and stops"
-STUCK = "a look at its base path hangs, so new versions are not found (--ready_with_stuck_sources)"
 _NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
 
 
@@ -90,8 +89,6 @@ def readiness_document(found: Readiness) -> dict[str, Any]:
 
 def _model_reason(view: HealthView, name: str, notes: Notes) -> str | None:
     versions = view.statuses.get(name, ())
-    if name in view.stuck:
-        return STUCK
     reason = why_unavailable(versions)
     if reason is None or versions:
         return reason
@@ -111,8 +108,6 @@ def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str |
         return None
     if not view.models:
         return "no model is configured"
-    if view.stuck:
-        return f"looks at base paths hang, of: {listed(sorted(view.stuck))}"
     waiting = [name for name, reason in reasons.items() if reason is not None]
     return f"no version is available of: {listed(waiting)}"
 

@@ -20,12 +20,17 @@ _MB = 1_000_000
 _log = structlog.get_logger(__name__)
 
 
+HEADROOM_BYTES = 256 * 2**20
+"""The address space of a slab beside a version's variables, for what its init op allocates. It takes no
+memory until it is used, and tables and other state of usual models fit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
     """The limits of versions' memory. If `limit_bytes` is 0, only the machine limits it."""
 
-    headroom_bytes: int
     limit_bytes: int
+    headroom_bytes: int = HEADROOM_BYTES
 
 
 class Arenas:
@@ -166,7 +171,7 @@ class Arenas:
             model=servable_id.name,
             version=servable_id.version,
             block_count=servable.arena_overflow_block_count,
-            remedy="raise --arena_headroom_bytes, or its init will share memory with requests",
+            remedy="let its init op allocate less: what does not fit shares memory with requests",
         )
 
 

@@ -83,7 +83,7 @@ def pin_always(pin: Callable[[bool], bool]) -> None:
         _log.warning(
             "request_threads_not_pinned",
             core_count=_core_count(),
-            remedy="remove --grpc_completion_queue_count, so that each core has a thread",
+            remedy="remove --grpc_request_threads, so that each core has a thread",
         )
 
 

@@ -41,8 +41,6 @@ class HealthView:
     statuses: Statuses
     needed: frozenset[str]
     is_draining: bool
-    # Models that new versions cannot reach; empty unless they are to fail readiness.
-    stuck: frozenset[str] = frozenset()
 
     @property
     def is_serving(self) -> bool:
@@ -53,14 +51,7 @@ class HealthView:
 
     @property
     def _wanted(self) -> Mapping[str, bool]:
-        wanted = serving_by_service(self.models, self.statuses, self.needed)
-        return without_stuck(wanted, self.stuck)
-
-
-def without_stuck(serving: Mapping[str, bool], stuck: Collection[str]) -> dict[str, bool]:
-    """Returns `serving` with the `stuck` models NOT_SERVING, and the server too if there are any. Pure."""
-    not_serving = {*serving.keys() & set(stuck), *(SERVER_SERVICES if stuck else ())}
-    return {**serving, **dict.fromkeys(not_serving, False)}
+        return serving_by_service(self.models, self.statuses, self.needed)
 
 
 def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
@@ -102,12 +93,10 @@ class HealthReporter:
         set_health: SetHealth,
         remove_health: Callable[[str], None],
         excused: Callable[[], Collection[str]] = frozenset,
-        stuck: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """`excused` returns the models that a client has unloaded: the server is SERVING without them.
 
-        Such a model counts again once it has come. `stuck` returns the models that are not ready
-        because the reads of their base paths hang.
+        Such a model counts again once it has come.
         """
         self._models = tuple(models)
         self._statuses = statuses
@@ -116,7 +105,6 @@ class HealthReporter:
         # The models that the server needs to be SERVING: all at first, then the models that came.
         self._needed = frozenset(self._models)
         self._excused = excused
-        self._stuck = stuck
         self._has_served = False
         self._pushed: dict[str, bool] = {}
         self._is_draining = False
@@ -146,7 +134,6 @@ class HealthReporter:
                 statuses=self._statuses(),
                 needed=self._needed,
                 is_draining=self._is_draining,
-                stuck=frozenset(self._stuck()),
             )
 
     def drain(self) -> None:
@@ -163,7 +150,7 @@ class HealthReporter:
         self._has_served |= wanted[""]
         if self._has_served:
             self._needed |= {name for name in self._models if wanted[name]}
-        self._push(without_stuck(wanted, self._stuck()))
+        self._push(wanted)
 
     def _push(self, wanted: dict[str, bool]) -> None:
         for service in self._pushed.keys() - wanted.keys():

@@ -49,7 +49,7 @@ def request_memory_limits(config: ServerConfig, available_bytes: int) -> Request
     `available_bytes` is the machine's free memory.
     """
     budget_bytes = config.request_memory_bytes or max(
-        _share(available_bytes, BUDGET_SHARE), BUDGET_MESSAGES_MIN * config.max_message_bytes
+        _share(available_bytes, BUDGET_SHARE), BUDGET_MESSAGES_MIN * config.max_request_bytes
     )
     # A budget set by its flag limits runs too, even below RUN_BYTES_MIN.
     run_bytes_min = 0 if config.request_memory_bytes else RUN_BYTES_MIN

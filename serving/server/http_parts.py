@@ -59,7 +59,7 @@ def make_rest_workers(
         thread_count=used,
         nice=HTTP_NICE,
         waiting_count_max=REST_WAITING_COUNT_MAX,
-        body_bytes_max=foundation.config.rest_api_max_body_bytes,
+        body_bytes_max=foundation.config.max_request_bytes,
         request_statistics=requests.statistics,
         spans=requests.spans,
         admission=requests.admission,
@@ -84,7 +84,7 @@ def http_settings(config: ServerConfig, budget: ByteBudget) -> HttpSettings:
     return HttpSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
         has_cors=config.rest_api_enable_cors_support,
-        body_bytes_max=config.rest_api_max_body_bytes,
+        body_bytes_max=config.max_request_bytes,
         budget=budget,
     )
 

@@ -109,7 +109,7 @@ def make_initial_loads(
     """
 
     def lower(thread_id: int) -> None:
-        if foundation.config.is_stock:
+        if foundation.config.lab.is_stock:
             return
         try:
             lower_thread(thread_id, foundation.config.load_priority)
@@ -158,19 +158,18 @@ def make_starvation_watch(
     foundation: Foundation, *, enter_background: Callable[[], None]
 ) -> StarvationWatch | None:
     """Returns None if loads run at normal priority and so cannot starve, or if they may starve."""
-    is_lowered = foundation.config.load_priority != "normal" and not foundation.config.is_stock
-    if not is_lowered or foundation.config.load_patience_seconds == 0:
+    is_lowered = foundation.config.load_priority != "normal" and not foundation.config.lab.is_stock
+    patience_seconds = foundation.config.lab.load_patience_seconds
+    if not is_lowered or patience_seconds == 0:
         return None
-    return StarvationWatch(
-        foundation.config.load_patience_seconds, lower=enter_background, clock=foundation.clock
-    )
+    return StarvationWatch(patience_seconds, lower=enter_background, clock=foundation.clock)
 
 
 def make_background(foundation: Foundation, *, priority: str | None = None) -> Callable[[], None]:
     """Returns the first step of a thread that loads or unloads; `priority` is --load_priority by
     default.
     """
-    if foundation.config.is_stock:
+    if foundation.config.lab.is_stock:
         return lambda: None
     requested = priority or foundation.config.load_priority
 

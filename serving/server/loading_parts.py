@@ -80,9 +80,7 @@ def load_settings(
 def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
     if pool is None:
         return None
-    limits = MemoryLimits(
-        headroom_bytes=config.arena_headroom_bytes, limit_bytes=config.model_memory_limit_bytes
-    )
+    limits = MemoryLimits(limit_bytes=config.model_memory_limit_bytes)
     return Arenas(pool, limits, available_bytes)
 
 

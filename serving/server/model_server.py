@@ -15,6 +15,7 @@ from types import TracebackType
 
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.base.errors import FailedPrecondition, MillpondError, NotFound, Unavailable
+from serving.base.parent_process import STOP_AT_STDIN_EOF
 from serving.client import Client, Tls, VersionStatus
 from serving.core.servable import ServableState
 from serving.server.server_log import LogEvent, LogReader
@@ -44,6 +45,7 @@ class ModelServer:
         start_timeout_seconds: float = 60,
         stop_timeout_seconds: float = 60,
         command: Sequence[str] = (sys.executable, "-m", "serving"),
+        environment: Mapping[str, str] | None = None,
         tls: Tls | None = None,
         clock: Clock | None = None,
         **flags: object,
@@ -54,10 +56,13 @@ class ModelServer:
         list repeats a repeatable flag. `listen_before_ready` is True unless it is given: `start`
         then returns before the models are loaded.
 
+        `environment` has variables of the server's environment, besides those of this process.
+
         `log_path` is by default a temporary file, which a `stop` without errors removes. `tls` is
         needed for `wait_until_available` if the server has an `ssl_config_file`.
         """
         self._command = [*command, "serve", *_arguments(model_name, base_path, flags)]
+        self._environment = {**(environment or {}), STOP_AT_STDIN_EOF: "1"}
         self._tls = tls
         self._clock = clock or SystemClock()
         self._start_timeout_seconds = start_timeout_seconds
@@ -100,7 +105,10 @@ class ModelServer:
             self._log_path = Path(name)
         log_file = self._log_path.open("wb")
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            self._command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **self._environment},
         )
         assert self._process.stderr is not None
         self._log = LogReader(self._process.stderr, log_file)
@@ -274,7 +282,7 @@ def _arguments(
     values |= {"log_format": "json", "listen_before_ready": True}
     if base_path is not None:
         values |= {"model_name": model_name, "model_base_path": _absolute(base_path)}
-    values |= {"stop_at_stdin_eof": True, **flags}
+    values |= flags
     return [f"--{name}={text}" for name, value in values.items() for text in _flag_texts(value)]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
-from serving.config.server_config import ModelConfig, ServerConfig
+from serving.config.server_config import ModelConfig
 from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
 from serving.data_plane.requests import RareCall
@@ -34,12 +34,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-def model_limits(models: Iterable[ModelConfig], default: int) -> dict[str, int]:
-    """Returns the most requests in flight of each model by name; models without a limit are left out.
-
-    `default` is the limit of models whose settings have none; 0: no limit.
-    """
-    limits = {model.name: model.settings.max_in_flight_requests or default for model in models}
+def model_limits(models: Iterable[ModelConfig]) -> dict[str, int]:
+    """Returns the most requests in flight of each model by name; models without a limit are left out."""
+    limits = {model.name: model.settings.max_in_flight_requests for model in models}
     return {name: limit for name, limit in limits.items() if limit > 0}
 
 
@@ -49,8 +46,8 @@ def initialize(foundation: Foundation) -> None:
         foundation.data_plane.initialize(
             intra_op_thread_count=foundation.config.tensorflow_intra_op_parallelism,
             inter_op_thread_count=foundation.config.tensorflow_inter_op_parallelism,
-            is_stock=foundation.config.is_stock,
-            has_load_pool=foundation.config.tensorflow_load_pool,
+            is_stock=foundation.config.lab.is_stock,
+            has_load_pool=foundation.config.lab.has_load_pool,
             checks_method_names=foundation.config.enable_signature_method_name_check,
             serves_session_run=foundation.config.enable_session_run,
         )
@@ -183,27 +180,6 @@ def grpc_status_details(foundation: Foundation) -> Iterator[None]:
         yield
 
 
-CONNECTION_LIMITS = (
-    "grpc_max_streams_per_connection",
-    "grpc_max_connections",
-    "grpc_max_connections_per_address",
-    "grpc_max_header_bytes",
-    "grpc_max_arriving_bytes",
-    "grpc_max_control_frames",
-    "grpc_max_resets_per_second",
-    "grpc_handshake_seconds",
-    "grpc_pause_seconds",
-    "grpc_keepalive_seconds",
-    "grpc_idle_seconds",
-)
-"""The flags of `native/rpc/wire_limits.h`."""
-
-
-def connection_limits(config: ServerConfig) -> dict[str, float]:
-    """Returns the limits of gRPC connections by the names of their flags."""
-    return {flag: getattr(config, flag) for flag in CONNECTION_LIMITS}
-
-
 def make_grpc_server(
     foundation: Foundation,
     admin_addresses: Sequence[str] = (),
@@ -221,8 +197,8 @@ def make_grpc_server(
             requests.serving_map,
             addresses=admin_addresses or listen_addresses(foundation.config).of_grpc,
             # Operators are few: one thread, and a second one while a prediction blocks the first.
-            completion_queue_count=1 if is_admin else foundation.config.completion_queue_count,
-            max_message_bytes=foundation.config.max_message_bytes,
+            thread_count=1 if is_admin else foundation.config.grpc_request_threads,
+            max_message_bytes=foundation.config.max_request_bytes,
             channel_arguments=foundation.config.grpc_channel_arguments,
             rare_methods=rare_methods,
             request_statistics=requests.statistics,
@@ -233,7 +209,7 @@ def make_grpc_server(
             budget=requests.memory.budget,
             first_version_wait_seconds=foundation.config.first_version_wait_seconds,
             rare_message_bytes_max=rare_message_bytes_max(rare_methods),
-            limits=connection_limits(foundation.config),
+            connections_per_address_max=foundation.config.grpc_max_connections_per_address,
             request_seconds_max=foundation.config.max_request_seconds,
             **transport.grpc_options,
         )

@@ -190,7 +190,7 @@ class Server:
     def _make_models(self) -> None:
         """Makes the configured models, their sources and the reload of the configuration."""
         config, clock = self._config, self._clock
-        self._pollers = PollerPool(PollLimits(), clock, on_stuck_changed=self._on_stuck_changed)
+        self._pollers = PollerPool(PollLimits(), clock)
         self._grants = model_parts.make_grants(self._foundation, models=lambda: self._models)
         self._models = ServedModels(
             make_source=partial(
@@ -285,7 +285,6 @@ class Server:
             self._grpc.set_health,
             self._grpc.remove_health,
             excused=self._excused_models,
-            stuck=self._unready_stuck_models,
         )
         self._readiness = ReadinessWatch(
             models=self._models,
@@ -552,8 +551,7 @@ class Server:
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._loaders.set_models(models)
-        default = self._config.max_in_flight_requests_per_model
-        self._requests.admission.set_model_limits(rpc_parts.model_limits(models, default))
+        self._requests.admission.set_model_limits(rpc_parts.model_limits(models))
 
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._requests.statistics.add_models(list(names))
@@ -564,12 +562,6 @@ class Server:
     def _excused_models(self) -> frozenset[str]:
         """Returns the models that the server is ready without."""
         return frozenset(self._models.unloaded) | self._notes.refused
-
-    def _unready_stuck_models(self) -> frozenset[str]:
-        return frozenset() if self._config.ready_with_stuck_sources else self._pollers.stuck_keys
-
-    def _on_stuck_changed(self) -> None:
-        self._health.update()
 
     def _on_state_change(self, status: ServableStatus) -> None:
         # Skips START and LOADING: they change neither result, and both calls visit all models.

@@ -44,16 +44,8 @@ class PollerPool:
     under its lock.
     """
 
-    def __init__(
-        self,
-        limits: PollLimits,
-        clock: Clock,
-        *,
-        on_stuck_changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Calls `on_stuck_changed` on a thread of the pool after `stuck_keys` may have changed."""
+    def __init__(self, limits: PollLimits, clock: Clock) -> None:
         self._clock = clock
-        self._on_stuck_changed = on_stuck_changed
         # One lock guards all fields below. `_changed` wakes the watch, `_was_given` a poller thread.
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
@@ -213,6 +205,5 @@ class PollerPool:
             return
         try:
             source.stuck_changed(lambda: self._stuck_seconds(key))
-            self._on_stuck_changed()
         except Exception:  # noqa: BLE001 (a bug; the other sources must go on)
             _log.exception("poll_failed", model=key)

@@ -13,6 +13,7 @@ from typing import Any
 from serving.base.clock import Clock, SystemClock
 from serving.base.errors import InvalidConfig
 from serving.base.log_line import log_line
+from serving.base.parent_process import STOP_AT_STDIN_EOF, stops_at_stdin_eof
 from serving.base.service_manager import ServiceManager
 from serving.config.server_config import ServerConfig
 from serving.supervisor.block_store import BlockStore
@@ -25,7 +26,6 @@ from serving.supervisor.supervisor import Page, Supervisor
 
 
 def supervise(
-    flags: Mapping[str, Any],
     config: ServerConfig,
     *,
     is_human: bool,
@@ -50,7 +50,7 @@ def supervise(
             sockets,
             input_descriptor,
         )
-        with Events(sys.stdin.fileno() if flags["stop_at_stdin_eof"] else None) as events:
+        with Events(sys.stdin.fileno() if stops_at_stdin_eof(os.environ) else None) as events:
             return Supervisor(
                 start_child=start,
                 make_page=CrashPage,
@@ -90,7 +90,6 @@ def child_command(command: Sequence[str], directory: str) -> list[str]:
     return [
         *kept,
         "--supervise=false",
-        "--stop_at_stdin_eof=true",
         f"--state_directory={directory}",
     ]
 
@@ -108,7 +107,7 @@ def _start(
         page_descriptor=page.descriptor,
         input_descriptor=input_descriptor,
         restart_count=restart_count,
-        environment=os.environ,
+        environment={**os.environ, STOP_AT_STDIN_EOF: "1"},
     )
 
 

@@ -8,7 +8,7 @@ from serving import ModelServer
 
 # One request thread, for which requests wait.
 FLAGS: Mapping[str, object] = {
-    "grpc_completion_queue_count": 1,
+    "grpc_request_threads": 1,
     "grpc_max_threads": 1,
     "self_warmup_requests": 0,
 }

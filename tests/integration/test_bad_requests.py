@@ -50,7 +50,7 @@ ALLOCATION_MIB_MAX = 128
 
 @pytest.fixture(scope="module")
 def host_flags() -> dict[str, object]:
-    return {"grpc_max_message_bytes": MESSAGE_BYTES_MAX, "max_reply_bytes": MESSAGE_BYTES_MAX}
+    return {"max_request_bytes": MESSAGE_BYTES_MAX, "max_reply_bytes": MESSAGE_BYTES_MAX}
 
 
 @pytest.fixture(scope="module")

@@ -155,7 +155,6 @@ def test_version_above_memory_limit_is_never_read(
         model_name="scale",
         base_path=base_path,
         model_memory_limit_bytes=30 * MB,
-        arena_headroom_bytes=MB,
         max_num_load_retries=0,
     )
     server.wait_until_available("scale", 1)

@@ -34,6 +34,7 @@ from tests.integration.exports import drop, let_settle
 from tests.integration.model_host import ModelHost
 from tests.integration.processes import resident_mib
 
+KIB = 2**10
 MIB = 2**20
 BUDGET_BYTES = 256 * MIB
 RUN_BYTES = 128 * MIB
@@ -323,8 +324,9 @@ def tight_server(
     server = start_module_server(
         model_name="hungry",
         base_path=base_path,
-        request_memory_bytes=8 * MIB,
-        rest_api_max_body_bytes=1_000,
+        request_memory_bytes=64 * KIB,
+        run_memory_bytes=4 * MIB,
+        max_request_bytes=128 * KIB,
     )
     server.wait_until_available("hungry", 1)
     return server
@@ -337,7 +339,7 @@ def test_a_message_beyond_the_budget_is_refused(tight_server: ModelServer) -> No
             x = np.zeros(count, np.float32)
             return caller.outputs("hungry", {"x": x}, signature_name="echo")
 
-        code, message = refusal(lambda: ask_for(4 * MIB))
+        code, message = refusal(lambda: ask_for(25_000))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--request_memory_bytes" in message
         assert ask_for(1_000)["y"].tolist() == [1_000]
@@ -346,4 +348,4 @@ def test_a_message_beyond_the_budget_is_refused(tight_server: ModelServer) -> No
 
 def test_a_body_above_its_flag_is_refused(tight_server: ModelServer) -> None:
     assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 900)[0] == 200
-    assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 1_000)[0] == 413
+    assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 128 * KIB)[0] == 413

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving import ModelServer
-from serving.base.errors import StatusCode, Unavailable
+from serving.base.errors import StatusCode
 from serving.client import Client
+from serving.config.lab_settings import LAB_VARIABLE
 from serving.core.servable import AVAILABLE, END
 from tests.integration import exports
 from tests.integration.clients import array, caller_to, predict_request
@@ -17,10 +17,16 @@ from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import mapped_files
 from tests.integration.steady_clients import scale_clients
 
-STOCK: dict[str, object] = {"tensorflow_runtime": "stock", "allocator": "glibc"}
+STOCK: dict[str, object] = {
+    "environment": {LAB_VARIABLE: "tensorflow_runtime=stock"},
+    "allocator": "glibc",
+}
 KINDS: dict[str, dict[str, object]] = {
     "plain": STOCK,
-    "load_pool": {**STOCK, "tensorflow_load_pool": True},
+    "load_pool": {
+        **STOCK,
+        "environment": {LAB_VARIABLE: "tensorflow_runtime=stock tensorflow_load_pool=true"},
+    },
 }
 SWAP_COUNT = 3
 X = np.array([1.0, 2.5, -3.0], np.float32)
@@ -97,11 +103,3 @@ def test_stock_runtime_serves_tables_and_strings_right(stock_host: ModelHost, ta
         outputs = client.predict(model.name, {"words": words}).outputs
     assert outputs["name"].tolist() == [exports.table_word(999), b"?"]
     assert outputs["count"].tolist() == [999_000, -1]
-
-
-def test_load_pool_needs_stock_runtime(base_path: Path, tmp_path: Path):
-    server = ModelServer(
-        base_path=base_path, log_path=tmp_path / "server.log", tensorflow_load_pool=True
-    )
-    with pytest.raises(Unavailable, match="--tensorflow_runtime=stock"):
-        server.start()

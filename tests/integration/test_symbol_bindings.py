@@ -24,7 +24,7 @@ from serving.data_plane import _native
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
 print(_native.load_op_library(sys.argv[1]))
 server = _native.GrpcServer(
-    _native.ServingMap(), addresses=["127.0.0.1:0"], completion_queue_count=1,
+    _native.ServingMap(), addresses=["127.0.0.1:0"], thread_count=1,
     max_message_bytes=1000, channel_arguments={}, rare_methods=[],
     certificates=_native.ServerCertificates(
         key=sys.argv[2], chain=sys.argv[3], client_ca="", is_client_required=False

@@ -12,6 +12,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
+from serving.config.lab_settings import LAB_VARIABLE
 from serving.core.servable import AVAILABLE, END, LOADING
 from serving.http.server import HTTP_NICE
 from tests.integration.clients import wait_for_states, wait_until
@@ -85,14 +86,14 @@ class SwappedServers:
 
 
 FLAGS: Mapping[str, Mapping[str, object]] = {
-    "early": {"listen_before_ready": True, "grpc_completion_queue_count": 3},
+    "early": {"listen_before_ready": True, "grpc_request_threads": 3},
     # The threads of these servers' other port answer no predictions, and are not pinned.
     "late": {
         "listen_before_ready": False,
         "pin_request_threads": "always",
         "admin_address": "off",
     },
-    "nice": {"load_priority": "nice", "grpc_completion_queue_count": 3},
+    "nice": {"load_priority": "nice", "grpc_request_threads": 3},
     # HTTP is off, because its threads have their own nice value.
     "normal": {
         "load_priority": "normal",
@@ -100,7 +101,7 @@ FLAGS: Mapping[str, Mapping[str, object]] = {
         "pin_request_threads": "never",
         "admin_address": "off",
     },
-    "stock": {"tensorflow_runtime": "stock", "allocator": "glibc"},
+    "stock": {"environment": {LAB_VARIABLE: "tensorflow_runtime=stock"}, "allocator": "glibc"},
 }
 
 

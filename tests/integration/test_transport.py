@@ -57,7 +57,7 @@ def server(
         model_name="echo",
         base_path=echo_base,
         grpc_socket_path=path,
-        grpc_max_message_bytes=4_000_000,
+        max_request_bytes=4_000_000,
     )
     server.wait_until_available("echo", 1)
     return server
@@ -301,7 +301,7 @@ def test_compression_bomb_is_refused_within_limit(server: ModelServer):
                 compression=grpc.Compression.Gzip,
             )
         )
-        assert (code, "--grpc_max_message_bytes" in text) == (
+        assert (code, "--max_request_bytes" in text) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             True,
         )

@@ -79,7 +79,7 @@ def start_wire_server(
     config.write_text("model_config_list { " + " ".join(models) + " }")
     flags: dict[str, Any] = {
         "model_config_file": config,
-        "grpc_max_message_bytes": MESSAGE_BYTES_MAX,
+        "max_request_bytes": MESSAGE_BYTES_MAX,
         **more_flags,
     }
     trusted, client = None, None

@@ -118,7 +118,7 @@ def test_arenas_overgrown_slab_is_logged_with_remedy() -> None:
     with capture_logs() as logs:
         arenas(FakeSlabPool()).loaded(ID, servable, serving_count=1)
     assert [(log["event"], log["block_count"]) for log in logs] == [("arena_overflowed", 3)]
-    assert "--arena_headroom_bytes" in logs[0]["remedy"]
+    assert "init op" in logs[0]["remedy"]
 
 
 def test_arenas_fitting_version_logs_nothing() -> None:

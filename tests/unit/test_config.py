@@ -29,8 +29,9 @@ def test_server_config_has_no_field_that_no_flag_sets():
     flags = parse_flags(["--model_base_path=/m"])
     made_of_others = {
         *("models", "model_settings", "metrics_path", "op_libraries"),
-        *("completion_queue_count", "max_message_bytes", "batching"),
+        "batching",
         "grpc_descriptors",  # handed in
+        "lab",  # from the environment
     }
     assert {field.name for field in fields(ServerConfig)} - flags.keys() == made_of_others
 
@@ -41,7 +42,7 @@ def test_server_config_carries_every_flag():
             [
                 *("--model_base_path=/m", "--model_name=n", "--host=::1", "--port=0"),
                 *("--grpc_socket_path=/s", "--grpc_channel_arguments=a=1"),
-                *("--grpc_completion_queue_count=3", "--grpc_max_message_bytes=9"),
+                *("--grpc_request_threads=3", "--max_request_bytes=9"),
                 *("--file_system_poll_wait_seconds=2", "--num_load_threads=4"),
                 *("--num_unload_threads=5", "--max_num_load_retries=6"),
                 *("--load_retry_interval_micros=7", "--enable_model_warmup=false"),
@@ -60,7 +61,7 @@ def test_server_config_carries_every_flag():
     assert config.models == (ModelConfig(name="n", base_path="/m"),)
     assert (config.host, config.port, config.grpc_socket_path) == ("::1", 0, "/s")
     assert config.grpc_channel_arguments == {"a": 1}
-    assert (config.completion_queue_count, config.max_message_bytes) == (3, 9)
+    assert (config.grpc_request_threads, config.max_request_bytes) == (3, 9)
     assert config.file_system_poll_wait_seconds == 2
     assert (config.num_load_threads, config.num_unload_threads) == (4, 5)
     assert (config.max_num_load_retries, config.load_retry_interval_micros) == (6, 7)

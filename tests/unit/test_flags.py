@@ -4,6 +4,7 @@ import pytest
 
 from serving.base.errors import TRANSIENT_CODES, InvalidConfig
 from serving.config.flags import FLAGS, Flag, RefusedFlag, help_text, parse_flags
+from serving.config.millpond_flags import GONE_FLAGS
 from serving.config.server_config import HttpPort
 from tests.unit.tensorflow_serving_flags import NAMES_IN_HELP
 
@@ -175,6 +176,15 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
 def test_parse_flags_bad_argument_names_remedy(arguments: list[str], message: str):
     with pytest.raises(InvalidConfig, match=message):
         parse_flags(arguments)
+
+
+@pytest.mark.parametrize("name", GONE_FLAGS)
+def test_parse_flags_gone_flag_names_replacement(name: str):
+    with pytest.raises(InvalidConfig, match=f"--{name} is no longer a flag: ..."):
+        parse_flags([f"--{name}=1"])
+    replaced_by = re.findall(r"--(\w+)", GONE_FLAGS[name])
+    assert set(replaced_by) <= set(TAKEN)
+    assert name not in NAMES_IN_HELP
 
 
 def test_parse_flags_makes_base_path_absolute(tmp_path, monkeypatch):

@@ -174,22 +174,3 @@ def test_reporter_ignores_unloaded_model_until_loaded() -> None:
     record("n", AVAILABLE)
     record("n", END)
     assert not pushed[""]
-
-
-def test_stuck_source_unsets_model_and_server_health():
-    monitor, stuck = StateMonitor(FakeClock()), set[str]()
-    pushed: dict[str, bool] = {}
-    reporter = HealthReporter(
-        ["m", "n"], monitor.statuses, pushed.__setitem__, pushed.__delitem__, stuck=lambda: stuck
-    )
-    for name in ("m", "n"):
-        monitor.record(statuses(name, AVAILABLE)[0])
-    reporter.update()
-    assert pushed == {"m": True, "n": True, **dict.fromkeys(SERVER_SERVICES, True)}
-    stuck.add("n")
-    reporter.update()
-    assert pushed == {"m": True, "n": False, **dict.fromkeys(SERVER_SERVICES, False)}
-    assert not reporter.view().is_serving
-    stuck.clear()
-    reporter.update()
-    assert all(pushed.values())

@@ -78,7 +78,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
             URL_MODEL,
         ],
         "modelVolume": {"kind": "hostPath", "hostPath": "/mnt/models", "mountPath": "/srv"},
-        "flags": {"grpc_max_message_bytes": 100_000_000, "enable_batching": True, "arena": "false",
+        "flags": {"max_request_bytes": 100_000_000, "enable_batching": True, "arena": "false",
                   "load_seconds_target": 2.5},
         "autoscaling": {"enabled": True},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -306,7 +306,7 @@ def test_arguments_are_flags_of_the_server(release: Release) -> None:
 
 def test_flags_keep_their_values() -> None:
     flags = parse_flags(releases()["everything"].container["args"])
-    given = ("grpc_max_message_bytes", "enable_batching", "arena", "load_seconds_target")
+    given = ("max_request_bytes", "enable_batching", "arena", "load_seconds_target")
     assert [flags[name] for name in given] == [100_000_000, True, False, 2.5]
     assert (
         parse_flags(releases()["object storage"].container["args"])["model_cache_bytes"]

@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
@@ -90,12 +89,6 @@ def test_server_readiness_needs_all_required_models(
     assert (found.is_ready, found.reason) == (is_ready, reason)
 
 
-def test_readiness_lists_five_stuck_models_and_a_count() -> None:
-    names = "abcdefgh"
-    seen = replace(view(names, models=names), stuck=frozenset(names))
-    assert readiness(seen).reason == "looks at base paths hang, of: a, b, c, d, e and 3 more"
-
-
 def test_readiness_names_unready_models_with_reason() -> None:
     found = readiness(view("mn", status(1, AVAILABLE), status(2, END, "n", health=FAILED)))
     assert found.reason_by_model == {"m": None, "n": "version 2 failed: DATA_LOSS: bad checksum"}
@@ -174,22 +167,6 @@ def test_healthz_is_200_for_any_state_of_models(probes: Probes) -> None:
     assert probes.client.get("/healthz").text == "ok\n"
     probes.reporter.drain()
     assert probes.client.get("/healthz").status_code == 200
-
-
-def test_stuck_source_fails_readiness_with_reason() -> None:
-    statuses = {name: (Status(id=ServableId(name, 1), state=AVAILABLE),) for name in ("m", "n")}
-    view = HealthView(
-        models=("m", "n"),
-        statuses=statuses,
-        needed=frozenset({"m", "n"}),
-        is_draining=False,
-        stuck=frozenset({"n"}),
-    )
-    found = readiness(view)
-    assert (found.is_ready, found.reason) == (False, "looks at base paths hang, of: n")
-    assert "hangs" in str(found.reason_by_model["n"])
-    assert found.reason_by_model["m"] is None
-    assert (view.is_model_serving("m"), view.is_model_serving("n")) == (True, False)
 
 
 def test_readyz_is_503_before_models_and_in_drain(probes: Probes) -> None:

@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 
 from loadtest.plan.presets import PRESETS, preset
 from serving.base.errors import InvalidConfig
 from serving.config.flags import FLAGS
+from serving.config.lab_settings import LAB_VARIABLE, lab_settings
 
 # Other tools use these names.
 CONTRACT = {"stock", "warmup-off", "load-threads", "jemalloc", "arena-fresh", "millpond"}
@@ -16,16 +19,25 @@ def test_millpond_is_its_defaults():
     assert preset("millpond").flags == {}
 
 
+def settings_of(name: str) -> set[tuple[str, object]]:
+    """Returns the flags of a preset, and each of its settings in the environment."""
+    flags: dict[str, Any] = dict(preset(name).flags)
+    environment = flags.pop("environment", {})
+    return {*flags.items(), *(("lab", item) for item in environment.get(LAB_VARIABLE, "").split())}
+
+
 @pytest.mark.parametrize("name", ["warmup-off", "load-threads", "jemalloc"])
-def test_changed_stock_preset_differs_in_one_flag(name: str):
-    stock, changed = dict(preset("stock").flags), dict(preset(name).flags)
-    assert len(changed.items() - stock.items()) == 1
-    assert stock.keys() <= changed.keys()
+def test_changed_stock_preset_differs_in_one_setting(name: str):
+    stock, changed = settings_of("stock"), settings_of(name)
+    assert len(changed - stock) == 1
+    assert {key for key, _ in stock} <= {key for key, _ in changed}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_flags_of_a_preset_are_flags_of_the_server(name: str):
-    assert preset(name).flags.keys() <= FLAGS.keys()
+def test_settings_of_a_preset_are_those_of_the_server(name: str):
+    flags = preset(name).flags
+    assert flags.keys() <= {*FLAGS, "environment"}
+    lab_settings(flags.get("environment", {}))  # type: ignore[arg-type]
 
 
 def test_presets_are_all_different():

@@ -12,6 +12,7 @@ import pytest
 
 from serving import ModelServer
 from serving.base.errors import FailedPrecondition, Unavailable
+from serving.base.parent_process import stops_at_stdin_eof
 from serving.base.protos import get_model_status_pb2
 from serving.client import Tls
 from serving.core.servable import AVAILABLE, LOADING, ServableState
@@ -27,7 +28,7 @@ def log(event, **values):
     print(json.dumps({"event": event, **values}), file=sys.stderr, flush=True)
 
 print("TensorFlow says hello", file=sys.stderr, flush=True)
-log("started", arguments=sys.argv[1:])
+log("started", arguments=sys.argv[1:], environment=dict(os.environ))
 behaviour = os.environ.get("BEHAVIOUR", "")
 if behaviour == "dies":
     sys.exit("no such model")
@@ -145,9 +146,19 @@ def test_model_server_passes_flags_as_text(command: list[str], tmp_path: Path):
         "--listen_before_ready=true",
         "--model_name=m",
         f"--model_base_path={tmp_path}",
-        "--stop_at_stdin_eof=true",
         "--enable_model_warmup=false",
     ]
+
+
+def test_model_server_passes_its_environment_on(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OF_THIS_PROCESS", "1")
+    with ModelServer(base_path=tmp_path, command=command, environment={"OWN": "2"}) as server:
+        (started, _) = server.events()
+    passed = started["environment"]
+    assert (passed["OF_THIS_PROCESS"], passed["OWN"]) == ("1", "2")
+    assert stops_at_stdin_eof(passed)
 
 
 def test_model_server_keeps_the_whole_log(command: list[str], tmp_path: Path):

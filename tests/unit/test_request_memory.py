@@ -34,7 +34,7 @@ def config(**changes: int) -> ServerConfig:
         ({}, UNLIMITED_BYTES, (UNLIMITED_BYTES, UNLIMITED_BYTES, GIB, GIB // 4)),
         ({}, 150 * MIB, (128 * MIB, 256 * MIB, GIB, GIB // 4)),
         ({}, 0, (128 * MIB, 256 * MIB, GIB, GIB // 4)),
-        ({"max_message_bytes": 2**30}, 0, (2 * GIB, GIB, GIB, GIB // 4)),
+        ({"max_request_bytes": 2**30}, 0, (2 * GIB, GIB, GIB, GIB // 4)),
         ({"request_memory_bytes": 1_000}, 8 * GIB, (1_000, 500, GIB, GIB // 4)),
         ({"run_memory_bytes": 7}, 8 * GIB, (2 * GIB, 7, GIB, GIB // 4)),
         ({"max_reply_bytes": 9}, 8 * GIB, (2 * GIB, GIB, 9, 9)),

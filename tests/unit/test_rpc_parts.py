@@ -8,10 +8,5 @@ def model(name: str, max_in_flight_requests: int = 0) -> ModelConfig:
     return ModelConfig(name=name, base_path=f"/models/{name}", settings=settings)
 
 
-def test_a_models_own_limit_goes_before_that_of_all():
-    models = [model("slow", 2), model("quick")]
-    assert model_limits(models, default=100) == {"slow": 2, "quick": 100}
-
-
 def test_model_limit_alone_leaves_other_models_free():
-    assert model_limits([model("slow", 2), model("quick")], default=0) == {"slow": 2}
+    assert model_limits([model("slow", 2), model("quick")]) == {"slow": 2}

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2
 from serving.base.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
 from serving.base.protos import get_model_status_pb2, model_management_pb2
 from serving.config.document import GET_CONFIG, parse_config
+from serving.config.lab_settings import LabSettings
 from serving.config.server_config import HttpPort, ModelConfig, ServerConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AVAILABLE, END, ServableId, ServableState
@@ -339,17 +340,15 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         port=8500,
         grpc_socket_path="/run/millpond.sock",
         grpc_channel_arguments={"grpc.max_concurrent_streams": 5},
-        completion_queue_count=3,
-        max_message_bytes=1000,
+        grpc_request_threads=3,
+        max_request_bytes=1000,
         grpc_max_threads=7,
-        grpc_max_connections=8,
-        grpc_pause_seconds=9.5,
+        grpc_max_connections_per_address=8,
         max_request_seconds=70.0,
         max_in_flight_requests=5,
         request_memory_bytes=1_000_000,
         run_memory_bytes=300_000,
         max_reply_bytes=200_000,
-        rest_api_max_body_bytes=100_000,
         tensorflow_intra_op_parallelism=4,
         tensorflow_inter_op_parallelism=5,
         enable_signature_method_name_check=True,
@@ -370,13 +369,11 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
     reflection = options.pop("reflection")
     assert isinstance(reflection, dict)
     assert b"tensorflow.serving.SessionService" in reflection["services"]
-    limits = options.pop("limits")
-    assert isinstance(limits, dict)
-    assert (limits["grpc_max_connections"], limits["grpc_pause_seconds"]) == (8, 9.5)
     assert options == {
         "addresses": ["[::1]:8500", "unix:/run/millpond.sock"],
-        "completion_queue_count": 3,
+        "thread_count": 3,
         "max_message_bytes": 1000,
+        "connections_per_address_max": 8,
         "channel_arguments": {"grpc.max_concurrent_streams": 5},
         "rare_methods": RARE_METHODS,
         "spans": None,
@@ -402,16 +399,16 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
     assert plane.run_memory_bytes == 300_000
     assert plane.rest.options["budget"] is plane.budgets[0]
     assert plane.rest.options["reply_bytes_max"] == 200_000
-    assert plane.rest.options["body_bytes_max"] == 100_000
+    assert plane.rest.options["body_bytes_max"] == 1000
 
 
 def test_server_limits_the_requests_of_each_model(tmp_path: Path, plane: FakePlane) -> None:
-    config = config_for(tmp_path / "m", tmp_path / "n", max_in_flight_requests_per_model=9)
+    config = config_for(tmp_path / "m", tmp_path / "n")
     m, n = config.models
     own = replace(m, settings=ModelSettings(max_in_flight_requests=2))
     server = Server(replace(config, models=(own, n)), native=plane)
     server.start()
-    assert plane.admissions[0].model_limits == {"m": 2, "n": 9}
+    assert plane.admissions[0].model_limits == {"m": 2}
     assert server.stop()
 
 
@@ -465,7 +462,7 @@ def test_server_without_jemalloc_names_remedy(tmp_path: Path, plane: FakePlane) 
         Server(config_for(tmp_path / "m"), native=plane)
 
 
-@pytest.mark.parametrize("settings", [{"arena": False}, {"tensorflow_runtime": "stock"}])
+@pytest.mark.parametrize("settings", [{"arena": False}, {"lab": LabSettings(is_stock=True)}])
 def test_server_without_arenas_has_no_slabs(
     tmp_path: Path, plane: FakePlane, settings: dict[str, Any]
 ) -> None:

@@ -15,7 +15,6 @@ def test_server_gets_flags_that_end_supervision():
     assert command[:3] == ["python", "serve", "--port=0"]
     assert command[3:] == [
         "--supervise=false",
-        "--stop_at_stdin_eof=true",
         "--state_directory=/state",
     ]
 

@@ -152,7 +152,7 @@ class FakePlane:
         serving_map: FakeServingMap,
         *,
         addresses: Sequence[str],
-        completion_queue_count: int,
+        thread_count: int,
         max_message_bytes: int,
         channel_arguments: Mapping[str, int | str],
         rare_methods: Sequence[str],
@@ -170,7 +170,7 @@ class FakePlane:
         grpc = self.admin_grpc if addresses[0].startswith("unix:") else self.grpc
         grpc.options = {
             "addresses": list(addresses),
-            "completion_queue_count": completion_queue_count,
+            "thread_count": thread_count,
             "max_message_bytes": max_message_bytes,
             "channel_arguments": dict(channel_arguments),
             "rare_methods": list(rare_methods),
