@@ -33,13 +33,13 @@ mkdir -p $(BUILD)/$(1) && { cmake -S . -B $(BUILD)/$(1) $(2) >$(BUILD)/$(1)/conf
   || { cat $(BUILD)/$(1)/configure.log; exit 1; }; }
 endef
 
-# A sanitizer build has only the rungs below TensorFlow and their tests.
+# A sanitizer build has only the rungs below TensorFlow and their tests (tests/native/CMakeLists.txt).
 WITHOUT_TENSORFLOW := -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON
 
 # ThreadSanitizer's shadow memory collides with the random addresses of newer kernels.
 UNRANDOMIZED := $(shell setarch -R true 2>/dev/null && echo setarch -R)
-# A test takes seconds; a test that hangs must not block the rest of the run.
-CTEST := $(UNRANDOMIZED) ctest -j $(JOBS) --output-on-failure --no-tests=error --timeout 60
+# A shard takes seconds; one that hangs must not block the rest of the run, and ends with the name of its test.
+CTEST := $(UNRANDOMIZED) ctest -j $(JOBS) --output-on-failure --no-tests=error --timeout 300
 
 # Suppresses the lines that TensorFlow prints at every import.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -129,7 +129,11 @@ unit: setup $(BUILD)/kubernetes/.installed ## Run the unit tests (no TensorFlow,
 	$(BIN)/pytest tests/unit -n $(JOBS) --dist worksteal
 
 .PHONY: native
-native: setup ## Build and run the native tests
+native: sanitize-address native-release ## Build and run the native tests, each in the build that proves most
+
+# What no sanitizer build can hold: TensorFlow, and memory over jemalloc.
+.PHONY: native-release
+native-release: setup
 	@$(call configure,editable,-DMILLPOND_BUILD_TESTS=ON)
 	cmake --build $(BUILD)/editable -j $(JOBS)
 	$(CTEST) --test-dir $(BUILD)/editable
@@ -139,7 +143,7 @@ sanitize: sanitize-address sanitize-thread ## Run the native tests below TensorF
 
 .PHONY: sanitize-address sanitize-thread
 sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packages-test
-	@$(call configure,$*,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=$* -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	@$(call configure,$*,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=$*)
 	cmake --build $(BUILD)/$* -j $(JOBS)
 	$(CTEST) --test-dir $(BUILD)/$*
 
@@ -189,8 +193,10 @@ fuzz: setup packages-lint packages-fuzz ## Run each fuzz target (or FUZZ_TARGETS
 	cmake --build $(BUILD)/fuzz -j $(JOBS) --target fuzz_targets
 	@$(call configure,editable,-DMILLPOND_BUILD_TESTS=ON)
 	cmake --build $(BUILD)/editable -j $(JOBS) --target fuzz_targets
+	@$(call configure,address,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=address)
+	cmake --build $(BUILD)/address -j $(JOBS) --target wire_fuzz_test
 	$(BIN)/python scripts/run_fuzz_targets.py --seconds $(FUZZ_SECONDS) --jobs $(JOBS) --work $(BUILD)/fuzz/runs \
-	  --build $(BUILD)/fuzz --build $(BUILD)/editable $(FUZZ_TARGETS)
+	  --build $(BUILD)/fuzz --build $(BUILD)/editable --build $(BUILD)/address $(FUZZ_TARGETS)
 	$(if $(FUZZ_TARGETS),,MILLPOND_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest --timeout=0 tests/integration/test_fuzz_requests.py)
 
 # --- Lint -----------------------------------------------------------------------------------------------------
@@ -207,7 +213,7 @@ lint-native: packages-build packages-test packages-lint
 	$(PYTHON) scripts/check_ladder.py
 	$(PYTHON) scripts/check_prose.py
 	clang-format-14 --dry-run -Werror $(CXX_SOURCES)
-	@$(call configure,tidy,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=address)
+	@$(call configure,tidy,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=address -DMILLPOND_UNITY_BUILD=OFF)
 	$(PYTHON) scripts/run_clang_tidy.py --build $(BUILD)/tidy --jobs $(JOBS) $(TIDY_SOURCES)
 
 .PHONY: format

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 
 namespace millpond::servable {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 constexpr bool kBusy = false;
 constexpr bool kFree = true;
 constexpr int64_t kUs = 1'000;
-constexpr int64_t kMs = 1'000'000;
+using testing::kMs;
 
 // A run of a model: a fixed part and a part for each row.
 struct Line {

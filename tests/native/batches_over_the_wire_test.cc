@@ -42,13 +42,14 @@ using testing::RowRun;
 using testing::RowServable;
 using Values = std::vector<int64_t>;
 
-constexpr char kPath[] = "/tensorflow.serving.PredictionService/Predict";
+constexpr char kPredictPath[] = "/tensorflow.serving.PredictionService/Predict";
 
 std::string PredictFrames(uint32_t stream, const Values& x) {
   const std::string bytes(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(int64_t));
   const std::string message =
       testing::PredictMessage(testing::ModelSpecMessage("m"), {{"x", kRowsMark + bytes}});
-  return testing::FrameBytes(kHeadersFrame, kEndHeaders, stream, testing::GrpcHeaders(kPath)) +
+  return testing::FrameBytes(kHeadersFrame, kEndHeaders, stream,
+                             testing::GrpcHeaders(kPredictPath)) +
          testing::FrameBytes(kDataFrame, kEndStream, stream, testing::GrpcMessage(message));
 }
 

@@ -26,10 +26,9 @@ using base::Code;
 using base::Status;
 using tensorflow::DT_FLOAT;
 using testing::SavedModelFiles;
+using testing::SetFloat;
 using testing::Values;
 using testing::Vector;
-
-void SetFloat(tensorflow::NodeDef* node) { (*node->mutable_attr())["T"].set_type(DT_FLOAT); }
 
 // x -> checked (x, and fails for NaN), doubled (x + x), x_back (x, handed through).
 constexpr size_t kChecked = 0;

@@ -22,7 +22,7 @@
 namespace millpond::rpc {
 namespace {
 
-constexpr char kPath[] = "/test/m";
+constexpr char kTestPath[] = "/test/m";
 
 struct EchoHandler final : MethodHandler {
   void Handle(Call* call) override { call->Reply("the answer"); }
@@ -37,7 +37,7 @@ class Peer {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
     fd_ = sockets[1];
     wire_->calls.admission = std::make_shared<servable::Admission>();
-    wire_->methods[kPath] = {kPath, MethodKind::kUnary, &handler_};
+    wire_->methods[kTestPath] = {kTestPath, MethodKind::kUnary, &handler_};
     connection_ = std::make_shared<Connection>(
         wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", base::MonotonicNs());
     Send(testing::kPreface + testing::FrameBytes(testing::kSettingsFrame, 0, 0, ""));
@@ -57,7 +57,7 @@ class Peer {
     const uint32_t stream = next_stream_;
     next_stream_ += 2;
     Send(testing::FrameBytes(testing::kHeadersFrame, testing::kEndHeaders, stream,
-                             testing::GrpcHeaders(kPath)) +
+                             testing::GrpcHeaders(kTestPath)) +
          testing::FrameBytes(testing::kDataFrame, testing::kEndStream, stream,
                              testing::GrpcMessage("x")));
     ReceiveSpace space;

@@ -48,7 +48,7 @@ enum ErrorCode : uint32_t {
   kEnhanceYourCalm = 11,
 };
 
-constexpr char kPath[] = "/test.Echo/Echo";
+constexpr char kEchoPath[] = "/test.Echo/Echo";
 constexpr uint8_t kPadded = 8;
 
 std::string Setting(uint16_t name, uint32_t value) {
@@ -61,7 +61,7 @@ std::string Headers(uint32_t stream, const std::string& block, uint8_t more_flag
 
 // Returns a request whose header block ends with `more`.
 std::string RequestWith(const std::string& more) {
-  return Headers(1, GrpcHeaders(kPath, more), kEndStream);
+  return Headers(1, GrpcHeaders(kEchoPath, more), kEndStream);
 }
 
 struct Case {
@@ -104,17 +104,23 @@ INSTANTIATE_TEST_SUITE_P(
              {kProtocolError, kStreamClosed}},
         Case{"PaddingLongerThanData",
              "9113 6.1",
-             Headers(1, GrpcHeaders(kPath)) + FrameBytes(kDataFrame, kPadded, 1, "\x09x"),
+             Headers(1, GrpcHeaders(kEchoPath)) + FrameBytes(kDataFrame, kPadded, 1, "\x09x"),
              {kProtocolError}},
-        Case{"HeadersOnStreamZero", "9113 6.2", Headers(0, GrpcHeaders(kPath)), {kProtocolError}},
-        Case{"HeadersOnEvenStream", "9113 5.1.1", Headers(2, GrpcHeaders(kPath)), {kProtocolError}},
+        Case{"HeadersOnStreamZero",
+             "9113 6.2",
+             Headers(0, GrpcHeaders(kEchoPath)),
+             {kProtocolError}},
+        Case{"HeadersOnEvenStream",
+             "9113 5.1.1",
+             Headers(2, GrpcHeaders(kEchoPath)),
+             {kProtocolError}},
         Case{"PaddingLongerThanHeaders",
              "9113 6.2",
              FrameBytes(kHeadersFrame, kEndHeaders | kPadded, 1, "\x7f" + GrpcHeaders("/p")),
              {kProtocolError}},
         Case{"HeadersThenData",
              "9113 6.2",
-             FrameBytes(kHeadersFrame, 0, 1, GrpcHeaders(kPath)) +
+             FrameBytes(kHeadersFrame, 0, 1, GrpcHeaders(kEchoPath)) +
                  FrameBytes(kDataFrame, kEndStream, 1, GrpcMessage("x")),
              {kProtocolError}},
         Case{"ContinuationAlone",
@@ -123,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
              {kProtocolError}},
         Case{"ContinuationOfAnotherStream",
              "9113 6.10",
-             FrameBytes(kHeadersFrame, 0, 1, GrpcHeaders(kPath)) +
+             FrameBytes(kHeadersFrame, 0, 1, GrpcHeaders(kEchoPath)) +
                  FrameBytes(kContinuationFrame, kEndHeaders, 3, ""),
              {kProtocolError}},
         Case{"RstStreamOnStreamZero",
@@ -132,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
              {kProtocolError}},
         Case{"RstStreamOfThreeBytes",
              "9113 6.4",
-             Headers(1, GrpcHeaders(kPath)) + FrameBytes(kRstStreamFrame, 0, 1, "abc"),
+             Headers(1, GrpcHeaders(kEchoPath)) + FrameBytes(kRstStreamFrame, 0, 1, "abc"),
              {kFrameSizeError}},
         Case{"SettingsOnStreamOne",
              "9113 6.5",
@@ -160,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
              {kProtocolError}},
         Case{"PushPromiseOfAClient",
              "9113 8.4",
-             FrameBytes(5, kEndHeaders, 1, BigEndian(2) + GrpcHeaders(kPath)),
+             FrameBytes(5, kEndHeaders, 1, BigEndian(2) + GrpcHeaders(kEchoPath)),
              {kProtocolError}},
         Case{"PingOfSevenBytes",
              "9113 6.7",
@@ -188,13 +194,13 @@ INSTANTIATE_TEST_SUITE_P(
              {kFlowControlError}},
         Case{"FrameAboveTheLimit",
              "9113 4.2",
-             Headers(1, GrpcHeaders(kPath)) + FrameBytes(kDataFrame, 0, 1, kTooLarge),
+             Headers(1, GrpcHeaders(kEchoPath)) + FrameBytes(kDataFrame, 0, 1, kTooLarge),
              {kFrameSizeError}},
         Case{"IndexZero", "7541 6.1", Headers(1, "\x80"), {kCompressionError}},
         Case{"IndexBeyondTheTable", "7541 2.3.3", Headers(1, "\xff\x20"), {kCompressionError}},
         Case{"TableSizeAboveTheSetting",
              "7541 6.3",
-             Headers(1, "\x3f\xe1\xff\x03" + GrpcHeaders(kPath)),
+             Headers(1, "\x3f\xe1\xff\x03" + GrpcHeaders(kEchoPath)),
              {kCompressionError}},
         Case{"HeaderBlockEndsWithinAHeader",
              "7541 5.2",
@@ -216,7 +222,7 @@ TEST_P(StreamErrorTest, EndsTheStreamOnly) {
   EXPECT_NE(std::find(GetParam().codes.begin(), GetParam().codes.end(), reset->ErrorCode()),
             GetParam().codes.end())
       << "RFC " << GetParam().section << ": " << reset->ErrorCode();
-  connection.Send(Headers(101, GrpcHeaders(kPath)) +
+  connection.Send(Headers(101, GrpcHeaders(kEchoPath)) +
                   FrameBytes(kDataFrame, kEndStream, 101, GrpcMessage("x")));
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
@@ -239,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TeOfGzip", "9113 8.2.2", RequestWith(LiteralHeader("te", "gzip")), {kProtocolError}},
         Case{"UnknownPseudoHeader",
              "9113 8.3",
-             Headers(1, LiteralHeader(":test", "x") + GrpcHeaders(kPath), kEndStream),
+             Headers(1, LiteralHeader(":test", "x") + GrpcHeaders(kEchoPath), kEndStream),
              {kProtocolError}},
         Case{"PseudoHeaderAfterOthers",
              "9113 8.3",
@@ -248,16 +254,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"NoPath", "9113 8.3.1", Headers(1, kWithoutPath, kEndStream), {kProtocolError}},
         Case{"TwoMethods",
              "9113 8.3.1",
-             Headers(1, LiteralHeader(":method", "POST") + GrpcHeaders(kPath), kEndStream),
+             Headers(1, LiteralHeader(":method", "POST") + GrpcHeaders(kEchoPath), kEndStream),
              {kProtocolError}},
         Case{"ContentLengthIsAnother",
              "9113 8.1.1",
-             Headers(1, GrpcHeaders(kPath, LiteralHeader("content-length", "1"))) +
+             Headers(1, GrpcHeaders(kEchoPath, LiteralHeader("content-length", "1"))) +
                  FrameBytes(kDataFrame, kEndStream, 1, GrpcMessage("x")),
              {kProtocolError}},
         Case{"WindowOfStreamOverflows",
              "9113 6.9.1",
-             Headers(1, GrpcHeaders(kPath)) +
+             Headers(1, GrpcHeaders(kEchoPath)) +
                  FrameBytes(kWindowUpdateFrame, 0, 1, BigEndian(0x7fffffffU)),
              {kFlowControlError}},
         Case{"HeadersAboveTheLimit",
@@ -265,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
              Headers(
                  1,
                  [] {
-                   std::string block = GrpcHeaders(kPath);
+                   std::string block = GrpcHeaders(kEchoPath);
                    for (int i = 0; i < 120; ++i) block += LiteralHeader("x", std::string(120, 'x'));
                    return block;
                  }(),
@@ -292,7 +298,7 @@ TEST_F(WireTest, UnknownFramesAndSettingsAreIgnored) {
   connection.Begin();
   connection.Send(FrameBytes(0x42, 0xff, 0, "anything") +
                   FrameBytes(kSettingsFrame, 0, 0, Setting(0xffff, 7)));
-  connection.Send(Headers(1, GrpcHeaders(kPath)) +
+  connection.Send(Headers(1, GrpcHeaders(kEchoPath)) +
                   FrameBytes(kDataFrame, kEndStream, 1, GrpcMessage("x")));
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
@@ -303,7 +309,7 @@ TEST_F(WireTest, ResetOfAStreamThatWasNotOpenedIsIgnored) {
   RawHttp2 connection(port());
   connection.Begin();
   connection.SendFrame(kRstStreamFrame, 0, 1, BigEndian(8));
-  connection.Send(Headers(3, GrpcHeaders(kPath)) +
+  connection.Send(Headers(3, GrpcHeaders(kEchoPath)) +
                   FrameBytes(kDataFrame, kEndStream, 3, GrpcMessage("x")));
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
@@ -312,7 +318,7 @@ TEST_F(WireTest, BytesMayComeOneByOne) {
   RawHttp2 connection(port());
   const std::string bytes = testing::kPreface + FrameBytes(kSettingsFrame, 0, 0, "") +
                             FrameBytes(kRstStreamFrame, 0, 1, BigEndian(8)) +
-                            Headers(3, GrpcHeaders(kPath)) +
+                            Headers(3, GrpcHeaders(kEchoPath)) +
                             FrameBytes(kDataFrame, 0, 3, GrpcMessage("abc").substr(0, 2)) +
                             FrameBytes(kDataFrame, kEndStream, 3, GrpcMessage("abc").substr(2));
   for (const char byte : bytes) connection.Send(std::string(1, byte));
@@ -343,7 +349,7 @@ TEST_F(WireTest, AnotherMethodOrContentTypeGetsItsHttpStatus) {
     connection.Begin();
     connection.Send(Headers(1,
                             LiteralHeader(":method", method) + LiteralHeader(":scheme", "http") +
-                                LiteralHeader(":path", kPath) +
+                                LiteralHeader(":path", kEchoPath) +
                                 LiteralHeader(":authority", "test") +
                                 LiteralHeader("content-type", type),
                             kEndStream));
@@ -357,7 +363,7 @@ TEST_F(WireTest, AnotherMethodOrContentTypeGetsItsHttpStatus) {
 TEST_F(WireTest, HeadersOfALowerStreamAreIgnored) {
   RawHttp2 connection(port());
   connection.Begin();
-  connection.Send(Headers(5, GrpcHeaders(kPath)) + Headers(3, GrpcHeaders(kPath)));
+  connection.Send(Headers(5, GrpcHeaders(kEchoPath)) + Headers(3, GrpcHeaders(kEchoPath)));
   connection.SendFrame(kDataFrame, kEndStream, 5, GrpcMessage("x"));
   EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 0"), std::string::npos);
 }
@@ -370,7 +376,7 @@ TEST_F(WireTest, TooManyStreamsEndTheConnection) {
   ASSERT_NE(connection.NextOf(kSettingsFrame), nullptr);
   connection.SendFrame(kSettingsFrame, kAck, 0, "");
   for (uint32_t i = 0; i <= kStreamsMax; ++i) {
-    connection.Send(Headers(2 * i + 1, GrpcHeaders(kPath)));
+    connection.Send(Headers(2 * i + 1, GrpcHeaders(kEchoPath)));
   }
   const auto goaway = connection.NextOf(kGoawayFrame);
   ASSERT_NE(goaway, nullptr);
@@ -419,7 +425,7 @@ TEST_F(WireTest, ClientThatFloodsIsToldToCalmDown) {
 TEST_F(WireTest, EndlessContinuationsEndTheConnection) {
   RawHttp2 connection(port());
   connection.Begin();
-  connection.SendFrame(kHeadersFrame, 0, 1, GrpcHeaders(kPath));
+  connection.SendFrame(kHeadersFrame, 0, 1, GrpcHeaders(kEchoPath));
   const std::string part = FrameBytes(kContinuationFrame, 0, 1, LiteralHeader("x", "y"));
   for (int i = 0; i < 100'000 && connection.Send(part); ++i) {
   }
@@ -441,7 +447,8 @@ TEST_F(WireTest, NumberOfMessagesOfAUnaryCallIsChecked) {
   for (const std::string& data : {std::string(), GrpcMessage("a") + GrpcMessage("b")}) {
     RawHttp2 connection(port());
     connection.Begin();
-    connection.Send(Headers(1, GrpcHeaders(kPath)) + FrameBytes(kDataFrame, kEndStream, 1, data));
+    connection.Send(Headers(1, GrpcHeaders(kEchoPath)) +
+                    FrameBytes(kDataFrame, kEndStream, 1, data));
     EXPECT_NE(connection.HeadersToTheEnd().find("grpc-status: 12"), std::string::npos);
   }
 }

@@ -29,12 +29,11 @@ using base::Status;
 using tensorflow::DT_FLOAT;
 using tensorflow::DT_INT32;
 using testing::SavedModelFiles;
+using testing::SetFloat;
 using testing::Vector;
 using Floats = std::vector<std::vector<float>>;
 
 constexpr int kManyCount = 30;
-
-void SetFloat(tensorflow::NodeDef* node) { (*node->mutable_attr())["T"].set_type(DT_FLOAT); }
 
 // Signatures of one input x each, most of a placeholder of their own:
 // sum (total = x + noise, x_back = x), difference (lower = x - noise), with one `noise` for a run;

@@ -1,4 +1,5 @@
 #include "native/metrics/model_history.h"
+#include "tests/native/units.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +8,8 @@
 namespace millpond::metrics {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kSecond = 1'000 * kMs;
+using testing::kMs;
+using testing::kSecond;
 
 LatencySnapshot Requests(int64_t count, int64_t latency_ns) {
   LatencyHistogram histogram(LatencyHistogram::Use::kRare);

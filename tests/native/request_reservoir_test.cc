@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::servable {
@@ -17,8 +18,8 @@ namespace {
 
 using testing::SegmentedBytes;
 
-constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kSecond = 1'000 * kMs;
+using testing::kMs;
+using testing::kSecond;
 constexpr int64_t kMinute = 60 * kSecond;
 constexpr int64_t kStartNs = 1'000 * kMinute;
 // Above the longest time between two samples, below the time between two refreshes.

@@ -6,11 +6,12 @@
 #include <thread>
 
 #include "native/base/clock.h"
+#include "tests/native/units.h"
 
 namespace millpond::metrics {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+using testing::kSecond;
 
 TEST(RequestSampler, SecondsFollowEachOtherAndSkipMissedOnes) {
   EXPECT_EQ(NextSecondNs(10 * kSecond, 10 * kSecond), 11 * kSecond);

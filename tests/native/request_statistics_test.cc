@@ -11,14 +11,15 @@
 #include <vector>
 
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 
 namespace millpond::metrics {
 namespace {
 
 using base::Code;
 
-constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kSecond = 1'000 * kMs;
+using testing::kMs;
+using testing::kSecond;
 constexpr int64_t kStartNs = 1'000 * kSecond;
 
 class RequestStatisticsTest : public ::testing::Test {

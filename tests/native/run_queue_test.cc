@@ -17,11 +17,12 @@
 #include "native/rpc/connection.h"
 #include "native/rpc/transport.h"
 #include "tests/native/raw_http2.h"
+#include "tests/native/units.h"
 
 namespace millpond::rpc {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
+using testing::kMs;
 
 // Takes the path's last part for the model's name.
 struct NamedHandler final : MethodHandler {

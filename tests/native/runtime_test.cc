@@ -73,7 +73,9 @@ TEST(Runtime, TensorFlowPoolsHaveTheServersPriority) {
         tensorflow::NewSession(tensorflow::SessionOptions()));
     ASSERT_NE(session, nullptr);
     for (const auto& [name, policy] : ThreadPolicies()) {
-      if (name.rfind("tf_Compute", 0) == 0) EXPECT_NE(policy, SCHED_IDLE) << name;
+      if (name.rfind("tf_Compute", 0) == 0) {
+        EXPECT_NE(policy, SCHED_IDLE) << name;
+      }
     }
   }).join();
   EXPECT_GT(ThreadPolicies().count("tf_Compute"), 0);

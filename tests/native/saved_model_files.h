@@ -14,6 +14,11 @@ std::string ReadFile(const std::string& path);
 void WriteFile(const std::string& path, const std::string& bytes);
 void CutFile(const std::string& path, size_t bytes);
 
+// An attribute of most nodes that compute floats.
+inline void SetFloat(tensorflow::NodeDef* node) {
+  (*node->mutable_attr())["T"].set_type(tensorflow::DT_FLOAT);
+}
+
 // Writes SavedModels as exporters do, without their 5 s of importing TensorFlow's Python: a graph
 // is put together node by node and tagged "serve".
 class SavedModelFiles {

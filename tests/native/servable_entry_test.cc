@@ -11,6 +11,7 @@
 
 #include "tests/native/fake_entry.h"
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 
 namespace millpond::servable {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 using base::Code;
 
 // Above the time of any machine; a test that needs it has failed.
-constexpr int64_t kForeverNs = 60'000'000'000;
+using testing::kForeverNs;
 
 bool HasQuiesced(ServableEntry& entry, int64_t timeout_ns = kForeverNs) {
   const base::StatusOr<bool> quiesced = entry.Quiesce(timeout_ns);
@@ -81,7 +82,9 @@ TEST(ServableEntry, PinsBesideARetirementAreWaitedForOrRefused) {
     std::thread pinner([&] {
       for (int i = 0; i < 100; ++i) {
         const ServableHandle handle = ServableHandle::UnlessRetired(entry.get());
-        if (handle) EXPECT_TRUE(fate.is_alive);
+        if (handle) {
+          EXPECT_TRUE(fate.is_alive);
+        }
       }
     });
     entry->MarkRetired();

@@ -16,6 +16,7 @@
 #include "tests/native/raw_client.h"
 #include "tests/native/scripted_servable.h"
 #include "tests/native/serving_maps.h"
+#include "tests/native/units.h"
 
 namespace millpond::testing {
 
@@ -26,9 +27,6 @@ inline constexpr char kWatchPath[] = "/grpc.health.v1.Health/Watch";
 inline constexpr char kRarePath[] = "/tensorflow.serving.ModelService/GetModelStatus";
 
 inline constexpr char kTensor[] = "the bytes of a tensor";
-
-// Above the time of any machine; a test that needs it has failed.
-inline constexpr int64_t kForeverNs = 60'000'000'000;
 
 // A server on a free port, with a client of it. "m" is a model that answers at once; the runs of
 // "held" and "also_held" wait for the gate.

@@ -15,13 +15,14 @@
 #include "tests/native/fake_metadata.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 
 namespace millpond::servable {
 namespace {
 
 using base::Code;
 
-constexpr int64_t kForeverNs = 60'000'000'000;
+using testing::kForeverNs;
 
 int64_t LookedUpVersion(ServingMap& map, const std::string& name,
                         std::optional<int64_t> version = {}) {

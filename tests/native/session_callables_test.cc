@@ -24,6 +24,7 @@ using base::Code;
 using base::Status;
 using tensorflow::DT_FLOAT;
 using testing::SavedModelFiles;
+using testing::SetFloat;
 using testing::Vector;
 using Names = std::vector<std::string>;
 
@@ -33,8 +34,6 @@ constexpr int kSumCount = 80;
 bool IsClientsFault(const Status& status) {
   return status.code() == Code::kInvalidArgument || status.code() == Code::kOutOfRange;
 }
-
-void SetFloat(tensorflow::NodeDef* node) { (*node->mutable_attr())["T"].set_type(DT_FLOAT); }
 
 class SessionCallablesTest : public ::testing::Test {
  protected:

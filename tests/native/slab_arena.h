@@ -11,10 +11,11 @@
 #include "native/memory/memory_resource.h"
 #include "native/memory/slab.h"
 #include "tests/native/stacked_memory.h"
+#include "tests/native/units.h"
 
 namespace millpond::memory {
 
-inline constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 
 // A slab and the arena on it.
 struct SlabArena {

@@ -1,4 +1,5 @@
 #include "native/memory/slab_assembly.h"
+#include "tests/native/units.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,7 +12,7 @@
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 
 SpareSlab SpareOf(size_t reserved_bytes, size_t resident_bytes) {
   SpareSlab spare;

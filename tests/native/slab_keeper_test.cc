@@ -10,11 +10,12 @@
 #include <utility>
 
 #include "native/memory/slab_pool.h"
+#include "tests/native/units.h"
 
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 constexpr int64_t kLongNs = 60'000'000'000;  // A passing test never waits this long.
 
 SlabPoolOptions ShortPauses() {

@@ -16,17 +16,18 @@
 
 #include "native/memory/slab.h"
 #include "native/memory/slab_pool.h"
+#include "tests/native/units.h"
 
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 // So much that one slab that is not unmapped shows in the addresses of the process.
-constexpr size_t kHeadroomBytes = 1024 * kMiB;
+constexpr size_t kModelHeadroomBytes = 1024 * kMiB;
 constexpr int kOwnerCount = 5;
 constexpr int kUnevenOwnerCount = 3;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-// A sanitizer watches each byte that is touched.
+#ifdef __SANITIZE_ADDRESS__
+// AddressSanitizer watches each byte that is touched.
 constexpr int kActionCount = 15;
 constexpr int kSequenceCount = 8;
 #else
@@ -138,8 +139,9 @@ class PoolModel {
     const bool is_first = owner->serving.slab == nullptr;
     const size_t last_bytes = is_first ? 0 : owner->serving.bytes;
     const size_t bytes = last_bytes > 0 && Random(8) > 0 ? last_bytes : RandomSize(*owner);
-    Version version{std::move(pool_->Take(name, bytes + kHeadroomBytes, bytes).value()), bytes};
-    EXPECT_GE(version.slab->reserved_bytes(), bytes + kHeadroomBytes);
+    Version version{std::move(pool_->Take(name, bytes + kModelHeadroomBytes, bytes).value()),
+                    bytes};
+    EXPECT_GE(version.slab->reserved_bytes(), bytes + kModelHeadroomBytes);
     EXPECT_LE(version.slab->ResidentBytes(), bytes) << "more than the version needs";
     owner->coming = std::move(version);
     if (is_first || bytes > owner->expected_bytes) is_complete_ = false;
@@ -151,7 +153,7 @@ class PoolModel {
     if (owner->coming.slab == nullptr) return;
     std::memset(owner->coming.slab->start(), 1, owner->coming.bytes);
     const size_t bytes = owner->coming.bytes;
-    pool_->Expect(name, {bytes + kHeadroomBytes, bytes, bytes});
+    pool_->Expect(name, {bytes + kModelHeadroomBytes, bytes, bytes});
     pool_->Refill(SIZE_MAX);
     owner->expected_bytes = bytes;
     RunKeeper(Random(10));
@@ -235,8 +237,8 @@ TEST(SlabPoolModel, KeepsItsPromisesOverRandomSequences) {
     leaked_count += model.leaked_count();
     if (::testing::Test::HasFailure()) return;
   }
-  EXPECT_LT(MappedBytes(),
-            mapped_bytes + leaked_count * (kHeadroomBytes + 128 * kMiB) + kHeadroomBytes / 2);
+  EXPECT_LT(MappedBytes(), mapped_bytes + leaked_count * (kModelHeadroomBytes + 128 * kMiB) +
+                               kModelHeadroomBytes / 2);
 }
 
 }  // namespace

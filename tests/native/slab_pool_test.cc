@@ -14,11 +14,12 @@
 
 #include "native/memory/slab.h"
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 constexpr size_t kHeadroomBytes = 64 * kMiB;
 
 SlabPoolOptions ShortPause(int spare_slab_count = 1) {

@@ -1,4 +1,5 @@
 #include "native/memory/slab_step.h"
+#include "tests/native/units.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 
 SpareSlab SpareOf(size_t reserved_bytes, size_t resident_bytes, size_t goal_bytes) {
   SpareSlab spare;

@@ -1,4 +1,5 @@
 #include "native/memory/slab.h"
+#include "tests/native/units.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -12,7 +13,7 @@
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 
 std::unique_ptr<Slab> ReserveSlab(size_t bytes) { return std::move(Slab::Reserve(bytes).value()); }
 

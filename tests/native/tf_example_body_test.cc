@@ -31,7 +31,7 @@ WireMessage Texts(const std::vector<std::string>& values) {
   for (const std::string& value : values) list.Bytes(1, value);
   return list;
 }
-WireMessage Floats(const std::vector<float>& values) {
+WireMessage FloatList(const std::vector<float>& values) {
   WireMessage packed;
   for (const float value : values) packed.RawValue(value);
   return WireMessage().Message(1, packed);
@@ -65,9 +65,9 @@ TEST(ExampleBody, FeaturesHaveTheKindOfTheirValues) {
   EXPECT_EQ(ReadOne(R"({"a": "x"})"), Example({Feature("a", 1, Texts({"x"}))}));
   EXPECT_EQ(ReadOne(R"({"a": ["x", "", {"b64": "/w=="}]})"),
             Example({Feature("a", 1, Texts({"x", "", "\xff"}))}));
-  EXPECT_EQ(ReadOne(R"({"a": 1.5})"), Example({Feature("a", 2, Floats({1.5F}))}));
+  EXPECT_EQ(ReadOne(R"({"a": 1.5})"), Example({Feature("a", 2, FloatList({1.5F}))}));
   EXPECT_EQ(ReadOne(R"({"a": [1.0, -2e3, Infinity]})"),
-            Example({Feature("a", 2, Floats({1, -2000, INFINITY}))}));
+            Example({Feature("a", 2, FloatList({1, -2000, INFINITY}))}));
   EXPECT_EQ(ReadOne(R"({"a": [1, -9223372036854775808, true, false]})"),
             Example({Feature("a", 3, Integers({1, INT64_MIN, 1, 0}))}));
   EXPECT_EQ(ReadOne(R"({"a": 1, "b": "y"})"),

@@ -22,7 +22,9 @@ bool CanBeSealed(const tensorflow::MetaGraphDef& meta_graph) {
   return AnalyzeWrites(meta_graph).can_be_sealed;
 }
 
-void SetFloat(tensorflow::NodeDef* node) { (*node->mutable_attr())["dtype"].set_type(DT_FLOAT); }
+void SetDtypeFloat(tensorflow::NodeDef* node) {
+  (*node->mutable_attr())["dtype"].set_type(DT_FLOAT);
+}
 
 TEST(Writes, AModelWithoutVariablesDoesNot) {
   EXPECT_FALSE(WritesVariables(testing::DoublingModel().meta_graph()));
@@ -36,7 +38,7 @@ TEST(Writes, LookingUpATableDoesNot) {
 
 TEST(Writes, AnAssignmentThatAnOutputWaitsForDoes) {
   SavedModelFiles files = VariableModel();
-  files.AddNode("grow", "AssignAddVariableOp", {"v", "x"}, SetFloat);
+  files.AddNode("grow", "AssignAddVariableOp", {"v", "x"}, SetDtypeFloat);
   files.AddNode("after", "Identity", {"x", "^grow"},
                 [](tensorflow::NodeDef* node) { (*node->mutable_attr())["T"].set_type(DT_FLOAT); });
   files.AddSignature("count", {{"x", "x:0", DT_FLOAT}}, {{"y", "after:0", DT_FLOAT}});
@@ -45,7 +47,7 @@ TEST(Writes, AnAssignmentThatAnOutputWaitsForDoes) {
 
 TEST(Writes, AnAssignmentThatNoSignatureReachesDoesNot) {
   SavedModelFiles files = VariableModel();
-  files.AddNode("train", "AssignAddVariableOp", {"v", "x"}, SetFloat);
+  files.AddNode("train", "AssignAddVariableOp", {"v", "x"}, SetDtypeFloat);
   EXPECT_FALSE(WritesVariables(files.meta_graph()));
 }
 

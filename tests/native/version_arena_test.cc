@@ -9,11 +9,12 @@
 
 #include "native/memory/jemalloc_api.h"
 #include "tests/native/fake_memory.h"
+#include "tests/native/units.h"
 
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 constexpr size_t kAlignment = 64;
 
 class OverflowingMemoryTest : public ::testing::Test {

@@ -18,6 +18,7 @@
 #include "tests/native/saved_model_files.h"
 #include "tests/native/tensorflow_runtime.h"
 #include "tests/native/tensors.h"
+#include "tests/native/units.h"
 
 namespace millpond::tf {
 namespace {
@@ -29,7 +30,7 @@ using testing::SavedModelFiles;
 using testing::TemporaryDirectory;
 using testing::Vector;
 
-constexpr size_t kMiB = size_t{1} << 20;
+using testing::kMiB;
 constexpr int64_t kNowNs = 1'000'000'000;
 
 using Step = Status (VersionLoad::*)();

@@ -49,7 +49,7 @@ using testing::LastData;
 using testing::RawHttp2;
 
 constexpr uint64_t kFirstSeed = 1;
-constexpr int64_t kUsualCount = 1'500;
+constexpr int64_t kUsualCount = 300;
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr size_t kFrameHeaderBytes = 9;
 
@@ -335,7 +335,7 @@ size_t DescriptorCount() {
 TEST_F(WireFuzzTest, NonsenseHarmsNobodyElse) {
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(PrintSeed);
   std::signal(SIGABRT, PrintSeedAndAbort);
-  constexpr int64_t kCountPerCheck = 250;
+  constexpr int64_t kCountPerCheck = 100;
   const std::vector<Conversation> corpus = testing::Conversations();
   const uint64_t first_seed = FromEnvironment("MILLPOND_WIRE_FUZZ_SEED", kFirstSeed);
   const auto seconds = static_cast<int64_t>(FromEnvironment("MILLPOND_WIRE_FUZZ_SECONDS", 0));
