@@ -140,7 +140,7 @@ def test_stock_stub_needs_tls(tls: TlsServer):
         response = caller.predict(echo_request())
         assert response.model_spec.version.value == 1
     with caller_to(tls.server.target) as plain:
-        code, _ = refusal(lambda: plain.predict(echo_request(), timeout=5))
+        code, _ = refusal(lambda: plain.predict(echo_request(), timeout=TIMEOUT_SECONDS))
     assert code == grpc.StatusCode.UNAVAILABLE
 
 
