@@ -89,8 +89,7 @@ TEST_F(MessageEncodingTest, MessageGrowingBeyondTheLimitIsRefused) {
   for (const auto encoding : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     const Exchange exchange = PredictIn(encoding, 1'000'001);
     EXPECT_EQ(exchange.reply.code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_NE(exchange.reply.status.error_message().find("--max_request_bytes"),
-              std::string::npos)
+    EXPECT_NE(exchange.reply.status.error_message().find("--max_request_bytes"), std::string::npos)
         << exchange.reply.status.error_message();
   }
   const auto code = static_cast<size_t>(base::Code::kResourceExhausted);
