@@ -5,16 +5,28 @@ from collections.abc import Sequence
 
 from serving.base.errors import InvalidArgument
 
+# Clients of earlier versions read a fleet's servers at addresses of these schemes.
+_GONE_SCHEMES = ("fleet:", "fleet+file:")
+
 
 class InvalidTargets(InvalidArgument, ValueError):
     """The targets of a client name no server, or servers that one channel cannot reach."""
 
 
 def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the targets of one server or several. Raises InvalidTargets if one is missing or empty."""
+    """Returns the targets of one server or several.
+
+    Raises InvalidTargets if one is missing or empty, or has a scheme that is gone.
+    """
     targets = (target,) if isinstance(target, str) else tuple(target)
     if not targets or not all(targets):
         raise InvalidTargets(f"{target!r} names no server; give HOST:PORT, or a list of IP:PORT")
+    for each in targets:
+        if each.startswith(_GONE_SCHEMES):
+            raise InvalidTargets(
+                f"{each!r}: clients read no fleet any more; give the list of its servers, their DNS name "
+                "(dns:///NAME:PORT) or HAProxy's HOST:PORT (docs/fleet.md)"
+            )
     return targets
 
 

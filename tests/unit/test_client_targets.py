@@ -46,3 +46,13 @@ def test_targets_of_two_kinds_are_refused():
 def test_client_without_a_server_is_refused(target: str | list[str]):
     with pytest.raises(InvalidArgument, match="names no server"):
         Client(target)
+
+
+@pytest.mark.parametrize("target", ["fleet://127.0.0.1:8600", "fleet+file:/run/fleet.json"])
+def test_client_of_a_scheme_that_is_gone_is_refused(target: str):
+    for given in (target, ["10.0.0.1:8500", target]):
+        with pytest.raises(
+            InvalidArgument, match=r"list of its servers.*DNS name.*HAProxy"
+        ) as raised:
+            Client(given)
+        assert repr(target) in str(raised.value)
