@@ -148,7 +148,8 @@ struct Server::State {
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
         parts{map, statistics.get(), options.spans.get()} {
-    wire->limits = WithChannelArguments(options.limits, options.channel_arguments);
+    wire->limits = WithRequestTime(WithChannelArguments(options.limits, options.channel_arguments),
+                                   options.request_ns_max);
     wire->calls = CallLimitsOf(options, admission, &wire->is_cut_short);
   }
 

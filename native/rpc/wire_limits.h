@@ -42,7 +42,7 @@ struct WireLimits {
   // clients give up a connection after 20 s too.
   int64_t handshake_ns = 20 * kSecondNs;
   // The longest pause within a message, and of a client that does not read its answers; 0: no
-  // limit. It is the time that a request may take (--max_request_seconds).
+  // limit. ServerOptions::request_ns_max makes it longer (WithRequestTime).
   int64_t pause_ns = 60 * kSecondNs;
   // A connection that is silent for so long gets a PING (0: never), and is closed if no answer
   // comes in time.
@@ -54,6 +54,14 @@ struct WireLimits {
   // The least time between two PINGs without a call. Two PINGs in a row may come faster.
   int64_t ping_interval_ns = 10 * kSecondNs;
 };
+
+// Returns `limits` with a pause of at least `request_ns_max`, because a request that may take long
+// may also pause for long. 0, no limit, changes nothing: a message that never goes on would hold
+// its memory for ever.
+inline WireLimits WithRequestTime(WireLimits limits, int64_t request_ns_max) {
+  if (limits.pause_ns > 0) limits.pause_ns = std::max(limits.pause_ns, request_ns_max);
+  return limits;
+}
 
 // A token bucket: `burst` at once, and `per_second` from then on. One thread at a time.
 class RateLimit {

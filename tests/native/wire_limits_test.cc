@@ -58,6 +58,16 @@ TEST(RateLimit, AllowsABurstAndThenARate) {
   EXPECT_TRUE(limit.Take(now_ns));
 }
 
+TEST(WithRequestTimeTest, LongerRequestsMayPauseForAsLong) {
+  EXPECT_EQ(WithRequestTime({}, 3'600 * kSecondNs).pause_ns, 3'600 * kSecondNs);
+}
+
+TEST(WithRequestTimeTest, ShorterRequestsAndNoLimitKeepThePause) {
+  for (const int64_t request_ns_max : {int64_t{0}, kSecondNs}) {
+    EXPECT_EQ(WithRequestTime({}, request_ns_max).pause_ns, 60 * kSecondNs);
+  }
+}
+
 using WireLimitsTest = testing::WireServerTest;
 
 TEST_F(WireLimitsTest, MessageInPartsOfOneByteArrives) {
