@@ -6,6 +6,7 @@ make each part from the flags.
 
 import queue
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 import structlog
@@ -15,6 +16,7 @@ from serving.base.deferred_module import load_deferred_modules
 from serving.base.errors import OperatorError
 from serving.base.periodic_thread import PeriodicThread
 from serving.base.service_manager import ServiceManager
+from serving.config.lab_settings import LAB_VARIABLE, NO_LAB
 from serving.config.listen_addresses import listen_addresses
 from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig, ServerConfig
@@ -105,6 +107,12 @@ class Server:
         self._refused: frozenset[str] = frozenset()
         self._first_plan = plan_change((), config.models)
         model_parts.check_platforms(config)
+        if config.lab != NO_LAB:
+            _log.warning(
+                "lab_settings",
+                **asdict(config.lab),
+                remedy=f"unset {LAB_VARIABLE} to serve: its settings are for load tests",
+            )
         rpc_parts.initialize(self._foundation)
         # Each step needs the parts that the steps before it have made.
         self._make_data_plane_state()

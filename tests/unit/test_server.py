@@ -471,6 +471,21 @@ def test_server_without_arenas_has_no_slabs(
     assert plane.pools == []
 
 
+@pytest.mark.parametrize(
+    ("lab", "warning_count"), [(LabSettings(load_patience_seconds=0), 1), (LabSettings(), 0)]
+)
+def test_server_with_lab_settings_warns_once(
+    tmp_path: Path, plane: FakePlane, lab: LabSettings, warning_count: int
+) -> None:
+    with capture_logs() as logs:
+        Server(config_for(tmp_path / "m", lab=lab), native=plane)
+    warnings = [log for log in logs if log["event"] == "lab_settings"]
+    assert len(warnings) == warning_count
+    for warning in warnings:
+        assert (warning["log_level"], warning["load_patience_seconds"]) == ("warning", 0)
+        assert "unset MILLPOND_LAB" in warning["remedy"]
+
+
 def test_server_keeps_slabs_and_requests_by_config(tmp_path: Path, plane: FakePlane) -> None:
     config = config_for(
         tmp_path / "m", arena_spare_slabs=3, load_priority="nice", self_warmup_requests=5
