@@ -29,11 +29,16 @@ export PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # cannot name one of two packages, and tensorflow-serving-api and packages with ops require tensorflow.
 tensorflow=$("$destination/bin/python" -c 'from importlib.metadata import version; print(version("tensorflow"))')
 "$destination/bin/pip" uninstall --quiet --yes tensorflow
-"$destination/bin/pip" install --quiet "tensorflow-cpu==${tensorflow%.*}.*"
+"$destination/bin/pip" install --quiet "tensorflow-cpu==$tensorflow"
 
 # The server needs TensorFlow's libraries and messages. TensorFlow's own Python (`import tensorflow`), its headers and
 # the packages that only they use have 800 MB.
 site_packages=$("$destination/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+# The wheel's bill of materials names tensorflow. A revision of a bill keeps its serial number.
+bill_for_cpu='s#pkg:pypi/tensorflow@#pkg:pypi/tensorflow-cpu@#; s/"name": "tensorflow"/"name": "tensorflow-cpu"/; s/^  "version": 1,/  "version": 2,/'
+sed -i "$bill_for_cpu" "$site_packages"/millpond-*.dist-info/sboms/millpond.cdx.json
+
 (cd "$site_packages/tensorflow" && rm -rf include python compiler/mlir compiler/tf2tensorrt lite _api xla_aot_runtime_src tools)
 "$destination/bin/pip" uninstall --quiet --yes keras h5py libclang
 "$destination/bin/python" -m pip uninstall --quiet --yes setuptools pip

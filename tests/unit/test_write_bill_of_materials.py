@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,25 @@ def test_document_follows_the_schema(include: Path, tmp_path: Path):
     # Twice the same: a rebuild of a wheel changes nothing.
     main([*arguments, "--include", str(include), "--", str(output)])
     assert output.read_text() == text
+
+
+def test_bill_of_the_image_names_tensorflow_cpu():
+    document = bill_of_materials("0.1.0", [component(TENSORFLOW, "2.21.0")])
+    install = (REPOSITORY / "scripts/docker/install.sh").read_text()
+    (script,) = re.findall(r"^bill_for_cpu='(.*)'$", install, re.MULTILINE)
+    text = subprocess.run(
+        ["sed", script],
+        input=json.dumps(document, indent=2),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    image = TENSORFLOW._replace(name="tensorflow-cpu", purl="pkg:pypi/tensorflow-cpu")
+    expected = bill_of_materials("0.1.0", [component(image, "2.21.0")])
+    # A revision of the wheel's bill.
+    expected |= {"serialNumber": document["serialNumber"], "version": 2}
+    assert json.loads(text) == expected
 
 
 def test_other_contents_have_another_serial_number():
