@@ -171,7 +171,8 @@ class Arenas:
             model=servable_id.name,
             version=servable_id.version,
             block_count=servable.arena_overflow_block_count,
-            remedy="let its init op allocate less: what does not fit shares memory with requests",
+            remedy="let its init op allocate less, because what does not fit shares memory with "
+            "requests; or run without arenas: --arena=false",
         )
 
 

@@ -118,6 +118,7 @@ def test_arenas_overgrown_slab_is_logged_with_remedy() -> None:
     with capture_logs() as logs:
         arenas(FakeSlabPool()).loaded(ID, servable, serving_count=1)
     assert [(log["event"], log["block_count"]) for log in logs] == [("arena_overflowed", 3)]
+    assert "--arena=false" in logs[0]["remedy"]
     assert "init op" in logs[0]["remedy"]
 
 
