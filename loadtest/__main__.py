@@ -36,8 +36,8 @@ from loadtest.commands.plain_run import RUN
 from loadtest.commands.soak import SOAK
 from loadtest.commands.swap import SWAP
 from loadtest.commands.turns import TURNS
-from serving.base.closed_pipe import until_closed_pipe
-from serving.base.errors import MillpondError
+from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
+from serving.base.errors import InvalidConfig, MillpondError
 
 COMMANDS: Mapping[str, Command] = {
     "demo": DEMO,
@@ -68,7 +68,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         raise
     except (MillpondError, OSError) as error:
         print(f"loadtest {parsed.command}: {error}", file=sys.stderr)
-        return 1
+        return EXIT_USAGE if isinstance(error, InvalidConfig) else EXIT_FAILURE
     except KeyboardInterrupt:
         print(f"loadtest {parsed.command}: interrupted", file=sys.stderr)
         return 130

@@ -93,6 +93,9 @@ def _run(parsed: argparse.Namespace) -> int:
     given = rows(parsed.preset, parsed.servers)
     if parsed.servers and (parsed.neighbour or parsed.memory):
         raise InvalidConfig("--neighbour and --memory need servers of --preset, not of --command")
+    for option, is_given in (("--plot", parsed.plot), ("--neighbour", parsed.neighbour)):
+        if parsed.memory and is_given:
+            raise InvalidConfig(f"{option} has no effect with --memory, which runs without load")
     clock, console = SystemClock(), Console()
     with demo_directory(parsed.models) as directory:
         exports = prepare_model(directory, parsed.table_rows, console.print)

@@ -45,6 +45,15 @@ def test_bad_command_line_exits_two_with_reason(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--plot=a.png", "--neighbour"])
+def test_swap_memory_refuses_options_of_a_load(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+):
+    monkeypatch.setattr("loadtest.commands.swap.check_can_plot", lambda path: None)
+    assert main(["swap", "--memory", option]) == 2
+    assert f"{option.removesuffix('=a.png')} has no effect with --memory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str):
     assert status_of(command, "--help") == 0
