@@ -141,6 +141,19 @@ def test_fuzz_draws_new_examples_of_a_property(tmp_path: Path, limit: int, is_pa
     assert is_passed or "--hypothesis-seed=5" in outcome.replay
 
 
+def test_fuzz_file_without_a_property_is_no_finding(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text(
+        "from hypothesis import settings\nsettings.register_profile('fuzz', max_examples=10)\n"
+    )
+    (tmp_path / "test_helper.py").write_text(
+        "from hypothesis import strategies\n\ndef test_other():\n    raise AssertionError\n"
+    )
+    run = Run(tmp_path, 0, lambda: 5)
+    outcome = run_fuzz_targets.run_hypothesis(run_fuzz_targets.PROPERTIES, run, tmp_path)
+    assert not outcome.replay, outcome.log.read_text()
+    assert "1 deselected" in outcome.log.read_text()
+
+
 def test_fuzz_targets_have_a_corpus_and_a_smoke_run():
     fuzz = REPOSITORY / "tests/native/fuzz"
     names = {path.name.removesuffix("_fuzz.cc") for path in fuzz.glob("*_fuzz.cc")}
