@@ -8,9 +8,13 @@ from structlog.testing import capture_logs
 from serving.base.clock import SystemClock
 from serving.base.errors import InvalidConfig
 from serving.config.model_settings_file import SettingsByModel
-from serving.config.server_config import ModelConfig
+from serving.config.server_config import ModelConfig, ServerConfig
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
+from serving.server.foundation import Foundation
+from serving.server.model_parts import make_config_watcher
 from tests.unit.fakes.clocks import FakeClock, WritingClock
+from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.worlds.reload import Reload
 
 
 def config_text(*names: str) -> str:
@@ -73,6 +77,21 @@ def watch(tmp_path: Path) -> Watch:
 def test_watcher_first_look_applies_edit_from_start(watch: Watch) -> None:
     watch.make(str(watch.config), "").poll()
     assert watch.changes == [(["a"], [])]
+
+
+@pytest.mark.parametrize(("poll_seconds", "is_watched"), [(-1.0, False), (0.0, False), (1.0, True)])
+def test_config_watcher_without_a_period_is_none(poll_seconds: float, is_watched: bool) -> None:
+    """TensorFlow Serving's default, 0, reads the file once, at the start."""
+    config = ServerConfig(
+        models=(), model_config_file="/m", model_config_file_poll_wait_seconds=poll_seconds
+    )
+    reload = Reload()
+    watcher = make_config_watcher(
+        Foundation(config, FakePlane(), FakeClock()),
+        reloader=reload.reloader,
+        served=reload.world.models,
+    )
+    assert (watcher is not None) == is_watched
 
 
 def test_watcher_same_files_change_nothing(watch: Watch) -> None:

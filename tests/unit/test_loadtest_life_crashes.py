@@ -1,4 +1,4 @@
-"""The report of `loadtest crashes`."""
+"""The report of `loadtest life crashes`."""
 
 from collections import Counter
 

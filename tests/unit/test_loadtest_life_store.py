@@ -1,4 +1,4 @@
-"""`loadtest store`: its figures and what it prints."""
+"""`loadtest life store`: its figures and what it prints."""
 
 import io
 
