@@ -54,24 +54,26 @@ class Proxy:
     def reload(self, *backends: Backend) -> None:
         before = self._workers()
         self.write(*backends)
+        # The master removes the file for a moment while it reads its configuration.
+        wait_until(lambda: Path(self.pid_file).exists(), "the pid file after the reload before")
         reload_haproxy(self.pid_file)
         wait_until(lambda: self._workers() - before, "a new worker")
 
     def _workers(self) -> set[str]:
-        pid = Path(self.pid_file).read_text().strip()
+        pid = self._master.pid
         return {*Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
     @contextmanager
     def running(self) -> Iterator[None]:
         log = (self.directory / "haproxy.log").open("w")
         command = [str(HAPROXY), "-W", "-p", self.pid_file, "-f", "haproxy.cfg"]
-        process = subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=log)
+        self._master = subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=log)
         try:
             wait_until(lambda: Path(self.pid_file).exists(), "HAProxy's pid file")
             yield
         finally:
-            process.terminate()
-            process.wait(TIMEOUT_SECONDS)
+            self._master.terminate()
+            self._master.wait(TIMEOUT_SECONDS)
             log.close()
 
 
