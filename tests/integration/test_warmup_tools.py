@@ -73,5 +73,5 @@ def test_check_lists_records_other_model_refuses(
     result = warmup("check", slow_version)
     assert result.returncode == 1
     assert result.stdout == (
-        "record 1: no signature 'pick'; the version has ['quick', 'serving_default']\n"
+        "record 1: no signature 'pick'; the version has ['held', 'quick', 'serving_default']\n"
     )
