@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
+from tests.integration.clients import (
+    TIMEOUT_SECONDS,
+    array,
+    caller_to,
+    predict_request,
+    wait_until,
+)
 from tests.integration.conftest import StartServer
+from tests.integration.exports import drop
 from tests.integration.model_host import ModelHost
 
 LIMIT = 16
@@ -93,6 +100,37 @@ def test_connection_whose_client_is_gone_is_closed(
         # This client reads the server's pings and answers none of them.
         while connection.recv(4096):
             pass
+
+
+def test_connection_at_its_age_answers_and_is_replaced(
+    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
+) -> None:
+    """The call under way is answered after the server's GOAWAY, and the next call connects anew."""
+    drop(slow_export, base_path, 1)
+    server = start_server(
+        model_name="slow",
+        base_path=base_path,
+        grpc_channel_arguments="grpc.max_connection_age_ms=500",
+    )
+    server.wait_until_available("slow", 1)
+    is_told = tmp_path / "told"
+    inputs = {"path": np.array(str(is_told).encode(), object)}
+    ready, idle = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
+    states: list[grpc.ChannelConnectivity] = []
+    with caller_to(server.target) as caller:
+        caller.channel.subscribe(states.append)
+        call = caller.start_predict(predict_request("slow", inputs, signature_name="held"))
+        try:
+            wait_until(
+                lambda: ready in states and idle in states[states.index(ready) :], "a GOAWAY"
+            )
+            assert not call.done()
+        finally:
+            is_told.touch()
+        assert list(call.result().outputs) == ["rounds"]
+        quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
+        assert array(caller.predict(quick).outputs["y"]) == 2
+        wait_until(lambda: states.count(ready) > 1, "a new connection")
 
 
 def _frame(type_: int, payload: bytes = b"") -> bytes:

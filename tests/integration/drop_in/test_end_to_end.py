@@ -162,7 +162,8 @@ def configured_server(
     monitoring.write_text(
         'prometheus_config {\n  enable: true,\n  path: "/monitoring/prometheus/metrics"\n}\n'
     )
-    arguments = "grpc.max_connection_age_ms=2000,grpc.lb_policy_name=grpclb"
+    # The suite ends each connection after 2 s. All tests here share one, which stays until they are over.
+    arguments = "grpc.max_connection_age_ms=3600000,grpc.lb_policy_name=grpclb"
     flags = [
         *(f"--model_config_file={config}", f"--monitoring_config_file={monitoring}"),
         f"--grpc_channel_arguments={arguments}",
