@@ -1,17 +1,19 @@
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from serving.base.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND, SystemClock, pause, seconds_since
 from serving.base.errors import DataLoss, FailedPrecondition
 from serving.core.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.source.file_system_source import (
     FileSystemSource,
+    Pollers,
     SourceListener,
     SourceSettings,
     fingerprint,
@@ -19,15 +21,19 @@ from serving.source.file_system_source import (
 )
 from serving.source.listing import Listing
 from serving.source.notes import Note
-from serving.source.poller_pool import Pollable
+from serving.source.poll_schedule import PollLimits
+from serving.source.poller_pool import Pollable, PollerPool
 from serving.source.settling import RECHECK_NS, SETTLE_NS, Fingerprint
 from tests.unit.fakes.clocks import FakeClock
+
+TIMEOUT_SECONDS = 60
 
 
 class Aspirations(SourceListener):
     """Records every aspired list that a source has set, and answers as the model's status."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.lists: list[list[int]] = []
         self.found_at_ns: list[int] = []
         self.directories: dict[int, str] = {}
@@ -40,29 +46,29 @@ class Aspirations(SourceListener):
         self.seen: list[tuple[set[int], set[int]]] = []
 
     def found_anew(self, name: str, version: int) -> None:
-        assert name == "m"
+        assert name == self.name
         self.anew.append(version)
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
-        assert name == "m"
+        assert name == self.name
         self.seen.append((set(on_disk), set(watched)))
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
-        assert name == "m"
+        assert name == self.name
         self.lists.append([version.version for version in versions])
         self.found_at_ns.append(max((version.found_at_ns for version in versions), default=0))
         self.directories.update({version.version: version.directory for version in versions})
 
     def failed_versions(self, name: str) -> set[int]:
-        assert name == "m"
+        assert name == self.name
         return self.failed
 
     def available_versions(self, name: str) -> set[int]:
-        assert name == "m"
+        assert name == self.name
         return self.available
 
     def labels_in_effect(self, name: str) -> dict[str, int]:
-        assert name == "m"
+        assert name == self.name
         return self.labels
 
 
@@ -113,10 +119,10 @@ class FakePollers:
 class Site:
     """A base path with its clock, and what a source of it reports."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "m") -> None:
         self.path = path
         self.clock = FakeClock()
-        self.aspirations = Aspirations()
+        self.aspirations = Aspirations(name)
 
     def source(
         self,
@@ -126,11 +132,11 @@ class Site:
         period_seconds: float = 60,
         keeps_last: bool = True,
         labels: Mapping[str, int] = NO_LABELS,
-        pollers: FakePollers | None = None,
+        pollers: Pollers | None = None,
         missing_asset_wait_seconds: float = 30,
     ) -> FileSystemSource:
         return FileSystemSource(
-            "m",
+            self.aspirations.name,
             SourceSettings(
                 base_path=str(base_path or self.path),
                 selection=selection or All(),
@@ -816,6 +822,44 @@ def test_source_stuck_is_noted_and_logged_once(site: Site) -> None:
         ("source_stuck", None),
         ("warning_over", "source_stuck"),
     ]
+
+
+def test_source_on_hanging_disk_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, live = Site(tmp_path / "a" / "dead", "dead"), Site(tmp_path / "b" / "live", "live")
+    is_mended = threading.Event()
+
+    def hang(base_path: str) -> Listing:
+        if base_path == str(dead.path):
+            is_mended.wait(TIMEOUT_SECONDS)
+        return list_children(base_path)
+
+    monkeypatch.setattr("serving.source.file_system_source.list_children", hang)
+    soon_ns = NS_PER_SECOND // 20
+    pool = PollerPool(PollLimits(stuck_after_ns=soon_ns, first_retry_ns=soon_ns), SystemClock())
+    pool.start()
+    sources = [site.source(period_seconds=0.01, pollers=pool) for site in (dead, live)]
+    for site, source in zip((dead, live), sources, strict=True):
+        site.drop("1")
+        source.start()
+    wait_until(lambda: [note.event for note in sources[0].notes()] == ["source_stuck"])
+    # A version comes complete, by a rename: the poll may look at any time.
+    live.drop("copied").rename(live.path / "2")
+    wait_until(lambda: live.aspirations.lists == [[1], [1, 2]])
+    assert (sources[1].notes(), dead.aspirations.lists) == ([], [])
+    is_mended.set()
+    wait_until(lambda: dead.aspirations.lists == [[1]] and sources[0].notes() == [])
+    pool.stop()
+    assert pool.join(TIMEOUT_SECONDS)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    clock = SystemClock()
+    began_ns = clock.now_ns()
+    while not is_so():
+        assert seconds_since(clock, began_ns) < TIMEOUT_SECONDS
+        pause(clock, 0.01)
 
 
 def test_source_group_is_parent_of_base_path(site: Site) -> None:
