@@ -151,7 +151,7 @@ def array(tensor: Any) -> Any:
 def wait_until(
     is_so: Callable[[], object], what: str, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> None:
-    """Without self-warm-up a version that no request reached has run nothing at all."""
+    """Waits until `is_so` returns something true. Raises AssertionError with `what` at the limit."""
     deadline_ns = _clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
     condition = threading.Condition()
     while not is_so():

@@ -1,10 +1,11 @@
 """Servers and models for the integration tests.
 
-A test adds its models to the module's `host`. A test that kills or stops its server, or needs a flag, starts
-a server of its own. Each server takes a free port and listens when the test gets it. It is told to stop at
-the end of its scope, while the next test runs; that it stopped cleanly is asserted at the end of the module.
-A failing test shows the end of the servers' logs. Models are exported once a session, so that the import of
-TensorFlow (3 to 5 s) is paid once. A test marked `soak` runs only with MILLPOND_SOAK=1.
+A test adds its models to the module's `host`. A test that stops or kills its server, reads figures of the
+process, or needs a flag that the host lacks, starts a server of its own. Each server takes a free port and
+listens when the test gets it. It is told to stop at the end of its scope, while the next test runs; that it
+stopped cleanly is asserted at the end of the module. A failing test shows the end of the servers' logs.
+Models are exported once a session, so that the import of TensorFlow (3 to 5 s) is paid once. A test marked
+`soak` runs only with MILLPOND_SOAK=1.
 """
 
 import os
@@ -26,7 +27,7 @@ from serving import ModelServer  # noqa: E402  (found through the path above)
 from tests.integration import exports  # noqa: E402
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
-from tests.integration.model_host import ModelHost  # noqa: E402
+from tests.integration.model_host import HostedModel, ModelHost  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
@@ -88,16 +89,15 @@ class _BackgroundStops:
         thread.start()
 
     def assert_all_clean(self) -> None:
-        """Waits for all servers and raises the error of the first one that did not end with status 0."""
+        """Waits for all servers, and fails with the errors of all that did not end with status 0."""
         for thread in self._threads:
             thread.join()
-        if self._errors:
-            raise self._errors[0]
+        assert not self._errors, "\n".join(repr(error) for error in self._errors)
 
     def _stop(self, server: ModelServer) -> None:
         try:
             server.stop()
-        except Exception as error:  # noqa: BLE001  (raised again by `assert_all_clean`)
+        except Exception as error:  # noqa: BLE001  (shown by `assert_all_clean`)
             self._errors.append(error)
 
 
@@ -169,6 +169,28 @@ def host(module_host: ModelHost) -> Iterator[ModelHost]:
     """The server of the module, to which a test adds models that go at its end."""
     with module_host.models_of_a_test():
         yield module_host
+
+
+@pytest.fixture(scope="module")
+def server(module_host: ModelHost, scale_model: ScaleModel) -> ModelServer:
+    """The server of the module with version 1 of `scale`. Many modules have another fixture of this name."""
+    scale = module_host.model(name="scale")
+    scale_model.write(scale.base_path, 1)
+    scale.wait_until_available(1)
+    return scale.server
+
+
+@pytest.fixture
+def slow(host: ModelHost, slow_export: Path) -> HostedModel:
+    """A copy of the model `slow`, of which version 1 answers and has no warm-up file."""
+    return host.model(prefix="slow").serve(slow_export)
+
+
+@pytest.fixture
+def slow_caller(slow: HostedModel) -> Iterator[Caller]:
+    """Calls the server of the fixture `slow`."""
+    with caller_to(slow.server.target) as caller:
+        yield caller
 
 
 @pytest.fixture

@@ -80,6 +80,8 @@ class ModelHost:
         self._server: ModelServer | None = None
         self._configs: dict[str, str] = {}
         self._settings: dict[str, str] = {}
+        # With the names of former tests: a second model of a name could pass on the log of the first.
+        self._used_names: set[str] = set()
 
     @property
     def server(self) -> ModelServer:
@@ -104,7 +106,8 @@ class ModelHost:
         is `name`, which no other test of the module may use.
         """
         name = name or f"{prefix}_{next(self._numbers)}"
-        assert name not in self._settings, f"another test has the model {name}"
+        assert name not in self._used_names, f"another test has, or had, the model {name}"
+        self._used_names.add(name)
         if base_path is None:
             base_path = self._directory / name
             base_path.mkdir()

@@ -9,12 +9,11 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
-from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.model_host import HostedModel
 from tests.integration.processes import millpond
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, has_response, read_logs
@@ -24,12 +23,6 @@ RUN_SECONDS = 0.3
 
 def capture(model: HostedModel, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return millpond("capture", "--target", model.server.admin_target, model.name, *arguments)
-
-
-@pytest.fixture
-def slow(host: ModelHost, slow_export: Path) -> HostedModel:
-    """The model `slow`, whose version 1 serves."""
-    return host.model(prefix="slow").serve(slow_export)
 
 
 def test_next_version_replays_captured_requests(

@@ -100,17 +100,36 @@ def request_count(server: ModelServer) -> int:
     return count
 
 
+LOADED, RELOADED, STOPPED = "requests through HAProxy", "three reloads", "the stop of s0"
+
+
 @dataclass
 class Story:
     """Two servers behind a HAProxy under load, and a third one that never serves."""
 
-    request_counts: Sequence[int]
+    step: str = "the start of HAProxy"
+    """The step under way, or the step that failed with `error`."""
+    error: str = ""
+    passed: list[str] = field(default_factory=list)
+    request_counts: Sequence[int] = ()
     """The requests that each of the two had answered before the first change."""
-    log: str
+    log: str = ""
     """HAProxy's log until then."""
-    failures_until_reloads: Sequence[str]
-    failures_until_stop: Sequence[str]
+    failures_until_reloads: Sequence[str] = ()
+    failures_until_stop: Sequence[str] = ()
     """All failures until a server that HAProxy drained had stopped."""
+
+    @contextmanager
+    def at(self, step: str) -> Iterator[None]:
+        """Notes that the step begins, and that it passed."""
+        self.step = step
+        yield
+        self.passed.append(step)
+
+    def assert_passed(self, step: str) -> None:
+        assert step in self.passed, (
+            f"passed {self.passed}, then failed at {self.step}: {self.error}"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +138,8 @@ def story(
     scale_model: ScaleModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Story:
-    directory, base_path, empty = (
-        tmp_path_factory.mktemp(name) for name in ("proxy", "scale", "empty")
-    )
+    """The story until its first error: a test fails for the step that it needs, and names that step."""
+    base_path, empty = (tmp_path_factory.mktemp(name) for name in ("scale", "empty"))
     scale_model.write(base_path, 1)
     servers = [
         start_module_server(model_name="scale", base_path=path)
@@ -129,39 +147,57 @@ def story(
     ]
     for server in servers[:2]:
         server.wait_until_available("scale", 1)
-    proxy = Proxy(directory)
+    story = Story()
+    try:
+        tell(story, Proxy(tmp_path_factory.mktemp("proxy")), servers)
+    except Exception as error:  # noqa: BLE001 (each test shows it)
+        story.error = repr(error)
+    return story
+
+
+def tell(story: Story, proxy: Proxy, servers: list[ModelServer]) -> None:
     proxy.write(*backends_of(servers))
-    log = directory / "haproxy.log"
+    log = proxy.directory / "haproxy.log"
     with proxy.running(), calls_to(proxy.target) as call:
-        wait_until(lambda: "servers/s2 is DOWN" in log.read_text(), "a check that fails")
         load = Load(call)
+        with story.at("a check that fails"):
+            wait_until(lambda: "servers/s2 is DOWN" in log.read_text(), "s2 is DOWN")
         with load.running():
-            load.wait_for_more(200)
-            counts, log_text = [request_count(server) for server in servers[:2]], log.read_text()
-            for draining in (1, None, 0):
-                # A new worker takes each server for one that serves until its first check.
-                proxy.reload(*backends_of(servers[:2], draining))
+            with story.at(LOADED):
+                load.wait_for_more(200)
+                story.request_counts = [request_count(server) for server in servers[:2]]
+                story.log = log.read_text()
+            with story.at(RELOADED):
+                for draining in (1, None, 0):
+                    # A new worker takes each server for one that serves until its first check.
+                    proxy.reload(*backends_of(servers[:2], draining))
+                    load.wait_for_more(100)
+                story.failures_until_reloads = list(load.failures)
+            with story.at(STOPPED):
+                servers[0].stop()
                 load.wait_for_more(100)
-            until_reloads = list(load.failures)
-            servers[0].stop()
-            load.wait_for_more(100)
-    return Story(counts, log_text, until_reloads, load.failures)
+        story.failures_until_stop = load.failures
 
 
 def test_haproxy_spreads_requests_of_one_client(story: Story) -> None:
+    story.assert_passed(LOADED)
     assert all(count > 20 for count in story.request_counts)
 
 
 def test_haproxy_skips_a_server_that_does_not_serve(story: Story) -> None:
+    story.assert_passed(LOADED)
     assert "servers/s2 is DOWN" in story.log
     assert "servers/s0 is DOWN" not in story.log
 
 
 def test_haproxy_reloads_without_a_lost_request(story: Story) -> None:
+    story.assert_passed(RELOADED)
     assert story.failures_until_reloads == []
 
 
 def test_drained_server_stops_without_a_lost_request(story: Story) -> None:
+    story.assert_passed(STOPPED)
+    assert story.error == ""
     assert story.failures_until_stop == []
 
 

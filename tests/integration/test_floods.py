@@ -16,8 +16,6 @@ from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.base.clock import SystemClock, seconds_since
 from tests.integration.clients import caller_to, predict_request, wait_until
-from tests.integration.exports import ScaleModel
-from tests.integration.model_host import ModelHost
 from tests.integration.processes import resident_mib
 
 CONNECTION_COUNT = 8
@@ -148,14 +146,6 @@ def flooded(
             threads.submit(send_flood, (host, int(port)), flood, seconds)
             for _ in range(CONNECTION_COUNT)
         ]
-
-
-@pytest.fixture(scope="module")
-def server(module_host: ModelHost, scale_model: ScaleModel) -> ModelServer:
-    scale = module_host.model(name="scale")
-    scale_model.write(scale.base_path, 1)
-    scale.wait_until_available(1)
-    return scale.server
 
 
 @pytest.fixture(scope="module")

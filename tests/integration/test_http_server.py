@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import numpy as np
-import pytest
 
 from serving import ModelServer
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
@@ -120,14 +119,6 @@ def test_drain_is_reported_until_last_answer(
 
 
 # --- Hostile clients ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def server(module_host: ModelHost, scale_model: ScaleModel) -> ModelServer:
-    scale = module_host.model(name="scale")
-    scale_model.write(scale.base_path, 1)
-    scale.wait_until_available(1)
-    return scale.server
 
 
 def is_ready(server: ModelServer) -> bool:

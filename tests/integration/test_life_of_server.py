@@ -79,15 +79,6 @@ def shared_slow(module_host: ModelHost, slow_export: Path) -> HostedModel:
 
 
 @pytest.fixture
-def slow(host: ModelHost, slow_export: Path) -> HostedModel:
-    """`slow` with version 1, of one test."""
-    model = host.model(prefix="slow")
-    drop(slow_export, model.base_path, 1)
-    model.wait_until_available(1)
-    return model
-
-
-@pytest.fixture
 def caller(module_host: ModelHost) -> Iterator[Caller]:
     with caller_to(module_host.server.target) as caller:
         yield caller

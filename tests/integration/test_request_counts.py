@@ -27,9 +27,9 @@ import pytest
 
 from loadtest.measure.server_pages import Metrics, ServerPages
 from serving.core.servable import AVAILABLE, END
-from tests.integration.clients import Caller, caller_to, predict_request, wait_until
+from tests.integration.clients import Caller, predict_request, wait_until
 from tests.integration.exports import drop
-from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.model_host import HostedModel
 
 CLIENT_THREAD_COUNT = 4
 REQUESTS = "serving_requests_total"
@@ -90,18 +90,6 @@ class CountsSince:
         """Waits until so many requests are in the server."""
         in_flight = "serving_servable_handles"
         wait_until(lambda: self.metrics().total(in_flight) == count, f"{count} requests in flight")
-
-
-@pytest.fixture
-def slow(host: ModelHost, slow_export: Path) -> HostedModel:
-    """The model `slow`, of which version 1 answers."""
-    return host.model(prefix="slow").serve(slow_export)
-
-
-@pytest.fixture
-def caller(slow: HostedModel) -> Iterator[Caller]:
-    with caller_to(slow.server.target) as caller:
-        yield caller
 
 
 @pytest.fixture
@@ -214,17 +202,17 @@ def swaps_under_way(
 
 
 def test_counts_by_code_match_clients_across_swaps(
-    slow: HostedModel, caller: Caller, counts: CountsSince, slow_export: Path
+    slow: HostedModel, slow_caller: Caller, counts: CountsSince, slow_export: Path
 ):
     waited: Counts = Counter()
     versions = range(2, 6)
-    waited += sent(waited_calls(caller, slow.name, 100))
+    waited += sent(waited_calls(slow_caller, slow.name, 100))
     with swaps_under_way(slow, slow_export, versions) as swapping:
         # This lasts until the last swap, however slow the machine: each version answers some
         # requests.
         while not swapping.done():
-            waited += sent(waited_calls(caller, slow.name, 100))
-    waited += sent(waited_calls(caller, slow.name, 100))
+            waited += sent(waited_calls(slow_caller, slow.name, 100))
+    waited += sent(waited_calls(slow_caller, slow.name, 100))
     counts.assert_all_names_say(waited)
     assert set(waited) == {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}
     # Ended versions stay on the page for ten minutes: the sum includes them.
@@ -235,14 +223,14 @@ def test_counts_by_code_match_clients_across_swaps(
 
 
 def test_endless_requests_given_up_are_counted_once(
-    slow: HostedModel, caller: Caller, counts: CountsSince
+    slow: HostedModel, slow_caller: Caller, counts: CountsSince
 ):
     """A cancellation counts as CANCELLED; a deadline may have passed at the client first."""
-    seen = sent(waited_calls(caller, slow.name, 100))
+    seen = sent(waited_calls(slow_caller, slow.name, 100))
     request = run_of(slow.name, LONG_SECONDS)
-    cancelled = [caller.start_predict(request, timeout=3_600) for _ in range(3)]
+    cancelled = [slow_caller.start_predict(request, timeout=3_600) for _ in range(3)]
     counts.wait_until_in_flight(3)
-    expiring = [caller.start_predict(request, timeout=5) for _ in range(3)]
+    expiring = [slow_caller.start_predict(request, timeout=5) for _ in range(3)]
     for call in cancelled:
         call.cancel()
     assert {code_of(call.result) for call in cancelled} == {"CANCELLED"}
@@ -256,13 +244,13 @@ def test_endless_requests_given_up_are_counted_once(
 
 
 def test_cancelled_answers_count_once_during_swaps(
-    slow: HostedModel, caller: Caller, counts: CountsSince, slow_export: Path
+    slow: HostedModel, slow_caller: Caller, counts: CountsSince, slow_export: Path
 ):
-    waited = sent(waited_calls(caller, slow.name, 100))
+    waited = sent(waited_calls(slow_caller, slow.name, 100))
     with swaps_under_way(slow, slow_export, range(2, 4)):
-        runs = given_up_calls(caller, run_of(slow.name, RUN_SECONDS), PATIENCE_SECONDS, 30)
+        runs = given_up_calls(slow_caller, run_of(slow.name, RUN_SECONDS), PATIENCE_SECONDS, 30)
         given_up = sent(runs)
-        waited += sent(waited_calls(caller, slow.name, 200))
+        waited += sent(waited_calls(slow_caller, slow.name, 200))
     assert set(given_up) <= GIVEN_UP
     assert given_up.total() - given_up["OK"] > 0
     counts.settle(waited.total() + given_up.total())
@@ -273,10 +261,12 @@ def test_cancelled_answers_count_once_during_swaps(
     counts.assert_all_names_say(counted)
 
 
-def test_cancelled_sends_count_at_most_once(slow: HostedModel, caller: Caller, counts: CountsSince):
-    waited = sent(waited_calls(caller, slow.name, 100))
-    given_up = sent(given_up_calls(caller, quick(slow.name), NO_PATIENCE_SECONDS, 400))
-    waited += sent(waited_calls(caller, slow.name, 100))
+def test_cancelled_sends_count_at_most_once(
+    slow: HostedModel, slow_caller: Caller, counts: CountsSince
+):
+    waited = sent(waited_calls(slow_caller, slow.name, 100))
+    given_up = sent(given_up_calls(slow_caller, quick(slow.name), NO_PATIENCE_SECONDS, 400))
+    waited += sent(waited_calls(slow_caller, slow.name, 100))
     answered = waited.total() + given_up["OK"]
     counts.settle(answered)
     counted = counts.predicted()
@@ -286,10 +276,10 @@ def test_cancelled_sends_count_at_most_once(slow: HostedModel, caller: Caller, c
 
 
 def test_returning_version_counts_anew_model_goes_on(
-    slow: HostedModel, caller: Caller, counts: CountsSince, slow_export: Path, tmp_path: Path
+    slow: HostedModel, slow_caller: Caller, counts: CountsSince, slow_export: Path, tmp_path: Path
 ):
     of_version = {"model": slow.name, "method": "Predict", "version": "1"}
-    seen = sent(waited_calls(caller, slow.name, 100))
+    seen = sent(waited_calls(slow_caller, slow.name, 100))
     (slow.base_path / "1").rename(tmp_path / "1")
     drop(slow_export, slow.base_path, 2)
     slow.wait_for_states({1: END, 2: AVAILABLE})
@@ -298,6 +288,6 @@ def test_returning_version_counts_anew_model_goes_on(
     (tmp_path / "1").rename(slow.base_path / "1")
     slow.wait_for_states({1: AVAILABLE, 2: END})
     assert +counts.metrics().counts_by("code", REQUESTS, **of_version) == Counter()
-    seen += sent(waited_calls(caller, slow.name, 50))
+    seen += sent(waited_calls(slow_caller, slow.name, 50))
     assert counts.by("status", TFS_COUNT) == +seen
     assert counts.metrics().total(REQUESTS, code="OK", **of_version) == 30

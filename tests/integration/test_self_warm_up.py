@@ -4,13 +4,11 @@ A request of `slow` computes for the seconds that it carries, so the seconds of 
 requests were replayed.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
-import pytest
 
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
@@ -25,18 +23,6 @@ from tests.integration.processes import millpond
 RUN_SECONDS = 0.2
 # The replay runs each request twice.
 REPLAY_SECONDS = 2 * RUN_SECONDS
-
-
-@pytest.fixture
-def slow(host: ModelHost, slow_export: Path) -> HostedModel:
-    """The model `slow`, whose version 1 serves and has no warm-up file."""
-    return host.model(prefix="slow").serve(slow_export)
-
-
-@pytest.fixture
-def caller(slow: HostedModel) -> Iterator[Caller]:
-    with caller_to(slow.server.target) as caller:
-        yield caller
 
 
 def run_of(model: HostedModel, seconds: float, **more: Any) -> Any:
@@ -60,27 +46,29 @@ def test_first_version_has_nothing_to_replay(slow: HostedModel):
 
 
 def test_replay_keeps_output_filters_of_clients(
-    slow: HostedModel, caller: Caller, slow_export: Path
+    slow: HostedModel, slow_caller: Caller, slow_export: Path
 ):
     request = run_of(slow, RUN_SECONDS, output_filter=["rounds"])
-    caller.predict(request)
+    slow_caller.predict(request)
     slow.serve(slow_export, 2)
     assert self_warm_up_seconds(slow, 2) >= REPLAY_SECONDS
-    assert list(caller.predict(request).outputs) == ["rounds"]
+    assert list(slow_caller.predict(request).outputs) == ["rounds"]
 
 
-def test_version_after_next_replays_them_too(slow: HostedModel, caller: Caller, slow_export: Path):
+def test_version_after_next_replays_them_too(
+    slow: HostedModel, slow_caller: Caller, slow_export: Path
+):
     # The requests of a version with little traffic outlive the version.
-    caller.predict(run_of(slow, RUN_SECONDS))
+    slow_caller.predict(run_of(slow, RUN_SECONDS))
     for version in (2, 3):
         slow.serve(slow_export, version)
         assert self_warm_up_seconds(slow, version) >= REPLAY_SECONDS
 
 
 def test_replay_follows_warm_up_file(
-    slow: HostedModel, caller: Caller, slow_export: Path, tmp_path: Path
+    slow: HostedModel, slow_caller: Caller, slow_export: Path, tmp_path: Path
 ):
-    caller.predict(run_of(slow, RUN_SECONDS))
+    slow_caller.predict(run_of(slow, RUN_SECONDS))
     second = drop(slow_export, tmp_path, "second")
     write_warm_up(second, slow.name, [{"seconds": np.float64(RUN_SECONDS)}] * 3)
     drop(second, slow.base_path, 2)
@@ -91,12 +79,14 @@ def test_replay_follows_warm_up_file(
     assert stages.index("warm_up_seconds") < stages.index("self_warm_up_seconds")
 
 
-def test_statistics_exclude_replayed_requests(slow: HostedModel, caller: Caller, slow_export: Path):
+def test_statistics_exclude_replayed_requests(
+    slow: HostedModel, slow_caller: Caller, slow_export: Path
+):
     for _ in range(3):
-        caller.predict(quick(slow, 1))
+        slow_caller.predict(quick(slow, 1))
     drop(slow_export, slow.base_path, 2)
     slow.wait_for_log("version_unloaded", version=1)
-    caller.predict(quick(slow, 2))
+    slow_caller.predict(quick(slow, 2))
     drop(slow_export, slow.base_path, 3)
     counts = [
         slow.wait_for_log("version_unloaded", version=version)["request_count"]
@@ -105,8 +95,10 @@ def test_statistics_exclude_replayed_requests(slow: HostedModel, caller: Caller,
     assert counts == [3, 1]
 
 
-def test_request_that_failed_is_not_replayed(slow: HostedModel, caller: Caller, slow_export: Path):
-    code, _ = refusal(lambda: caller.predict(run_of(slow, 20), timeout=RUN_SECONDS))
+def test_request_that_failed_is_not_replayed(
+    slow: HostedModel, slow_caller: Caller, slow_export: Path
+):
+    code, _ = refusal(lambda: slow_caller.predict(run_of(slow, 20), timeout=RUN_SECONDS))
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
     drop(slow_export, slow.base_path, 2)
     assert slow.wait_for_log("self_warmed_up", version=2)["run_count"] == 0

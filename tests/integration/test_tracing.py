@@ -93,15 +93,6 @@ def host_flags(collector: Collector) -> dict[str, object]:
     return {"otlp_endpoint": collector.url}
 
 
-@pytest.fixture(scope="module")
-def server(module_host: ModelHost, scale_model: ScaleModel) -> ModelServer:
-    """Serves version 1 of "scale" and traces to `collector`."""
-    scale = module_host.model(name="scale")
-    scale_model.write(scale.base_path, 1)
-    scale.wait_until_available(1)
-    return scale.server
-
-
 # --- Requests -------------------------------------------------------------------------------------
 
 
