@@ -20,6 +20,7 @@ from loadtest.drive.http_visitors import Visitor, visited
 from loadtest.measure import foreign_swap_server, scenario
 from loadtest.measure.shares import turn_seconds
 from serving import ModelServer
+from serving.base.errors import StatusCode
 from tests.integration.conftest import StartServer
 
 TABLE_ROWS = 1_000
