@@ -55,13 +55,34 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+GONE_COMMANDS: Mapping[str, str] = {
+    **dict.fromkeys(("ablation", "neighbour", "memory"), "swap"),
+    **dict.fromkeys(
+        ("saturation", "variants", "queues", "transports", "overload", "budget"), "turns"
+    ),
+    **dict.fromkeys(("hostile", "monitoring", "rest"), "beside"),
+    **dict.fromkeys(("stops", "crashes", "start", "store"), "life"),
+    "null": "run",
+    "fleet-cost": "fleet",
+}
+"""Commands of earlier versions, and the command that does their work now."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     return until_closed_pipe(lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    parsed = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in GONE_COMMANDS:
+        command = GONE_COMMANDS[given[0]]
+        print(
+            f"loadtest: {given[0]} is a part of {command} now: python -m loadtest {command} --help",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
+    parsed = _parser().parse_args(given)
     try:
         status = COMMANDS[parsed.command].run(parsed)
     except BrokenPipeError:

@@ -85,8 +85,9 @@ class OperatorAccess:
             )
         raise Unimplemented(
             "millpond.v1.Admin is not answered on this port; run the millpond command on the "
-            "server's machine as the server's user, or start the server with "
-            "--admin_clients=NAME (mTLS) or --admin_on_data_port=true"
+            "server's machine as the server's user without --target, or with --target=unix:PATH of its "
+            "admin socket; or start the server with --admin_clients=NAME (mTLS) or "
+            "--admin_on_data_port=true"
         )
 
     def check_control(self, caller: Caller) -> None:

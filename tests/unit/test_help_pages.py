@@ -76,6 +76,7 @@ def test_help_of_a_flag_is_its_part(flag: str, text: str, capsys: pytest.Capture
     [
         ("rolout", "did you mean rollout"),
         ("--alocator", "--allocator"),
+        ("--grpc_completion_queue_count", "no longer a flag: use --grpc_request_threads"),
         ("?", "millpond help topics"),
     ],
 )

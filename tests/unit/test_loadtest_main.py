@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from loadtest.__main__ import COMMANDS, main
+from loadtest.__main__ import COMMANDS, GONE_COMMANDS, main
 from loadtest.commands.life import SCENARIOS
 from loadtest.commands.options import setup_of
 from loadtest.commands.swap import rows
@@ -43,6 +43,13 @@ def test_bad_command_line_exits_two_with_reason(
 ):
     assert status_of(*arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", GONE_COMMANDS)
+def test_command_that_is_gone_names_its_heir(capsys: pytest.CaptureFixture[str], name: str):
+    assert main([name]) == 2
+    assert GONE_COMMANDS[name] in COMMANDS
+    assert f"python -m loadtest {GONE_COMMANDS[name]} --help" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--plot=a.png", "--neighbour"])
