@@ -131,5 +131,5 @@ def test_only_an_overload_may_fail_requests(shares: str, errors: int, wrong: int
 def test_contradicting_options_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ):
-    assert main(["turns", *arguments]) == 1
+    assert main(["turns", *arguments]) == 2
     assert words in capsys.readouterr().err
