@@ -13,8 +13,7 @@ from typing import TextIO
 
 from serving.base.errors import NotFound
 from serving.base.name_text import listed
-from serving.config.flags import FLAGS, flag_text
-from serving.config.millpond_flags import GONE_FLAGS
+from serving.config.flags import FLAGS, flag_text, gone_flag_message
 
 TOPICS = "topics"
 _SERVING = Path(__file__).parents[1]
@@ -74,8 +73,8 @@ def print_page(text: str, stream: TextIO) -> None:
 
 
 def _flag_help(name: str) -> str:
-    if name in GONE_FLAGS:
-        raise NotFound(f"--{name} is no longer a flag: {GONE_FLAGS[name]}")
+    if message := gone_flag_message(name):
+        raise NotFound(message)
     if name not in FLAGS:
         raise NotFound(_unknown(f"--{name}", [f"--{flag}" for flag in FLAGS]))
     return flag_text(FLAGS[name])

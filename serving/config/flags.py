@@ -14,7 +14,15 @@ from serving.config.flag_rows import Flag, RefusedFlag
 from serving.config.millpond_flags import GONE_FLAGS, MILLPOND_FLAGS
 from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
 
-__all__ = ["FLAGS", "Flag", "RefusedFlag", "flag_text", "help_text", "parse_flags"]
+__all__ = [
+    "FLAGS",
+    "Flag",
+    "RefusedFlag",
+    "flag_text",
+    "gone_flag_message",
+    "help_text",
+    "parse_flags",
+]
 
 FLAGS: Mapping[str, Flag | RefusedFlag] = {
     flag.name: flag for flag in TENSORFLOW_SERVING_FLAGS + MILLPOND_FLAGS
@@ -86,11 +94,16 @@ def _split(argument: str) -> tuple[str, str | None]:
     return name, text if separator else None
 
 
+def gone_flag_message(name: str) -> str:
+    """Says what replaced a flag of an earlier version; "" for any other name."""
+    return f"--{name} is no longer a flag: {GONE_FLAGS[name]}" if name in GONE_FLAGS else ""
+
+
 def _find(name: str) -> Flag | RefusedFlag:
     flag = FLAGS.get(name)
     if flag is None:
-        if name in GONE_FLAGS:
-            raise InvalidConfig(f"--{name} is no longer a flag: {GONE_FLAGS[name]}")
+        if message := gone_flag_message(name):
+            raise InvalidConfig(message)
         nearest = difflib.get_close_matches(name, FLAGS, n=1)
         remedy = f"did you mean --{nearest[0]}?" if nearest else "see millpond serve --help"
         raise InvalidConfig(f"--{name} is not a flag of Millpond or TensorFlow Serving; {remedy}")
