@@ -27,6 +27,7 @@ from serving import ModelServer  # noqa: E402  (found through the path above)
 from tests.integration import exports  # noqa: E402
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
+from tests.integration.held import Held  # noqa: E402
 from tests.integration.model_host import HostedModel, ModelHost  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
@@ -213,6 +214,14 @@ def echo_export(export_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def slow_export(export_path: Path) -> Path:
     return exports.export_slow(export_path / "slow")
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    """Requests of `slow` that run until they are released, at the latest at the test's end."""
+    made = Held(tmp_path)
+    yield made
+    made.release()
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop
+from tests.integration.held import Held
 from tests.integration.model_host import ModelHost
 
 LIMIT = 16
@@ -54,19 +55,16 @@ def retrying_stub(target: str) -> Iterator[PredictionServiceStub]:
 
 
 def test_limit_refuses_excess_requests_at_once(
-    host: ModelHost, slow_export: Path, tmp_path: Path
+    host: ModelHost, slow_export: Path, held: Held
 ) -> None:
     model = host.model(prefix="slow").serve(slow_export)
-    released = tmp_path / "released"
-    request = predict_request(
-        model.name, {"path": np.array(str(released).encode(), object)}, signature_name="held"
-    )
+    request = held.request(model.name)
     with caller_to(model.server.target) as caller:
         # Without a deadline, because a request that would wait for a tenth of its deadline is refused too.
         calls = [caller.start_predict(request, timeout=None) for _ in range(3 * LIMIT)]
         wait_until(lambda: sum(call.done() for call in calls) == 2 * LIMIT, "the refusals")
         refused = [call for call in calls if call.done()]
-        released.touch()
+        held.release()
         codes = [call.code() for call in calls if call not in refused]
     assert codes == [grpc.StatusCode.OK] * LIMIT
     for call in refused:
@@ -103,7 +101,7 @@ def test_connection_whose_client_is_gone_is_closed(
 
 
 def test_connection_at_its_age_answers_and_is_replaced(
-    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
+    start_server: StartServer, slow_export: Path, base_path: Path, held: Held
 ) -> None:
     """The call under way is answered after the server's GOAWAY, and the next call connects anew."""
     drop(slow_export, base_path, 1)
@@ -113,20 +111,14 @@ def test_connection_at_its_age_answers_and_is_replaced(
         grpc_channel_arguments="grpc.max_connection_age_ms=500",
     )
     server.wait_until_available("slow", 1)
-    is_told = tmp_path / "told"
-    inputs = {"path": np.array(str(is_told).encode(), object)}
     ready, idle = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
     states: list[grpc.ChannelConnectivity] = []
     with caller_to(server.target) as caller:
         caller.channel.subscribe(states.append)
-        call = caller.start_predict(predict_request("slow", inputs, signature_name="held"))
-        try:
-            wait_until(
-                lambda: ready in states and idle in states[states.index(ready) :], "a GOAWAY"
-            )
-            assert not call.done()
-        finally:
-            is_told.touch()
+        call = held.start(caller)
+        wait_until(lambda: ready in states and idle in states[states.index(ready) :], "a GOAWAY")
+        assert not call.done()
+        held.release()
         assert list(call.result().outputs) == ["rounds"]
         quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
         assert array(caller.predict(quick).outputs["y"]) == 2

@@ -14,10 +14,12 @@ from typing import Any
 import grpc
 import numpy as np
 
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
+from tests.integration.held import LONG_SECONDS, Held
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 
@@ -93,24 +95,26 @@ def test_readyz_names_missing_parts_of_version(host: ModelHost) -> None:
 
 
 def test_drain_is_reported_until_last_answer(
-    start_server: StartServer, slow_export: Path, base_path: Path
+    start_server: StartServer, slow_export: Path, held: Held, base_path: Path
 ) -> None:
     drop(slow_export, base_path, 1)
-    server = start_server(model_name="slow", base_path=base_path, drain_seconds=60)
+    server = start_server(model_name="slow", base_path=base_path, drain_seconds=LONG_SECONDS)
     server.wait_until_available("slow", 1)
-    request = predict_request("slow", {"seconds": np.float64(4)})
     with caller_to(server.target) as caller, socket_to(server) as idle:
         # Connects: a connection that is begun after the signal is refused.
         caller.start_predict(
             predict_request("slow", {"seconds": np.float64(0)}), timeout=TIMEOUT_SECONDS
         ).result()
-        call = caller.start_predict(request, timeout=TIMEOUT_SECONDS)
-        wait_until(lambda: not call.done() and get(server, "/readyz")[0] == 200, "a running call")
+        call = held.start(caller)
+        pages = ServerPages(server.url)
+        wait_until(lambda: pages.metrics().total("serving_servable_handles") > 0, "a running call")
+        assert get(server, "/readyz")[0] == 200
         os.kill(server.process_id, signal.SIGTERM)
         wait_until(lambda: readyz(server)[0] == 503, "the report of the drain")
         assert "draining" in readyz(server)[1]["reason"]
         assert get(server, "/healthz") == (200, b"ok\n")
         assert not call.done()
+        held.release()
         assert call.code() is grpc.StatusCode.OK
         assert received(idle) == b""
     stopped = wait_for_log(server, "stopped")

@@ -32,41 +32,14 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
+from tests.integration.held import LONG_SECONDS, Held
 from tests.integration.logs import wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, mapped_files
 
-# A request of this length still runs when a wait of a test gives up.
-LONG_SECONDS = 2 * TIMEOUT_SECONDS
-
 SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
 _clock = SystemClock()
-
-
-class Held:
-    """Requests of `slow` that run until `release`."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "release"
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        return {"path": np.array(str(self._path).encode())}
-
-    def start(self, caller: Caller, name: str = "slow") -> Any:
-        request = predict_request(name, self.inputs, signature_name="held")
-        return caller.start_predict(request, timeout=LONG_SECONDS)
-
-    def release(self) -> None:
-        self._path.touch()
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
-    made = Held(tmp_path)
-    yield made
-    made.release()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END, LoadStage
 from tests.integration.clients import caller_to, predict_request, wait_for_states, wait_until
 from tests.integration.conftest import StartServer
-from tests.integration.exports import ScaleModel, drop, export_counter, let_settle, write_warm_up
+from tests.integration.exports import ScaleModel, drop, export_counter, write_warm_up
+from tests.integration.held import Held
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import anonymous_mib
 from tests.integration.steady_clients import scale_clients
@@ -223,41 +224,19 @@ def test_flags_change_the_warm_up(
     assert run_count(server.target, "counter") == expected
 
 
-def export_held(directory: Path) -> Path:
-    """Exports a model whose run ends once the file `path` exists."""
-    import tensorflow as tf
-
-    def serving_default(path: Any) -> dict[str, Any]:
-        (turns,) = tf.while_loop(
-            lambda turns: tf.size(tf.io.matching_files(path)) == 0,
-            lambda turns: (turns + 1,),
-            (tf.constant(0, tf.int64),),
-        )
-        return {"turns": turns}
-
-    spec = tf.TensorSpec([], tf.string, "path")
-    signature = tf.function(serving_default).get_concrete_function(path=spec)
-    tf.saved_model.save(tf.Module(), str(directory), signatures={"serving_default": signature})
-    return let_settle(directory)
-
-
-def test_swap_does_not_wait_for_old_request(host: ModelHost, tmp_path: Path):
-    export = export_held(tmp_path / "export")
-    model = host.model(prefix="held").serve(export)
-    held, free = (
-        predict_request(model.name, {"path": np.array(str(path).encode(), object)})
-        for path in (tmp_path / "end", export)
-    )
+def test_swap_does_not_wait_for_old_request(host: ModelHost, slow_export: Path, held: Held):
+    model = host.model(prefix="held").serve(slow_export)
+    quick = predict_request(model.name, {"x": np.int32(1)}, signature_name="quick")
     with caller_to(model.server.target) as caller:
-        running = caller.start_predict(held)
+        running = held.start(caller, model.name)
         pages = ServerPages(model.server.url)
         in_flight = "serving_servable_handles"
         wait_until(lambda: pages.metrics().total(in_flight) > 0, "the request in the server")
-        model.serve(export, 2)
-        assert caller.predict(free).model_spec.version.value == 2
+        model.serve(slow_export, 2)
+        assert caller.predict(quick).model_spec.version.value == 2
         # The old version stays exactly as long as its last request needs it.
         assert not running.done()
         assert model.logged("version_unloaded") == []
-        (tmp_path / "end").touch()
+        held.release()
         assert running.result().model_spec.version.value == 1
     model.wait_for_states({1: END, 2: AVAILABLE})
