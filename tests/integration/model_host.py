@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import ServableState
@@ -58,6 +59,19 @@ class HostedModel:
     def wait_for_log(self, event: str, **values: object) -> LogEvent:
         """Waits for an event of this model with these values; past events count too."""
         return wait_for_log(self.server, event, model=self.name, **values)
+
+    def wait_until_kept(self, count: int) -> None:
+        """Waits until the model's reservoir holds `count` requests.
+
+        A request is kept after its answer is sent, and no request is kept while another one is
+        being copied.
+        """
+        pages = ServerPages(self.server.url)
+        family = "serving_reservoir_requests"
+        wait_until(
+            lambda: pages.metrics().value(family, model=self.name) == count,
+            f"{count} requests in the reservoir of {self.name}",
+        )
 
     def logged(self, event: str, **values: object) -> list[LogEvent]:
         """Returns the events of this model with these values so far."""

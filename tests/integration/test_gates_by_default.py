@@ -14,7 +14,7 @@ from tests.integration.clients import Caller, array, caller_to, predict_request
 from tests.integration.exports import drop, let_settle
 from tests.integration.model_host import HostedModel, ModelHost
 
-# The reservoir takes the first request of each power of two of bytes at once.
+# The reservoir takes the first request of each power of two of bytes at once, if it is not busy.
 SIZES = [2**exponent for exponent in range(5, 17)]
 
 
@@ -79,9 +79,11 @@ def ask(caller: Caller, model: HostedModel, size: int, input_name: str = "x") ->
 
 
 def ask_all_sizes(model: HostedModel) -> None:
+    """Returns when the model's reservoir holds a request of each size."""
     with caller_to(model.server.target) as caller:
-        for size in SIZES:
+        for count, size in enumerate(SIZES, start=1):
             ask(caller, model, size)
+            model.wait_until_kept(count)
 
 
 def assert_refused(model: HostedModel, gate: str, *words: str) -> None:

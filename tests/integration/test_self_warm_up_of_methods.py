@@ -11,10 +11,9 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from loadtest.measure.server_pages import ServerPages
 from serving.base.protos import example_pb2, predict_pb2
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.clients import TIMEOUT_SECONDS, array, channel_to, wait_until
+from tests.integration.clients import TIMEOUT_SECONDS, array, channel_to
 from tests.integration.example_exports import CLASSIFY, REGRESS, export_examples
 from tests.integration.example_requests import EXAMPLES, classification, multi_inference, regression
 from tests.integration.exports import drop
@@ -27,16 +26,6 @@ from warmup.prediction_log import WARM_UP_FILE, read_logs
 
 # Repeats the examples, for a request of another size.
 MANY = 20
-
-
-def wait_until_kept(model: HostedModel, count: int) -> None:
-    """Waits until the model's reservoir holds so many: a request is kept after its answer is sent."""
-
-    def is_kept() -> bool:
-        metrics = ServerPages(model.server.url).metrics()
-        return metrics.value("serving_reservoir_requests", model=model.name) == count
-
-    wait_until(is_kept, f"{count} requests in the reservoir of {model.name}")
 
 
 def captured(model: HostedModel, version: Path) -> list[predict_pb2.PredictRequest]:
@@ -67,16 +56,16 @@ def test_rest_and_open_inference_requests_warm_next(
     rows = {"inputs": {"dense": DENSE.tolist(), "ids": IDS.tolist()}}
     rest = RestClient(model.server)
     assert rest.ask("POST", f"/v1/models/{model.name}:predict", rows)[0] == 200
-    wait_until_kept(model, 1)
+    model.wait_until_kept(1)
     with client_of(triton_grpc, model.server) as client:
         outputs = [triton_grpc.InferRequestedOutput("next")]
         client.infer(model.name, echo_inputs(triton_grpc), outputs=outputs)
-    wait_until_kept(model, 2)
+    model.wait_until_kept(2)
     words = np.array(["", "two words", b"\xff"], object)
     with client_of(triton_http, model.server) as client:
         parameters = {"signature_name": "echo_string"}
         client.infer(model.name, [tensor(triton_http, "x", words)], parameters=parameters)
-    wait_until_kept(model, 3)
+    model.wait_until_kept(3)
 
     asked = {
         (request.model_spec.signature_name, *request.output_filter): inputs_of(request)
@@ -106,15 +95,15 @@ def test_example_requests_warm_their_signatures(
         stub = PredictionServiceStub(channel)
         tasks = (("regress", REGRESS), ("", CLASSIFY))
         stub.MultiInference(multi_inference(*tasks, model=name), timeout=TIMEOUT_SECONDS)
-        wait_until_kept(model, 2)
+        model.wait_until_kept(2)
         # The reservoir takes a request of a new size at once.
         stub.Regress(regression(model=name, examples=EXAMPLES * MANY), timeout=TIMEOUT_SECONDS)
-        wait_until_kept(model, 3)
+        model.wait_until_kept(3)
         stub.Classify(classification("labels", model=name), timeout=TIMEOUT_SECONDS)
-        wait_until_kept(model, 4)
+        model.wait_until_kept(4)
     body = {"signature_name": "scores", "examples": [{"x": 1.0, "y": 2.0}]}
     assert RestClient(model.server).ask("POST", f"/v1/models/{name}:classify", body)[0] == 200
-    wait_until_kept(model, 5)
+    model.wait_until_kept(5)
 
     # Messages are compared, not bytes: the features of an example are a map, and a map is
     # serialized in any order.
