@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from serving.fleet.coordinator import StateStore
+from serving.fleet.state import fleet_state_from_json
 from serving.fleet.state_file import StateFile
 
 
@@ -48,14 +49,19 @@ class FileLeadership:
     def __init__(self, directory: Path) -> None:
         """Takes the directory. Raises InvalidConfig, and FailedPrecondition if a coordinator holds it."""
         self._store = StateFile(directory)
-        self._term = Term(1, self._store, lambda: True)
+        self._term: Term | None = None
 
     def start(self, port: int) -> None:
         """See `Leadership`."""
         del port
 
     def term(self) -> Term:
-        """See `Leadership`."""
+        """See `Leadership`. Raises OSError, and DataLoss if the state is not readable."""
+        if self._term is None:
+            text = self._store.read()
+            # Above that of each term before, which has raised the order before it acted.
+            order = 0 if text is None else fleet_state_from_json(text).order
+            self._term = Term(order + 1, self._store, lambda: True)
         return self._term
 
     def leader(self) -> str:

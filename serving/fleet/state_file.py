@@ -1,20 +1,30 @@
 """The state of a fleet in a directory, which one coordinator holds at a time."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
 from typing import TextIO
 
-from serving.base.directory_files import PRIVATE_FILE_MODE
+from serving.base.directory_files import PRIVATE_FILE_MODE, replace_file
 from serving.base.errors import DataLoss, FailedPrecondition, InvalidConfig
-from serving.fleet.registry import write_text
 
 FILE_NAME = "fleet.json"
 LOCK_NAME = "lock"
 
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+# NFS locks no directory. There the file alone keeps other coordinators out.
+_NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
+
 
 class StateFile:
-    """A `StateStore` in `directory`. The lock ends with the process, however it ends."""
+    """A `StateStore` in `directory`. The locks end with the process, however it ends.
+
+    The directory itself is locked, besides a file in it: if somebody deletes that file, another coordinator
+    still cannot take the directory. The state is read and written through the opened directory. So if
+    the directory is deleted or replaced, the next write fails, and the coordinator sends nothing more.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Takes the directory.
@@ -24,6 +34,7 @@ class StateFile:
         self._path = directory / FILE_NAME
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            self._directory = os.open(directory, _DIRECTORY)
             self._lock: TextIO = (directory / LOCK_NAME).open("w", encoding="utf-8")
         except OSError as error:
             raise InvalidConfig(
@@ -31,9 +42,10 @@ class StateFile:
                 "give a directory that the coordinator may write"
             ) from error
         try:
+            _lock_directory(self._directory)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._lock.close()
+            self.close()
             raise FailedPrecondition(
                 f"another coordinator uses {directory}: stop it, or give this one another state_directory"
             ) from error
@@ -42,16 +54,28 @@ class StateFile:
     def read(self) -> str | None:
         """See `StateStore`. Raises DataLoss for a file that is not text."""
         try:
-            return self._path.read_text(encoding="utf-8")
+            file = os.open(FILE_NAME, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
         except FileNotFoundError:
             return None
+        try:
+            with open(file, encoding="utf-8") as opened:
+                return opened.read()
         except UnicodeDecodeError as error:
             raise DataLoss(f"{self._path} is not the state of a fleet: {error}") from error
 
     def write(self, text: str) -> None:
         """See `StateStore`."""
-        write_text(self._path, text, mode=PRIVATE_FILE_MODE)
+        replace_file(self._directory, FILE_NAME, [text.encode()], PRIVATE_FILE_MODE)
 
     def close(self) -> None:
         """Lets another coordinator take the directory."""
         self._lock.close()
+        os.close(self._directory)
+
+
+def _lock_directory(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_LOCKS:
+            raise

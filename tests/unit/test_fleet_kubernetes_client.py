@@ -13,7 +13,12 @@ from serving.base.errors import InvalidConfig
 from serving.fleet.kubernetes import client as client_module
 from serving.fleet.kubernetes.client import OfficialClient, connected
 from serving.fleet.kubernetes.cluster import ApiFailed, Conflict, Gone, Object
-from serving.fleet.kubernetes.documents import LeaseRecord, lease_object, state_object
+from serving.fleet.kubernetes.documents import (
+    STATE_KEY,
+    LeaseRecord,
+    lease_object,
+    state_object,
+)
 from serving.fleet.kubernetes.engine import own_address
 from tests.kubernetes.fake_api_server import FakeApiServer, serving_api
 from tests.kubernetes.fake_cluster import FakeCluster, pod_object
@@ -53,9 +58,9 @@ def test_lease_is_created_read_and_replaced(client: OfficialClient) -> None:
 
 def test_config_map_is_created_read_and_replaced(client: OfficialClient) -> None:
     assert client.read_config_map("fleet") is None
-    written = client.create_config_map(state_object("fleet", "", 1, "{}", "nothing\n"))
+    written = client.create_config_map(state_object("fleet", "", 1, {STATE_KEY: "{}"}))
     version = written["metadata"]["resourceVersion"]
-    client.replace_config_map(state_object("fleet", version, 1, "{ }", ""))
+    client.replace_config_map(state_object("fleet", version, 1, {STATE_KEY: "{ }"}))
     read = client.read_config_map("fleet")
     assert read is not None
     assert read["data"]["fleet.json"] == "{ }"
@@ -118,7 +123,7 @@ def test_refusal_has_its_reason(server: FakeApiServer, client: OfficialClient) -
     "call",
     [
         lambda client: client.read_lease("fleet"),
-        lambda client: client.replace_config_map(state_object("fleet", "1", 1, "", "")),
+        lambda client: client.replace_config_map(state_object("fleet", "1", 1, {})),
         lambda client: client.list_pods("a=b"),
         lambda client: next(client.watch_pods("a=b", "0", 1)),
     ],

@@ -3,9 +3,16 @@ import threading
 import pytest
 
 from serving.base.clock import SystemClock
-from serving.fleet.kubernetes.documents import lease_record
+from serving.fleet.kubernetes.cluster import ApiFailed, Object
+from serving.fleet.kubernetes.documents import LeaseRecord, lease_record
 from serving.fleet.kubernetes.engine import _RenewedLease
-from serving.fleet.kubernetes.lease import MARGIN_SECONDS, LeaseHolder, Observed, may_take
+from serving.fleet.kubernetes.lease import (
+    MARGIN_SECONDS,
+    UNHELD,
+    LeaseHolder,
+    Observed,
+    may_take,
+)
 from tests.unit.worlds.coordinators import LEASE_SECONDS, NAME, CoordinatorWorld, Process
 
 
@@ -29,16 +36,32 @@ def record_of(world: CoordinatorWorld) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("holder", "age", "expected"),
-    [("b", 14, False), ("b", 15, True), ("", 0, True), ("a", 0, True)],
+    ("holder", "age", "state_term", "expected"),
+    [
+        ("b", 14, 1, False),
+        ("b", 15, 1, True),
+        ("", 0, 1, True),
+        # Somebody has put an old Lease back.
+        ("", 14, 2, False),
+        ("", 15, 2, True),
+    ],
 )
-def test_lease_is_taken_when_free_or_expired(holder: str, age: int, expected: bool) -> None:
+def test_lease_is_taken_when_free_or_expired(
+    holder: str, age: int, state_term: int, expected: bool
+) -> None:
     world = CoordinatorWorld()
     leading(world)
     lease = world.cluster.stored("leases", NAME)
     assert lease is not None
     lease["spec"]["holderIdentity"] = holder
-    assert may_take(Observed(lease_record(lease), 0), "a", age * 10**9) is expected
+    observed = Observed(lease_record(lease), 0)
+    assert may_take(observed, state_term, LEASE_SECONDS, age * 10**9) is expected
+
+
+def test_lease_without_a_duration_is_waited_for() -> None:
+    record = LeaseRecord(holder="b", term=1, duration_seconds=0, version="1")
+    assert not may_take(Observed(record, 0), 1, LEASE_SECONDS, 14 * 10**9)
+    assert may_take(Observed(record, 0), 1, LEASE_SECONDS, 15 * 10**9)
 
 
 def test_first_coordinator_leads_term_one() -> None:
@@ -171,6 +194,60 @@ def test_deleted_lease_goes_on_with_a_higher_term() -> None:
     world.clock.advance(1)
     holder.turn()
     assert record_of(world) == ("c1", 2)
+
+
+def test_lease_made_anew_has_no_holder() -> None:
+    world = CoordinatorWorld()
+    leading(world)
+    world.cluster.delete("leases", NAME)
+    _, waiting = holder_of(world)
+    waiting.turn()
+    assert waiting.term() is None
+    assert record_of(world) == (UNHELD, 1)
+
+
+def test_late_creation_gives_no_term() -> None:
+    """Two coordinators begin at once, and the one's creation of the Lease comes after the other's deletion."""
+    world = CoordinatorWorld()
+    late, late_holder = holder_of(world)
+    late.link.is_holding = True
+    late_holder.turn()
+    _, holder = leading(world)
+    term = holder.term()
+    world.cluster.delete("leases", NAME)
+    late.link.held.pop()()
+    assert record_of(world) == ("c1", 1)
+    late_holder.turn()
+    assert late_holder.term() is None
+    assert term is not None
+    assert term.is_valid()
+    world.clock.advance(LEASE_SECONDS)
+    late_holder.turn()
+    assert not term.is_valid()
+    assert record_of(world) == ("c1", 2)
+
+
+def test_claim_without_an_answer_begins_no_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CoordinatorWorld()
+    leading(world)
+    process, holder = holder_of(world)
+    holder.turn()
+    world.clock.advance(LEASE_SECONDS)
+
+    def claim_unanswered(config_map: Object) -> Object:
+        world.cluster.replace_config_map(config_map)
+        raise ApiFailed("no answer")
+
+    monkeypatch.setattr(process.link, "replace_config_map", claim_unanswered)
+    holder.turn()
+    assert record_of(world) == ("c2", 2)
+    assert holder.term() is None
+    monkeypatch.undo()
+    world.clock.advance(LEASE_SECONDS)
+    holder.turn()
+    term = holder.term()
+    assert term is not None
+    assert term.number == 3
 
 
 def test_lease_made_and_deleted_unseen_is_waited_for() -> None:

@@ -1,5 +1,9 @@
 """Coordinators that are cut off, stall, end and start: one leads at a time, and the fleet goes on."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -126,3 +130,150 @@ CoordinatorSequences.TestCase.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None
 )
 TestCoordinatorSequences = CoordinatorSequences.TestCase
+
+FOUND: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
+    "rests_after_a_lost_answer": [
+        ("begin", {"server_count": 3, "rates": [0.98, 0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 20}),
+        ("let_held_writes_arrive", {"number": 1}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 27}),
+        ("lose_grants", {"is_deaf": False}),
+        ("disturb_leaders_with_work", {"kind": "state", "seconds": 24}),
+        ("lose_grants", {"is_deaf": False}),
+        ("delete_lease", {}),
+        ("lose_answers", {"is_losing": False, "number": 0}),
+        ("lose_grants", {"is_deaf": True}),
+        ("disturb_leaders_with_work", {"kind": "state", "seconds": 29}),
+        ("cut", {"is_cut": False, "number": 1}),
+        ("lose_grants", {"is_deaf": False}),
+        ("kill", {"number": 2}),
+        ("delete_lease", {}),
+        ("lose_grants", {"is_deaf": False}),
+        ("stall_before_next_call", {"kind": "state", "number": 0, "seconds": 22}),
+        ("stall_before_next_call", {"kind": "state", "number": 1, "seconds": 29}),
+        ("hold_next_write", {"number": 0}),
+        ("wait", {"seconds": 6}),
+        ("stall_before_next_call", {"kind": "lease", "number": 0, "seconds": 6}),
+        ("delete_lease", {}),
+        ("lose_answers", {"is_losing": False, "number": 1}),
+        ("let_held_writes_arrive", {"number": 2}),
+        ("stop", {"number": 1}),
+        ("stop", {"number": 0}),
+        ("lose_grants", {"is_deaf": True}),
+        ("lose_grants", {"is_deaf": False}),
+        ("wait", {"seconds": 18}),
+    ],
+    "one_sender_after_a_late_write": [
+        ("begin", {"server_count": 2, "rates": [0.98, 0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 10}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 14}),
+        ("drop", {}),
+        ("delete_lease", {}),
+        ("delete_lease", {}),
+        ("delete_lease", {}),
+        ("delete_lease", {}),
+        ("lose_answers", {"is_losing": True, "number": 1}),
+        ("hold_next_write", {"number": 0}),
+        ("stall_before_next_call", {"kind": "lease", "number": 0, "seconds": 5}),
+        ("stall_before_next_call", {"kind": "state", "number": 2, "seconds": 20}),
+        ("cut", {"is_cut": True, "number": 2}),
+        ("drop", {}),
+        ("lose_answers", {"is_losing": False, "number": 1}),
+        ("lose_grants", {"is_deaf": True}),
+        ("settle", {}),
+        ("lose_grants", {"is_deaf": False}),
+        ("delete_lease", {}),
+        ("disturb_leaders_with_work", {"kind": "cut", "seconds": 13}),
+        ("stall_before_next_call", {"kind": "lease", "number": 2, "seconds": 19}),
+        ("kill", {"number": 2}),
+        ("let_held_writes_arrive", {"number": 2}),
+        ("lose_answers", {"is_losing": True, "number": 0}),
+        ("start", {"offset": 999, "rate": 1.0}),
+        ("cut", {"is_cut": True, "number": 0}),
+        ("cut", {"is_cut": True, "number": 1}),
+        ("stop", {"number": 0}),
+    ],
+    "rests_after_two_deletions": [
+        ("begin", {"server_count": 2, "rates": [0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 10}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 10}),
+        ("wait", {"seconds": 4}),
+        ("delete_lease", {}),
+        ("hold_next_write", {"number": 0}),
+        ("settle", {}),
+        ("let_held_writes_arrive", {"number": 1}),
+        ("lose_answers", {"is_losing": True, "number": 1}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 6}),
+        ("settle", {}),
+        ("disturb_leaders_with_work", {"kind": "state", "seconds": 19}),
+        ("cut", {"is_cut": True, "number": 1}),
+        ("delete_lease", {}),
+        ("cut", {"is_cut": False, "number": 1}),
+        ("delete_lease", {}),
+        ("settle", {}),
+        ("settle", {}),
+        ("wait", {"seconds": 16}),
+        ("lose_answers", {"is_losing": False, "number": 1}),
+        ("delete_lease", {}),
+        ("let_held_writes_arrive", {"number": 2}),
+        ("drop", {}),
+        ("lose_grants", {"is_deaf": True}),
+        ("settle", {}),
+    ],
+    "state_goes_on_with_three_coordinators": [
+        ("begin", {"server_count": 1, "rates": [0.98, 0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 10}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 16}),
+        ("stop", {"number": 1}),
+        ("delete_lease", {}),
+        ("let_held_writes_arrive", {"number": 0}),
+        ("settle", {}),
+    ],
+    "one_sender_after_a_late_creation": [
+        ("begin", {"server_count": 2, "rates": [0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 10}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 10}),
+        ("wait", {"seconds": 2}),
+        ("delete_lease", {}),
+        ("let_held_writes_arrive", {"number": 0}),
+        ("settle", {}),
+    ],
+    "state_goes_on_after_a_late_creation": [
+        ("begin", {"server_count": 1, "rates": [0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 10}),
+        ("stall_before_next_call", {"kind": "lease", "number": 1, "seconds": 10}),
+        ("wait", {"seconds": 4}),
+        ("delete_lease", {}),
+        ("let_held_writes_arrive", {"number": 0}),
+        ("settle", {}),
+    ],
+    "no_grant_comes_into_a_later_term": [
+        ("begin", {"server_count": 2, "rates": [0.98, 0.98]}),
+        ("hold_next_write", {"number": 0}),
+        ("disturb_leaders_with_work", {"kind": "lease", "seconds": 10}),
+        ("drop", {}),
+        ("wait", {"seconds": 4}),
+        ("delete_lease", {}),
+        ("let_held_writes_arrive", {"number": 0}),
+        ("settle", {}),
+    ],
+}
+"""Sequences that broke a promise while a Lease that was made anew began with a term of before."""
+
+
+@pytest.mark.parametrize("steps", FOUND.values(), ids=FOUND)
+def test_sequence_of_before_keeps_the_promises(
+    steps: Sequence[tuple[str, Mapping[str, Any]]],
+) -> None:
+    state = CoordinatorSequences()
+    for name, values in steps:
+        getattr(state, name)(**values)
+    state.teardown()

@@ -151,6 +151,39 @@ def test_term_starts_above_those_of_a_lost_store() -> None:
     assert Term(store, FakeClock(), 5).number == 1_700_000_001
 
 
+@given(st.lists(st.sampled_from(["begin", "begin", "delete_terms", "delete_all"]), max_size=30))
+def test_one_term_is_valid_after_keys_are_deleted(events: list[str]) -> None:
+    store: Any = FakeStore()
+    clock = FakeClock()
+    begun: list[Term] = []
+    over: set[int] = set()
+    for event in events:
+        clock.advance(1)
+        if event == "begin":
+            begun.append(Term(store, clock, clock.wall_ns() // NS_PER_SECOND))
+            assert all(begun[-1].number > term.number for term in begun[:-1])
+        else:
+            gone = [key for key in store.values if event == "delete_all" or key.startswith("term/")]
+            for key in gone:
+                del store.values[key]
+        valid = {index for index, term in enumerate(begun) if term.is_valid()}
+        assert len(valid) <= 1
+        assert not valid & over
+        over |= {*range(len(begun))} - valid
+
+
+def test_term_that_comes_again_is_not_that_of_before() -> None:
+    store: Any = FakeStore()
+    clock = FakeClock()
+    first = Term(store, clock)
+    store.values.clear()
+    second = Term(store, clock)
+    assert second.number == first.number
+    with pytest.raises(Deposed, match="deleted"):
+        first.check()
+    second.check()
+
+
 def test_validity_is_looked_up_once_a_second() -> None:
     store: Any = FakeStore()
     clock = FakeClock()
@@ -182,6 +215,8 @@ def test_old_keys_are_removed() -> None:
     store: Any = FakeStore()
     for _ in range(9):
         StoredText(store, Term(store, FakeClock()), "state").write("x")
-    assert sorted(store.values) == [
+    assert sorted(key for key in store.values if "." not in key) == [
         f"{name}/{n}" for name in ("state", "term") for n in (6, 7, 8, 9)
     ]
+    # Beside each term its mark.
+    assert sum("." in key for key in store.values) == 4

@@ -88,7 +88,7 @@ def micro_time(wall_ns: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def state_object(name: str, version: str, term: int, text: str, summary: str) -> Object:
+def state_object(name: str, version: str, term: int, data: Mapping[str, str]) -> Object:
     """Returns the ConfigMap of a state; without a version, for its creation, if it is ""."""
     metadata: dict[str, Any] = {
         "name": name,
@@ -101,7 +101,7 @@ def state_object(name: str, version: str, term: int, text: str, summary: str) ->
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
-        "data": {STATE_KEY: text, SUMMARY_KEY: summary},
+        "data": dict(data),
     }
 
 

@@ -1,6 +1,6 @@
 """The Lease that makes one coordinator lead at a time. `LeaseHolder.turn` is one attempt.
 
-Kubernetes only stores a Lease: it lets one of two writers that have read the same version win. The
+Kubernetes only stores objects: it lets one of two writers that have read the same version win. The
 rest is an agreement between the coordinators, by durations on each one's own monotonic clock:
 
 - A holder renews the Lease every few seconds. It may act for `lease_seconds` less a margin after the
@@ -8,11 +8,17 @@ rest is an agreement between the coordinators, by durations on each one's own mo
   that no grant is under way when the duration ends.
 - Another coordinator takes the Lease when it has seen it unchanged for the duration that the holder
   wrote into it. It saw the Lease no earlier than the holder's renewal began, so the holder has stopped.
+- A Lease is taken by *replacing* the version that was seen. A creation replaces nothing, so it may come
+  late: after others have led, and their Lease was deleted. So a new Lease has no holder, and is taken
+  when it has been there for the duration. Only the first Lease of a fleet begins with its creator.
+- A term begins when its number is *claimed* in the ConfigMap of the state (`state_map.claim_term`), by
+  replacing the version in which a lower number was read. So no number comes again, whatever becomes of
+  the Lease, and two coordinators never lead in one term.
 
 Wall clocks decide nothing; they only appear in the Lease for people. The agreement holds for clocks that
 run at the same speed to a few percent. A process that was stopped for a minute between its look at
 the clock and a call may send one late grant: its number is lower than those of the next coordinator,
-so servers ignore it, and the state has another version by then (`state_map.py`).
+so servers ignore it, and the state has another version by then.
 
 The official client has an elector (`kubernetes.leaderelection`). It goes by the wall clock, counts from
 the end of a renewal, and has no number of a term that a state could be fenced with.
@@ -25,14 +31,16 @@ from dataclasses import dataclass, replace
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.fleet.kubernetes.cluster import ApiFailed, Cluster, Conflict
+from serving.fleet.kubernetes.cluster import ApiFailed, Cluster, Conflict, Object
 from serving.fleet.kubernetes.documents import LeaseRecord, lease_object, lease_record, term_of
+from serving.fleet.kubernetes.state_map import claim_term
 from serving.fleet.leadership import Term
 
 MARGIN_SECONDS = 3.0
 """The time of a call to a server, and clocks that differ a little."""
 
-_DELETED = "(deleted)"
+UNHELD = "(nobody yet)"
+"""The holder of a Lease that was made anew: an earlier holder may lead for a while."""
 
 _log = structlog.get_logger(__name__)
 
@@ -45,12 +53,17 @@ class Observed:
     since_ns: int
 
 
-def may_take(observed: Observed, identity: str, now_ns: int) -> bool:
-    """Returns True if the Lease is free, expired, or one's own from a term that has lapsed. Pure."""
+def may_take(observed: Observed, state_term: int, duration_seconds: int, now_ns: int) -> bool:
+    """Returns True if the Lease was given up, or has been unchanged for its duration. Pure.
+
+    `state_term` is the last term that was claimed: a Lease of an earlier one was not given up, but put
+    there by somebody. `duration_seconds` is the least to wait.
+    """
     record = observed.record
-    if record.holder in ("", identity):
+    if not record.holder and record.term >= state_term:
         return True
-    return now_ns - observed.since_ns >= record.duration_seconds * NS_PER_SECOND
+    seconds = max(record.duration_seconds, duration_seconds)
+    return now_ns - observed.since_ns >= seconds * NS_PER_SECOND
 
 
 class LeaseHolder:
@@ -69,7 +82,7 @@ class LeaseHolder:
     ) -> None:
         """`identity` differs from that of every other process. `make_term` makes a term of its number.
 
-        `state_name` is the ConfigMap of the state, whose term is the last one if the Lease is deleted.
+        `state_name` is the ConfigMap of the state, in which each term is claimed.
         """
         self._cluster = cluster
         self._make_term = make_term
@@ -108,7 +121,7 @@ class LeaseHolder:
         try:
             self._attempt()
         except Conflict:
-            # Another coordinator was faster, or a call of before took effect: look again.
+            # Another coordinator was faster, or a call of before took effect: look again with the next turn.
             return
         except ApiFailed as error:
             if str(error) != self._failure:
@@ -138,18 +151,33 @@ class LeaseHolder:
     def _attempt(self) -> None:
         began_ns = self._clock.now_ns()
         held = self._held_term()
-        record = self._read() or self._absent()
-        # The whole record: a Lease that was made and deleted unseen has no version either.
+        record = self._read()
+        if held is not None:
+            if record is not None and self._is_own(record, held.number):
+                self._renew(record, began_ns)
+                return
+            self._lose("it was deleted" if record is None else f"{record.holder} holds the Lease")
+        observed = None if record is None else self._observe(record)
+        # Without a look at the state, as long as it would change nothing.
+        if observed is not None and not self._may_take(observed, state_term=0):
+            return
+        state = self._cluster.read_config_map(self._state_name)
+        state_term = 0 if state is None else term_of(state)
+        if observed is None:
+            self._create(state, state_term, began_ns)
+        elif self._may_take(observed, state_term):
+            record = observed.record
+            self._take(record, state, max(record.term, state_term) + 1, began_ns)
+
+    def _observe(self, record: LeaseRecord) -> Observed:
+        """Notes the Lease as it was read, and returns it with the time since when it is unchanged."""
         if self._observed is None or self._observed.record != record:
             # From now, and not from the call: the holder may have renewed it a moment ago.
             self._observed = Observed(record, self._clock.now_ns())
-        if held is not None:
-            if self._is_own(record, held.number):
-                self._renew(record, began_ns)
-            else:
-                self._lose(f"{record.holder} holds the Lease")
-        elif may_take(self._observed, self._identity, self._clock.now_ns()):
-            self._take(record, began_ns)
+        return self._observed
+
+    def _may_take(self, observed: Observed, state_term: int) -> bool:
+        return may_take(observed, state_term, self._duration_seconds, self._clock.now_ns())
 
     def _held_term(self) -> Term | None:
         """Returns the term that is being held. One that has lapsed is lost, and not renewed."""
@@ -168,10 +196,23 @@ class LeaseHolder:
             if self._term is not None and self._clock.now_ns() < self._valid_until_ns:
                 self._valid_until_ns = self._end_ns(began_ns)
 
-    def _take(self, record: LeaseRecord, began_ns: int) -> None:
+    def _create(self, state: Object | None, state_term: int, began_ns: int) -> None:
+        """Creates the Lease. The first one of a fleet has its creator as its holder, any other one nobody.
+
+        The claim of a first term fails if any coordinator has led, however late the creation was.
+        """
+        absent = LeaseRecord(
+            holder=UNHELD, term=state_term, duration_seconds=self._duration_seconds, version=""
+        )
+        if state_term == 0:
+            self._take(absent, state, 1, began_ns)
+        elif not self._has_stopped():
+            self._acquired_wall_ns = self._clock.wall_ns()
+            self._write(absent)
+
+    def _take(self, record: LeaseRecord, state: Object | None, number: int, began_ns: int) -> None:
         if self._has_stopped():
             return
-        number = record.term + 1
         self._acquired_wall_ns = self._clock.wall_ns()
         self._write(
             LeaseRecord(
@@ -182,6 +223,7 @@ class LeaseHolder:
                 address=self.address,
             )
         )
+        claim_term(self._cluster, self._state_name, state, number)
         term = self._make_term(number, lambda: self._is_valid(number))
         with self._lock:
             self._term = term
@@ -197,20 +239,6 @@ class LeaseHolder:
     def _read(self) -> LeaseRecord | None:
         lease = self._cluster.read_lease(self._name)
         return None if lease is None else lease_record(lease)
-
-    def _absent(self) -> LeaseRecord:
-        """Returns the record of a Lease that is not there.
-
-        If the fleet has a state, the Lease was deleted, and its holder may lead for a while.
-        """
-        state = self._cluster.read_config_map(self._state_name)
-        term = 0 if state is None else term_of(state)
-        return LeaseRecord(
-            holder=_DELETED if term else "",
-            term=term,
-            duration_seconds=self._duration_seconds,
-            version="",
-        )
 
     def _write(self, record: LeaseRecord) -> None:
         lease = self._object(record)

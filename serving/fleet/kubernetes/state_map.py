@@ -1,9 +1,15 @@
 """The state of a fleet in a ConfigMap, which a coordinator that was replaced cannot overwrite."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from serving.fleet.kubernetes.cluster import ApiFailed, Cluster, Object
-from serving.fleet.kubernetes.documents import STATE_KEY, state_object, summary_of, term_of
+from serving.fleet.kubernetes.documents import (
+    STATE_KEY,
+    SUMMARY_KEY,
+    state_object,
+    summary_of,
+    term_of,
+)
 from serving.fleet.state import fleet_state_from_json
 
 
@@ -11,12 +17,26 @@ class Deposed(OSError):
     """Another coordinator leads, or this one's term has lapsed. Nothing was written."""
 
 
+def claim_term(cluster: Cluster, name: str, found: Object | None, number: int) -> None:
+    """Writes the number of a term that begins into the ConfigMap, and leaves its state as it is.
+
+    `found` is the ConfigMap as it was read, with a lower number, or None if there was none. Raises
+    ApiFailed, and then the term must not begin: its number may be in the ConfigMap or not, and the next
+    claim is above it. Raises Conflict if the ConfigMap is another one by now.
+    """
+    if found is None:
+        cluster.create_config_map(state_object(name, "", number, {}))
+        return
+    version, data = found["metadata"]["resourceVersion"], found.get("data") or {}
+    cluster.replace_config_map(state_object(name, version, number, data))
+
+
 class StateMap:
-    """A `StateStore` for one term. One thread at a time uses it.
+    """A `StateStore` for one term, which was claimed. One thread at a time uses it.
 
     Each write replaces the version of the ConfigMap that this store has read or written last, and notes
-    the term. A coordinator takes the state over by a write: from then on the version that an earlier
-    one knows is old, so its writes are refused. A store never writes over a later term.
+    the term. With the claim the version that an earlier coordinator knows is old, so its writes are
+    refused. A store never writes over a later term.
     """
 
     def __init__(
@@ -59,8 +79,11 @@ class StateMap:
         self._has_written = True
 
     def _replace(self, text: str) -> None:
-        summary = summary_of(fleet_state_from_json(text))
-        wanted = state_object(self._name, self._version, self._term, text, summary)
+        data: Mapping[str, str] = {
+            STATE_KEY: text,
+            SUMMARY_KEY: summary_of(fleet_state_from_json(text)),
+        }
+        wanted = state_object(self._name, self._version, self._term, data)
         is_there = bool(self._version)
         write = self._cluster.replace_config_map if is_there else self._cluster.create_config_map
         written = write(wanted)

@@ -7,10 +7,14 @@ make that enough:
    So no later term reads a late write of an earlier one.
 2. A write ends with a look at the terms. If it returns, no later term had begun, so each later term
    begins with this value. If it raises, the writer must not act on the value.
+
+A term has a second key with a mark of its process. If somebody deletes the keys, a number may come again: a
+term whose mark is not there any more is over.
 """
 
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ray.experimental import internal_kv
@@ -20,6 +24,8 @@ from serving.base.errors import FailedPrecondition
 
 _NAMESPACE = b"millpond"
 _TERMS = "term"
+# Before the mark in a key.
+_MARK = "."
 
 # The terms whose values stay in the store: for people, and for a coordinator that reads at this moment.
 _KEPT_TERMS = 3
@@ -94,7 +100,9 @@ class Term:
         self._lock = threading.Lock()
         self._checked_ns: int | None = None
         self._is_over = False
+        self._mark = uuid.uuid4().hex
         self.number = self._claimed(first)
+        self._store.put(self._marked(), "")
         # An old number is free again once its key is removed, and the claim may have come late.
         self.check()
 
@@ -104,15 +112,19 @@ class Term:
         return self.number << _ORDER_BITS
 
     def check(self) -> None:
-        """Raises Deposed if a later term has begun, and OSError."""
+        """Raises Deposed if a later term has begun, or this one was deleted from the store, and OSError."""
         now_ns = self._clock.now_ns()
-        is_over = any(number > self.number for number in _numbers(self._store, _TERMS))
+        keys = self._store.keys(f"{_TERMS}/")
+        is_over = self._marked() not in keys or any(row > self.number for row in _numbers_in(keys))
         with self._lock:
             self._checked_ns = now_ns
             self._is_over = self._is_over or is_over
             is_over = self._is_over
         if is_over:
-            raise Deposed(f"another coordinator of this fleet has begun after term {self.number}")
+            raise Deposed(
+                f"another coordinator of this fleet has begun after term {self.number}, or the term was "
+                "deleted from the store"
+            )
 
     def is_valid(self) -> bool:
         """Returns True if no later term had begun a second ago. False if the store does not answer."""
@@ -130,9 +142,10 @@ class Term:
 
     def remove_old(self, name: str) -> None:
         """Removes the keys of a name that no term needs. Only if this term has one. Raises OSError."""
-        for number in _numbers(self._store, name):
-            if number < self.number - _KEPT_TERMS:
-                self._store.remove(f"{name}/{number}")
+        for key in self._store.keys(f"{name}/"):
+            number = key.rpartition("/")[2].partition(_MARK)[0]
+            if number.isdecimal() and int(number) < self.number - _KEPT_TERMS:
+                self._store.remove(key)
 
     def _claimed(self, first: int) -> int:
         """Claims a number above those that are there."""
@@ -140,6 +153,9 @@ class Term:
             number = max([first, *(found + 1 for found in _numbers(self._store, _TERMS))])
             if self._store.put(f"{_TERMS}/{number}", "", is_new=True):
                 return number
+
+    def _marked(self) -> str:
+        return f"{_TERMS}/{self.number}{_MARK}{self._mark}"
 
 
 class StoredText:
@@ -173,7 +189,11 @@ class StoredText:
 
 def _numbers(store: KeyValueStore, name: str) -> list[int]:
     """Returns the terms that have a key of this name."""
-    found = [key.rpartition("/")[2] for key in store.keys(f"{name}/")]
+    return _numbers_in(store.keys(f"{name}/"))
+
+
+def _numbers_in(keys: Iterable[str]) -> list[int]:
+    found = [key.rpartition("/")[2] for key in keys]
     return [int(text) for text in found if text.isdecimal()]
 
 

@@ -304,7 +304,9 @@ class CoordinatorWorld:
         stored = self.cluster.stored("configmaps", NAME)
         if stored is None:
             return
-        now = (term_of(stored), fleet_state_from_json(stored["data"][STATE_KEY]).order)
+        # A first term is claimed before there is a state.
+        text = stored["data"].get(STATE_KEY)
+        now = (term_of(stored), 0 if text is None else fleet_state_from_json(text).order)
         if now < self.latest:
             raise BrokenPromise(f"the state went back from {self.latest} to {now}")
         self.latest = now
