@@ -18,6 +18,7 @@ from serving.core.servable import AVAILABLE, END, LOADING, GateVerdict, Health
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.decision import Decision
 from serving.fleet.figures import EDGES_NS, VersionFigures
+from serving.fleet.operations import aborted
 from serving.fleet.reports import Grant, ModelReport, ServerReport, VersionReport
 from serving.fleet.state import FleetRollout, FleetState, ModelState
 from serving.fleet.wave_settings import WaveSettings
@@ -31,6 +32,7 @@ NEVER_SECONDS = 10**9
 
 REFUSAL = Health(StatusCode.FAILED_PRECONDITION, "gate signature: output 'y' is gone")
 OUT_OF_MEMORY = Health(StatusCode.RESOURCE_EXHAUSTED, "no memory for it")
+WARNING = {"drift": "output 'y': the mean differs by 3"}
 
 
 class Kind(Enum):
@@ -43,6 +45,7 @@ class Kind(Enum):
     CRASHING = "crashing"  # its server ends some seconds after it serves
     FRAGILE = "fragile"  # its load fails on three servers in ten
     HANGING = "hanging"  # its load does not end
+    WARNED = "warned"  # a gate warns about it on each server that has a version to compare it with
 
     @property
     def is_good(self) -> bool:
@@ -153,6 +156,7 @@ class SimulatedServer:
     # The versions in memory, each with the seconds of traffic, and of bad requests, before it served.
     memory: dict[int, tuple[int, int]] = field(default_factory=dict)
     failed: dict[int, Health] = field(default_factory=dict)
+    warned: set[int] = field(default_factory=set)
     load: Load | None = None
     starts_at: int | None = None
     crashes_at: int | None = None
@@ -231,6 +235,8 @@ class FleetSimulation:
         self._had_traffic, self._was_bad = bytearray(1), bytearray(1)
         # Versions that an operator has promoted: they are not judged any more.
         self.promoted: set[int] = set()
+        # An operator aborts each version about which a gate has warned.
+        self.is_held_aborted = False
 
     # --- What happens to the fleet ---
 
@@ -273,6 +279,7 @@ class FleetSimulation:
         server.serving, server.load, server.crashes_at = None, None, None
         server.memory.clear()
         server.failed.clear()
+        server.warned.clear()
         if returns is not Return.WITH_GRANT:
             server.granted, server.order = None, 0
         if returns is Return.REPLACED:
@@ -406,6 +413,8 @@ class FleetSimulation:
         elif kind is Kind.FRAGILE and server.number % 10 in (1, 4, 7):
             server.failed[version] = OUT_OF_MEMORY
         else:
+            if kind is Kind.WARNED and server.serving is not None:
+                server.warned.add(version)
             self._serve(server, version)
 
     def _serve(self, server: SimulatedServer, version: int) -> None:
@@ -429,6 +438,7 @@ class FleetSimulation:
                     self._traffic_seconds - traffic_before,
                     self._bad_seconds - bad_before,
                 ),
+                warned=WARNING if version in server.warned else {},
             )
             for version, (traffic_before, bad_before) in server.memory.items()
         }
@@ -501,6 +511,8 @@ class FleetSimulation:
             self.kill_coordinator()
             return
         self._receive(self.coordinator)
+        if self.is_held_aborted:
+            self._abort_held(self.coordinator)
         before, grants = self.coordinator.state, None
         try:
             grants = self._timed_step(self.coordinator).grants
@@ -510,6 +522,11 @@ class FleetSimulation:
         else:
             after = self.coordinator.state
         self._check_change(before, after, grants)
+
+    def _abort_held(self, coordinator: Coordinator) -> None:
+        model = coordinator.state.models.get(MODEL)
+        if model is not None and model.rollout is not None and model.rollout.is_doubtful:
+            coordinator.operate(lambda state: aborted(state, MODEL, "by the operator", 0))
 
     def _set_servers(self, coordinator: Coordinator) -> None:
         places = {name: str(server.place_count) for name, server in self.servers.items()}
@@ -566,6 +583,7 @@ class FleetSimulation:
             if grants is not None:
                 addressed = {grant.server for grant in grants}
                 self._check_rollback(version, addressed, has_stable=new.stable is not None)
+        self._check_held(old, new)
         rollout = new.rollout
         if rollout is not None and (old.rollout is None or old.rollout.version != rollout.version):
             # A version that an operator has allowed is tried once more, from its first wave on.
@@ -617,6 +635,15 @@ class FleetSimulation:
         has_controls = bool(self.settings.waves) and self.settings.quota(0, size) < size
         return not (all(bad) and has_controls)
 
+    def _check_held(self, before: ModelState, after: ModelState) -> None:
+        """Checks that a version about which a gate has warned goes on only with an operator's promotion."""
+        old, new = before.rollout, after.rollout
+        if old is None or not old.is_doubtful or old.version in self.promoted:
+            return
+        goes_on = new is not None and new.version == old.version and new.wave > old.wave
+        if goes_on or after.stable == old.version:
+            raise BrokenPromise(f"version {old.version} goes on, of which a gate has warned")
+
     def _check_next_wave(self, before: FleetRollout, after: FleetRollout) -> None:
         """Checks that each wave that has more servers than the one before takes its turn."""
         size = len(self.servers)
@@ -637,6 +664,8 @@ class FleetSimulation:
         if before.stable is None or version in self.promoted:
             return
         kind, size = self.kinds[version], len(self.servers)
+        if kind is Kind.WARNED and self.kinds[before.stable] is not Kind.WARNED:
+            self._check_unwarned(version)
         if kind is Kind.CRASHING:
             raise BrokenPromise(f"version {version} is stable, and ends its servers")
         if any(self._was_bad):
@@ -656,6 +685,16 @@ class FleetSimulation:
         ]
         if not counts or max(counts) >= LATENCY_REQUEST_COUNT_MIN:
             raise BrokenPromise(f"{kind.value} version {version} is stable")
+
+    def _check_unwarned(self, version: int) -> None:
+        """Checks that no server that reports has warned about a version that has become stable."""
+        warned = [
+            server.name
+            for server in self.servers.values()
+            if version in server.warned and version == server.granted and not server.is_cut
+        ]
+        if warned and self.clock.second - self._faulted_at > self.settings.lost_seconds:
+            raise BrokenPromise(f"version {version} is stable, and warned of on {warned}")
 
     def _was_answering(self) -> bool:
         """Returns True if no server was away while the last wave held, and requests were reported meanwhile."""

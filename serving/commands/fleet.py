@@ -169,6 +169,8 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
             yield f"its p99 is {new['p99_ms']:.1f} ms; {old['p99_ms']:.1f} ms with version {stable}"
     if rollout["doubt"]:
         yield f"it is compared once more: {rollout['doubt']}"
+    for name, reason in rollout["warned"].items():
+        yield f"a gate has warned on {name}: {reason}"
     for name, cause in rollout["causes"].items():
         yield f"it failed on {name}: {cause}"
 

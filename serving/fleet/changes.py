@@ -49,6 +49,10 @@ def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Ch
         for server in sorted(new.setbacks - known):
             values = {"version": new.version, "server": server}
             yield Change(event="fleet_setback", model=name, values=values, is_warning=True)
+        told = old.warned if old is not None and old.version == new.version else {}
+        for server in sorted(new.warned.keys() - told.keys()):
+            values = {"version": new.version, "server": server, "reason": new.warned[server]}
+            yield Change(event="fleet_gate_warned", model=name, values=values, is_warning=True)
     if new is not None and (old is None or (old.version, old.wave) != (new.version, new.wave)):
         values = {"version": new.version, "wave": new.wave + 1}
         yield Change(event="fleet_wave_began", model=name, values=values)

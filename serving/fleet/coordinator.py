@@ -29,6 +29,12 @@ from serving.fleet.trial import ModelWatch
 from serving.fleet.view import is_silent
 from serving.fleet.wave_settings import WaveSettings
 
+ORDER_FOLLOWED_MAX = 2**62
+"""The highest order that a server may raise the state's to. It leaves as many again, in a number of 64 bits.
+
+Otherwise a server that lies about its order would leave none, and all others would get no grant any more.
+"""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -169,7 +175,8 @@ class Coordinator:
                 return
             if before.report is None:
                 orders = (model.order for model in report.models.values())
-                self._order_found = max(self._order_found, *orders, 0)
+                followed = (order for order in orders if order <= ORDER_FOLLOWED_MAX)
+                self._order_found = max(self._order_found, *followed, 0)
             self._sightings[name] = replace(before, report=report, seen_at_ns=now_ns)
 
     def step(self) -> Decision:

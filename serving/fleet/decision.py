@@ -17,6 +17,9 @@ action that was lost is repeated, and a server that comes back is corrected. The
   given while more than that swap, for example because lost servers have come back. A slot does not count
   if its load was withdrawn and does not end.
 - A version that waits for files while no server that may try it has them gives way to a newer one.
+- A version about which a gate has warned on a server goes to no further server until an operator has decided,
+  unless the settings let it pass.
+- A rollout begins with a version that two servers have: one that lies about its files holds up none.
 - A server that serves nothing, or a version that it must not serve, needs no slot.
 - Before a first version has passed there is none to go back to. Then each server keeps the version
   that it answers with, even a blocked one, and a version that was stopped is withdrawn from the servers
@@ -41,10 +44,12 @@ from serving.fleet.trial import (
     has_held,
     has_old_grant,
     has_version,
+    is_held,
     lacks_comparison,
     may_have_version,
     needed_count,
     noted_setbacks,
+    noted_warnings,
     servers_apart,
     spread,
     watched,
@@ -172,6 +177,7 @@ class _Step:
         state = self._adopted(self._with_returned(self._released(state)))
         if state.rollout is not None:
             rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
+            rollout = noted_warnings(rollout, self.view)
             state = replace(state, rollout=rollout)
             watch = watched(watch, state, self.view, self.settings, self.now.ns)
             state, watch = self._after_verdict(state, rollout, watch)
@@ -322,6 +328,8 @@ class _Step:
             return replace(state, rollout=None), watch
         if not self.settings.is_last(rollout.wave):
             return self._after_wave(state, rollout, watch)
+        if is_held(rollout, self.settings):
+            return state, watch
         # An operator may pause it until clients have come.
         if has_held(watch, state, self.settings, self.now.ns) and not state.is_paused:
             state = replace(state, stable=rollout.version, previous=state.stable, rollout=None)
@@ -343,7 +351,8 @@ class _Step:
             )
         if not verdict.is_passed:
             return self._refused(state, rollout, verdict), watch
-        if watch.full_since_ns is not None and not state.is_paused:
+        may_go_on = not state.is_paused and not is_held(rollout, self.settings)
+        if watch.full_since_ns is not None and may_go_on:
             state = self._next_wave(state.with_verdict(verdict, rollout.version), rollout)
         return state, watch
 
@@ -365,16 +374,19 @@ class _Step:
     def _begun(self, state: ModelState) -> ModelState:
         """Returns the state with a rollout of the highest new version, if there is one.
 
-        It takes the place of a rollout that waits for files.
+        It takes the place of a rollout that waits for files. One that began while a server was alone, and
+        that no other server has, gives way to a lower version too.
         """
         if state.is_paused or not self.view.is_complete:
             return state
         present = -1 if state.stable is None else state.stable
+        confirmed = self.view.confirmed() - state.blocked.keys()
         if state.rollout is not None:
             if not self._lacks_files(state, state.rollout):
                 return state
-            present = max(present, state.rollout.version)
-        version = max(self.view.found() - state.blocked.keys(), default=present)
+            if state.rollout.version in confirmed:
+                present = max(present, state.rollout.version)
+        version = max(confirmed, default=present)
         if version <= present:
             return state
         return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
@@ -382,7 +394,11 @@ class _Step:
     def _lacks_files(self, state: ModelState, rollout: FleetRollout) -> bool:
         """Returns True if the wave needs more servers, and none that may try the version has its files."""
         version, view = rollout.version, self.view
-        if any(slot.version == version for slot in state.loading.values()):
+        # One on which it has failed may say that it loads it, for ever.
+        if any(
+            slot.version == version and name not in rollout.setbacks
+            for name, slot in state.loading.items()
+        ):
             return False
         if self.settings.is_last(rollout.wave):
             if 2 * sum(1 for _ in view.serving(version)) > view.fleet_size:
@@ -409,11 +425,27 @@ class _Step:
         stuck = self._stuck(state)
         if stuck and not of_wave:
             return f"the load of a withdrawn version does not end on {', '.join(stuck[:3])}"
-        return of_wave or ("as many servers swap as may" if free <= 0 else "")
+        full = "as many servers swap as may" if free <= 0 else ""
+        return of_wave or full or self._reason_of_unconfirmed(state)
+
+    def _reason_of_unconfirmed(self, state: ModelState) -> str:
+        """Returns why the newest version is not tried, if one server alone has it."""
+        if state.rollout is not None or not self.view.is_complete:
+            return ""
+        present = -1 if state.stable is None else state.stable
+        newest = max(self.view.found() - state.blocked.keys(), default=present)
+        if newest <= present or newest in self.view.confirmed():
+            return ""
+        names = (name for name, report in self.view.live.items() if newest in report.found)
+        return f"only {next(names, 'one server')} has version {newest}: it is tried when a second server has it"
 
     def _reason_of_wave(self, state: ModelState, rollout: FleetRollout) -> str:
         view = self.view
         is_full = self.watch.full_since_ns is not None
+        if is_held(rollout, self.settings):
+            name, reason = next(iter(sorted(rollout.warned.items())))
+            more = f" and {len(rollout.warned) - 1} more" if len(rollout.warned) > 1 else ""
+            return f"warned on {name}{more}: {reason}; millpond fleet promote or abort"
         if self._lacks_files(state, rollout):
             count = sum(rollout.version in report.found for report in view.live.values())
             return f"{count} of {view.fleet_size} servers have the files of {rollout.version}"
@@ -456,6 +488,8 @@ class _Step:
     def _with_new_members(self, state: ModelState, free: int) -> ModelState:
         rollout = state.rollout
         if rollout is None or free <= 0 or not self.view.is_complete:
+            return state
+        if is_held(rollout, self.settings):
             return state
         names = self._new_members(state, rollout, min(free, self._room(state, rollout)))
         if not names:

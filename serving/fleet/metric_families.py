@@ -68,6 +68,13 @@ SETBACKS = MetricFamily(
     labels=_ROLLOUT,
     help="Servers on which the version on its way has failed.",
 )
+WARNED = MetricFamily(
+    name="fleet_warned_servers",
+    kind="gauge",
+    labels=_ROLLOUT,
+    help="Servers on which a gate has warned about the version on its way, up to 10. It waits for an operator then, "
+    'unless warned_gates is "pass".',
+)
 IDLE = MetricFamily(
     name="fleet_rollout_idle_seconds",
     kind="gauge",
@@ -165,6 +172,7 @@ FLEET_FAMILIES: tuple[MetricFamily, ...] = (
     WAVE_SERVING,
     WAVE_NEEDED,
     SETBACKS,
+    WARNED,
     IDLE,
     WAVE_P99,
     WAVE_P999,

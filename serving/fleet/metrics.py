@@ -193,6 +193,7 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
             families.WAVE_SERVING,
             families.WAVE_NEEDED,
             families.SETBACKS,
+            families.WARNED,
             families.IDLE,
             families.WAVE_P99,
             families.WAVE_P999,
@@ -209,6 +210,7 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
         gauges[families.WAVE_SERVING].add_metric(labels, rollout["serving_count"])
         gauges[families.WAVE_NEEDED].add_metric(labels, rollout["needed_count"])
         gauges[families.SETBACKS].add_metric(labels, len(rollout["setbacks"]))
+        gauges[families.WARNED].add_metric(labels, len(rollout["warned"]))
         gauges[families.IDLE].add_metric(labels, idle_seconds(name))
         # The last wave has no control at its end.
         for role, row in (rollout["compared"] or {"wave": rollout}).items():

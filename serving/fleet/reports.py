@@ -13,11 +13,12 @@ _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReport:
-    """One version on one server."""
+    """One version on one server. `warned` has the gates that it did not pass and that only warn, with reasons."""
 
     state: ServableState
     health: Health = HEALTHY
     figures: VersionFigures = NO_REQUESTS
+    warned: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_refused(self) -> bool:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import FailedPrecondition, Unavailable
-from serving.client import Client, Tls
+from serving.client import Tls
 from serving.config.server_config import HttpPort
 from serving.fleet.api import FleetApi
 from serving.fleet.candidate import Candidate
@@ -21,6 +21,7 @@ from serving.fleet.coordinator import Coordinator
 from serving.fleet.engine import Engine, engine_of
 from serving.fleet.lead import FleetLead
 from serving.fleet.leadership import Term
+from serving.fleet.member_client import member_client
 from serving.fleet.metrics import FleetMetrics
 from serving.fleet.outputs import Outputs
 from serving.fleet.server_links import ServerClient
@@ -155,7 +156,7 @@ class FleetService:
         self._outputs.update(lead.registered())
 
     def _connect(self, target: str) -> ServerClient:
-        return Client(target, tls=tls_of(self._config.tls))
+        return member_client(target, tls_of(self._config.tls))
 
 
 async def _refuse_replicas(request: Request) -> Response:

@@ -31,7 +31,9 @@ class FleetRollout:
 
     `members` are the servers that try it, with the incarnation that was granted it. The last wave has
     no members: there every server may try it. `setbacks` are the servers on which it failed. They are
-    back at the stable version. One that an operator has promoted is not judged by its requests.
+    back at the stable version. One that an operator has promoted is not judged by its requests. `warned`
+    are servers on which a gate has warned about the version, with its reason: the first ones. The version
+    `is_doubtful` if one of these gates was about its answers.
     """
 
     version: int
@@ -40,6 +42,8 @@ class FleetRollout:
     setbacks: frozenset[str] = frozenset()
     since_order: int = 0
     is_promoted: bool = False
+    warned: Mapping[str, str] = field(default_factory=dict)
+    is_doubtful: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,8 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "setbacks": sorted(rollout.setbacks),
             "since_order": rollout.since_order,
             "is_promoted": rollout.is_promoted,
+            "warned": dict(rollout.warned),
+            "is_doubtful": rollout.is_doubtful,
         },
         "blocked": as_rows(model.blocked),
         "loading": {name: [slot.version, slot.order] for name, slot in model.loading.items()},
@@ -132,8 +138,10 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             members=rollout["members"],
             setbacks=frozenset(rollout["setbacks"]),
             since_order=rollout["since_order"],
-            # The state of an earlier release does not have it.
+            # The state of an earlier release does not have them.
             is_promoted=rollout.get("is_promoted", False),
+            warned=rollout.get("warned", {}),
+            is_doubtful=rollout.get("is_doubtful", False),
         ),
         blocked=from_rows(document["blocked"]),
         loading={name: Slot(*slot) for name, slot in document["loading"].items()},

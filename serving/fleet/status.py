@@ -10,7 +10,7 @@ from serving.fleet.failures import counted
 from serving.fleet.figures import VersionFigures, total
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState, ModelState
-from serving.fleet.trial import WITHOUT_CAUSE, ModelWatch, cause_on, needed_count
+from serving.fleet.trial import WITHOUT_CAUSE, ModelWatch, cause_on, is_held, needed_count
 from serving.fleet.view import ModelView, can_serve, is_silent, model_views
 from serving.fleet.wave_settings import WaveSettings
 
@@ -104,6 +104,9 @@ def _rollout(
             name: cause_on(view, name, rollout.version) or WITHOUT_CAUSE
             for name in sorted(rollout.setbacks)
         },
+        # The first servers on which a gate has warned, and if the version waits for an operator therefore.
+        "warned": dict(rollout.warned),
+        "is_held": is_held(rollout, settings),
         "judgement": _judgement(watch, settings, now_ns, is_last=is_last),
         "request_count": new.request_count,
         "failed_count": new.failed_count,

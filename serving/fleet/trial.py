@@ -12,11 +12,22 @@ from serving.fleet.figures import NO_REQUESTS, VersionFigures, total
 from serving.fleet.reports import ModelReport
 from serving.fleet.state import FleetRollout, ModelState
 from serving.fleet.view import ModelView, has_failed_on
-from serving.fleet.wave_settings import WaveSettings
+from serving.fleet.wave_settings import HOLD, WaveSettings
+from serving.gates.gates import Gate
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX, Judgement, judge
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
 """The cause of a setback that no report shows."""
+
+
+GATES_OF_SPEED = frozenset({Gate.LATENCY.value, Gate.CONVERGENCE.value})
+"""The gates whose warnings are shown and hold nothing. A wave compares latencies itself, over more requests."""
+
+WARNED_COUNT_MAX = 10
+"""The servers with a warning that are kept: one holds the rollout, and the state stays small."""
+
+WARNED_LENGTH_MAX = 500
+"""The characters of a warning that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,32 @@ def noted_setbacks(
     if setbacks == rollout.setbacks and members == rollout.members:
         return rollout
     return replace(rollout, members=members, setbacks=frozenset(setbacks))
+
+
+def noted_warnings(rollout: FleetRollout, view: ModelView) -> FleetRollout:
+    """Returns the rollout with the servers on which a gate has warned about the version.
+
+    They stay, because a server that has restarted has nothing to compare the version with any more.
+    """
+    warned, is_doubtful = dict(rollout.warned), rollout.is_doubtful
+    if is_doubtful and len(warned) >= WARNED_COUNT_MAX:
+        return rollout
+    for name, report in view.live.items():
+        row = report.versions.get(rollout.version)
+        if row is None or not row.warned or not has_version(report, rollout):
+            continue
+        is_doubtful = is_doubtful or not row.warned.keys() <= GATES_OF_SPEED
+        if name not in warned and len(warned) < WARNED_COUNT_MAX:
+            gates = "; ".join(f"gate {gate}: {text}" for gate, text in sorted(row.warned.items()))
+            warned[name] = gates[:WARNED_LENGTH_MAX]
+    if len(warned) == len(rollout.warned) and is_doubtful == rollout.is_doubtful:
+        return rollout
+    return replace(rollout, warned=warned, is_doubtful=is_doubtful)
+
+
+def is_held(rollout: FleetRollout, settings: WaveSettings) -> bool:
+    """Returns True if the version waits for an operator, because a gate has warned about it on a server."""
+    return rollout.is_doubtful and settings.warned_gates == HOLD and not rollout.is_promoted
 
 
 def has_version(report: ModelReport, rollout: FleetRollout) -> bool:

@@ -46,6 +46,23 @@ class ModelView:
         """Returns the versions that at least one live server has on its disk."""
         return frozenset().union(*{report.found for report in self.live.values()})
 
+    def confirmed(self) -> frozenset[int]:
+        """Returns the versions that a rollout may begin with: those that two servers have.
+
+        A lost server counts with its last report. One server alone may have made a version up, and none
+        could take the place of a high number. If no other one reports, there is none to ask.
+        """
+        if len(self.live) <= 1:
+            return self.found()
+        known = [*self.live.values(), *(row for row in self.lost.values() if row is not None)]
+        # Servers with the same files are counted together: a large fleet has few different sets.
+        sets = Counter(report.found for report in known)
+        counts: Counter[int] = Counter()
+        for found, count in sets.items():
+            counts.update(dict.fromkeys(found, count))
+        live = self.found()
+        return frozenset(version for version, count in counts.items() if count > 1) & live
+
     def most_served(self, blocked: Collection[int]) -> int | None:
         """Returns the version that most live servers answer with, the lower of two; None without one.
 

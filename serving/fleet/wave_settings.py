@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass, field
 from math import ceil, floor, inf
+from typing import Final
 
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
 
 SECONDS_MAX = 1e9
 """The longest time of a setting: 30 years. Time in nanoseconds has a limit."""
+
+
+HOLD: Final = "hold"
+PASS: Final = "pass"
+"""The effect of a gate that has only warned about the version on a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class WaveSettings:
     load_seconds_max: float = 900.0
     # The largest share of a wave's servers that may fail before the version is at fault.
     setback_share_max: float = 0.1
+    # HOLD: a version about which a gate has warned on a server waits for an operator. PASS: it goes on.
+    warned_gates: str = HOLD
 
     def __post_init__(self) -> None:
         if self.load_count_max < 1:
@@ -72,6 +80,10 @@ class WaveSettings:
                 raise InvalidConfig(
                     f"{name} {getattr(self.judgement, name):g} is not a ratio; give more than 0"
                 )
+        if self.warned_gates not in (HOLD, PASS):
+            raise InvalidConfig(
+                f'warned_gates {self.warned_gates!r} is neither "{HOLD}" nor "{PASS}"'
+            )
         if not 0 <= self.setback_share_max < 1:
             raise InvalidConfig(
                 f"setback_share_max {self.setback_share_max:g} is not a share; give 0 to 0.99"

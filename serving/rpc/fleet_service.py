@@ -1,7 +1,7 @@
 """The two calls by which a fleet's coordinator works with a server (--fleet_member). JSON (UTF-8)."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +9,8 @@ from serving.base.errors import InvalidArgument, NotFound
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
 from serving.core.granted_versions import GrantedVersion
-from serving.core.servable import END, HEALTHY, START, ServableId, ServableStatus
+from serving.core.model_settings import GateMode
+from serving.core.servable import END, HEALTHY, START, GateVerdict, ServableId, ServableStatus
 from serving.data_plane.request_statistics import MethodStatistics
 from serving.data_plane.servables import Servable
 from serving.manager.stream import StreamStatus
@@ -19,6 +20,12 @@ GRANT = "/millpond.v1.Admin/Grant"
 
 EDGE_COUNT_MAX = 1_000
 """The most edges of a report: a coordinator asks for about a hundred."""
+
+FOUND_COUNT_MAX = 1_000
+"""The newest versions on the disk that a report has. A coordinator refuses a report with many more."""
+
+TEXT_LENGTH_MAX = 4_000
+"""The most characters of a reason in a report."""
 
 _WITHOUT_A_RUN = frozenset({"GetModelMetadata", "GetModelStatus"})
 
@@ -121,9 +128,10 @@ class FleetService:
             "granted": granted.version if granted else None,
             "order": granted.order if granted else 0,
             "default_version": stream.default_version if stream else None,
-            "found": sorted(self._sources.found_versions(name)),
+            "found": sorted(self._sources.found_versions(name))[-FOUND_COUNT_MAX:],
             "blocked": {
-                row["version"]: row["reason"] for row in (stream.blocked_versions if stream else ())
+                row["version"]: row["reason"][:TEXT_LENGTH_MAX]
+                for row in _latest(stream.blocked_versions if stream else ())
             },
             "versions": {
                 status.id.version: self._version(
@@ -146,10 +154,24 @@ class FleetService:
         return {
             "state": (START if is_awaited else status.state).name,
             "error_code": int(health.code),
-            "error_message": health.message,
+            "error_message": health.message[:TEXT_LENGTH_MAX],
+            "warned": {
+                verdict.gate: verdict.reason[:TEXT_LENGTH_MAX]
+                for verdict in warnings(status.verdicts)
+            },
             "latency_counts": list(counts or ()),
             **(_request_counts(servable) if servable else {}),
         }
+
+
+def warnings(verdicts: Iterable[GateVerdict]) -> Iterator[GateVerdict]:
+    """Yields the verdicts of gates that were not passed and only warn."""
+    return (row for row in verdicts if not row.is_passed and row.mode == GateMode.WARN.value)
+
+
+def _latest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the newest blocked versions."""
+    return sorted(rows, key=lambda row: int(row["version"]))[-FOUND_COUNT_MAX:]
 
 
 def _ended_before(status: ServableStatus, granted: GrantedVersion | None) -> bool:

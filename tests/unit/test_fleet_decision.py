@@ -336,11 +336,13 @@ def test_version_that_vanishes_from_all_disks_ends() -> None:
     assert (world.model.rollout, dict(world.model.blocked)) == (None, {})
 
 
-def test_version_on_one_disk_does_not_pass_its_wave() -> None:
+def test_version_on_two_disks_does_not_pass_its_wave() -> None:
     world = FleetWorld(found=frozenset({1}))
-    world.change("s0", found=frozenset({1, 2}))
+    for name in ("s0", "s1"):
+        world.change(name, found=frozenset({1, 2}))
     world.step()
     world.pass_wave()
+    world.take()
     world.step(500)
     assert world.rollout.wave == 1
     assert world.granted(2) == []

@@ -1,8 +1,15 @@
+import inspect
+import re
+
 import pytest
 
-from serving.fleet.changes import Change
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.core.servable import GateVerdict
+from serving.fleet import changes as changes_module
+from serving.fleet.changes import Change, changes
 from serving.fleet.kubernetes.events import QUEUE_LENGTH_MAX, Events
 from serving.fleet.reports import Grant
+from serving.fleet.state import FleetRollout, FleetState, ModelState
 from tests.kubernetes.fake_cluster import FakeCluster
 from tests.unit.fakes.clocks import FakeClock
 
@@ -43,6 +50,25 @@ def test_changes_are_about_the_state(cluster: FakeCluster) -> None:
         ("ConfigMap", "Warning", "ctr: version 8 is blocked in the fleet: it is slow"),
     ]
     assert cluster.events[0]["regarding"]["uid"] == "m"
+
+
+def test_each_change_of_a_state_is_a_sentence(cluster: FakeCluster) -> None:
+    """A change without one would end the decision that has it."""
+    verdict = GateVerdict(gate="wave 1", mode="enforce", is_passed=False, reason="slow")
+    rollout = FleetRollout(
+        version=2, setbacks=frozenset({"a"}), warned={"b": "gate drift: NaN in 100 of 100 values"}
+    )
+    block = BlockedVersion(by=BlockedBy.CANARY, reason="slow", since_wall_ns=0)
+    after = ModelState(stable=1, rollout=rollout, blocked={3: block}).with_verdict(verdict, 3)
+    found = changes(FleetState(), FleetState(models={"ctr": after}))
+    named = set(re.findall(r'event="(\w+)"', inspect.getsource(changes_module)))
+    assert {change.event for change in found} == named
+    events = events_of(cluster)
+    events.notice(found, [])
+    notes = [note for _, _, note in posted(cluster, events)]
+    assert len(notes) == len(found)
+    assert "ctr: version 2 has failed on a" in notes
+    assert "ctr: version 2 on b: gate drift: NaN in 100 of 100 values" in notes
 
 
 def test_verdict_and_stable_version_are_sentences(cluster: FakeCluster) -> None:

@@ -116,6 +116,7 @@ def test_gauges_show_a_rollout(world: World) -> None:
     assert values[f"fleet_wave_serving_servers{{{of}}}"] == 0
     assert values[f"fleet_wave_needed_servers{{{of}}}"] == 1
     assert values[f"fleet_setbacks{{{of}}}"] == 0
+    assert values[f"fleet_warned_servers{{{of}}}"] == 0
 
 
 def test_silence_of_a_server_is_measured(world: World) -> None:

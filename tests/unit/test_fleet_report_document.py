@@ -10,7 +10,7 @@ from serving.base.errors import DataLoss, StatusCode
 from serving.core.servable import HEALTHY, ServableState
 from serving.fleet.decision import Now, decide
 from serving.fleet.figures import EDGES_NS, NO_REQUESTS
-from serving.fleet.report_document import server_report
+from serving.fleet.report_document import TEXT_LENGTH_MAX, server_report
 from serving.fleet.reports import Sighting
 from serving.fleet.state import FleetState
 from serving.fleet.status import fleet_status
@@ -87,6 +87,45 @@ def with_version(**values: object) -> dict[str, object]:
 def test_other_reply_is_refused(reply: dict[str, object]) -> None:
     with pytest.raises(DataLoss):
         server_report(reply)
+
+
+MANY: Any = {str(number): "bad" for number in range(3_000)}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"found": list(range(3_000))},
+        {"blocked": MANY},
+        {"versions": {key: {} for key in MANY}},
+        {"versions": {"1": {"state": "END", "latency_counts": [1] * (len(EDGES_NS) + 2)}}},
+    ],
+)
+def test_report_with_too_many_parts_is_refused(values: dict[str, Any]) -> None:
+    model = {**MODEL, **values}
+    with pytest.raises(DataLoss):
+        server_report({**REPLY, "models": {"m": model}})
+
+
+def test_report_of_too_many_models_is_refused() -> None:
+    models = dict.fromkeys(MANY, MODEL)
+    with pytest.raises(DataLoss, match="3000 models"):
+        server_report({**REPLY, "models": models})
+    with pytest.raises(DataLoss, match="a name of"):
+        server_report({**REPLY, "models": {"m" * 2_000: MODEL}})
+
+
+def test_long_reason_is_cut() -> None:
+    model = {**MODEL, "blocked": {"3": "x" * 100_000}}
+    report = server_report({**REPLY, "models": {"m": model}})
+    assert len(report.models["m"].blocked[3]) == TEXT_LENGTH_MAX
+
+
+def test_refusal_of_a_huge_value_is_short() -> None:
+    for value in ([0] * 100_000, "9" * 100_000, {"x": "y" * 100_000}):
+        with pytest.raises(DataLoss) as error:
+            server_report({**REPLY, "incarnation": value})
+        assert len(str(error.value)) < 1_000
 
 
 # Values of the types that a report has, among any others.

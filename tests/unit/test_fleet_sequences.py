@@ -152,6 +152,7 @@ class FleetSequences(RuleBasedStateMachine):
         fleet = self.fleet
         fleet.heal()
         fleet.has_bad_clients = False
+        fleet.is_held_aborted = True
         for server in fleet.servers.values():
             server.is_draining = False
         for version, kind in list(fleet.kinds.items()):
@@ -167,6 +168,7 @@ class FleetSequences(RuleBasedStateMachine):
             self.drop(Kind.GOOD)
             fleet.step(300)
         fleet.run_until_settled(SETTLED_SECONDS_MAX)
+        fleet.is_held_aborted = False
 
     def teardown(self) -> None:
         if hasattr(self, "fleet"):

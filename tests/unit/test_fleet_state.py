@@ -28,6 +28,8 @@ FULL = FleetState(
                 members={"a": 5},
                 setbacks=frozenset({"b"}),
                 is_promoted=True,
+                warned={"a": "gate drift: NaN"},
+                is_doubtful=True,
             ),
             is_paused=True,
             blocked={9: BlockedVersion(by=BlockedBy.CANARY, reason="slow", since_wall_ns=4)},
@@ -46,10 +48,11 @@ def test_state_survives_its_json(state: FleetState) -> None:
 
 def test_state_of_an_earlier_release_is_read() -> None:
     document = json.loads(FULL.as_json())
-    del document["models"]["ctr"]["rollout"]["is_promoted"]
+    for key in ("is_promoted", "warned", "is_doubtful"):
+        del document["models"]["ctr"]["rollout"][key]
     rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
     assert rollout is not None
-    assert not rollout.is_promoted
+    assert (rollout.is_promoted, rollout.warned, rollout.is_doubtful) == (False, {}, False)
 
 
 @pytest.mark.parametrize(

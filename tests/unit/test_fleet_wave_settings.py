@@ -45,8 +45,9 @@ def test_wave_that_is_no_part_of_a_fleet_is_refused(values: dict[str, float]) ->
         {"lost_seconds": -1},
         {"load_seconds_max": float("nan")},
         {"setback_share_max": 1.0},
+        {"warned_gates": "stop"},
     ],
 )
-def test_wave_settings_out_of_range_are_refused(values: dict[str, float]) -> None:
+def test_wave_settings_out_of_range_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         WaveSettings(**values)  # type: ignore[arg-type]

@@ -7,7 +7,14 @@ import pytest
 
 from serving.base.errors import InvalidArgument, NotFound, StatusCode
 from serving.core.granted_versions import GrantedVersion
-from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableStatus
+from serving.core.servable import (
+    AVAILABLE,
+    END,
+    GateVerdict,
+    Health,
+    ServableId,
+    ServableStatus,
+)
 from serving.fleet.report_document import server_report
 from serving.manager.stream import StreamStatus
 from serving.rpc.fleet_service import FleetService, FleetSources
@@ -44,6 +51,9 @@ class World:
     taken: list[tuple[str, int | None, int]] = field(default_factory=list)
     is_draining: bool = False
     drain_reports: list[str] = field(default_factory=list)
+    verdicts: tuple[GateVerdict, ...] = ()
+    found: list[int] = field(default_factory=lambda: [2, 1])
+    message: str = "torn"
 
     def granted(self, name: str) -> GrantedVersion | None:
         assert name == "m"
@@ -62,9 +72,9 @@ class World:
         return FakeServable(servable_id) if servable_id.version == 1 else None
 
     def service(self) -> FleetService:
-        failed = Health(StatusCode.DATA_LOSS, "torn")
+        failed = Health(StatusCode.DATA_LOSS, self.message)
         statuses = (
-            ServableStatus(id=ServableId("m", 1), state=AVAILABLE),
+            ServableStatus(id=ServableId("m", 1), state=AVAILABLE, verdicts=self.verdicts),
             ServableStatus(
                 id=ServableId("m", 2), state=END, health=failed, state_changed_wall_ns=50
             ),
@@ -73,7 +83,7 @@ class World:
             model_names=lambda: ["m"],
             statuses=lambda: {"m": statuses},
             control=self,
-            found_versions=lambda name: [2, 1],
+            found_versions=lambda name: self.found,
             methods=lambda: self.methods,  # type: ignore[arg-type,return-value]
             is_draining=lambda: self.is_draining,
             drain_reported=lambda: self.drain_reports.append("report"),
@@ -123,6 +133,28 @@ def test_failure_before_the_grant_does_not_count(since_wall_ns: int, state: str)
     report = World(granted_version=GrantedVersion(2, 5, since_wall_ns)).report()
     row = report["models"]["m"]["versions"]["2"]
     assert (row["state"], row["error_code"] != 0) == (state, state == "END")
+
+
+def test_report_has_gates_that_only_warn() -> None:
+    world = World()
+    world.verdicts = (
+        GateVerdict(gate="drift", mode="warn", is_passed=False, reason="NaN in 100 of 100 values"),
+        GateVerdict(gate="golden", mode="warn", is_passed=True),
+        GateVerdict(gate="latency", mode="enforce", is_passed=False, reason="slow"),
+    )
+    report = server_report(world.report()).models["m"]
+    assert report.versions[1].warned == {"drift": "NaN in 100 of 100 values"}
+    assert report.versions[2].warned == {}
+
+
+def test_report_of_many_versions_is_bounded() -> None:
+    world = World()
+    world.found = list(range(5_000))
+    assert world.report()["models"]["m"]["found"] == list(range(4_000, 5_000))
+    world.message = "x" * 100_000
+    document = world.report()
+    assert len(document["models"]["m"]["versions"]["2"]["error_message"]) == 4_000
+    assert server_report(document).models["m"].versions[2].is_refused
 
 
 def test_report_without_a_grant() -> None:

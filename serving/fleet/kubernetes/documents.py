@@ -29,6 +29,8 @@ _CONTROLLER = "millpond/fleet"
 
 _REASONS: Mapping[str, str] = {
     "fleet_verdict": "VersionJudged",
+    "fleet_gate_warned": "GateWarned",
+    "fleet_setback": "VersionFailed",
     "fleet_rolled_back": "VersionRolledBack",
     "fleet_wave_began": "WaveBegan",
     "fleet_stable_version": "VersionStable",
@@ -201,6 +203,8 @@ def change_note(change: Change) -> str:
     model, values = change.model, change.values
     texts: Mapping[str, str] = {
         "fleet_verdict": "{model}: {gate} {verdict}: {reason}",
+        "fleet_gate_warned": "{model}: version {version} on {server}: {reason}",
+        "fleet_setback": "{model}: version {version} has failed on {server}",
         "fleet_rolled_back": "{model}: version {version} is blocked in the fleet: {reason}",
         "fleet_wave_began": "{model}: version {version} begins wave {wave}",
         "fleet_stable_version": "{model}: version {version} is stable; before: {before}",

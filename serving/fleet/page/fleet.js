@@ -70,6 +70,9 @@ function makeRollout(model) {
     make("p", "", `version ${rollout.version} is in wave ${rollout.wave} of ${rollout.wave_count}: ${serving}${loading}`),
     makeBar("wave", rollout.serving_count / Math.max(1, rollout.needed_count)));
   lines.append(make("p", "", model.stable === null ? "A first version is not compared with another one." : judgementText(rollout)));
+  for (const [name, reason] of Object.entries(rollout.warned)) {
+    lines.append(make("p", "reason", `a gate has warned on ${name}: ${reason}`));
+  }
   if (rollout.doubt) lines.append(make("p", "reason", `It is compared once more: ${rollout.doubt}`));
   for (const name of rollout.setbacks.slice(0, SHOWN_NAMES_MAX)) {
     lines.append(make("p", "reason", `it failed on ${name}: ${rollout.causes[name]}`));

@@ -13,7 +13,7 @@ from typing import Any
 import ray.util
 
 from serving.base.errors import FailedPrecondition
-from serving.client import Client
+from serving.fleet.member_client import member_client
 from serving.fleet.ray.bound_process import bound
 from serving.fleet.ray.priority import take_usual_priority
 from serving.fleet.replicas import NO_PORTS
@@ -103,7 +103,7 @@ class ServerActor:
         # The server is bound to the thread that starts it. This one lives as long as the process.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="server-parent")
         self._starter.submit(self._server.start).result()
-        self._client = Client(self._server.admin_target)
+        self._client = member_client(self._server.admin_target)
         self._drain_lock = threading.Lock()
 
     def look(self) -> dict[str, Any]:
