@@ -181,6 +181,12 @@ class RayFleet:
         port: int = self._front.port
         return port
 
+    @property
+    def operators(self) -> str:
+        """The operators' door of the front."""
+        address: str = self._front.operator_address
+        return address
+
     def change(self, tables: str) -> None:
         """Deploys another configuration."""
         from serving.fleet.ray import deploy

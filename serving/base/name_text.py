@@ -6,6 +6,7 @@ part of a path or of a line of text.
 """
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Iterable
 from urllib.parse import quote
@@ -50,6 +51,14 @@ def file_name(name: str) -> str:
         return encoded
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
     return encoded[: FILE_NAME_BYTES_MAX - len(_DIGEST_MARK) - len(digest)] + _DIGEST_MARK + digest
+
+
+def natural_order(name: str) -> tuple[tuple[int, str], ...]:
+    """Returns the key by which people sort names: "s2" comes before "s10"."""
+    parts = re.split("([0-9]+)", name)
+    # A number by its length first: names may have more digits than Python takes for a number.
+    numbers = (part.lstrip("0") if index % 2 else part for index, part in enumerate(parts))
+    return tuple((len(part) if index % 2 else 0, part) for index, part in enumerate(numbers))
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:

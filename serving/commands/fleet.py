@@ -3,15 +3,25 @@
 import argparse
 import http.client
 import json
+import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from serving.base.name_text import printable
+from serving.base.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    InvalidConfig,
+    MillpondError,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
+from serving.base.name_text import listed, printable
 from serving.commands.argument_types import model_name, version_number
 from serving.fleet.config import (
     DEFAULT_LISTEN,
@@ -21,6 +31,7 @@ from serving.fleet.config import (
     is_host_and_port,
 )
 from serving.manager.canary import FAILED_SHARE_MAX
+from serving.server.admin_sockets import FLEET_SUFFIX, live_sockets, run_directories
 
 if TYPE_CHECKING:
     from serving.fleet.config import FleetConfig
@@ -66,9 +77,9 @@ def run(arguments: Sequence[str]) -> int:
 def _replicas(parsed: argparse.Namespace) -> int:
     """Prints the servers that the fleet has started, and lets them restart if that was asked for."""
     if parsed.action == "restart":
-        reply = _ask(parsed.coordinator, "POST", REPLICAS_PATH, {"model": parsed.model})
+        reply = _ask(parsed.target, "POST", REPLICAS_PATH, {"model": parsed.model})
     else:
-        reply = _ask(parsed.coordinator, "GET", REPLICAS_PATH)
+        reply = _ask(parsed.target, "GET", REPLICAS_PATH)
     print_replicas(reply)
     return 0
 
@@ -80,14 +91,14 @@ def _operate(parsed: argparse.Namespace) -> int:
         "version": getattr(parsed, "version", None),
         "reason": getattr(parsed, "reason", ""),
     }
-    status = _ask(parsed.coordinator, "POST", OPERATION_PATH, request)
+    status = _ask(parsed.target, "POST", OPERATION_PATH, request)
     # The reason to wait is that of the last decision, before the operation.
     print_models({parsed.model: {**status["models"][parsed.model], "waits_for": ""}})
     return 0
 
 
 def _show(parsed: argparse.Namespace) -> int:
-    status = _ask(parsed.coordinator, "GET", STATUS_PATH)
+    status = _ask(parsed.target, "GET", STATUS_PATH)
     if parsed.json:
         print(json.dumps(status, indent=2))
     elif parsed.action == "versions":
@@ -315,34 +326,77 @@ def _stop_at_signal(signals: Collection[signal.Signals], stop: Callable[[], None
 
 
 def _ask(
-    coordinator: str, method: str, path: str, body: Mapping[str, Any] | None = None
+    target: str | None, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the coordinator's reply. Raises InvalidArgument, Unavailable, or its refusal."""
-    if not is_host_and_port(coordinator):
-        raise InvalidArgument(
-            f"--coordinator={coordinator} is not HOST:PORT, like the default {DEFAULT_LISTEN}"
-        )
-    connection = http.client.HTTPConnection(coordinator, timeout=_TIMEOUT_SECONDS)
+    """Returns the coordinator's reply. Raises NotFound, Unavailable, or its refusal."""
+    address = _found_target(is_operation=body is not None) if target is None else target
+    connection = _connection(address)
     try:
         connection.request(method, path, None if body is None else json.dumps(body).encode())
         response = connection.getresponse()
         reply: dict[str, Any] = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise Unavailable(
-            f"no coordinator answers at {coordinator} ({error}); start one (millpond fleet start), "
-            "or give --coordinator=HOST:PORT"
+            f"no coordinator answers at {address} ({error}); start one (millpond fleet start), "
+            "or give --target=unix:PATH or --target=HOST:PORT"
         ) from error
     finally:
         connection.close()
-    if response.status == 404:
-        raise NotFound(str(reply.get("error")))
-    if response.status == 400:
-        raise FailedPrecondition(str(reply.get("error")))
-    if response.status == 503:
-        raise Unavailable(str(reply.get("error")))
-    if response.status != 200:
-        raise InvalidArgument(str(reply.get("error")))
-    return reply
+    if response.status == 200:
+        return reply
+    kinds: Mapping[int, type[MillpondError]] = {
+        400: FailedPrecondition,
+        403: PermissionDenied,
+        404: NotFound,
+        503: Unavailable,
+    }
+    raise kinds.get(response.status, InvalidArgument)(str(reply.get("error")))
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        """Implements HTTPConnection."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connection(address: str) -> http.client.HTTPConnection:
+    """Returns a connection to a target. Raises InvalidArgument."""
+    if address.startswith("unix:"):
+        return _UnixConnection(address.removeprefix("unix:"))
+    if not is_host_and_port(address):
+        raise InvalidArgument(f"--target={address} is not HOST:PORT or unix:PATH")
+    return http.client.HTTPConnection(address, timeout=_TIMEOUT_SECONDS)
+
+
+def _found_target(*, is_operation: bool) -> str:
+    """Returns the operators' door of the only coordinator of this user.
+
+    Without one the status may still be at the default address. Raises NotFound, and InvalidConfig if
+    there are several.
+    """
+    directories = run_directories(os.environ, os.geteuid())
+    targets = [f"unix:{path}" for path in live_sockets(directories, FLEET_SUFFIX)]
+    if len(targets) > 1:
+        raise InvalidConfig(
+            f"{len(targets)} coordinators of this user run on this machine; choose one: "
+            f"{listed((f'--target={item}' for item in targets), ' or ')}"
+        )
+    if targets:
+        return targets[0]
+    if is_operation:
+        raise NotFound(
+            f"no coordinator of this user has a socket in {' or '.join(map(str, directories))}; start "
+            "one (millpond fleet start), or give --target=unix:PATH or --target=HOST:PORT"
+        )
+    return DEFAULT_LISTEN
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -388,20 +442,20 @@ def make_parser() -> argparse.ArgumentParser:
     restart.add_argument(
         "model", nargs="?", default="", metavar="MODEL", help="only the servers of this model"
     )
-    _add_coordinator(restart)
+    _add_target(restart)
     replicas = actions.add_parser(
         "replicas",
         help="print the servers of a fleet on Ray, with their nodes, and which restart",
         allow_abbrev=False,
     )
-    _add_coordinator(replicas)
+    _add_target(replicas)
     for name, summary in (
         ("status", "print the models, their rollouts and the servers"),
         ("versions", "print the versions with their requests over all servers"),
     ):
         shown = actions.add_parser(name, help=summary, allow_abbrev=False)
         shown.add_argument("--json", action="store_true", help="print the whole reply")
-        _add_coordinator(shown)
+        _add_target(shown)
     for name, summary in _OPERATIONS.items():
         operation = actions.add_parser(name, help=summary, allow_abbrev=False)
         operation.add_argument("model", type=model_name, metavar="MODEL")
@@ -409,14 +463,15 @@ def make_parser() -> argparse.ArgumentParser:
             operation.add_argument("version", type=version_number, metavar="VERSION")
         if name in ("abort", "rollback"):
             operation.add_argument("--reason", default="", help="the reason, for the status")
-        _add_coordinator(operation)
+        _add_target(operation)
     return parser
 
 
-def _add_coordinator(parser: argparse.ArgumentParser) -> None:
+def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--coordinator",
-        default=DEFAULT_LISTEN,
+        "--target",
         metavar="HOST:PORT",
-        help=f"the coordinator's HTTP; default {DEFAULT_LISTEN}",
+        help="the coordinator, or unix:PATH; default: the one that this user runs on this machine",
     )
+    # The name of earlier releases.
+    parser.add_argument("--coordinator", dest="target", help=argparse.SUPPRESS)

@@ -17,6 +17,7 @@ from serving.fleet import operations
 from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.metrics import FleetMetrics, metrics_route
+from serving.fleet.operator_door import OPERATOR
 from serving.fleet.page_routes import fleet_page_routes
 from serving.fleet.registry import REGISTRY_PATH
 from serving.fleet.state import FleetState
@@ -64,14 +65,26 @@ def change_of(
     return changes[name]
 
 
+def check_operator(request: Request) -> None:
+    """Raises PermissionDenied unless the request came through the operators' door, and from no page."""
+    if "origin" in request.headers:
+        raise PermissionDenied("a page of a browser may not operate the fleet; use millpond fleet")
+    if not request.scope.get(OPERATOR):
+        raise PermissionDenied(
+            "this address answers status, registry and metrics; operate the fleet as the coordinator's user "
+            "on its machine (millpond fleet, without --target), or name a TCP address for operators: "
+            "[coordinator] operators"
+        )
+
+
 class FleetApi:
     """Answers on threads, because a status is long and an operation waits for the disk.
 
     The event loop stays free for the probes of the process.
 
-    Any client that reaches the address may operate the fleet. A request with an Origin is refused, because a
-    browser sends one for a page. `coordinator` returns that of the present term, and raises
-    Unavailable while there is none.
+    Only a request through the operators' door may operate the fleet (`operator_door.py`). One with an Origin is
+    refused, because a browser sends one for a page. `coordinator` returns that of the present term, and
+    raises Unavailable while there is none.
     """
 
     def __init__(
@@ -133,10 +146,7 @@ class FleetApi:
         return Response(text, headers=headers, media_type="application/json")
 
     async def _operate(self, request: Request) -> Response:
-        if "origin" in request.headers:
-            raise PermissionDenied(
-                "a page of a browser may not operate the fleet; use millpond fleet"
-            )
+        check_operator(request)
         return await asyncio.to_thread(self._operated, parse_object(await request.body()))
 
     def _operated(self, request: Mapping[str, Any]) -> Response:

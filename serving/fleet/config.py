@@ -101,6 +101,8 @@ class CoordinatorSettings:
     # The state, and a lock; "": an engine like Kubernetes or Ray has both.
     state_directory: str = ""
     listen: str = DEFAULT_LISTEN
+    # Where operators are answered: HOST:PORT, `unix:PATH` or `off`; "": a UNIX socket of the user's.
+    operators: str = ""
     poll_seconds: float = 1.0
     # The most servers that are asked for a report at the same time. Grants have as many threads more.
     poll_threads: int = 16
@@ -109,6 +111,8 @@ class CoordinatorSettings:
 
     def __post_init__(self) -> None:
         host_and_port(self.listen)
+        if self.operators not in ("", "off") and not self.operators.startswith("unix:"):
+            host_and_port(self.operators, "operators")
         if not POLL_SECONDS_MIN <= self.poll_seconds <= POLL_SECONDS_MAX:
             raise InvalidConfig(
                 f"coordinator: poll_seconds {self.poll_seconds:g} is not a pause between two polls; "
@@ -249,11 +253,11 @@ def is_host_and_port(text: str) -> bool:
     return is_port and bool(host) and not any(char.isspace() for char in host)
 
 
-def host_and_port(listen: str) -> tuple[str, int]:
+def host_and_port(listen: str, key: str = "listen") -> tuple[str, int]:
     """Returns the host and port of a HOST:PORT to listen on; port 0 is any. Raises InvalidConfig."""
     host, _, port = listen.rpartition(":")
     if not is_host_and_port(listen) and not (host and port == "0"):
-        raise InvalidConfig(f"coordinator: listen {listen!r} is not HOST:PORT")
+        raise InvalidConfig(f"coordinator: {key} {listen!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 

@@ -1,5 +1,6 @@
 """The process of a coordinator: `millpond fleet start`. The composition root of `serving/fleet/`."""
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import FailedPrecondition, Unavailable
+from serving.base.errors import FailedPrecondition, OperatorError, Unavailable
 from serving.client import Tls
 from serving.config.server_config import HttpPort
 from serving.fleet.api import FleetApi
@@ -23,6 +24,7 @@ from serving.fleet.lead import FleetLead
 from serving.fleet.leadership import Term
 from serving.fleet.member_client import member_client
 from serving.fleet.metrics import FleetMetrics
+from serving.fleet.operator_door import OperatorDoor, OperatorEntry, tcp_port
 from serving.fleet.outputs import Outputs
 from serving.fleet.server_links import ServerClient
 from serving.fleet.standby import StandbyGate
@@ -65,15 +67,11 @@ class FleetService:
             self._metrics,
             problems=lambda: self._outputs.problems,
         )
-        self._http = fleet_http(
-            [*api.routes, Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])],
-            host,
-            port,
-            gate=lambda app: StandbyGate(
-                app,
-                leads=lambda: self._coordinator is not None,
-                leader=self._engine.leadership.leader,
-            ),
+        routes = [*api.routes, Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])]
+        self._http = fleet_http(routes, host, port, gate=self._gate)
+        self._door = OperatorDoor(config.coordinator.operators, host_and_port)
+        self._operator_http = operator_http(
+            routes, lambda: self._door.open(self._http.port or 0), gate=self._gate
         )
 
     @property
@@ -81,30 +79,55 @@ class FleetService:
         """The port of the coordinator's HTTP; None before `run`."""
         return self._http.port
 
+    @property
+    def operator_address(self) -> str:
+        """Where operators are answered, for `--target`; "" before `run`, and if there is no door."""
+        return self._door.address
+
     def run(self) -> None:
         """Works until `stop`, on this thread. Raises the errors of the port, and DataLoss."""
         self._http.start()
         assert self._http.port is not None
+        try:
+            self._operator_http.start()
+        except OperatorError:
+            self._http.stop()
+            self._http.join()
+            raise
         self._engine.start(self._http.port)
         _log.info(
-            "fleet_started", servers=len(self._config.servers), http=f"port {self._http.port}"
+            "fleet_started",
+            servers=len(self._config.servers),
+            http=f"port {self._http.port}",
+            operators=self._door.address or "off",
         )
         try:
             while not self._waits_until_stop(self._polled()):
                 self._step()
         finally:
             self._http.stop()
+            self._operator_http.stop()
             # Operations that still come are refused from now on.
             self._candidate.stop()
             # After the last grant and the last write: another coordinator may lead at once.
             self._engine.stop()
             self._http.join()
+            self._operator_http.join()
+            self._door.close()
 
     def stop(self) -> None:
         """Ends `run` after the present step. Any thread, and signal handlers of another thread."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify_all()
+
+    def _gate(self, app: ASGIApp) -> ASGIApp:
+        return StandbyGate(
+            app,
+            leads=lambda: self._coordinator is not None,
+            leader=self._engine.leadership.leader,
+            operator_port=tcp_port(self._config.coordinator.operators, host_and_port),
+        )
 
     def _begin(self, term: Term) -> FleetLead:
         # The servers of an earlier term may have changed since.
@@ -186,6 +209,24 @@ def fleet_http(
         port=HttpPort(port, is_required=True),
         blocking_thread_count=_HTTP_THREAD_COUNT,
         remedy=LISTEN_REMEDY,
+    )
+
+
+def operator_http(
+    routes: Sequence[Route],
+    open_listeners: Callable[[], list[socket.socket]],
+    *,
+    gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+) -> HttpServer:
+    """Returns the HTTP of the operators' door, not yet started."""
+    app = make_http_app(routes, HttpSettings())
+    return HttpServer(
+        app,
+        entry=OperatorEntry(gate(app)),
+        host="",
+        port=HttpPort(None),
+        blocking_thread_count=_HTTP_THREAD_COUNT,
+        open_listeners=open_listeners,
     )
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.fleet.metrics import METRICS_PATH
+from serving.fleet.operator_door import OPERATOR
 from serving.http.app import BodyLimit, HandlerGuard, error_response
 
 HEALTH_PATH = "/healthz"
@@ -27,15 +28,23 @@ class StandbyGate:
 
     Each process answers for its own health and metrics.
 
-    A request is passed on once: two coordinators that take each other for the leader refuse it.
+    A request is passed on once: two coordinators that take each other for the leader refuse it. If the door
+    of operators is a UNIX socket, an operation is not passed on: the leader takes it from its own user.
     """
 
     def __init__(
-        self, app: ASGIApp, *, leads: Callable[[], bool], leader: Callable[[], str]
+        self,
+        app: ASGIApp,
+        *,
+        leads: Callable[[], bool],
+        leader: Callable[[], str],
+        operator_port: int | None = None,
     ) -> None:
+        """`operator_port` is the TCP port of each coordinator's door for operators, if it has one."""
         self._app = app
         self._leads = leads
         self._leader = leader
+        self._operator_port = operator_port
         limited = BodyLimit(self._pass_on, bytes_max=_BODY_BYTES_MAX)
         self._passing = HandlerGuard(limited, timeout_seconds=2 * TIMEOUT_SECONDS)
 
@@ -58,6 +67,13 @@ class StandbyGate:
         leader = self._leader()
         if not leader or _PASSED_ON in request.headers:
             return error_response("no coordinator leads the fleet now; ask again", 503)
+        if request.scope.get(OPERATOR) and request.method == "POST":
+            if self._operator_port is None:
+                return error_response(
+                    f"this coordinator waits: operate the fleet where the one that leads runs, at {leader}",
+                    400,
+                )
+            leader = f"{leader.rpartition(':')[0]}:{self._operator_port}"
         headers = {name: request.headers[name] for name in _KEPT if name in request.headers}
         try:
             body = await request.body()

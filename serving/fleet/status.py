@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.name_text import natural_order
 from serving.core.blocked_versions import as_rows
 from serving.fleet.failures import counted
 from serving.fleet.figures import VersionFigures, total
@@ -37,11 +38,11 @@ def fleet_status(
                 state.order,
                 now_ns,
             )
-            for name in sorted(views)
+            for name in sorted(views, key=natural_order)
         },
         "servers": [
             _server(name, sightings[name], settings.lost_seconds, now_ns)
-            for name in sorted(sightings)
+            for name in sorted(sightings, key=natural_order)
         ],
     }
 
@@ -60,14 +61,16 @@ def _model(
         "is_paused": state.is_paused,
         "waits_for": watch.waits_for,
         "rollout": _rollout(state, watch, view, settings, now_ns),
-        "loading": sorted(state.loading),
+        "loading": sorted(state.loading, key=natural_order),
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
         "versions": _versions(view),
         "found_versions": sorted(view.found()),
         # These servers serve on with another version.
         "without_files": _without_files(state, view),
-        "ignored_by": sorted(name for name, report in view.live.items() if report.order > order),
+        "ignored_by": sorted(
+            (name for name, report in view.live.items() if report.order > order), key=natural_order
+        ),
     }
 
 
@@ -75,7 +78,8 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
     """Returns the live servers that neither serve the stable version nor have it on their disks."""
     if state.stable is None:
         return []
-    return sorted(name for name, report in view.live.items() if not can_serve(report, state.stable))
+    without = (name for name, row in view.live.items() if not can_serve(row, state.stable))
+    return sorted(without, key=natural_order)
 
 
 def _rollout(
@@ -88,6 +92,7 @@ def _rollout(
         # An operation has changed the wave since the last look.
         watch = ModelWatch()
     is_last = settings.is_last(rollout.wave)
+    setbacks = sorted(rollout.setbacks, key=natural_order)
     # The last wave has no servers left to compare with.
     new, old = counted(watch, state, rollout, view, settings)
     return {
@@ -98,11 +103,10 @@ def _rollout(
         "needed_count": view.fleet_size
         if is_last
         else needed_count(rollout, state, view, settings),
-        "members": sorted(rollout.members),
-        "setbacks": sorted(rollout.setbacks),
+        "members": sorted(rollout.members, key=natural_order),
+        "setbacks": setbacks,
         "causes": {
-            name: cause_on(view, name, rollout.version) or WITHOUT_CAUSE
-            for name in sorted(rollout.setbacks)
+            name: cause_on(view, name, rollout.version) or WITHOUT_CAUSE for name in setbacks
         },
         # The first servers on which a gate has warned, and if the version waits for an operator therefore.
         "warned": dict(rollout.warned),

@@ -105,13 +105,16 @@ class HttpServer:
         limits: ConnectionLimits | None = None,
         nice: int = HTTP_NICE,
         remedy: str = REMEDY,
+        open_listeners: Callable[[], list[socket.socket]] | None = None,
     ) -> None:
         """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
 
         `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
-        requests. `remedy` says what to do if the port is taken.
+        requests. `remedy` says what to do if the port is taken. `open_listeners` takes the place of `host`
+        and `port`: the server owns what it returns.
         """
         self._app = app
+        self._open_listeners = open_listeners
         self._remedy = remedy
         self._host = host
         self._wanted = port
@@ -135,23 +138,31 @@ class HttpServer:
 
         Raises the errors of `bind` if the port was asked for; otherwise logs a warning.
         """
-        if self._wanted.number is None:
+        if self._open_listeners is not None:
+            sockets = self._open_listeners()
+        elif self._wanted.number is None:
             return
-        self._uvicorn.is_handed_in = bool(self._wanted.descriptors)
-        try:
-            sockets = handed_in(self._wanted.descriptors) or bind(
-                self._host, self._wanted.number, self._remedy
-            )
-        except OperatorError as error:
-            if self._wanted.is_required:
-                raise
-            _log.warning("http_off", reason=error.message)
+        else:
+            sockets = self._bound(self._wanted.number)
+        if not sockets:
             return
-        self._port = sockets[0].getsockname()[1]
         # Daemon: a handler that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, args=(sockets,), name="http", daemon=True)
         self._thread.start()
         self._is_up.wait()
+
+    def _bound(self, number: int) -> list[socket.socket]:
+        """Returns the listeners of the TCP port; none if it could not be bound and need not be."""
+        self._uvicorn.is_handed_in = bool(self._wanted.descriptors)
+        try:
+            sockets = handed_in(self._wanted.descriptors) or bind(self._host, number, self._remedy)
+        except OperatorError as error:
+            if self._wanted.is_required:
+                raise
+            _log.warning("http_off", reason=error.message)
+            return []
+        self._port = sockets[0].getsockname()[1]
+        return sockets
 
     def stop(self, response_seconds: float = RESPONSE_SECONDS) -> None:
         """Accepts no more connections and ends running responses within `response_seconds`.

@@ -19,6 +19,9 @@ from pathlib import Path
 from serving.base.errors import InvalidConfig, Unavailable
 
 SUFFIX = ".sock"
+FLEET_SUFFIX = ".fleet"
+"""The endings of the sockets of servers, and of coordinators (`serving/fleet/operator_door.py`)."""
+
 _SOCKET_PATH_BYTES_MAX = 107
 """The size of a path in sockaddr_un, without the zero at its end."""
 
@@ -74,19 +77,19 @@ def is_alive(path: Path) -> bool:
     return True
 
 
-def live_sockets(directories: Sequence[Path]) -> list[Path]:
-    """Returns the sockets of the servers that run as this user, by name."""
+def live_sockets(directories: Sequence[Path], suffix: str = SUFFIX) -> list[Path]:
+    """Returns the sockets of the servers, or of the coordinators, that run as this user, by name."""
     found = [
         path
         for directory in directories
         if is_private(directory)
-        for path in sorted(directory.glob(f"*{SUFFIX}"))
+        for path in sorted(directory.glob(f"*{suffix}"))
     ]
     return [path for path in found if is_alive(path)]
 
 
 class AdminSocket:
-    """The path of one server's socket, from `claim` to `release`. One thread at a time.
+    """The path of one process's socket, from `claim` to `release`. One thread at a time.
 
     The gRPC server would replace any socket at its address, and the umask would decide who may
     connect to its own. So it listens in a new directory that no other user can enter, and the file
@@ -94,9 +97,10 @@ class AdminSocket:
     not.
     """
 
-    def __init__(self, path: Path) -> None:
-        """`path` is where clients look for the socket."""
+    def __init__(self, path: Path, setting: str = "--admin_address=") -> None:
+        """`path` is where clients look for the socket. `setting` is the beginning of what gives it."""
         self._path = path
+        self._name = f"{setting}unix:{path}"
         self._beside = path.with_name(f".{secrets.token_hex(4)}")
         self._is_published = False
 
@@ -115,7 +119,7 @@ class AdminSocket:
             self._beside.mkdir(mode=0o700)
         except OSError as error:
             raise InvalidConfig(
-                f"--admin_address=unix:{self._path}: {self._path.parent}: {error.strerror}; give a "
+                f"{self._name}: {self._path.parent}: {error.strerror}; give a "
                 "directory that the server's user can write to, or off"
             ) from error
         return f"unix:{self._beside / 's'}"
@@ -128,7 +132,7 @@ class AdminSocket:
             self._check()
             made.replace(self._path)
         except OSError as error:
-            raise InvalidConfig(f"--admin_address=unix:{self._path}: {error.strerror}") from error
+            raise InvalidConfig(f"{self._name}: {error.strerror}") from error
         self._is_published = True
         self._drop_beside()
 
@@ -152,34 +156,33 @@ class AdminSocket:
         length_bytes = max(length_bytes, len(os.fsencode(self._path)))
         if length_bytes > _SOCKET_PATH_BYTES_MAX:
             raise InvalidConfig(
-                f"--admin_address=unix:{self._path}: the path of a UNIX socket may have at most "
+                f"{self._name}: the path of a UNIX socket may have at most "
                 f"{_SOCKET_PATH_BYTES_MAX} bytes; give a shorter path, or off"
             )
         with suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
                 raise InvalidConfig(
-                    f"--admin_address=unix:{self._path}: the file exists and is not a socket; "
+                    f"{self._name}: the file exists and is not a socket; "
                     "delete it, or give another path"
                 )
             if is_alive(self._path):
                 raise Unavailable(
-                    f"--admin_address=unix:{self._path}: another server listens on this socket; give "
-                    "another path"
+                    f"{self._name}: another server listens on this socket; give another path"
                 )
 
 
-def default_socket_path(port: int, process_id: int) -> Path | None:
-    """Returns a socket's path for a server without --admin_address; None if no directory is usable.
+def default_socket_path(port: int, process_id: int, suffix: str = SUFFIX) -> Path | None:
+    """Returns a socket's path for a process without an address of its own; None if no directory is usable.
 
-    Sockets of dead servers in that directory are removed.
+    Sockets of dead processes in that directory are removed.
     """
     directory = usable_directory(run_directories(os.environ, os.geteuid()))
     if directory is None:
         return None
-    for path in directory.glob(f"*{SUFFIX}"):
+    for path in directory.glob(f"*{suffix}"):
         if not is_alive(path):
             path.unlink(missing_ok=True)
     base = f"{port or 'auto'}-{process_id}"
     # Process ids repeat if containers share the directory.
     names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
-    return next(path for name in names if not (path := directory / f"{name}{SUFFIX}").exists())
+    return next(path for name in names if not (path := directory / f"{name}{suffix}").exists())

@@ -53,6 +53,8 @@ class Fleet:
     model: str
     directory: Path
     port: int = 0
+    # The operators' door of the coordinator.
+    operators: str = ""
     _running: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -73,6 +75,7 @@ class Fleet:
         )
         assert service.port is not None
         self.port = service.port
+        self.operators = service.operator_address
 
     def stop_coordinator(self) -> None:
         self._running.close()
@@ -93,7 +96,7 @@ class Fleet:
         )
 
     def command(self, *arguments: str) -> str:
-        ended = millpond("fleet", *arguments, f"--coordinator=127.0.0.1:{self.port}")
+        ended = millpond("fleet", *arguments, f"--target={self.operators}")
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
@@ -163,9 +166,28 @@ def test_refused_version_stays_on_one_server(fleet: Fleet, echo_export: Path) ->
     assert fleet.answers() == [2.0, 2.0, 2.0]
 
 
+def test_warned_version_waits_on_one_server(fleet: Fleet, scale_model: ScaleModel) -> None:
+    # Without `offsets[0]` each request fails, of which the server's gates only warn.
+    fleet.write(scale_model, 2, offset_count=0)
+
+    def has_held() -> bool:
+        rollout = fleet.status().get("rollout") or {}
+        # The wave has no requests, and would have passed after a second.
+        return bool(rollout.get("is_held")) and (rollout["judgement"]["passed_seconds"] or 0) > 3
+
+    wait_until(has_held, "version 2 is held")
+    printed = fleet.command("status")
+    assert f"{fleet.model}: a gate has warned on s" in printed
+    assert "millpond fleet promote or abort" in printed
+    assert fleet.status()["rollout"]["wave"] == 1
+    assert len(fleet.granted(2)) == 1
+    fleet.command("abort", fleet.model)
+    fleet.wait_for_answers(2.0, 2.0, 2.0)
+
+
 def test_failing_version_is_stopped_in_the_last_wave(fleet: Fleet, scale_model: ScaleModel) -> None:
     fleet.stop_coordinator()
-    fleet.start_coordinator(waves=f"sizes = []\n{FOR_EVER}")
+    fleet.start_coordinator(waves=f'sizes = []\nwarned_gates = "pass"\n{FOR_EVER}')
     # Without `offsets[0]` each request fails.
     fleet.write(scale_model, 2, offset_count=0)
 

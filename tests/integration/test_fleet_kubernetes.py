@@ -72,7 +72,8 @@ class Coordinator:
         return len(self.events("fleet_lease_acquired")) > len(self.events("fleet_lease_lost"))
 
     def command(self, *arguments: str) -> str:
-        ended = millpond("fleet", *arguments, f"--coordinator=127.0.0.1:{self.port}")
+        (started,) = self.events("fleet_started")
+        ended = millpond("fleet", *arguments, f"--target={started['operators']}")
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 

@@ -62,7 +62,7 @@ def wait_for_haproxy(fleet: RayFleet, directory: Path) -> None:
 
 def restart_by_command(fleet: RayFleet) -> None:
     """The operator's commands reach the coordinator through the front."""
-    ended = millpond("fleet", "restart", f"--coordinator=127.0.0.1:{fleet.front_port}")
+    ended = millpond("fleet", "restart", f"--target={fleet.operators}")
     assert ended.returncode == 0, ended.stderr
     assert "to come" in ended.stdout
 

@@ -9,6 +9,7 @@ from serving.base.errors import Unavailable
 from serving.fleet.api import FleetApi
 from serving.fleet.config import OPERATION_PATH, STATUS_PATH
 from serving.fleet.coordinator import Coordinator
+from serving.fleet.operator_door import OperatorEntry
 from serving.fleet.registry import REGISTRY_PATH
 from serving.fleet.reports import ServerReport
 from serving.fleet.state import FleetState, ModelState
@@ -36,7 +37,7 @@ def client(store: MemoryStore) -> TestClient:
         coordinator.receive(name, report)
     coordinator.step()
     api = FleetApi(lambda: coordinator, SETTINGS, lambda: '{"servers": []}', clock)
-    return TestClient(make_http_app(api.routes, HttpSettings()))
+    return TestClient(OperatorEntry(make_http_app(api.routes, HttpSettings())))
 
 
 def operate(client: TestClient, **request: object) -> tuple[int, Reply]:
@@ -88,6 +89,14 @@ def test_wrong_operation_is_refused(client: TestClient, request_values: Reply, c
     assert reply["error"]
 
 
+def test_request_beside_the_door_may_not_operate(client: TestClient) -> None:
+    beside = TestClient(client.app._app)  # type: ignore[attr-defined]
+    code, reply = operate(beside, operation="abort", model=MODEL)
+    assert (code, "[coordinator] operators" in reply["error"]) == (403, True)
+    status = beside.get(STATUS_PATH).json()
+    assert status["models"][MODEL]["rollout"] is not None
+
+
 def test_page_of_a_browser_may_not_operate(client: TestClient) -> None:
     body = json.dumps({"operation": "abort", "model": MODEL})
     reply = client.post(OPERATION_PATH, content=body, headers={"Origin": "http://evil"})
@@ -128,7 +137,7 @@ def test_rollback_without_files_is_refused() -> None:
     coordinator.set_servers(["a"])
     coordinator.receive("a", ServerReport(models={MODEL: serving(2, found=frozenset({2}))}))
     api = FleetApi(lambda: coordinator, SETTINGS, lambda: "", FakeClock())
-    client = TestClient(make_http_app(api.routes, HttpSettings()))
+    client = TestClient(OperatorEntry(make_http_app(api.routes, HttpSettings())))
     code, reply = operate(client, operation="rollback", model=MODEL)
     assert (code, "version 1 is on 0 of 1 servers" in reply["error"]) == (400, True)
     assert coordinator.state.models[MODEL].stable == 2

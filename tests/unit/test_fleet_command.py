@@ -1,7 +1,9 @@
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ MODEL: dict[str, Any] = {
         "request_count": 340,
         "failed_count": 3,
         "is_promoted": False,
+        "warned": {},
         "doubt": "",
         "causes": {"b": "no memory for it"},
         "judgement": {"request_count": 10_000, "seconds": 60.0, "passed_seconds": 12.0},
@@ -83,7 +86,7 @@ def coordinator() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Coordinator)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"--coordinator=127.0.0.1:{server.server_address[1]}"
+    yield f"--target=127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     thread.join()
     server.server_close()
@@ -137,14 +140,72 @@ def test_fleet_refusal_is_printed(
 
 
 def test_fleet_without_coordinator_has_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fleet", "status", "--coordinator=127.0.0.1:1"]) == 1
+    assert main(["fleet", "status", "--target=127.0.0.1:1"]) == 1
     assert "millpond fleet start" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["h:x", "h:1:x", "h :1", "h/p:\n"])
 def test_fleet_wrong_address_has_a_remedy(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fleet", "status", f"--coordinator={address}"]) == 1
+    assert main(["fleet", "status", f"--target={address}"]) == 1
     assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_warned_gates_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    rollout = {**MODEL["rollout"], "warned": {"s2": "gate drift: NaN in 100 of 100 values"}}
+    print_models({"m": {**MODEL, "rollout": rollout}})
+    printed = capsys.readouterr().out
+    assert "m: a gate has warned on s2: gate drift: NaN in 100 of 100 values" in printed
+
+
+def test_target_may_be_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / "door"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(10_000).startswith(b"GET /fleet/status")
+            body = json.dumps(STATUS).encode()
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert main(["fleet", "status", f"--target=unix:{path}"]) == 0
+    thread.join()
+    listener.close()
+
+
+def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+    monkeypatch.setenv("MILLPOND_RUN_DIRECTORY", str(directory))
+    return directory
+
+
+def test_operation_without_a_coordinator_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_directory(tmp_path, monkeypatch)
+    assert main(["fleet", "pause", "ctr"]) == 1
+    assert "no coordinator of this user has a socket in" in capsys.readouterr().err
+
+
+def test_two_coordinators_must_be_chosen_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = run_directory(tmp_path, monkeypatch)
+    listeners = []
+    for name in ("8700-1.fleet", "8701-2.fleet"):
+        listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listeners[-1].bind(str(directory / name))
+        listeners[-1].listen()
+    assert main(["fleet", "status"]) != 0
+    assert f"--target=unix:{directory}/8700-1.fleet or --target=unix:" in capsys.readouterr().err
+    for listener in listeners:
+        listener.close()
 
 
 def test_servers_without_files_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,8 +279,8 @@ def test_first_version_is_not_compared(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_coordinator_needs_a_port(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fleet", "status", "--coordinator=fleet.example"]) == 1
-    assert "--coordinator=fleet.example is not HOST:PORT" in capsys.readouterr().err
+    assert main(["fleet", "status", "--target=fleet.example"]) == 1
+    assert "--target=fleet.example is not HOST:PORT" in capsys.readouterr().err
 
 
 def test_operation_shows_no_reason_of_before(

@@ -120,6 +120,7 @@ def test_kubernetes_takes_the_place_of_servers() -> None:
         (SMALL + "[waves]\nsizes = ['10%', '10%']\n", "size '10%' is not above"),
         (with_coordinator("listen = '127.0.0.1:87000'"), "listen '127.0.0.1:87000' is not HOST"),
         (with_coordinator("listen = '8700'"), "listen '8700' is not HOST:PORT"),
+        (with_coordinator("operators = '8700'"), "operators '8700' is not HOST:PORT"),
         (SMALL + "[waves]\nsizes = ['" + 5000 * "9" + "']\n", "size"),
         (SMALL + "[waves]\nwaves = 3\n", "unknown key 'waves'"),
         (SMALL + "[waves]\njudgement = 3\n", "unknown key 'judgement'"),

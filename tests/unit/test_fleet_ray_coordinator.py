@@ -21,6 +21,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[r
 
 from serving.fleet.ray.cluster import Looked
 from serving.fleet.ray.coordinator_actor import CONFIG_KEY, RayFleet
+from serving.fleet.ray.operator_token import TOKEN_HEADER, TOKEN_KEY
 
 CONFIG = """
 [coordinator]
@@ -139,10 +140,13 @@ class World:
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return self.answer(method, path, body)[1]
 
-    def answer(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Returns the status and the reply."""
+    def answer(
+        self, method: str, path: str, body: object = None, token: str | None = None
+    ) -> tuple[int, Any]:
+        """Returns the status and the reply to a request with an operator's token."""
         connection = http.client.HTTPConnection(self.fleet.address, timeout=10)
-        connection.request(method, path, json.dumps(body) if body is not None else None)
+        headers = {TOKEN_HEADER: self.store.values[TOKEN_KEY] if token is None else token}
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         response = connection.getresponse()
         reply = json.loads(response.read())
         connection.close()
@@ -281,6 +285,22 @@ def test_restart_without_the_store_is_unavailable(world: World) -> None:
     status, reply = world.answer("POST", "/fleet/replicas", {"model": "m"})
     assert status == 503
     assert "nothing is changed" in reply["error"]
+
+
+@pytest.mark.parametrize("path", ["/fleet/replicas", "/fleet/operations"])
+@pytest.mark.parametrize("token", ["", "0" * 64, "\xe4"])
+def test_request_without_the_token_changes_nothing(world: World, path: str, token: str) -> None:
+    body = {"model": "m", "operation": "pause"}
+    status, reply = world.answer("POST", path, body, token)
+    assert (status, "[coordinator] operators" in reply["error"]) == (403, True)
+    assert world.answer("GET", "/fleet/replicas", token=token)[0] == 200
+
+
+def test_token_stays_from_coordinator_to_coordinator(world: World) -> None:
+    token = world.store.values[TOKEN_KEY]
+    world.take_over()
+    assert world.store.values[TOKEN_KEY] == token
+    assert len(token) == 64
 
 
 def test_restart_of_an_unknown_model_is_refused(world: World) -> None:

@@ -40,7 +40,7 @@ class NoHttp:
 
     port = 1
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, **values: object) -> None:
         pass
 
     def start(self) -> None:

@@ -54,6 +54,9 @@ class FakeDeployment:
             raise Unavailable("it is dead")
         return self.at
 
+    def operator_token(self) -> str:
+        return "secret"
+
     def is_stopped(self) -> bool:
         return self.was_stopped
 
@@ -77,6 +80,7 @@ def config(tmp_path: Path, listen: str = "127.0.0.1:0") -> FleetConfig:
     return parse_fleet_config(
         f'[coordinator]\nlisten = "{listen}"\npoll_seconds = 0.01\n'
         f'registry_file = "{tmp_path / "servers.json"}"\n'
+        f'operators = "unix:{tmp_path / "door"}"\n'
         '[ray.models.m]\nbase_path = "/m"\nmemory_bytes = 1\n'
     )
 
@@ -264,6 +268,31 @@ def test_front_passes_connections_on(running: Front, deployment: FakeDeployment)
         return answer
 
     assert asyncio.run(exchange()) == b"got this"
+
+
+def test_operators_door_adds_the_token(running: Front, deployment: FakeDeployment) -> None:
+    request = b"POST /fleet/operations HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read())
+        writer.close()
+
+    async def exchange() -> tuple[bytes, bytes]:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        deployment.at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        path = running.operator_address.removeprefix("unix:")
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(request)
+        writer.write_eof()
+        operated = await reader.read()
+        writer.close()
+        passed = await _exchange(running.port, request)
+        server.close()
+        return operated, passed
+
+    operated, passed = asyncio.run(exchange())
+    assert operated == request.replace(b"1.1\r\n", b"1.1\r\nmillpond-operator-token: secret\r\n")
+    assert passed == request
 
 
 def test_front_without_coordinator_answers_why(running: Front) -> None:

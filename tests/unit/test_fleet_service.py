@@ -2,6 +2,7 @@ import contextlib
 import http.client
 import json
 import socket
+import stat
 import sys
 import threading
 import urllib.error
@@ -13,10 +14,18 @@ from pathlib import Path
 import pytest
 
 from serving.base.clock import SystemClock
-from serving.base.errors import FailedPrecondition, InvalidConfig, Unavailable
+from serving.base.errors import (
+    FailedPrecondition,
+    InvalidConfig,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
+from serving.commands.fleet import _ask, _connection
 from serving.fleet.config import (
     OPERATION_PATH,
     REPLICAS_PATH,
+    STATUS_PATH,
     AdminTls,
     FleetConfig,
     host_and_port,
@@ -36,6 +45,7 @@ def config_in(directory: Path, *, poll_seconds: float = 0.01) -> FleetConfig:
     text = (
         f'[coordinator]\nstate_directory = "{directory}"\nlisten = "127.0.0.1:0"\n'
         f'poll_seconds = {poll_seconds}\nregistry_file = "{directory / "servers.json"}"\n'
+        f'operators = "unix:{directory / "door"}"\n'
         f'[servers.a]\nadmin = "unix:{directory / "nowhere"}"\ngrpc = "127.0.0.1:1"\n'
     )
     return parse_fleet_config(text)
@@ -45,10 +55,32 @@ def service_in(directory: Path) -> FleetService:
     return FleetService(config_in(directory), SystemClock())
 
 
+class WaitingLeadership:
+    """Never leads. Another coordinator does."""
+
+    def start(self, port: int) -> None:
+        """Waits already."""
+
+    def term(self) -> None:
+        return None
+
+    def leader(self) -> str:
+        return "10.0.0.9:8700"
+
+    def stop(self) -> None:
+        """Has nothing to give up."""
+
+
 @contextlib.contextmanager
 def leading_in(directory: Path) -> Iterator[FleetService]:
     """Runs a service, which has begun to lead."""
-    service = service_in(directory)
+    directory.mkdir(exist_ok=True)
+    with running(service_in(directory)) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def running(service: FleetService) -> Iterator[FleetService]:
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
@@ -114,6 +146,72 @@ def test_servers_of_others_are_not_restarted(tmp_path: Path) -> None:
             assert "restart these where they run" in json.loads(reply.read())["error"]
 
 
+def test_door_is_for_the_user_alone(tmp_path: Path) -> None:
+    with leading_in(tmp_path) as service:
+        door = tmp_path / "door"
+        assert service.operator_address == f"unix:{door}"
+        assert stat.S_IMODE(door.stat().st_mode) == 0o600
+        # The model of the request is unknown: it came through to the operation.
+        request = {"operation": "pause", "model": "m"}
+        with pytest.raises(NotFound, match="no model 'm'"):
+            _ask(service.operator_address, "POST", OPERATION_PATH, request)
+        assert _ask(service.operator_address, "GET", STATUS_PATH)["servers"]
+    assert not door.exists()
+
+
+def test_tcp_answers_no_operation(tmp_path: Path) -> None:
+    with leading_in(tmp_path) as service:
+        address = f"127.0.0.1:{service.port}"
+        with pytest.raises(PermissionDenied, match=r"operate the fleet as the coordinator's user"):
+            _ask(address, "POST", OPERATION_PATH, {"operation": "pause", "model": "m"})
+        assert _ask(address, "GET", STATUS_PATH)["servers"]
+
+
+def test_tcp_door_is_there_if_it_is_named(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    coordinator = replace(config.coordinator, operators="127.0.0.1:0")
+    with running(FleetService(replace(config, coordinator=coordinator), SystemClock())) as service:
+        assert service.operator_address.startswith("127.0.0.1:")
+        request = {"operation": "pause", "model": "m"}
+        with pytest.raises(NotFound, match="no model 'm'"):
+            _ask(service.operator_address, "POST", OPERATION_PATH, request)
+
+
+def test_door_may_be_off(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    coordinator = replace(config.coordinator, operators="off")
+    with running(FleetService(replace(config, coordinator=coordinator), SystemClock())) as service:
+        assert service.operator_address == ""
+        assert not (tmp_path / "door").exists()
+
+
+def test_door_that_is_taken_ends_the_start(tmp_path: Path) -> None:
+    with leading_in(tmp_path / "a"):
+        config = config_in(tmp_path / "b")
+        door = f"unix:{tmp_path / 'a' / 'door'}"
+        coordinator = replace(config.coordinator, operators=door)
+        service = FleetService(replace(config, coordinator=coordinator), SystemClock())
+        with pytest.raises(Unavailable, match=r"\[coordinator\] operators = unix:.*listens"):
+            service.run()
+
+
+def test_standby_takes_no_operation(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    engine = Engine(ListedServers(config.servers), WaitingLeadership())
+    service = FleetService(config, SystemClock(), engine)
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        while not service.operator_address:
+            assert thread.is_alive()
+        request = {"operation": "pause", "model": "m"}
+        with pytest.raises(FailedPrecondition, match=r"one that leads runs, at 10\.0\.0\.9:8700"):
+            _ask(service.operator_address, "POST", OPERATION_PATH, request)
+    finally:
+        service.stop()
+        thread.join(20)
+
+
 def test_directory_has_one_coordinator(tmp_path: Path) -> None:
     first = service_in(tmp_path)
     with pytest.raises(FailedPrecondition):
@@ -168,7 +266,7 @@ def test_lead_is_given_up_after_the_last_write(tmp_path: Path) -> None:
     operation = json.dumps({"operation": "pause", "model": "m"})
 
     def operate() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+        connection = _connection(service.operator_address)
         with contextlib.closing(connection):
             connection.request("POST", OPERATION_PATH, operation)
             with contextlib.suppress(OSError, http.client.HTTPException):

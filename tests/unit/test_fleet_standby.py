@@ -10,6 +10,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from serving.fleet.metrics import METRICS_PATH
+from serving.fleet.operator_door import OperatorEntry
 from serving.fleet.standby import HEALTH_PATH, StandbyGate
 from serving.http.app import HttpSettings, json_response, make_http_app
 
@@ -49,6 +50,25 @@ def leader() -> Iterator[str]:
 async def own(request: Request) -> Response:
     del request
     return json_response("own")
+
+
+def operator_of(leader: str, operator_port: int | None) -> TestClient:
+    """Returns a client at the operators' door of a coordinator that waits."""
+    app = make_http_app([Route("/status", own)], HttpSettings())
+    gate = StandbyGate(app, leads=lambda: False, leader=lambda: leader, operator_port=operator_port)
+    return TestClient(OperatorEntry(gate))
+
+
+def test_operation_is_not_passed_on_to_another_user(leader: str) -> None:
+    refused = operator_of(leader, None).post("/fleet/operations", json={"operation": "pause"})
+    assert (refused.status_code, leader in refused.json()["error"]) == (400, True)
+    assert operator_of(leader, None).get("/fleet/status").json()[:2] == ["GET", "/fleet/status"]
+
+
+def test_operation_is_passed_on_to_a_tcp_door(leader: str) -> None:
+    port = int(leader.rpartition(":")[2])
+    reply = operator_of("127.0.0.1:9", port).post("/fleet/operations", content=b"{}")
+    assert reply.json()[:3] == ["POST", "/fleet/operations", "{}"]
 
 
 def client_of(leader: str, *, leads: bool = False) -> TestClient:

@@ -106,6 +106,17 @@ def test_status_has_the_state_of_each_server() -> None:
     }
 
 
+def test_servers_are_sorted_by_their_numbers() -> None:
+    names = ["s1", "s2", "s10", "s10b", "s11", "server-3", "server-20"]
+    report = ServerReport(models={"m": serving(1, found=FOUND)})
+    sightings = {name: Sighting(report, NOW_NS) for name in sorted(names)}
+    rollout = FleetRollout(version=2, setbacks=frozenset({"s10", "s2"}))
+    state = FleetState(models={"m": ModelState(stable=1, rollout=rollout)})
+    status = fleet_status(state, {}, sightings, SETTINGS, NOW_NS)
+    assert [row["name"] for row in status["servers"]] == names
+    assert status["models"]["m"]["rollout"]["setbacks"] == ["s2", "s10"]
+
+
 def test_servers_without_the_stable_version_are_named() -> None:
     status = status_of(
         ModelState(stable=1),

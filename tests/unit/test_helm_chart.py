@@ -126,7 +126,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
                 "sizes": ["1", 3, "12.5%"], "load_count_max": 5, "request_count": 5_000_000,
                 "judged_seconds": 30, "latency_ratio_max": 1.5, "error_ratio_max": 3,
                 "control_count_max": 100, "lost_seconds": 20, "load_seconds_max": 600,
-                "setback_share_max": 0.2,
+                "setback_share_max": 0.2, "warned_gates": "pass",
             },
         },
     },
@@ -154,6 +154,8 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "access mode": ({"modelVolume": {"accessModes": ["ReadWrite"]}}, "/accessModes/0"),
     "size": ({"modelVolume": {"size": "20 GB"}}, "/modelVolume/size"),
     "flag of the chart": ({"flags": {"port": 9000}}, "invalid propertyName 'port'"),
+    "unknown flag": ({"flags": {"enable_batchin": True}}, "invalid propertyName 'enable_batchin'"),
+    "gates that neither hold nor pass": ({"fleet": {"waves": {"warned_gates": "stop"}}}, "/fleet/waves/warned_gates"),
     "flag with dashes": ({"flags": {"--arena": False}}, "invalid propertyName '--arena'"),
     "list as flag": ({"flags": {"op_package": ["a"]}}, "/flags/op_package"),
     "negative drain": ({"drain": {"seconds": -1}}, "/drain/seconds"),
@@ -236,6 +238,23 @@ def paths_of(values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, .
             yield from paths_of(value, (*prefix, key))
     else:
         yield prefix
+
+
+def parts_of(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yields the path of each table and of each value in tables."""
+    for key, value in values.items():
+        yield (*prefix, key)
+        if isinstance(value, dict) and (*prefix, key) not in UNLISTED:
+            yield from parts_of(value, (*prefix, key))
+
+
+def without(path: tuple[str, ...]) -> dict[str, Any]:
+    """Returns values in which the one at a path is null."""
+    value: Any = None
+    for key in reversed(path):
+        value = {key: value}
+    found: dict[str, Any] = value
+    return found
 
 
 def labels_of(item: Object) -> Mapping[str, str]:
@@ -322,6 +341,12 @@ def test_flags_of_the_chart_are_refused_as_values() -> None:
     }
     assert used <= excluded
     assert all(isinstance(FLAGS[name], Flag) for name in excluded)
+
+
+def test_schema_has_each_flag_of_the_server() -> None:
+    names = SCHEMA["properties"]["flags"]["propertyNames"]
+    taken = {name for name, flag in FLAGS.items() if isinstance(flag, Flag)}
+    assert {*names["enum"]} == taken - {*names["not"]["enum"]}
 
 
 def test_config_map_is_what_the_server_reads() -> None:
@@ -610,10 +635,10 @@ def test_schema_has_the_keys_of_waves() -> None:
 
 
 def test_coordinator_listens_where_its_service_leads(fleet: Release) -> None:
-    (port,) = fleet.coordinator.container["ports"]
+    port, *_ = fleet.coordinator.container["ports"]
     assert host_and_port(fleet_config(fleet).coordinator.listen) == ("0.0.0.0", 8700)
     assert (port["name"], port["containerPort"]) == ("http", 8700)
-    (exposed,) = fleet.coordinator.only("Service")["spec"]["ports"]
+    exposed, *_ = fleet.coordinator.only("Service")["spec"]["ports"]
     assert (exposed["targetPort"], exposed["port"]) == ("http", 8700)
     probes = dict(http_probes(fleet.coordinator.container))
     assert {probe["path"] for probe in probes.values()} == {HEALTH_PATH}
@@ -694,6 +719,23 @@ def test_only_the_coordinator_reaches_admin_listeners(fleet: Release) -> None:
     assert open_ports == ([] if is_closed else ["grpc", "http"])
 
 
+def test_operators_have_a_port_only_if_they_are_named() -> None:
+    without_any, named = releases()["fleet"], releases()["fleet with all values"]
+    assert fleet_config(without_any).coordinator.operators == ""
+    _, port = host_and_port(fleet_config(named).coordinator.operators)
+    (_, of_pod) = named.coordinator.container["ports"]
+    (_, of_service) = named.coordinator.only("Service")["spec"]["ports"]
+    assert (of_pod["name"], of_pod["containerPort"]) == ("operators", port)
+    assert (of_service["targetPort"], of_service["port"]) == ("operators", port)
+    by_port = {
+        rule["port"]: policy["from"]
+        for policy in named.coordinator.only("NetworkPolicy")["spec"]["ingress"]
+        for rule in policy["ports"]
+        if rule["port"] == "operators"
+    }
+    assert by_port["operators"][1:] == [PEER]
+
+
 def test_only_operators_reach_the_coordinator() -> None:
     peers = {
         case: releases()[case].coordinator.only("NetworkPolicy")["spec"]["ingress"][0]["from"]
@@ -771,6 +813,17 @@ def test_schema_has_each_value_and_no_other() -> None:
     given = {p for p in given if p[0] != "probes" and not {"requests", "limits"} & {*p}}
     assert known - given == UNLISTED
     assert given <= known
+
+
+def test_value_that_is_taken_away_is_named() -> None:
+    """Helm takes a key away that is null. A template would fail without a path, or render nonsense."""
+    paths = [path for path in parts_of(VALUES) if path not in UNLISTED]
+    cases = [without(path) for path in paths]
+    for path, release in zip(paths, render_all(cases)):
+        *parents, name = path
+        where = "".join(f"/{parent}" for parent in parents)
+        assert f"at '{where}'" in release.error, (path, release.error)
+        assert f"'{name}'" in release.error, (path, release.error)
 
 
 def test_templates_read_each_value() -> None:

@@ -202,8 +202,8 @@ function makeServer(server) {
   return makeRow([
     makeCell("", "id", server.name),
     makeCell("", "state", badge(server.state, server.state)),
-    makeCell("", "answers", versionsText(server.versions)),
-    makeCell("", "answers", versionsText(server.granted)),
+    makeCell("Answers with", "answers", versionsText(server.versions)),
+    makeCell("Granted", "answers", versionsText(server.granted)),
     makeCell("Last report", "number", `${format.age(server.seen_seconds)} ago`),
   ]);
 }

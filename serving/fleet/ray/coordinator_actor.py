@@ -17,10 +17,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
-from serving.base.errors import FailedPrecondition, NotFound, PermissionDenied, Unavailable
+from serving.base.errors import FailedPrecondition, NotFound, Unavailable
 from serving.base.json_requests import parse_object
-from serving.base.name_text import listed
-from serving.fleet.api import FleetApi
+from serving.base.name_text import listed, natural_order
+from serving.fleet.api import FleetApi, check_operator
 from serving.fleet.config import REPLICAS_PATH, FleetConfig, FleetServer, parse_fleet_config
 from serving.fleet.coordinator import Coordinator
 from serving.fleet.metrics import FleetMetrics
@@ -31,6 +31,7 @@ from serving.fleet.ray.coordinator_loop import PAUSE_SECONDS_MAX, CoordinatorLoo
 from serving.fleet.ray.event_list import EventList, LoggedEvent
 from serving.fleet.ray.front_problems import FrontProblems
 from serving.fleet.ray.key_value_store import KeyValueStore, StoredText, Term
+from serving.fleet.ray.operator_token import TokenEntry, operator_token
 from serving.fleet.ray.priority import take_usual_priority
 from serving.fleet.ray.server_actor import node_address
 from serving.fleet.ray_settings import RaySettings
@@ -255,7 +256,10 @@ class RayFleet:
             self._problems,
         )
         route = Route(REPLICAS_PATH, self._answer_replicas, methods=["GET", "POST"])
-        self._http = fleet_http([*api.routes, route], host, 0)
+        token = operator_token(store)
+        self._http = fleet_http(
+            [*api.routes, route], host, 0, gate=lambda app: TokenEntry(app, token)
+        )
         self._http.start()
         self.address = f"{host}:{self._http.port}"
 
@@ -544,8 +548,7 @@ class RayFleet:
     async def _answer_replicas(self, request: Request) -> Response:
         """GET: the replicas. POST {"model"}: restarts those of a model one by one; "": all."""
         if request.method == "POST":
-            if "origin" in request.headers:
-                raise PermissionDenied("a page of a browser may not operate the fleet")
+            check_operator(request)
             model = str(parse_object(await request.body()).get("model") or "")
             try:
                 await asyncio.to_thread(self.restart, model)
@@ -574,7 +577,7 @@ class RayFleet:
                     "process_id": looked.get(row.name, Looked()).process_id,
                     "grpc": looked.get(row.name, Looked()).grpc,
                 }
-                for row in sorted(state.replicas.values(), key=lambda row: row.name)
+                for row in sorted(state.replicas.values(), key=lambda row: natural_order(row.name))
             ],
         }
 

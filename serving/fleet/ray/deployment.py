@@ -28,6 +28,7 @@ from serving.fleet.ray.coordinator_actor import (
 )
 from serving.fleet.ray.event_list import LoggedEvent
 from serving.fleet.ray.key_value_store import AnotherCluster, KeyValueStore
+from serving.fleet.ray.operator_token import TOKEN_HEADER, TOKEN_KEY
 from serving.fleet.ray_settings import RaySettings
 from serving.fleet.registry import REGISTRY_PATH
 
@@ -130,6 +131,13 @@ class Deployment:
             "events", CALL_SECONDS, *last, front, [*problems]
         )
         return events
+
+    def operator_token(self) -> str:
+        """Returns the token of operators' requests; "" if there is none. Raises Unavailable."""
+        try:
+            return self._store.get(TOKEN_KEY) or ""
+        except OSError as error:
+            raise Unavailable(str(error)) from error
 
     def is_stopped(self) -> bool:
         """Returns True if an operator has stopped the fleet, and False if the cluster does not answer."""
@@ -246,21 +254,24 @@ class Deployment:
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
         connection = http.client.HTTPConnection(self.address(), timeout=CALL_SECONDS)
+        # A request that changes the fleet comes with the token.
+        headers = {} if body is None else {TOKEN_HEADER: self.operator_token()}
         try:
-            connection.request(method, path, None if body is None else json.dumps(body).encode())
+            text = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, text, headers)
             response = connection.getresponse()
-            text = response.read().decode()
+            reply = response.read().decode()
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"the coordinator does not answer: {error}") from error
         finally:
             connection.close()
         if response.status == 404:
-            raise NotFound(_error_of(text))
+            raise NotFound(_error_of(reply))
         if response.status == 503:
-            raise Unavailable(_error_of(text))
+            raise Unavailable(_error_of(reply))
         if response.status != 200:
-            raise FailedPrecondition(_error_of(text))
-        return text
+            raise FailedPrecondition(_error_of(reply))
+        return reply
 
 
 def _error_of(reply: str) -> str:

@@ -16,11 +16,13 @@ from contextlib import suppress
 import structlog
 
 from serving.base.clock import Clock, pause, seconds_since
-from serving.base.errors import FailedPrecondition, MillpondError, Unavailable
+from serving.base.errors import FailedPrecondition, MillpondError, OperatorError, Unavailable
 from serving.fleet.config import FleetConfig, host_and_port
+from serving.fleet.operator_door import OperatorDoor
 from serving.fleet.outputs import Outputs
 from serving.fleet.ray.deployment import Deployment, NoFleet
 from serving.fleet.ray.event_list import LoggedEvent
+from serving.fleet.ray.operator_token import TOKEN_HEADER
 from serving.fleet.registry import parse_registry
 from serving.fleet.service import LISTEN_REMEDY
 from serving.http.listeners import bind
@@ -55,9 +57,15 @@ class Front:
         self._loop = asyncio.new_event_loop()
         # asyncio keeps no task: one whose client has sent its last byte would be collected as garbage.
         self._passing: set[asyncio.Task[None] | None] = set()
+        self._door = OperatorDoor(config.coordinator.operators, host_and_port)
         self.port: int | None = None
         self.listens = threading.Event()
         """Set once `port` is known."""
+
+    @property
+    def operator_address(self) -> str:
+        """Where operators are answered, for `--target`; "" before `run`, and if there is no door."""
+        return self._door.address
 
     def run(self) -> None:
         """Puts the fleet on its cluster, and writes the files again and again, on this thread.
@@ -67,13 +75,23 @@ class Front:
         """
         listeners = bind(*host_and_port(self._config.coordinator.listen), LISTEN_REMEDY)
         self.port = listeners[0].getsockname()[1]
-        servers = self._loop.run_until_complete(self._started(listeners))
+        try:
+            doors = self._door.open(self.port)
+        except OperatorError:
+            for listener in listeners:
+                listener.close()
+            raise
+        servers = self._loop.run_until_complete(self._started(listeners, doors))
         thread = threading.Thread(target=self._loop.run_forever, name="fleet-front", daemon=True)
         thread.start()
         self.listens.set()
         try:
             self.put()
-            _log.info("fleet_front_started", http=f"port {self.port}")
+            _log.info(
+                "fleet_front_started",
+                http=f"port {self.port}",
+                operators=self._door.address or "off",
+            )
             while not self._is_stopping and not self.update():
                 pause(self._clock, self._config.coordinator.poll_seconds)
             if self._is_stopping:
@@ -84,6 +102,7 @@ class Front:
             for server in servers:
                 server.close()
             self._loop.close()
+            self._door.close()
 
     def put(self) -> None:
         """Puts the fleet on its cluster. Raises the errors of `deploy`."""
@@ -139,28 +158,58 @@ class Front:
                 continue
             getattr(_log, event.level)(event.name, **event.values)
 
-    async def _started(self, listeners: Sequence[socket.socket]) -> list[asyncio.Server]:
-        return [await asyncio.start_server(self._pass, sock=listener) for listener in listeners]
+    async def _started(
+        self, listeners: Sequence[socket.socket], doors: Sequence[socket.socket]
+    ) -> list[asyncio.Server]:
+        passed = [await asyncio.start_server(self._pass, sock=listener) for listener in listeners]
+        operated = [await asyncio.start_server(self._pass_operator, sock=door) for door in doors]
+        return [*passed, *operated]
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_operator(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Passes one connection of the operators' door on, with the token in its first request."""
+        await self._pass(reader, writer, is_operator=True)
+
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_operator: bool = False,
+    ) -> None:
         """Passes one connection to the coordinator, or answers why none is there."""
         task = asyncio.current_task()
         self._passing.add(task)
         try:
-            await self._pass_on(reader, writer)
+            await self._pass_on(reader, writer, is_operator=is_operator)
         finally:
             self._passing.discard(task)
             writer.close()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_operator: bool
+    ) -> None:
         try:
             address = await asyncio.to_thread(self._coordinator)
+            head = await self._operator_head(reader) if is_operator else b""
             to_reader, to_writer = await asyncio.open_connection(*host_and_port(address))
         except (MillpondError, OSError) as error:
             await _refuse(reader, writer, str(error))
             return
+        to_writer.write(head)
         await asyncio.gather(_pump(reader, to_writer), _pump(to_reader, writer))
         to_writer.close()
+
+    async def _operator_head(self, reader: asyncio.StreamReader) -> bytes:
+        """Returns the request line and the token. Raises Unavailable if there is no whole line."""
+        assert self._deployment is not None
+        token = await asyncio.to_thread(self._deployment.operator_token)
+        try:
+            line = await reader.readuntil(b"\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            raise Unavailable(f"no request: {error}") from error
+        return line + f"{TOKEN_HEADER}: {token}\r\n".encode()
 
     def _coordinator(self) -> str:
         if self._deployment is None:

@@ -239,10 +239,12 @@ export class Charts {
     ctx.textBaseline = "top";
     ctx.textAlign = "left";
     ctx.lineJoin = "round";
-    for (const mark of [...this.marks].sort((a, b) => a.began_at - b.began_at)) {
+    const lines = this.marks.map((mark) => {
       const isFailed = FAILED.has(mark.result);
-      const at = mark.published_at ?? (isFailed ? mark.ended_at : null);
-      if (at === null) continue;
+      return { mark, isFailed, at: mark.published_at ?? (isFailed ? mark.ended_at : null) };
+    }).filter(({ at }) => at !== null);
+    // From left to right, so that the first of two labels that overlap is the one that is kept.
+    for (const { mark, isFailed, at } of lines.sort((a, b) => a.at - b.at)) {
       const x = Math.round(plot.valToPos(at, "x", true));
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.strokeStyle = ctx.fillStyle = isFailed ? this.colors.failed : this.colors.published;
@@ -265,8 +267,10 @@ export class Charts {
     const sign = isFailed ? "✕ " : mark.result === "rolled_back" ? "↶ " : "";
     const text = sign + name;
     const { width } = ctx.measureText(text);
-    const left = x + gap + width <= bbox.left + bbox.width ? x + gap : x - gap - width;
-    if (left < labelsEnd + gap || left < bbox.left) return labelsEnd;
+    const beside = x + gap + width <= bbox.left + bbox.width ? x + gap : x - gap - width;
+    // A name that is wider than the plot begins at its left side.
+    const left = Math.max(beside, bbox.left);
+    if (left < labelsEnd + gap) return labelsEnd;
     // The outline has the card's colour, so that a line below the text does not make it hard to read.
     ctx.setLineDash([]);
     ctx.strokeStyle = this.colors.card;

@@ -1,0 +1,100 @@
+"""The door for the operators of a fleet: a UNIX socket that only the coordinator's user can open.
+
+Everybody who reaches the HTTP of a coordinator may read the status, the registry and the metrics. What
+changes the fleet comes through this door, or is refused. The door is at a TCP address only if the
+configuration names one: then each client that reaches it may operate the fleet.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.base.errors import OperatorError
+from serving.http.listeners import BACKLOG, bind
+from serving.server.admin_listener import OFF, UNIX_PREFIX
+from serving.server.admin_sockets import FLEET_SUFFIX, AdminSocket, default_socket_path
+
+OPERATOR = "millpond.operator"
+"""The key of the scope of a request that came through the door."""
+
+_SETTING = "[coordinator] operators = "
+_REMEDY = f'give another address: {_SETTING}"HOST:PORT", "unix:PATH" or "{OFF}"'
+
+_log = structlog.get_logger(__name__)
+
+
+class OperatorDoor:
+    """The listening sockets of the door, from `open` to `close`. One thread at a time."""
+
+    def __init__(self, wanted: str, split: Callable[[str], tuple[str, int]]) -> None:
+        """`wanted` is the setting: "", "off", "unix:PATH" or HOST:PORT, which `split` takes apart."""
+        self._wanted = wanted
+        self._split = split
+        self._socket: AdminSocket | None = None
+        self.address = ""
+        """The address of the door, for `--target`; "" while there is none."""
+
+    def open(self, http_port: int) -> list[socket.socket]:
+        """Returns the listeners; none if it is off. `http_port` tells coordinators of one user apart.
+
+        Raises InvalidConfig and Unavailable if the address that was named cannot be used. If the user has
+        no directory for a socket, that is logged, and there is no door.
+        """
+        if self._wanted == OFF:
+            return []
+        if self._wanted and not self._wanted.startswith(UNIX_PREFIX):
+            listeners = bind(*self._split(self._wanted), _REMEDY)
+            self.address = f"{self._wanted.rpartition(':')[0]}:{listeners[0].getsockname()[1]}"
+            return listeners
+        path = self._path(http_port)
+        if path is None:
+            _log.warning(
+                "fleet_operators_off", reason="no run directory can be used", remedy=_REMEDY
+            )
+            return []
+        return [self._listen_at(path)]
+
+    def close(self) -> None:
+        """Removes the socket's file. The listeners are closed by the one that has them."""
+        if self._socket is not None:
+            self._socket.release()
+
+    def _path(self, http_port: int) -> Path | None:
+        if self._wanted:
+            return Path(self._wanted.removeprefix(UNIX_PREFIX))
+        return default_socket_path(http_port, os.getpid(), FLEET_SUFFIX)
+
+    def _listen_at(self, path: Path) -> socket.socket:
+        self._socket = AdminSocket(path, _SETTING)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(self._socket.claim().removeprefix(UNIX_PREFIX))
+            listener.listen(BACKLOG)
+            self._socket.publish()
+        except OperatorError:
+            listener.close()
+            raise
+        self.address = f"{UNIX_PREFIX}{path}"
+        return listener
+
+
+def tcp_port(wanted: str, split: Callable[[str], tuple[str, int]]) -> int | None:
+    """Returns the TCP port of a door; None if it is none, or any that is free."""
+    if wanted in ("", OFF) or wanted.startswith(UNIX_PREFIX):
+        return None
+    return split(wanted)[1] or None
+
+
+class OperatorEntry:
+    """Marks the requests that come through the door, and passes them on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Implements ASGI."""
+        await self._app({**scope, OPERATOR: True}, receive, send)
