@@ -69,8 +69,8 @@ def test_warning_on_any_server_holds() -> None:
         slow = VersionReport(state=AVAILABLE, warned={"convergence": "it is cold"})
         world.set_version(name, 2, slow)
     world.step()
-    assert len(world.rollout.warned) == WARNED_COUNT_MAX
-    assert not world.rollout.is_doubtful
+    before = world.rollout
+    assert (len(before.warned), before.is_doubtful) == (WARNED_COUNT_MAX, False)
     warn(world, "s9")
     world.step(100)
     world.step(100)

@@ -99,6 +99,7 @@ class Front:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
+            self._loop.run_until_complete(self._end_passing())
             for server in servers:
                 server.close()
             self._loop.close()
@@ -164,6 +165,13 @@ class Front:
         passed = [await asyncio.start_server(self._pass, sock=listener) for listener in listeners]
         operated = [await asyncio.start_server(self._pass_operator, sock=door) for door in doors]
         return [*passed, *operated]
+
+    async def _end_passing(self) -> None:
+        """Ends the connections that are being passed on."""
+        passing = [task for task in self._passing if task is not None]
+        for task in passing:
+            task.cancel()
+        await asyncio.gather(*passing, return_exceptions=True)
 
     async def _pass_operator(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
