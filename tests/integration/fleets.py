@@ -161,7 +161,7 @@ def running_coordinator(directory: Path, tables: str) -> Iterator[FleetService]:
     thread = threading.Thread(target=service.run, name="coordinator")
     thread.start()
     try:
-        wait_until(lambda: service.port, "the coordinator listens")
+        wait_until(lambda: service.operator_address, "the coordinator listens")
         yield service
     finally:
         service.stop()
