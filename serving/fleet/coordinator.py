@@ -35,6 +35,9 @@ ORDER_FOLLOWED_MAX = 2**62
 Otherwise a server that lies about its order would leave none, and all others would get no grant any more.
 """
 
+MODEL_COUNT_MAX = 5_000
+"""The models of a fleet. With more names from a server that makes them up, the state would fit no ConfigMap."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -167,8 +170,9 @@ class Coordinator:
             self._identities = identities
 
     def receive(self, name: str, report: ServerReport) -> None:
-        """Takes the report of a server. Ignores a server that is not in the fleet."""
+        """Takes the report of a server. Ignores a server that is not in the fleet, and models that are too many."""
         now_ns = self._clock.now_ns()
+        report = with_room(report, self.state.models.keys())
         with self._lock:
             before = self._sightings.get(name)
             if before is None:
@@ -269,6 +273,18 @@ class Coordinator:
             _log_change(change)
         if found and self._on_change is not None:
             self._on_change(found)
+
+
+def with_room(report: ServerReport, known: Collection[str]) -> ServerReport:
+    """Returns the report without the new models for which the fleet has no room. Pure."""
+    new = sorted(report.models.keys() - known)
+    room = max(0, MODEL_COUNT_MAX - len(known))
+    if len(new) <= room:
+        return report
+    kept = {*known, *new[:room]}
+    return replace(
+        report, models={name: row for name, row in report.models.items() if name in kept}
+    )
 
 
 def _log_change(change: Change) -> None:

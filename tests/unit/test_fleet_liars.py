@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind, SimulatedServer
-from serving.fleet.coordinator import ORDER_FOLLOWED_MAX, Coordinator
+from serving.fleet.coordinator import MODEL_COUNT_MAX, ORDER_FOLLOWED_MAX, Coordinator
 from serving.fleet.operations import aborted
 from serving.fleet.reports import Grant, ModelReport, ServerReport
 from serving.fleet.wave_settings import Wave, WaveSettings
@@ -134,6 +134,21 @@ def test_version_of_a_server_that_was_alone_gives_way() -> None:
         if world.model.rollout is not None and world.rollout.version == 3:
             return
     raise AssertionError(world.model)
+
+
+def test_models_that_are_made_up_do_not_fill_the_state() -> None:
+    coordinator = Coordinator(MemoryStore(), lambda grants: None, WaveSettings(), FakeClock())
+    coordinator.set_servers(["honest", "liar"])
+    known = ServerReport(models={"m": ModelReport(found=frozenset({1}))})
+    coordinator.receive("honest", known)
+    coordinator.step()
+    for look in range(4):
+        names = (f"{look}-{number}" for number in range(2_000))
+        coordinator.receive("liar", ServerReport(models={name: ModelReport() for name in names}))
+        coordinator.receive("honest", known)
+        coordinator.step()
+    assert len(coordinator.state.models) == MODEL_COUNT_MAX
+    assert coordinator.sightings["honest"].report == known
 
 
 @pytest.mark.parametrize(
