@@ -43,18 +43,27 @@ class Call(Generic[Reply]):
     metadata: Mapping[str, str] | None = None
 
 
-class CallOptions(TypedDict, total=False):
+class SendOptions(TypedDict, total=False):
+    """The optional arguments of every request that a version answers.
+
+    `metadata` are gRPC headers, such as the header that requests a canary. `timeout_seconds` is the
+    deadline; by default the client's. `timeout` is the same, by the name that gRPC's stubs have for it.
+    """
+
+    metadata: Mapping[str, str] | None
+    timeout_seconds: float | None
+    timeout: float | None
+
+
+class CallOptions(SendOptions, total=False):
     """The optional arguments of predict, classify and regress.
 
-    Without `version` or `label` the model's default version answers. `metadata` are gRPC headers, such
-    as the header that requests a canary. `timeout_seconds` is the deadline; by default the client's.
+    Without `version` or `label` the model's default version answers.
     """
 
     version: int | None
     label: str
     signature_name: str
-    metadata: Mapping[str, str] | None
-    timeout_seconds: float | None
 
 
 def predict(
@@ -76,16 +85,14 @@ def predict(
 
 def predict_message(
     request: predict_pb2.PredictRequest,
-    metadata: Mapping[str, str] | None,
-    timeout_seconds: float | None,
+    options: SendOptions,
 ) -> Call[predict_pb2.PredictResponse]:
     """Returns the call of Predict with a request as it is, and a response as it is."""
     return Call(
         method=PREDICT,
         request=request,
         read=lambda response: response,
-        metadata=metadata,
-        timeout_seconds=timeout_seconds,
+        **_sending(options, SendOptions),
     )
 
 
@@ -148,13 +155,23 @@ def signatures(
 
 
 def _split(name: str, options: CallOptions) -> tuple[model_pb2.ModelSpec, dict[str, Any]]:
-    """Returns the receiver of a request, and the options that are not part of the request.
+    """Returns the receiver of a request, and the options that are not part of the request."""
+    sending = _sending(options, CallOptions)
+    receiver = {key: sending.pop(key) for key in _RECEIVER if key in sending}
+    return messages.model_spec(name, **receiver), sending
 
-    Raises TypeError for another option, as Python does.
+
+def _sending(options: SendOptions, kind: type) -> dict[str, Any]:
+    """Returns the options, with `timeout` by its other name.
+
+    Raises TypeError for another option than those of `kind`, as Python does.
     """
-    known = sorted(CallOptions.__annotations__)
+    known = sorted(kind.__annotations__)
     for key in options.keys() - {*known}:
         raise TypeError(f"a call has no option {key!r}; options: {', '.join(known)}")
     sending: dict[str, Any] = {**options}
-    receiver = {key: sending.pop(key) for key in _RECEIVER if key in sending}
-    return messages.model_spec(name, **receiver), sending
+    if "timeout" in sending:
+        if "timeout_seconds" in sending:
+            raise TypeError("timeout and timeout_seconds of a call mean the same; give one of them")
+        sending["timeout_seconds"] = sending.pop("timeout")
+    return sending

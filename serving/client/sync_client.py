@@ -77,19 +77,17 @@ class Client(OperatorCalls):
         """Returns the outputs of the model. `output_filter` names the outputs to return, all if empty.
 
         `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
-        CallOptions: version, label, signature_name, metadata, timeout_seconds.
+        CallOptions: version, label, signature_name, metadata, timeout_seconds or timeout.
         """
         return self._connection.run(calls.predict(name, inputs, output_filter, options))
 
     def predict_message(
         self,
         request: predict_pb2.PredictRequest,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        timeout_seconds: float | None = None,
+        **options: Unpack[calls.SendOptions],
     ) -> predict_pb2.PredictResponse:
         """Sends a request unchanged, and returns the response unchanged."""
-        return self._connection.run(calls.predict_message(request, metadata, timeout_seconds))
+        return self._connection.run(calls.predict_message(request, options))
 
     def classify(
         self,

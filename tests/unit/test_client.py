@@ -248,8 +248,8 @@ def test_client_unknown_model_raises_server_message(client: Client):
 
 
 def test_unknown_option_of_a_call_is_named() -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(TypeError, match=r"'timeout'; .*_seconds"):
-        client.predict("m", {}, timeout=5)  # type: ignore[call-arg]
+    with Client("127.0.0.1:1") as client, pytest.raises(TypeError, match=r"'deadline'; .*timeout"):
+        client.predict("m", {}, deadline=5)  # type: ignore[call-arg]
 
 
 def test_client_timeout_names_server_and_seconds():

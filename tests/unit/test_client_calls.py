@@ -187,8 +187,23 @@ def test_refusal_keeps_code_and_message(drive: Callable[..., Any]):
 
 
 def test_unknown_option_is_refused(drive: Callable[..., Any]):
-    with pytest.raises(TypeError, match="timeout"):
-        drive(FakeServer(answered())).run("predict", "m", {}, timeout=3)
+    with pytest.raises(TypeError, match=r"'deadline'; options: .*timeout"):
+        drive(FakeServer(answered())).run("predict", "m", {}, deadline=3)
+
+
+def test_call_takes_the_timeout_of_stubs(drive: Callable[..., Any]):
+    for method, arguments in (
+        ("predict", ("m", {})),
+        ("predict_message", (predict_pb2.PredictRequest(),)),
+    ):
+        server = FakeServer(answered())
+        drive(server).run(method, *arguments, timeout=3)
+        assert server.calls[0][2] == 3
+
+
+def test_call_with_two_timeouts_is_refused(drive: Callable[..., Any]):
+    with pytest.raises(TypeError, match="give one of them"):
+        drive(FakeServer(answered())).run("predict", "m", {}, timeout=3, timeout_seconds=3)
 
 
 def test_classify_returns_labels_and_scores(drive: Callable[..., Any]):
