@@ -8,11 +8,14 @@ from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, ServableStatus
 from serving.manager.state_monitor import Statuses
 
-# "" is the whole server. The two others are TensorFlow Serving's services, which probes may name.
+# "" is the whole server. The others are TensorFlow Serving's services, which probes may name: it knows
+# them by the short names, and gRPC's convention is the long ones.
 SERVER_SERVICES = (
     "",
-    "tensorflow.serving.PredictionService",
+    "ModelService",
+    "PredictionService",
     "tensorflow.serving.ModelService",
+    "tensorflow.serving.PredictionService",
 )
 
 SetHealth = Callable[[str, bool], None]

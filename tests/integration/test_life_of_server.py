@@ -37,7 +37,13 @@ from tests.integration.logs import wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, mapped_files
 
-SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
+SERVICES = (
+    "",
+    "ModelService",
+    "PredictionService",
+    "tensorflow.serving.ModelService",
+    "tensorflow.serving.PredictionService",
+)
 
 _clock = SystemClock()
 

@@ -30,7 +30,12 @@ def test_rows_have_names_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "service", ["", "tensorflow.serving.PredictionService", "half_plus_two", "labelled"]
+    "service",
+    [
+        *("", "half_plus_two", "labelled"),
+        *("ModelService", "PredictionService"),
+        *("tensorflow.serving.ModelService", "tensorflow.serving.PredictionService"),
+    ],
 )
 def test_health_of_loaded_model_is_serving(service: str, drop_in_caller: Caller):
     """Mends: the health service of TensorFlow Serving never changes and has no models."""
