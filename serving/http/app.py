@@ -65,7 +65,7 @@ class HttpSettings:
 
 
 def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starlette:
-    """Returns the application of these routes. Handlers run on the server's one HTTP thread.
+    """Returns the application of these routes. Handlers run on one of the server's two HTTP threads.
 
     A handler that blocks is a plain `def`, which starlette runs on a thread of its own. An endless
     response polls `closes_within`.

@@ -3,13 +3,16 @@
 import asyncio
 import json
 from asyncio.events import TimerHandle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from serving.http.heads import TRANSFER_ENCODING_REMEDY, head_fault, without_upgrade
 
 CONNECTION_EXTENSION = "millpond.connection"
 """The name of a request's connection among the extensions of its ASGI scope."""
@@ -18,7 +21,18 @@ FIRST_REQUEST_SECONDS = 1.0
 """How long a stop waits for the first request of a new connection. A client usually sends it right
 after the handshake. A probe that only opens the port sends no request."""
 
-_TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
+READ_BYTES_MAX = 32 * 2**10
+"""The bytes that are read from one connection before the others get their turn."""
+
+PIECE_BYTES = 2**10
+"""The bytes that the parser gets at a time, because it cannot stop within a piece. A piece has few heads,
+so few requests wait behind one that is being answered. A body of known length is one piece."""
+
+PIPELINED_COUNT_MAX = 16
+"""The requests that may wait behind one that is being answered. The bytes after them wait unread."""
+
+CHUNK_FRAMING_BYTES = 24
+"""The bytes of a chunk beside its data: its size, two line ends, and a short extension."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +41,10 @@ class ConnectionLimits:
 
     # The largest request line and headers together. Clients rarely send more than 8 KiB, because many
     # servers allow no more.
+    # It bounds the trailers and chunk extensions of one body too.
     head_bytes_max: int = 32 * 2**10
+    # Proxies and meshes add a few dozen fields. A short field takes a hundred times its bytes here.
+    field_count_max: int = 200
     # The time in which a head must arrive, from the start of the connection or from the first byte of
     # a later request. It is longer than three retransmissions take. It stops a client that sends one
     # byte a second (slow loris).
@@ -41,7 +58,7 @@ class ConnectionLimits:
     connection_count_max: int = 512
 
 
-class _Phase(Enum):
+class Phase(Enum):
     """The part of a request that a connection's next byte belongs to."""
 
     BETWEEN = "between two requests"
@@ -50,21 +67,34 @@ class _Phase(Enum):
 
 
 class GuardedConnection(HttpToolsProtocol):
-    """One connection, on the HTTP thread. Refuses with 400, 408, 431 or 503, and then closes.
+    """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
 
     If there are too many connections, a new connection replaces the connection that has been idle
-    longest, so that idle clients do not keep probes out. Answers 503 only if every connection is busy
-    with a request.
+    longest. Answers 503 only if every connection is busy with a request.
+
+    Requests are answered in their order, also if a client sends many before it reads (pipelining). A
+    refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._phase = _Phase.BETWEEN
+        self._phase = Phase.BETWEEN
+        # These are about the request that is being received.
         self._head_bytes = 0
+        self._body_bytes_left = 0
+        self._framing_bytes = 0
+        self._body_piece_count = 0
+        self._is_head_repeated = False
+        self._has_message_ended = False
+        # Received, and not parsed yet.
+        self._unread = b""
+        self._piece: bytes | memoryview = b""
+        self._unanswered_count = 0
+        # Sent once the requests before it are answered.
+        self._refusal: bytes | None = None
         self._idle_since = 0.0
-        self._received = b""
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
         self._silence_timer: TimerHandle | None = None
@@ -76,10 +106,14 @@ class GuardedConnection(HttpToolsProtocol):
         """Returns True if each response closes its connection, because the port is about to close."""
         return False
 
+    def begin_with(self, received: bytes) -> None:
+        """Gives a new connection the bytes that were read from its socket before."""
+        self._unread = received
+
     @property
     def has_whole_request(self) -> bool:
         """True if the last byte received ended a request."""
-        return self._phase is _Phase.BETWEEN
+        return self._phase is Phase.BETWEEN
 
     @property
     def is_idle(self) -> bool:
@@ -102,11 +136,15 @@ class GuardedConnection(HttpToolsProtocol):
         # Pauses writing as soon as the kernel has not accepted every byte. So the stall timer also
         # covers the bytes that are left when the connection closes.
         transport.set_write_buffer_limits(high=0)
+        # asyncio's transport reads so much at a time.
+        transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
         if not self._enforce_connection_limit():
             busy = f"all {self.limits.connection_count_max} connections are busy; try again later"
             self._refuse(503, busy)
+        elif self._unread:
+            self._read_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Implements asyncio.Protocol."""
@@ -124,7 +162,7 @@ class GuardedConnection(HttpToolsProtocol):
         connection.
         """
         is_new = self.cycle is None
-        if self._phase is _Phase.HEAD:
+        if self._phase is Phase.HEAD:
             return
         if not is_new or self.transport.is_closing():
             super().shutdown()
@@ -133,23 +171,10 @@ class GuardedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Implements asyncio.Protocol."""
-        if self.transport.is_closing():
+        if self._is_refused:
             return
-        if self._phase is _Phase.BETWEEN:
-            self._head_bytes = 0
-        was_body = self._phase is _Phase.BODY
-        self._received = data
-        super().data_received(data)
-        self._received = b""
-        if self.transport.is_closing():
-            return
-        if self._phase is _Phase.HEAD and not was_body:
-            # Counts bytes that the parser has not reported: it buffers an unfinished name or value.
-            self._head_bytes += len(data)
-            if self._head_bytes > self.limits.head_bytes_max:
-                self._refuse_head()
-                return
-        self._update_head_timer()
+        self._unread += data
+        self._read_on()
 
     def pause_writing(self) -> None:
         """Implements asyncio.Protocol: the client is slower than the response."""
@@ -166,50 +191,152 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Implements the parser's callback."""
-        self._phase = _Phase.HEAD
+        self._phase = Phase.HEAD
+        self._head_bytes = 0
+        self._body_bytes_left = 0
+        self._framing_bytes = 0
+        self._body_piece_count = 0
         super().on_message_begin()
         # ASGI's place for a server's own additions.
         self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Implements the parser's callback. Drops trailers, which no application here reads."""
+        if self._is_refused or self._phase is Phase.BODY:
+            return
+        super().on_header(name, value)
+        if len(self.headers) > self.limits.field_count_max:
+            self._refuse(
+                431, f"the request has more than {self.limits.field_count_max} headers; send fewer"
+            )
+
     def on_headers_complete(self) -> None:
         """Implements the parser's callback."""
-        self._phase = _Phase.BODY
+        if self._is_refused:
+            return
+        method, version = self.parser.get_method(), self.parser.get_http_version()
         head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if head_bytes > self.limits.head_bytes_max:
             self._refuse_head()
-        elif fault := transfer_encoding_fault(self.headers):
+        elif method == b"CONNECT":
+            self._refuse(501, "CONNECT is not supported; this server is no proxy")
+        elif fault := head_fault(version, self.url, self.headers):
             self._refuse(400, fault)
+        elif self.parser.should_upgrade():
+            self._is_head_repeated = True
         else:
             super().on_headers_complete()
+            self._phase = Phase.BODY
+            lengths = [value for name, value in self.headers if name == b"content-length"]
+            self._body_bytes_left = int(lengths[0]) if lengths else 0
+            self._unanswered_count += 1
             if self.is_stopping():
                 # uvicorn closes the connection after the response, and announces it to the client.
                 self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Implements the parser's callback. Drops the body of a refused request."""
-        if not self.transport.is_closing():
+        self._body_bytes_left -= len(body)
+        self._framing_bytes -= len(body)
+        self._body_piece_count += 1
+        if not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Implements the parser's callback."""
-        self._phase = _Phase.BETWEEN
-        if not self.transport.is_closing():
-            super().on_message_complete()
+        if self._is_refused or self._is_head_repeated:
+            return
+        self._phase = Phase.BETWEEN
+        self._has_message_ended = True
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Implements uvicorn's callback: a whole response was written."""
+        self._unanswered_count -= 1
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        self._send_due_refusal()
+        if self._is_refused:
+            return
+        if self._unread:
+            self._read_on()
+        elif self._phase is Phase.HEAD:
+            self._update_head_timer()
 
-    def send_400_response(self, msg: str) -> None:
-        """Implements uvicorn's protocol: the bytes received are not HTTP."""
-        if not self.transport.is_closing():
-            # The parser does not report the header that it refuses, so this searches the received
-            # bytes for it.
-            is_head = self._phase is _Phase.HEAD
-            is_encoding = is_head and b"transfer-encoding" in self._received.lower()
-            fault = f"invalid use of Transfer-Encoding; {_TRANSFER_ENCODING_REMEDY}"
-            self._refuse(400, fault if is_encoding else msg)
+    # --- Parsing ----------------------------------------------------------------------------------
+
+    @property
+    def _is_refused(self) -> bool:
+        """True if nothing is read any more."""
+        return self._refusal is not None or self.transport.is_closing()
+
+    def _read_on(self) -> None:
+        """Parses what was received, until as many requests wait as may."""
+        self._unset_keepalive_if_required()
+        received, at = memoryview(self._unread), 0
+        while (
+            at < len(received) and not self._is_refused and len(self.pipeline) < PIPELINED_COUNT_MAX
+        ):
+            piece = received[at : at + max(PIECE_BYTES, self._body_bytes_left)]
+            at += len(piece)
+            self._parse_counting(piece)
+        self._unread = bytes(received[at:])
+        if self._is_refused:
+            self._unread = b""
+            return
+        if self._unread:
+            # The end of a response resumes reading.
+            self.flow.pause_reading()
+        self._update_head_timer()
+
+    def _parse_counting(self, piece: memoryview) -> None:
+        """Parses a piece, and refuses a head, or what stands between a body's chunks, that is too long.
+
+        The parser holds the name or value that is not finished without reporting it, so what counts are
+        the bytes that it got.
+        """
+        phase = self._phase
+        self._has_message_ended = False
+        if phase is Phase.BODY:
+            self._framing_bytes += len(piece)
+        self._parse(piece)
+        if self._is_refused:
+            return
+        if self._phase is Phase.HEAD and not self._has_message_ended:
+            self._head_bytes += len(piece)
+            if self._head_bytes > self.limits.head_bytes_max:
+                self._refuse_head()
+        elif self._phase is phase is Phase.BODY:
+            allowed = self.limits.head_bytes_max + CHUNK_FRAMING_BYTES * self._body_piece_count
+            if self._framing_bytes > allowed:
+                self._refuse(
+                    431, "the body's trailers and chunk extensions are too long; leave them out"
+                )
+
+    def _parse(self, piece: bytes | memoryview) -> None:
+        self._piece = piece
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._is_head_repeated = False
+            if not self._is_refused:
+                self._repeat_head(memoryview(piece)[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse_syntax()
+        self._piece = b""
+
+    def _repeat_head(self, rest: memoryview) -> None:
+        """Parses the head that asks to upgrade again, without that wish, and then `rest`.
+
+        The parser has ended the request with its head, so that its body would be the next request.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        head = without_upgrade(method, self.url, version, self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        for piece in (head, rest):
+            if piece and not self._is_refused:
+                self._parse(piece)
 
     # --- Bounds -----------------------------------------------------------------------------------
 
@@ -243,14 +370,14 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         self._head_timer = None
-        if self._phase is _Phase.HEAD and not self.transport.is_closing():
+        if self._phase is Phase.HEAD and not self.transport.is_closing():
             self._refuse(408, f"no complete request in {self.limits.head_seconds:g} s")
         else:
             self.transport.close()
 
     def _close_if_silent(self) -> None:
         self._silence_timer = None
-        if self._phase is _Phase.BETWEEN and self.is_idle:
+        if self._phase is Phase.BETWEEN and self.is_idle:
             self.transport.close()
 
     def _refuse_head(self) -> None:
@@ -259,18 +386,56 @@ class GuardedConnection(HttpToolsProtocol):
             431, f"the request line and headers are longer than {bytes_max} bytes; shorten them"
         )
 
+    def _refuse_syntax(self) -> None:
+        """Refuses bytes that are not HTTP, or an exception of a callback of the parser."""
+        # The parser does not report the header that it refuses, so this searches for it.
+        is_head = self._phase is Phase.HEAD
+        if is_head and b"transfer-encoding" in bytes(self._piece).lower():
+            self._refuse(400, f"invalid use of Transfer-Encoding; {TRANSFER_ENCODING_REMEDY}")
+        elif self._phase is Phase.BODY:
+            self._refuse(
+                400, "the body's chunks are not HTTP; send their sizes as RFC 9112, 7.1 says"
+            )
+        else:
+            self._refuse(400, "Invalid HTTP request received.")
+
     def _refuse(self, status: int, message: str) -> None:
-        """Answers without the application, and closes."""
+        """Answers without the application, after the requests before, and closes."""
+        if self._is_refused:
+            return
         body = json.dumps({"error": message}).encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             "connection: close\r\n\r\n"
         )
-        # Writes nothing if a response is under way to a client that pipelines: the refusal would land
-        # in the middle of it.
-        if self.is_idle:
-            self.transport.write(head.encode() + body)
+        if self._phase is Phase.BODY and not self._take_back_request():
+            self.transport.close()
+            return
+        self._refusal = head.encode() + body
+        self._end_head_timer()
+        self.flow.pause_reading()
+        self._send_due_refusal()
+
+    def _take_back_request(self) -> bool:
+        """Keeps the application from answering the request whose body is refused.
+
+        Returns False if it is answered already, at least in part.
+        """
+        cycle = self.cycle
+        if cycle.response_started:
+            return False
+        if self.pipeline and self.pipeline[0][0] is cycle:
+            self.pipeline.popleft()
+        cycle.disconnected = True
+        cycle.message_event.set()
+        self._unanswered_count -= 1
+        return True
+
+    def _send_due_refusal(self) -> None:
+        if self._refusal is None or self._unanswered_count or self.transport.is_closing():
+            return
+        self.transport.write(self._refusal)
         self.transport.close()
 
     def _end_head_timer(self) -> None:
@@ -287,21 +452,6 @@ class GuardedConnection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
-
-
-def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """Returns why a body with these headers cannot be read, with the remedy; "" if it can. Pure.
-
-    If a server and a proxy disagree about the end of a body, one client's bytes can be read as another
-    client's request. So only `chunked` is accepted, which every proxy supports.
-    """
-    encodings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
-    if not encodings:
-        return ""
-    if [value.strip(b" \t").lower() for value in encodings] == [b"chunked"]:
-        return ""
-    given = b", ".join(encodings).decode("latin-1")
-    return f"Transfer-Encoding {given!r} is not supported; {_TRANSFER_ENCODING_REMEDY}"
 
 
 def connection_class(

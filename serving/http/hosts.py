@@ -81,7 +81,7 @@ def own_name() -> str:
 class HostGuard:
     """Answers 421 to a request for another server, before any application gets it.
 
-    A request without the header passes: only old programs leave it out, and no browser does.
+    A request of HTTP/1.0 may have no such header, and passes: no browser sends one.
     """
 
     def __init__(self, app: ASGIApp, rule: HostRule) -> None:
@@ -92,24 +92,15 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implements ASGI."""
         if scope["type"] == "http":
+            # The connection has refused other values, and two of them (`serving.http.heads`).
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            refused = self._refused(hosts, scope.get("server"))
-            if refused is not None:
-                message, status = refused
-                response = error_response(message, status, {"Connection": "close"})
+            server = scope.get("server")
+            if hosts and not self._permits(hosts[0], server[0] if server else ""):
+                message = (
+                    f"Host {hosts[0]!r} is not a name of this server; use localhost, its address, "
+                    "or a name that --http_hosts lists"
+                )
+                response = error_response(message, MISDIRECTED, {"Connection": "close"})
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-    def _refused(
-        self, hosts: list[str], server: tuple[str, int | None] | None
-    ) -> tuple[str, int] | None:
-        if len(hosts) > 1:
-            return f"the request has {len(hosts)} Host headers; send one", 400
-        if not hosts or self._permits(hosts[0], server[0] if server else ""):
-            return None
-        return (
-            f"Host {hosts[0]!r} is not a name of this server; use localhost, its address, or a "
-            "name that --http_hosts lists",
-            MISDIRECTED,
-        )

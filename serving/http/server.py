@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn on a thread of its own, inside the server process."""
+"""The HTTP server inside the server process: uvicorn on two threads, of which one answers probes."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -17,7 +19,8 @@ from starlette.types import ASGIApp
 
 from serving.base.errors import OperatorError
 from serving.config.server_config import HttpPort
-from serving.http.connections import ConnectionLimits, connection_class
+from serving.http.connections import ConnectionLimits, GuardedConnection, connection_class
+from serving.http.entrance import entrance_class
 from serving.http.listeners import (
     BACKLOG,
     REMEDY,
@@ -28,18 +31,27 @@ from serving.http.listeners import (
 )
 
 HTTP_NICE = 10
-"""The priority of the HTTP thread and of the threads that it starts. A scrape takes milliseconds of
+"""The priority of the HTTP threads and of the threads that they start. A scrape takes milliseconds of
 Python in one piece, and a request thread that needs that core should have it. If all cores are busy,
 a tenth of one core is left to probes. Not 19: that would leave a sixtieth, and a probe that waits
 seconds restarts a busy server. Beside 600 requests a second and a scrape every 0.1 s, the difference
 to 0 is too small to measure on two cores.
 """
 
+ENTRANCE_CONNECTION_COUNT_MAX = 128
+"""More than the probes and new connections at one time. A flood of silent ones replaces the longest idle."""
+
+PROBE_THREAD_COUNT = 2
+"""The threads of probes whose handlers are not coroutines."""
+
 RESPONSE_SECONDS = 2
 """How long running responses may take at a stop, after the requests have had their time."""
 
 HANDSHAKE_SECONDS = 0.1
 """How long handshakes that have begun may take at a stop: a round trip of most networks."""
+
+LAST_SECONDS = 0.1
+"""The least time of each loop at a stop, because uvicorn logs an error if it gets none."""
 
 JOIN_SECONDS = RESPONSE_SECONDS + 1.0
 """How long a stop waits for the thread: for running responses, and for uvicorn, which checks ten
@@ -48,8 +60,8 @@ times a second if it should stop."""
 _log = structlog.get_logger(__name__)
 
 
-class _UvicornServer(uvicorn.Server):
-    """uvicorn's server, whose port closes without losing a connection.
+class _EntranceServer(uvicorn.Server):
+    """uvicorn's server at the port, which closes without losing a connection.
 
     Closing a listener resets the connections that the kernel has completed and `accept` has not
     taken. So handshakes are refused first, then all connections are accepted, then the port closes.
@@ -81,17 +93,72 @@ class _UvicornServer(uvicorn.Server):
                 await loop.connect_accepted_socket(self._make_connection, connection)
 
     def _make_connection(self) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
+        return _new_connection(self)
+
+
+class _InnerServer(uvicorn.Server):
+    """uvicorn's server behind the entrance, without a port: it gets connections by `adopt`."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        # Set by the loop's thread before the entrance opens.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.stop_deadline = 0.0
+        self._has_all = asyncio.Event()
+        self._adopting: set[asyncio.Task[None]] = set()
+
+    def adopt(self, connection: socket.socket, received: bytes) -> None:
+        """Takes a connection whose first bytes were read. Any thread."""
+        assert self.loop is not None
+        try:
+            self.loop.call_soon_threadsafe(self._adopt, connection, received)
+        except RuntimeError:
+            # The loop has ended.
+            connection.close()
+
+    def end_adopting(self) -> None:
+        """Says that no call of `adopt` follows. Any thread."""
+        assert self.loop is not None
+        # The loop is closed if its thread has died.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._has_all.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Implements uvicorn.Server: ends once the entrance has given all that it accepted."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._has_all.wait()
+        if self._adopting:
+            await asyncio.wait(self._adopting)
+        remaining = self.stop_deadline - asyncio.get_running_loop().time()
+        # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
+        self.config.timeout_graceful_shutdown = max(LAST_SECONDS, remaining)  # type: ignore[assignment]
+        await super().shutdown(sockets)
+
+    def _adopt(self, connection: socket.socket, received: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(connection, received))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _connect(self, connection: socket.socket, received: bytes) -> None:
+        protocol = _new_connection(self)
+        protocol.begin_with(received)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+
+
+def _new_connection(server: uvicorn.Server) -> GuardedConnection:
+    make: Any = server.config.http_protocol_class
+    protocol: GuardedConnection = make(
+        config=server.config, server_state=server.server_state, app_state=server.lifespan.state
+    )
+    return protocol
 
 
 class HttpServer:
-    """Serves one application on one port from a thread `http`. Started and stopped once.
+    """Serves one application on one port. Started and stopped once.
 
-    Uses only threads of its own, installs no signal handler and keeps nothing on disk.
+    The thread `http-entrance` accepts connections and answers probes (`serving.http.entrance`); the
+    thread `http` answers everything else. Installs no signal handler and keeps nothing on disk.
     """
 
     def __init__(
@@ -103,6 +170,7 @@ class HttpServer:
         blocking_thread_count: int,
         entry: ASGIApp | None = None,
         limits: ConnectionLimits | None = None,
+        probes: Collection[str] = (),
         nice: int = HTTP_NICE,
         remedy: str = REMEDY,
         open_listeners: Callable[[], list[socket.socket]] | None = None,
@@ -110,8 +178,9 @@ class HttpServer:
         """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
 
         `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
-        requests. `remedy` says what to do if the port is taken. `open_listeners` takes the place of `host`
-        and `port`: the server owns what it returns.
+        requests. `probes` are paths that are answered at the entrance beside the usual ones. `remedy`
+        says what to do if the port is taken. `open_listeners` takes the place of `host` and `port`: the
+        server owns what it returns.
         """
         self._app = app
         self._open_listeners = open_listeners
@@ -121,12 +190,15 @@ class HttpServer:
         self._blocking_thread_count = blocking_thread_count
         self._nice = nice
         self._port: int | None = None
-        self._uvicorn = _make_uvicorn(
-            entry or app, limits or ConnectionLimits(), lambda: self._uvicorn.should_exit
+        self._is_stopping = False
+        limits = limits or ConnectionLimits()
+        self._inner = _InnerServer(
+            _uvicorn_config(entry or app, connection_class(limits, self._stops), limits)
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_up = threading.Event()
-        self._thread: threading.Thread | None = None
+        at_entrance = replace(limits, connection_count_max=ENTRANCE_CONNECTION_COUNT_MAX)
+        connections = entrance_class(at_entrance, self._stops, self._inner.adopt, probes)
+        self._entrance = _EntranceServer(_uvicorn_config(entry or app, connections, at_entrance))
+        self._threads: list[threading.Thread] = []
 
     @property
     def port(self) -> int | None:
@@ -146,14 +218,13 @@ class HttpServer:
             sockets = self._bound(self._wanted.number)
         if not sockets:
             return
-        # Daemon: a handler that never returns must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, args=(sockets,), name="http", daemon=True)
-        self._thread.start()
-        self._is_up.wait()
+        log_uvicorn()
+        self._start_thread("http", self._run_inner)
+        self._start_thread("http-entrance", partial(self._run_entrance, sockets))
 
     def _bound(self, number: int) -> list[socket.socket]:
         """Returns the listeners of the TCP port; none if it could not be bound and need not be."""
-        self._uvicorn.is_handed_in = bool(self._wanted.descriptors)
+        self._entrance.is_handed_in = bool(self._wanted.descriptors)
         try:
             sockets = handed_in(self._wanted.descriptors) or bind(self._host, number, self._remedy)
         except OperatorError as error:
@@ -170,42 +241,76 @@ class HttpServer:
         Notifies endless responses. New connections still get their first request answered. Returns
         at once; `join` waits.
         """
-        if self._loop is None:
+        loop = self._inner.loop
+        if loop is None:
             return
+        self._is_stopping = True
+        # Every event loop has the same clock.
+        self._inner.stop_deadline = loop.time() + response_seconds
         # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
-        self._uvicorn.config.timeout_graceful_shutdown = response_seconds  # type: ignore[assignment]
-        self._uvicorn.should_exit = True
+        self._entrance.config.timeout_graceful_shutdown = max(  # type: ignore[assignment]
+            LAST_SECONDS, response_seconds
+        )
+        self._entrance.should_exit = True
+        self._inner.should_exit = True
         # The loop is closed if its thread has died.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._app.state.closing.set)
+            loop.call_soon_threadsafe(self._app.state.closing.set)
 
     def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
-        """Waits for the thread's end; returns False if a handler still runs at the timeout."""
-        if self._thread is None:
-            return True
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        """Waits for the threads' end; returns False if a handler still runs at the timeout."""
+        # The first thread ends last, so the others take no further time.
+        for thread in self._threads:
+            thread.join(timeout_seconds)
+        return not any(thread.is_alive() for thread in self._threads)
 
-    def _run(self, sockets: list[socket.socket]) -> None:
+    def _stops(self) -> bool:
+        return self._is_stopping
+
+    def _start_thread(self, name: str, run: Callable[[threading.Event], None]) -> None:
+        """Returns once its loop runs."""
+        is_up = threading.Event()
+        # Daemon: a handler that never returns must not keep the process from ending.
+        self._threads.append(threading.Thread(target=run, args=(is_up,), name=name, daemon=True))
+        self._threads[-1].start()
+        is_up.wait()
+
+    def _run_inner(self, is_up: threading.Event) -> None:
         try:
-            asyncio.run(self._serve(sockets))
+            asyncio.run(self._serve(self._inner, [], self._blocking_thread_count, is_up))
+        except Exception:  # noqa: BLE001 (a bug; gRPC and probes go on)
+            _log.exception("http_server_died")
+        finally:
+            is_up.set()
+
+    def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(self._entrance, sockets, PROBE_THREAD_COUNT, is_up))
         except Exception:  # noqa: BLE001 (a bug; gRPC goes on)
             _log.exception("http_server_died")
         finally:
-            self._is_up.set()
+            is_up.set()
+            self._inner.end_adopting()
             for listener in sockets:
                 listener.close()
 
-    async def _serve(self, sockets: list[socket.socket]) -> None:
+    async def _serve(
+        self,
+        server: uvicorn.Server,
+        sockets: list[socket.socket],
+        blocking_thread_count: int,
+        is_up: threading.Event,
+    ) -> None:
         self._lower_priority()
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(_log_loop_error)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_log_loop_error)
         limiter = anyio.to_thread.current_default_thread_limiter()
-        limiter.total_tokens = self._blocking_thread_count
-        log_uvicorn()
-        self._is_up.set()
-        await self._uvicorn.serve(sockets=sockets)
-        for connection in list(self._uvicorn.server_state.connections):
+        limiter.total_tokens = blocking_thread_count
+        if server is self._inner:
+            self._inner.loop = loop
+        is_up.set()
+        await server.serve(sockets=sockets)
+        for connection in list(server.server_state.connections):
             connection.transport.abort()
 
     def _lower_priority(self) -> None:
@@ -216,25 +321,23 @@ class HttpServer:
             _log.warning("http_priority_refused", requested=self._nice, reason=error.strerror)
 
 
-def _make_uvicorn(
-    app: ASGIApp, limits: ConnectionLimits, is_stopping: Callable[[], bool]
-) -> _UvicornServer:
-    return _UvicornServer(
-        uvicorn.Config(
-            app,
-            http=connection_class(limits, is_stopping),
-            ws="none",
-            loop="asyncio",
-            interface="asgi3",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            # A proxy's headers are not trusted: nothing here depends on a request's origin.
-            proxy_headers=False,
-            timeout_keep_alive=limits.keep_alive_seconds,
-            backlog=BACKLOG,
-        )
+def _uvicorn_config(
+    app: ASGIApp, connections: type[GuardedConnection], limits: ConnectionLimits
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=connections,
+        ws="none",
+        loop="asyncio",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # A proxy's headers are not trusted: nothing here depends on a request's origin.
+        proxy_headers=False,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        backlog=BACKLOG,
     )
 
 

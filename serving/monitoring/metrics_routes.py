@@ -17,13 +17,16 @@ class MetricsPages:
 
     The thread starts with the first scrape, at the HTTP server's priority, and ends with this object.
     A scraper that asks while a page of its format is being made gets that page. So one collection runs
-    at a time, and at most one waits for each other format. Used on the event loop's thread.
+    at a time, and at most one waits for each other format of each event loop that asks.
     """
 
     def __init__(self, exposition: MetricsExposition) -> None:
         self._exposition = exposition
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        self._running: dict[ExpositionFormat, asyncio.Future[bytes]] = {}
+        # A future belongs to its event loop.
+        self._running: dict[
+            tuple[asyncio.AbstractEventLoop, ExpositionFormat], asyncio.Future[bytes]
+        ] = {}
 
     async def response(self, request: Request) -> Response:
         """Returns the metrics in the format that the request's headers ask for."""
@@ -37,12 +40,12 @@ class MetricsPages:
         return Response(await asyncio.shield(self._page(wanted)), headers=headers)
 
     def _page(self, wanted: ExpositionFormat) -> asyncio.Future[bytes]:
-        running = self._running.get(wanted)
+        loop = asyncio.get_running_loop()
+        running = self._running.get((loop, wanted))
         if running is None:
-            loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._executor, self._exposition.page, wanted)
-            self._running[wanted] = running
-            running.add_done_callback(lambda _: self._running.pop(wanted))
+            self._running[loop, wanted] = running
+            running.add_done_callback(lambda _: self._running.pop((loop, wanted)))
         return running
 
 

@@ -95,7 +95,7 @@ class PrefixRouter:
 
 
 class RestApplication(ABC):
-    """An ASGI application of one protocol, on the HTTP thread. A failed request raises no error.
+    """An ASGI application of one protocol, on the HTTP threads. A failed request raises no error.
 
     While the bridge drains, answers ask their clients to close the connection and use another server.
     """

@@ -162,7 +162,9 @@ def test_large_head_is_refused(server: ModelServer) -> None:
 
 def test_large_body_is_refused_before_it_is_sent(server: ModelServer) -> None:
     with socket_to(server) as connection:
-        connection.sendall(b"POST /healthz HTTP/1.1\r\nContent-Length: 1000000000000\r\n\r\n")
+        connection.sendall(
+            b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n"
+        )
         assert received(connection).startswith(b"HTTP/1.1 413 ")
 
 

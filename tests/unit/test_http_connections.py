@@ -1,4 +1,5 @@
 import json
+import re
 from asyncio import AbstractEventLoop, Transport
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from uvicorn.server import ServerState
 
 from serving.http.connections import (
     FIRST_REQUEST_SECONDS,
+    PIECE_BYTES,
+    PIPELINED_COUNT_MAX,
     ConnectionLimits,
     GuardedConnection,
     connection_class,
@@ -24,6 +27,7 @@ LIMITS = ConnectionLimits(
     connection_count_max=2,
 )
 REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @dataclass
@@ -84,6 +88,7 @@ class FakeTransport:
     written: bytes = b""
     is_closed: bool = False
     is_aborted: bool = False
+    is_reading: bool = True
     buffer_limits: dict[str, int] = field(default_factory=dict)
 
     def get_extra_info(self, name: str) -> None:
@@ -106,26 +111,23 @@ class FakeTransport:
         return self.is_closed
 
     def pause_reading(self) -> None:
-        """Uvicorn's flow control calls this."""
+        self.is_reading = False
 
     def resume_reading(self) -> None:
-        """Uvicorn's flow control calls this."""
+        self.is_reading = True
 
     @property
     def status(self) -> int | None:
         return int(self.written.split()[1]) if self.written else None
 
     @property
+    def statuses(self) -> list[int]:
+        return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", self.written)]
+
+    @property
     def error(self) -> str:
         text: str = json.loads(self.written.partition(b"\r\n\r\n")[2])["error"]
         return text
-
-
-async def answer(scope: Any, receive: Any, send: Any) -> None:
-    """The application: answers everything with 204."""
-    del scope, receive
-    await send({"type": "http.response.start", "status": 204, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
 
 
 class Connections:
@@ -136,8 +138,11 @@ class Connections:
         self._is_stopping = False
         self._class = connection_class(limits, lambda: self._is_stopping)
         self._state = ServerState()
+        # The application got these.
+        self.scopes: list[Any] = []
+        self.bodies: list[bytes] = []
         self._config = uvicorn.Config(
-            answer,
+            self._answer_with_204,
             http=self._class,
             ws="none",
             lifespan="off",
@@ -159,11 +164,23 @@ class Connections:
         connection.connection_made(cast(Transport, transport))
         return connection, transport
 
+    async def _answer_with_204(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        cycle = receive.__self__
+        # Reading a body of which a part is still to come would wait.
+        if cycle.disconnected or not cycle.more_body:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            if message["body"]:
+                self.bodies.append(message["body"])
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
     def answer(self) -> None:
-        """Runs the pending requests."""
-        for task in self.loop.tasks:
-            task.run()
-        self.loop.tasks.clear()
+        """Runs the pending requests, and those that follow them."""
+        while self.loop.tasks:
+            self.loop.tasks.pop(0).run()
 
     def stop(self, connection: GuardedConnection) -> None:
         """Stops the server, which has this connection."""
@@ -356,8 +373,9 @@ def test_connection_lost_at_a_stop_leaves_no_timer(connections: Connections) -> 
 
 
 def head_of(byte_count: int) -> bytes:
-    """Returns a head with so many bytes of line, names and values."""
-    return b"GET / HTTP/1.1\r\na: " + b"x" * (byte_count - len("/a")) + b"\r\n\r\n"
+    """Returns a head with so many bytes of target, names and values."""
+    named = byte_count - len("/hosth" + "a")
+    return b"GET / HTTP/1.1\r\nHost: h\r\na: " + b"x" * named + b"\r\n\r\n"
 
 
 @pytest.mark.parametrize(("byte_count", "status"), [(200, 204), (201, 431)])
@@ -392,13 +410,14 @@ def test_heads_in_pieces_are_each_measured_alone(connections: Connections) -> No
     assert transport.written.count(b" 204 ") == 20
 
 
-def test_large_next_head_keeps_response_whole(
-    connections: Connections,
-) -> None:
+def test_large_next_head_is_refused_after_the_answer(connections: Connections) -> None:
     connection, transport = connections.connect()
     connection.data_received(REQUEST)
     connection.data_received(head_of(300)[:-4])
-    assert (transport.written, transport.is_closed) == (b"", True)
+    assert (transport.written, transport.is_closed) == (b"", False)
+    connections.answer()
+    assert transport.statuses == [204, 431]
+    assert transport.is_closed
 
 
 def test_refused_head_takes_its_body_with_it(
@@ -415,7 +434,7 @@ def test_refused_head_takes_its_body_with_it(
 
 def test_large_body_does_not_count_as_head(connections: Connections) -> None:
     connection, transport = connections.connect()
-    connection.data_received(b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
     for _ in range(9):
         connection.data_received(b"x" * 100)
     # The end of the body and the start of the next head arrive together.
@@ -499,3 +518,272 @@ def test_chunked_body_is_answered(connections: Connections) -> None:
     connection.data_received(head + b"3\r\nabc\r\n0\r\n\r\n")
     connections.answer()
     assert transport.status == 204
+
+
+def test_bare_line_feeds_are_no_http(connections: Connections) -> None:
+    """The entrance finds the end of a head by its empty line, so the parser must agree on that."""
+    connection, transport = connections.connect()
+    connection.data_received(b"GET / HTTP/1.1\nHost: h\n\nPOST / HTTP/1.1\nHost: h\n\n\r\n\r\n")
+    assert (transport.statuses, connections.loop.tasks) == ([400], [])
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        b"xyz\r\nabc\r\n",
+        b"-3\r\nabc\r\n",
+        b"0x3\r\nabc\r\n",
+        b"3 \r\nabc\r\n",
+        b"+3\r\nabc\r\n",
+        b"3\nabc\r\n",
+        b"3\r\nabcd\r\n",
+        b"FFFFFFFFFFFFFFFFF\r\n",
+    ],
+)
+def test_bad_chunk_is_answered_400_and_closed(connections: Connections, chunk: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(CHUNKED)
+    connection.data_received(chunk + REQUEST)
+    assert (transport.statuses, transport.is_closed) == ([400], True)
+    assert "RFC 9112, 7.1" in transport.error
+
+
+def test_bad_chunk_waits_for_answers_before(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST + CHUNKED + b"xyz\r\n" + REQUEST)
+    assert transport.written == b""
+    connections.answer()
+    assert (transport.statuses, transport.is_closed) == ([204, 400], True)
+    assert connections.loop.tasks == []
+
+
+def test_bad_chunk_after_the_answer_closes(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(CHUNKED)
+    connections.answer()
+    connection.data_received(b"xyz\r\n")
+    assert (transport.statuses, transport.is_closed) == ([204], True)
+
+
+# --- Upgrade --------------------------------------------------------------------------------------
+
+UPGRADES = [
+    b"Connection: Upgrade\r\nUpgrade: h2c\r\n",
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    b"UPGRADE: websocket\r\nconnection: keep-alive, uPgRaDe\r\n",
+    b"Upgrade: a\r\nUpgrade: b\r\nConnection: upgrade\r\n",
+]
+INNER = b"POST /inner HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+
+
+def targets_of(connections: Connections) -> list[str]:
+    """Returns the paths of the requests that the application got."""
+    return [scope["path"] for scope in connections.scopes]
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("is_chunked", [True, False])
+def test_body_of_an_upgrade_is_no_request(
+    connections: Connections, upgrade: bytes, size: int, is_chunked: bool
+) -> None:
+    connection, transport = connections.connect()
+    framing = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % len(INNER)
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(INNER), INNER) if is_chunked else INNER
+    sent = b"POST /outer HTTP/1.1\r\nHost: h\r\n" + upgrade + framing + b"\r\n\r\n" + body
+    sent += sent.replace(b"/outer", b"/second")
+    for at in range(0, len(sent), size):
+        connection.data_received(sent[at : at + size])
+    connections.answer()
+    assert targets_of(connections) == ["/outer", "/second"]
+    assert connections.bodies == [INNER, INNER]
+    assert transport.statuses == [204, 204]
+    assert not transport.is_closed
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS", "PUT", "PATCH"])
+def test_upgrade_is_ignored_for_each_method(connections: Connections, method: str) -> None:
+    connection, transport = connections.connect()
+    head = f"{method} / HTTP/1.1\r\nHost: h\r\nX: y\r\n".encode() + UPGRADES[0] + b"\r\n"
+    connection.data_received(head * 2)
+    connections.answer()
+    assert transport.statuses == [204, 204]
+    assert dict(connections.scopes[0]["headers"]) == {
+        b"host": b"h",
+        b"x": b"y",
+        b"connection": b"Upgrade",
+    }
+
+
+def test_connect_is_refused(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(b"CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n" + REQUEST)
+    assert (transport.statuses, transport.is_closed) == ([501], True)
+    assert connections.loop.tasks == []
+
+
+# --- Bytes beside bodies --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"a: b\r\n",
+        b"a" * 50,
+        b"a: " + b"b" * 50,
+    ],
+)
+def test_endless_trailers_are_refused(connections: Connections, endless: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(CHUNKED + b"3\r\nabc\r\n0\r\n")
+    sent = 0
+    while not transport.is_closed and sent < 10_000:
+        connection.data_received(endless)
+        sent += len(endless)
+    assert transport.statuses == [431]
+    assert sent <= LIMITS.head_bytes_max + 200
+
+
+@pytest.mark.parametrize("begin", [b"3;", b"0" * 20])
+def test_endless_chunk_head_is_refused(connections: Connections, begin: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(CHUNKED + begin)
+    for _ in range(100):
+        connection.data_received(begin[-1:].replace(b";", b"e") * 10)
+    assert transport.statuses == [431]
+
+
+def test_trailers_within_the_limit_are_dropped(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(CHUNKED + b"3\r\nabc\r\n0\r\nX-Check: 1\r\n\r\n" + REQUEST)
+    connections.answer()
+    assert transport.statuses == [204, 204]
+    assert b"x-check" not in dict(connections.scopes[0]["headers"])
+
+
+def test_many_small_chunks_are_a_body(connections: Connections) -> None:
+    """Clients that write number by number send so."""
+    connection, _ = connections.connect()
+    connection.data_received(CHUNKED)
+    for _ in range(300):
+        connection.data_received(b"1\r\nx\r\n" * 10)
+    connection.data_received(b"0\r\n\r\n")
+    connections.answer()
+    assert connections.bodies == [b"x" * 3_000]
+
+
+def test_too_many_headers_are_refused(connections: Connections) -> None:
+    limits = ConnectionLimits(field_count_max=20)
+    allowed, refused = Connections(limits), Connections(limits)
+    for made, count in ((allowed, 19), (refused, 20)):
+        connection, transport = made.connect()
+        connection.data_received(REQUEST[:-2] + b"a:\r\n" * count + b"\r\n")
+        made.answer()
+        assert transport.status == (204 if made is allowed else 431)
+    assert refused.scopes == []
+
+
+# --- Pipelining -----------------------------------------------------------------------------------
+
+POST = b"POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
+
+
+@pytest.mark.parametrize("size", [10, 1_000, 10**6])
+def test_pipelined_requests_are_all_answered(connections: Connections, size: int) -> None:
+    connection, transport = connections.connect()
+    sent, most_waiting = POST * 3_000, 0
+    for at in range(0, len(sent), size):
+        connection.data_received(sent[at : at + size])
+        most_waiting = max(most_waiting, len(connection.pipeline))
+        if not transport.is_reading:
+            connections.answer()
+    connections.answer()
+    assert transport.statuses == [204] * 3_000
+    # This application answers before the rest of a body has come.
+    assert set(connections.bodies) == {b"hello"}
+    assert most_waiting < PIPELINED_COUNT_MAX + PIECE_BYTES / len(POST)
+
+
+def test_pipelined_bytes_wait_unread(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(POST * 100)
+    assert not transport.is_reading
+    connections.answer()
+    assert transport.is_reading
+    assert len(transport.statuses) == 100
+
+
+# --- Host -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"h",
+        b"h:80",
+        b"h:",
+        b"",
+        b"a-b.c_d:1",
+        b"127.0.0.1:8501",
+        b"[::1]:8501",
+        b"[fe80::1%25eth0]",
+        b"%41",
+    ],
+)
+def test_host_of_the_rfc_is_taken(connections: Connections, host: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+    connections.answer()
+    assert transport.statuses == [204]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"localhost:80@evil.com",
+        b"user@localhost",
+        b"localhost/evil.com",
+        b"localhost?x",
+        b"localhost#x",
+        b"localhost\\evil.com",
+        b"localhost evil.com",
+        b"h:80:90",
+        b"h:http",
+        b"::1",
+        b"[::1",
+        b"[::1]x",
+        b"%4",
+        b"h\xff",
+    ],
+)
+def test_bad_host_is_answered_400_and_closed(connections: Connections, host: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+    assert (transport.statuses, transport.is_closed) == ([400], True)
+    assert connections.loop.tasks == []
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "without a Host header"),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", "2 Host headers"),
+        (b"GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n", "names the host 'other'"),
+    ],
+)
+def test_unclear_host_is_answered_400(connections: Connections, head: bytes, reason: str) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(head)
+    assert transport.statuses == [400]
+    assert reason in transport.error
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET / HTTP/1.0\r\n\r\n", b"GET http://h:1/ HTTP/1.1\r\nHost: H:1\r\n\r\n"],
+)
+def test_clear_host_is_taken(connections: Connections, head: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(head)
+    connections.answer()
+    assert transport.statuses == [204]

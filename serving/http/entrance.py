@@ -1,0 +1,130 @@
+"""The entrance: connections before their first request, and as long as they ask only for probes.
+
+Each HTTP server has two event loops on two threads. The entrance accepts every connection and answers
+probes. A connection that sends any other request goes to the second loop, with its socket, and
+stays there. So whatever requests for models do to the second loop and its connections, a probe has a
+thread, and slots.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import ClassVar
+
+from serving.http.connections import (
+    ConnectionLimits,
+    GuardedConnection,
+    Phase,
+    connection_class,
+)
+
+Adopt = Callable[[socket.socket, bytes], None]
+"""Takes a connection, and the bytes that were read from it."""
+
+LINE_BYTES_MAX = 1_024
+"""The longest request line that is waited for. A longer one is no probe's."""
+
+_METHODS = (b"GET ", b"HEAD ")
+# The probes of orchestrators and balancers, and what TensorFlow Serving's and KServe's users ask.
+_PROBE = re.compile(
+    rb"/healthz|/readyz|/metrics|/monitoring/prometheus/metrics"
+    rb"|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready"
+    rb"|/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?",
+    re.IGNORECASE,
+)
+_HAS_BODY = re.compile(rb"\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
+
+
+class Kind(Enum):
+    """The kinds of bytes at the start of a request."""
+
+    UNKNOWN = "the start of a request that may be a probe"
+    PROBE = "the whole head of a probe, and perhaps more"
+    OTHER = "anything else"
+
+
+def kind_of(received: bytes, head_bytes_max: int, also: Collection[bytes] = ()) -> Kind:
+    """Returns what `received` begins with. Pure. `also` has further paths of probes."""
+    if not any(received.startswith(method[: len(received)]) for method in _METHODS):
+        return Kind.OTHER
+    line, line_end, _ = received.partition(b"\n")
+    if not line_end:
+        return Kind.UNKNOWN if len(line) < LINE_BYTES_MAX else Kind.OTHER
+    path = line.split(b" ")[1].partition(b"?")[0]
+    if not _PROBE.fullmatch(path) and path not in also:
+        return Kind.OTHER
+    end = head_end(received)
+    if end == 0:
+        return Kind.UNKNOWN if len(received) <= head_bytes_max else Kind.OTHER
+    # A probe with a body would have to be framed here too.
+    return Kind.OTHER if _HAS_BODY.search(received, 0, end) else Kind.PROBE
+
+
+def head_end(received: bytes) -> int:
+    """Returns the length of the first head; 0 if it has not ended. Pure."""
+    return received.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in received else 0
+
+
+class EntranceConnection(GuardedConnection):
+    """A connection at the entrance. Gives it to `adopt` at the first request that is no probe."""
+
+    also: ClassVar[Collection[bytes]] = ()
+
+    @staticmethod
+    def adopt(connection: socket.socket, received: bytes) -> None:
+        """Takes the connection to the other loop."""
+        raise NotImplementedError
+
+    def resume_writing(self) -> None:
+        """Implements asyncio.Protocol."""
+        super().resume_writing()
+        if self._unread:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Overrides: parses the head of a probe only, and one at a time."""
+        self._unset_keepalive_if_required()
+        # A response that the client has not taken yet would be lost with this side of the connection.
+        if not self.is_idle or self.flow.write_paused:
+            self.flow.pause_reading()
+            return
+        self.flow.resume_reading()
+        kind = kind_of(self._unread, self.limits.head_bytes_max, self.also)
+        if kind is Kind.OTHER:
+            self._hand_over()
+            return
+        if kind is Kind.PROBE:
+            end = head_end(self._unread)
+            head, self._unread = self._unread[:end], self._unread[end:]
+            self._parse(head)
+        elif self._phase is Phase.BETWEEN:
+            self._phase = Phase.HEAD
+        if not self._is_refused:
+            self._update_head_timer()
+
+    def _hand_over(self) -> None:
+        self.transport.pause_reading()
+        try:
+            copy = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:
+            self._refuse(503, "the server has no descriptor for this connection; try again later")
+            return
+        received, self._unread = self._unread, b""
+        # Closes this descriptor only: the connection lives on with the other one.
+        self.transport.abort()
+        connection = socket.socket(fileno=copy)
+        connection.setblocking(False)
+        self.adopt(connection, received)
+
+
+def entrance_class(
+    limits: ConnectionLimits,
+    is_stopping: Callable[[], bool],
+    adopt: Adopt,
+    probes: Collection[str] = (),
+) -> type[EntranceConnection]:
+    """Returns the class of a server's connections at its entrance. `probes` has further paths."""
+    members = {"adopt": staticmethod(adopt), "also": frozenset(path.encode() for path in probes)}
+    return type("Entrance", (EntranceConnection, connection_class(limits, is_stopping)), members)
