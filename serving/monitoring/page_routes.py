@@ -14,9 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.http.app import json_response
 from serving.monitoring.page_data import PageData, PageQuestion
 
 PAGE_DIRECTORY = Path(__file__).parent / "page"
+
+ALIVE = MappingProxyType({"status": "alive"})
 
 # Other files in the directory (licences) are not served.
 _MEDIA_TYPES = MappingProxyType(
@@ -72,11 +75,20 @@ def page_routes(data: PageData) -> list[Route]:
 
 
 def file_routes(files: Mapping[str, PageFile]) -> list[Route]:
-    """Returns `GET /`, which is index.html, and `GET /static/…` for all files."""
+    """Returns `GET /` and `GET /static/…` for all files.
+
+    `GET /` is index.html for browsers, which ask for text/html. Any other client gets the liveness of
+    KServe's first protocol, whose probe sends no header that asks for JSON.
+    """
     index = files["index.html"]
 
     async def get_index(request: Request) -> Response:
-        return _file_response(index, request)
+        if "text/html" in request.headers.get("Accept", "").lower():
+            response = _file_response(index, request)
+        else:
+            response = json_response(dict(ALIVE))
+        response.headers["Vary"] = "Accept"
+        return response
 
     return [Route("/", get_index), Route("/static/{name:path}", partial(_get_static, files))]
 

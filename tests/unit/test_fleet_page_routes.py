@@ -41,7 +41,9 @@ def client() -> TestClient:
 
 def test_page_allows_only_its_own_scripts(client: TestClient) -> None:
     for path in ("/", PAGE_PATH):
-        policy = client.get(path).headers["content-security-policy"]
+        policy = client.get(path, headers={"Accept": "text/html"}).headers[
+            "content-security-policy"
+        ]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
 

@@ -19,10 +19,13 @@ def scene() -> FakePageSources:
     return FakePageSources()
 
 
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
 @pytest.fixture
 def client(scene: FakePageSources) -> TestClient:
     page = PageData(scene.sources(), FakeClock(), "1.2.3")
-    return TestClient(Starlette(routes=page_routes(page)))
+    return TestClient(Starlette(routes=page_routes(page)), headers=BROWSER)
 
 
 def test_page_allows_only_its_own_scripts(client: TestClient) -> None:
@@ -90,6 +93,14 @@ def test_page_poll_survives_message_outside_utf_8(
     scene.statuses = [status("ctr", 1, END, health=health)]
     [version] = client.get("/v1/page").json()["versions"]
     assert version["health"]["message"] == health.message
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
+def test_root_tells_programs_that_the_server_lives(client: TestClient, accept: str) -> None:
+    """KServe's client of its first protocol asks so, with httpx's Accept header."""
+    response = client.get("/", headers={"Accept": accept})
+    assert response.json() == {"status": "alive"}
+    assert client.get("/").headers["vary"] == response.headers["vary"] == "Accept"
 
 
 def test_page_costs_nothing_without_polls(client: TestClient, scene: FakePageSources) -> None:
