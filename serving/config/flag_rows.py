@@ -108,6 +108,11 @@ def not_empty(text: str) -> str:
     return text
 
 
+def host(text: str) -> str:
+    """Reads a name or an address. An IPv6 address may be in brackets, as in HOST:PORT."""
+    return not_empty(text[1:-1] if text.startswith("[") and text.endswith("]") else text)
+
+
 def local_path(text: str) -> str:
     """Reads a path on a local file system and makes it absolute."""
     if not text:

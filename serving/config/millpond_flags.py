@@ -9,6 +9,7 @@ from serving.config.flag_rows import (
     admin_address,
     boolean,
     choice,
+    host,
     http_url,
     integer,
     local_path,
@@ -37,7 +38,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "decide, as in TensorFlow Serving",
         "",
     ),
-    Flag("host", not_empty, ServerConfig.host, "address to listen on"),
+    Flag("host", host, ServerConfig.host, "address to listen on"),
     Flag(
         "admin_address",
         admin_address,

@@ -35,6 +35,16 @@ def test_each_name_has_one_private_file_inside(
     assert sorted(path.read_bytes() for path in files) == [b"%d" % n for n in range(len(names))]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert {stat.S_IMODE(path.parent.stat().st_mode) for path in files} == {0o700}
+    # Whoever lists the directory sees the names of the models.
+    assert stat.S_IMODE(inside.stat().st_mode) == 0o700
+
+
+def test_directory_that_was_there_keeps_its_mode(tmp_path: Path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    inside.chmod(0o750)
+    with opened_directory_of_name(inside, "m"):
+        assert stat.S_IMODE(inside.stat().st_mode) == 0o750
 
 
 def test_entry_that_is_a_link_is_not_followed(tmp_path: Path):
