@@ -70,6 +70,19 @@ Status BlameShapes(const Status& failed, const tensor::Signature& signature,
   return failed;
 }
 
+// Notes the rows of `inputs`: the first dimension of the first input for which the signature leaves
+// it open.
+void NoteRows(const tensor::Signature& signature, const tensor::TensorList& inputs,
+              metrics::PhaseWatch* watch) {
+  if (watch == nullptr) return;
+  for (size_t i = 0; i < std::min(inputs.size(), signature.inputs.size()); ++i) {
+    const tensor::TensorSpec& spec = signature.inputs[i];
+    const bool is_open = !spec.is_rank_known ||
+                         (!spec.dims.empty() && spec.dims[0] == tensor::TensorSpec::kUnknownSize);
+    if (is_open) return watch->SetRowCount(tensor::FirstSize(inputs, i));
+  }
+}
+
 // Returns `run` with the watch of its request, for the phases within the run.
 tensor::RunContext Timed(const tensor::RunContext& run, metrics::PhaseWatch* watch) {
   tensor::RunContext timed = run;
@@ -149,6 +162,7 @@ Status RunSignature(const servable::Servable& servable, const tensor::Signature&
   EnterPhase(metrics::Phase::kRun, watch);
   const Status ran = servable.Run(signature, outputs, Timed(run, watch), inputs, result);
   if (!ran.ok()) return BlameShapes(ran, signature, inputs);
+  NoteRows(signature, inputs, watch);
   EnterPhase(metrics::Phase::kEncode, watch);
   return {};
 }
@@ -162,6 +176,7 @@ Status RunSignaturesTogether(const servable::Servable& servable,
   const auto together = servable.RunTogether(signatures, timed, inputs, results);
   const Status ran = together ? *together : RunEach(servable, signatures, timed, inputs, results);
   if (ran.ok()) {
+    if (!signatures.empty()) NoteRows(*signatures[0], inputs, watch);
     EnterPhase(metrics::Phase::kEncode, watch);
     return {};
   }

@@ -43,6 +43,8 @@ struct PhaseTimes {
   std::array<int64_t, kPhaseCount> ns{kNone, kNone, kNone, kNone, kNone, kNone};
   // The part of kBatch that came after the run. The rest came before it.
   int64_t batch_after_run_ns = 0;
+  // The rows that the request's run had as input; 1 for inputs without rows.
+  int64_t row_count = 1;
 };
 
 // Divides a request's time into phases. The caller passes in the instants, one clock reading for
@@ -62,6 +64,7 @@ class PhaseWatch {
     current_ = phase;
     since_ns_ = now_ns;
   }
+  void SetRowCount(int64_t count) { times_.row_count = count; }
   // Ends the last phase. May be called once.
   const PhaseTimes& End(int64_t now_ns) {
     Enter(Phase::kTotal, now_ns);

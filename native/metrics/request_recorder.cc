@@ -33,6 +33,7 @@ int64_t MethodSnapshot::failed_count() const {
 MethodSnapshot& MethodSnapshot::operator+=(const MethodSnapshot& other) {
   for (const auto& [code, latency] : other.by_code) by_code[code] += latency;
   for (size_t phase = 0; phase < kPhaseCount; ++phase) phases[phase] += other.phases[phase];
+  row_count += other.row_count;
   return *this;
 }
 
@@ -50,7 +51,11 @@ LatencySnapshot LazyHistogram::Snapshot() const {
   return histogram == nullptr ? LatencySnapshot() : histogram->Snapshot();
 }
 
-MethodRecorder::MethodRecorder(Use use) : use_(use) {
+MethodRecorder::MethodRecorder(Use use)
+    : use_(use),
+      hot_rows_(use == Use::kRare ? nullptr
+                                  : std::make_unique<base::Sharded<RowCell>>(
+                                        base::ShardCountForRequestThreads())) {
   if (use == Use::kRare) return;
   totals_by_code_[kOk].Get(use_);
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
@@ -66,9 +71,20 @@ void MethodRecorder::Record(base::Code code, const PhaseTimes& times) {
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
     if (times.ns[phase] >= 0) phases_[phase].Get(use_).Record(times.ns[phase]);
   }
+  if (code == base::Code::kOk) {
+    std::atomic<int64_t>& rows = hot_rows_ == nullptr ? rare_row_count_ : hot_rows_->Mine().count;
+    rows.fetch_add(times.row_count, std::memory_order_relaxed);
+  }
   // Recorded last, because the total is the count of the request.
   const Use use = code == base::Code::kOk ? use_ : Use::kRare;
   totals_by_code_[static_cast<size_t>(code)].Get(use).Record(times[Phase::kTotal]);
+}
+
+int64_t MethodRecorder::RowCount() const {
+  int64_t count = rare_row_count_.load(std::memory_order_relaxed);
+  if (hot_rows_ == nullptr) return count;
+  for (const RowCell& cell : *hot_rows_) count += cell.count.load(std::memory_order_relaxed);
+  return count;
 }
 
 MethodSnapshot MethodRecorder::Snapshot() const {
@@ -84,6 +100,7 @@ MethodSnapshot MethodRecorder::Snapshot() const {
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
     snapshot.phases[phase] = phases_[phase].Snapshot();
   }
+  snapshot.row_count = RowCount();
   return snapshot;
 }
 

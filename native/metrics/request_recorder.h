@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 
+#include "native/base/sharded.h"
 #include "native/base/status.h"
 #include "native/metrics/latency_histogram.h"
 #include "native/metrics/request_phases.h"
@@ -29,6 +31,7 @@ struct MethodSnapshot {
 
   // Only the codes that occurred.
   std::map<base::Code, LatencySnapshot> by_code;
+  int64_t row_count = 0;  // of the requests that ended with kOk
   // kTotal is the sum over by_code. While requests run, the other phases may be ahead of it.
   std::array<LatencySnapshot, kPhaseCount> phases;
 };
@@ -90,8 +93,15 @@ class MethodRecorder {
 
  private:
   static constexpr size_t kTimedPhaseCount = kPhaseCount - 1;  // the total is recorded by code
+  struct alignas(base::kCacheLineBytes) RowCell {
+    std::atomic<int64_t> count{0};
+  };
+
+  int64_t RowCount() const;
 
   const Use use_;
+  const std::unique_ptr<base::Sharded<RowCell>> hot_rows_;  // null in a rare recorder
+  std::atomic<int64_t> rare_row_count_{0};
   std::array<LazyHistogram, base::kCodeCount> totals_by_code_;
   std::array<LazyHistogram, kTimedPhaseCount> phases_;
 };

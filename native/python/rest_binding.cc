@@ -112,13 +112,14 @@ nb::bytes PyRestWorkers::GetModelMetadata(std::string model, std::optional<int64
   return nb::bytes(reply.data(), reply.size());
 }
 
-void MakeWorkers(PyRestWorkers* self, servable::ServingMap& map, int thread_count, int nice,
-                 size_t waiting_count_max, size_t body_bytes_max,
+void MakeWorkers(PyRestWorkers* self, servable::ServingMap& map, int thread_count, int spare_count,
+                 int nice, size_t waiting_count_max, size_t body_bytes_max,
                  const PyRequestStatistics& statistics, std::shared_ptr<metrics::SpanBuffer> spans,
                  std::shared_ptr<servable::Admission> admission, size_t reply_bytes_max,
                  std::shared_ptr<base::ByteBudget> budget, double first_version_wait_seconds) {
   RestWorkersOptions options;
   options.thread_count = thread_count;
+  options.spare_count = spare_count;
   options.nice = nice;
   options.waiting_count_max = waiting_count_max;
   options.body_bytes_max = body_bytes_max;
@@ -171,8 +172,8 @@ void RegisterRest(nb::module_& module) {
       .def_prop_ro("waiting_requests",
                    [](PyRestWorkers& self) { return self.workers().waiting_requests(); })
       .def("__init__", &MakeWorkers, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
-           nb::arg("thread_count"), nb::arg("nice"), nb::arg("waiting_count_max"),
-           nb::arg("body_bytes_max"), nb::arg("request_statistics"),
+           nb::arg("thread_count"), nb::arg("spare_count"), nb::arg("nice"),
+           nb::arg("waiting_count_max"), nb::arg("body_bytes_max"), nb::arg("request_statistics"),
            nb::arg("spans").none() = nb::none(), nb::arg("admission").none() = nb::none(),
            nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none(),
            nb::arg("first_version_wait_seconds") = 0.0)

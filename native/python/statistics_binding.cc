@@ -113,6 +113,7 @@ void RegisterMethod(nb::module_& module) {
       .def_prop_ro("method", [](const Method& self) { return self.statistics.key.method; })
       .def_prop_ro("in_flight_count",
                    [](const Method& self) { return self.statistics.in_flight_count; })
+      .def_prop_ro("row_count", [](const Method& self) { return self.since_start().row_count; })
       .def_prop_ro("ended_seconds", &EndedSeconds)
       .def_prop_ro("count_by_code", &CountByCode)
       .def(

@@ -17,10 +17,11 @@ namespace millpond::rest {
 // and yyjson can be told to accept both, but choose a number's type before the tensor's dtype does:
 // yyjson in a document that it builds first, RapidJSON in a call for each value.
 //
-// It accepts exactly the texts that RFC 8259 allows, plus these numbers, and so refuses strings
-// that are not UTF-8. Each method that returns bool returns false once an error was found; error()
-// then describes it. After an error the cursor can only be used for GoBack. Borrows the text. A
-// value on one thread's stack.
+// It accepts exactly the texts that RFC 8259 allows, plus these numbers, a byte order mark before
+// the text and a NUL as its end, and so refuses strings that are not UTF-8. Windows programs write
+// the mark, C programs send the NUL of their string, and TensorFlow Serving takes both. Each method
+// that returns bool returns false once an error was found; error() then describes it. After an
+// error the cursor can only be used for GoBack. Borrows the text. A value on one thread's stack.
 class JsonReader {
  public:
   // Above the rank of any tensor (base::kMaxTensorRank) plus the objects around it. The stack of a
@@ -28,7 +29,9 @@ class JsonReader {
   static constexpr int kMaxDepth = 300;
 
   explicit JsonReader(std::string_view text)
-      : begin_(text.data()), position_(text.data()), end_(text.data() + text.size()) {}
+      : begin_(text.data()), position_(text.data()), end_(text.data() + text.size()) {
+    Accept("\xEF\xBB\xBF");
+  }
 
   bool ok() const { return error_.ok(); }
   const base::Status& error() const { return error_; }
@@ -44,10 +47,8 @@ class JsonReader {
     while (position_ < end_ && IsSpace(*position_)) ++position_;
     return position_ < end_ ? *position_ : '\0';
   }
-  bool AtEnd() {
-    Peek();
-    return position_ == end_;
-  }
+  // True also at a NUL: what follows it is ignored.
+  bool AtEnd() { return Peek() == '\0'; }
 
   // Enters an array. Then each call of NextElement steps to an element, which the caller reads or
   // skips. NextElement returns false after the last element: either the cursor is after the array,

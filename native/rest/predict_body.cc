@@ -13,6 +13,9 @@ namespace {
 
 using base::Status;
 
+// The unknown columns that an error names.
+constexpr size_t kExtraCountMax = 4;
+
 // Reads the values of all inputs of one signature.
 class InputsReader {
  public:
@@ -123,25 +126,33 @@ bool InputsReader::ReadInputs() {
   return readers_[0].ReadWhole(json_);
 }
 
+// Passes over columns that the signature does not have, as TensorFlow Serving does. They are named
+// if an input is missing, because its name may be misspelt.
 bool InputsReader::ReadNamedInputs() {
   if (!json_->EnterObject()) return false;
   std::vector<bool> is_read(readers_.size(), false);
+  std::vector<std::string> extra;
   std::string_view name;
   size_t count = 0;
-  for (; json_->NextKey(&name); ++count) {
-    TensorReader* const input = Find(name, count);
-    if (input == nullptr) return false;
-    std::vector<bool>::reference was_read = is_read[input - readers_.data()];
+  while (json_->NextKey(&name)) {
+    const int found = tensor::FindTensorSpec(signature_.inputs, name);
+    if (found < 0) {
+      if (extra.size() < kExtraCountMax) extra.emplace_back(name);
+      if (!json_->SkipValue()) return false;
+      continue;
+    }
+    std::vector<bool>::reference was_read = is_read[found];
     if (was_read) return FailDuplicate(name);
     was_read = true;
-    if (!input->ReadWhole(json_)) return false;
+    count += 1;
+    if (!readers_[found].ReadWhole(json_)) return false;
   }
   if (!json_->ok() || count == readers_.size()) return json_->ok();
   std::vector<std::string_view> missing;
   for (size_t i = 0; i < is_read.size(); ++i) {
     if (!is_read[i]) missing.push_back(signature_.inputs[i].name);
   }
-  return json_->Fail(inference::InputsDiffer(signature_, {}, missing));
+  return json_->Fail(inference::InputsDiffer(signature_, {extra.begin(), extra.end()}, missing));
 }
 
 bool InputsReader::FailDuplicate(std::string_view name) {

@@ -12,7 +12,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <unordered_map>
@@ -158,6 +162,9 @@ void OfferSpan(metrics::SpanBuffer* spans, const Job& job, const EndedRequest& e
   spans->Put(std::move(span));
 }
 
+// The time between two looks at the requests that wait only for their model's share of the workers.
+constexpr std::chrono::milliseconds kHeldBackLook{10};
+
 // The bytes that JSON takes for a byte of a tensor, more or less.
 constexpr size_t kJsonBytesPerByte = 4;
 // The time between two looks at the requests under way, at a stop.
@@ -180,9 +187,9 @@ struct RestWorkers::State final : servable::WaitingRequests {
 
   // servable::WaitingRequests: for the batches of workers, and of threads that answer gRPC. Their
   // calls wait for no lock, except for a request whose version has just gone.
-  bool HasFreeThread() const override { return idle_count > 0; }
+  bool HasFreeThread() const override { return idle_count > options.spare_count; }
   int64_t WaitingPerThread() const override {
-    return static_cast<int64_t>(waiting_count / std::max<size_t>(threads.size(), 1));
+    return static_cast<int64_t>(waiting_count) / std::max(options.thread_count, 1);
   }
   bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
   bool AnswerAny(size_t bytes_max) override {
@@ -190,9 +197,15 @@ struct RestWorkers::State final : servable::WaitingRequests {
   }
 
   // The body of a worker thread.
-  void Work();
+  void Work(size_t worker);
   void AnswerAndPost(const std::shared_ptr<Job>& job);
-  std::shared_ptr<Job> TakeJob();
+  // Returns the next request for a worker that has answered its last one; null at a stop.
+  std::shared_ptr<Job> TakeJob(size_t worker);
+  // Returns the oldest request whose model may take a worker.
+  std::deque<std::shared_ptr<Job>>::iterator FindRunnable();  // needs `mutex`
+  // Returns the models that have their share of the workers: as many as no other model has, but not
+  // the last `spare_count` of them.
+  std::set<std::string_view> ModelsAtShare() const;  // needs `mutex`
   // Sets `job` aside if the version that it names is awaited, so that no worker waits with it.
   bool TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle, Status* found);
   // True if `job` waits for no version any longer, whether one has come or not.
@@ -228,6 +241,7 @@ struct RestWorkers::State final : servable::WaitingRequests {
   uint64_t last_id = 0;
   std::deque<std::shared_ptr<Job>> waiting;
   std::vector<std::shared_ptr<Job>> awaiting;  // wait for their model's first version
+  std::vector<std::shared_ptr<Job>> running;   // by worker; null: it is idle
   // Includes awaiting and waiting ones, and ended ones that the event loop has not taken yet.
   std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;
   bool is_draining = false;  // requests no longer wait for a version
@@ -236,35 +250,70 @@ struct RestWorkers::State final : servable::WaitingRequests {
   std::optional<bool> has_drained;
 };
 
-std::shared_ptr<Job> RestWorkers::State::TakeJob() {
+std::shared_ptr<Job> RestWorkers::State::TakeJob(size_t worker) {
   std::unique_lock<std::mutex> lock(mutex);
+  running[worker].reset();
   // Also before each request, so that a server that is always busy still answers the requests that
   // waited.
   TakeDueAwaiting();
+  auto next = FindRunnable();
   idle_count.fetch_add(1);
-  while (!is_stopped && waiting.empty()) {
-    if (awaiting.empty()) {
-      has_work.wait(lock);
-    } else {
+  while (next == waiting.end() && !(is_stopped && waiting.empty())) {
+    if (!waiting.empty()) {
+      has_work.wait_for(lock, kHeldBackLook);
+    } else if (!awaiting.empty()) {
       has_work.wait_for(lock, kAwaitingLook);
+    } else {
+      has_work.wait(lock);
     }
     TakeDueAwaiting();
+    next = FindRunnable();
   }
   idle_count.fetch_sub(1);
-  if (waiting.empty()) return nullptr;
-  std::shared_ptr<Job> job = std::move(waiting.front());
-  waiting.pop_front();
+  if (next == waiting.end()) return nullptr;
+  std::shared_ptr<Job> job = std::move(*next);
+  waiting.erase(next);
   SetWaitingCount();
+  running[worker] = job;
   // This worker may be busy for long, so another worker watches the awaiting requests meanwhile.
   if (!awaiting.empty()) has_work.notify_one();
   return job;
 }
 
-void RestWorkers::State::Work() {
+std::deque<std::shared_ptr<Job>>::iterator RestWorkers::State::FindRunnable() {
+  const std::set<std::string_view> held_back = ModelsAtShare();
+  if (held_back.empty()) return waiting.begin();
+  // A client that waits for no answer any more is told at once, and takes no worker's time.
+  return std::find_if(waiting.begin(), waiting.end(), [&](const auto& job) {
+    return held_back.count(job->request.model.name) == 0 || !CheckIsWanted(*job).ok();
+  });
+}
+
+std::set<std::string_view> RestWorkers::State::ModelsAtShare() const {
+  if (options.spare_count == 0) return {};
+  std::map<std::string_view, size_t> counts;
+  size_t total = 0;
+  for (const std::shared_ptr<Job>& job : running) {
+    if (job == nullptr) continue;
+    counts[job->request.model.name] += 1;
+    total += 1;
+  }
+  const auto spare_count = static_cast<size_t>(options.spare_count);
+  std::set<std::string_view> models;
+  for (const auto& [model, count] : counts) {
+    const size_t others_left = running.size() - (total - count);
+    if (count >= std::max(others_left - std::min(others_left, spare_count), size_t{1})) {
+      models.insert(model);
+    }
+  }
+  return models;
+}
+
+void RestWorkers::State::Work(size_t worker) {
   // A sandbox may refuse the nice value. The worker then runs at the usual priority.
   if (options.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options.nice);
   const servable::BatchScope batch_scope(this);
-  while (const std::shared_ptr<Job> job = TakeJob()) AnswerAndPost(job);
+  while (const std::shared_ptr<Job> job = TakeJob(worker)) AnswerAndPost(job);
 }
 
 void RestWorkers::State::AnswerAndPost(const std::shared_ptr<Job>& job) {
@@ -429,8 +478,10 @@ Status RestWorkers::Start() {
             "no descriptor for the answers over HTTP: " + std::generic_category().message(errno) +
                 "; raise the process's limit (ulimit -n)"};
   }
-  for (int i = 0; i < state_->options.thread_count; ++i) {
-    state_->threads.emplace_back([state = state_] { state->Work(); });
+  const int worker_count = state_->options.thread_count + state_->options.spare_count;
+  state_->running.resize(static_cast<size_t>(worker_count));
+  for (int i = 0; i < worker_count; ++i) {
+    state_->threads.emplace_back([state = state_, i] { state->Work(static_cast<size_t>(i)); });
     const std::string name = "rest-" + std::to_string(i);
     pthread_setname_np(state_->threads.back().native_handle(), name.c_str());
   }

@@ -22,6 +22,9 @@ namespace millpond::rest {
 
 struct RestWorkersOptions {
   int thread_count = 2;
+  // Workers beside these, which are left to other models than one that takes `thread_count`. 0: one
+  // model may take all.
+  int spare_count = 0;
   // The nice value of the threads, so that requests over gRPC get a core first. 0: the value of the
   // thread that starts them.
   int nice = 0;
@@ -49,6 +52,9 @@ struct RestWorkersOptions {
 // writes answers. It never waits for a model, and a worker never waits for Python.
 //
 // Requests that wait share runs if their signature is batched (servable::BatchScope).
+//
+// One model's requests never take the spare workers, however long they are: while a model has
+// `thread_count` workers, its further requests wait, and those of other models pass them.
 //
 // Thread: Submit, Cancel and TakeEnded may be called by any thread; the owner calls Start and
 // Shutdown. One mutex guards the waiting requests. It is held for nanoseconds, but its holder may

@@ -1,5 +1,6 @@
 #include "native/servable/serving_map.h"
 
+#include <optional>
 #include <utility>
 
 #include "native/base/listing.h"
@@ -14,6 +15,15 @@ base::Status NameNotFound(std::string_view name, const ServableStreams& streams)
   }
   return base::NotFound("Servable not found for request: Latest(" + std::string(name) +
                         "); available models:" + list.text());
+}
+
+// Returns the choice of the default version in place of version 0, unless the model is known to
+// have a version 0. OpenVINO's ovmsclient sends 0 for the default version.
+VersionChoice WithoutZero(const VersionChoice& choice, const ServableStream& stream,
+                          const ModelNotes& notes) {
+  if (choice.version != 0 || stream.versions.count(0) > 0 || notes.Find(0) != nullptr)
+    return choice;
+  return {std::nullopt, std::nullopt, choice.metadata};
 }
 
 }  // namespace
@@ -36,15 +46,16 @@ base::StatusOr<ServableHandle> ServingMap::LookUp(std::string_view name,
 base::StatusOr<ServableHandle> ServingMap::LookUpWithNotes(std::string_view name,
                                                            const VersionChoice& choice) {
   const std::shared_ptr<const ModelNotes> found = notes_.Find(name);
+  const ModelNotes notes = found == nullptr ? ModelNotes() : *found;
   return snapshot_.Read([&](const ServableStreams& streams) -> base::StatusOr<ServableHandle> {
-    const auto stream = streams.find(name);
-    if (stream == streams.end()) {
-      if (found == nullptr) return NameNotFound(name, streams);
-      return ServableStream().WhyNotFound(name, choice, *found);
-    }
-    ServableEntry* const entry = stream->second.Find(choice);
+    const auto place = streams.find(name);
+    if (place == streams.end() && found == nullptr) return NameNotFound(name, streams);
+    const ServableStream none;
+    const ServableStream& stream = place == streams.end() ? none : place->second;
+    const VersionChoice meant = WithoutZero(choice, stream, notes);
+    ServableEntry* const entry = stream.Find(meant);
     if (entry != nullptr) return ServableHandle(entry);
-    return stream->second.WhyNotFound(name, choice, found == nullptr ? ModelNotes() : *found);
+    return stream.WhyNotFound(name, meant, notes);
   });
 }
 

@@ -33,7 +33,8 @@ class ServingMap {
  public:
   ServingMap();
 
-  // Returns a handle on the version of `name` that `choice` means (ServableStream::Find). Otherwise
+  // Returns a handle on the version of `name` that `choice` means (ServableStream::Find). Number 0
+  // means the default version if the model is not known to have a version 0. Otherwise
   // returns NOT_FOUND, naming the published versions, or INVALID_ARGUMENT, naming the known labels.
   // Returns UNAVAILABLE if the version is the first of its model and is being loaded. A caller that
   // called MarkChange before this look-up may wait until HasCome returns true, and look up again.

@@ -57,6 +57,8 @@ struct TensorView {
   std::string_view bytes;
 };
 TensorView ViewTensor(const TensorList& tensors, size_t index);
+// Returns the size of the first dimension of tensor `index`; 1 if it has none. Allocates nothing.
+int64_t FirstSize(const TensorList& tensors, size_t index);
 
 // Returns a second list of the same tensors. Both lists keep the elements: a reference each, no
 // copy.

@@ -122,6 +122,11 @@ TensorView ViewTensor(const TensorList& tensors, size_t index) {
   return view;
 }
 
+int64_t FirstSize(const TensorList& tensors, size_t index) {
+  const Tensor& tensor = tensors.storage().tensors[index];
+  return tensor.dims() == 0 ? 1 : tensor.dim_size(0);
+}
+
 TensorList ShareTensors(const TensorList& tensors) {
   TensorList shared;
   shared.storage().tensors = tensors.storage().tensors;

@@ -283,6 +283,12 @@ class MethodStatistics:
         """The requests of all methods that hold the version now; 0 without a version."""
 
     @property
+    def row_count(self) -> int:
+        """The rows of input of the requests that ended with OK since the version was loaded. A
+        request whose inputs have no rows counts as one.
+        """
+
+    @property
     def ended_seconds(self) -> float | None:
         """The seconds since the version ended, or None if it is still loaded. An ended version is
         reported for 600 s.
@@ -1045,6 +1051,7 @@ class RestWorkers:
         serving_map: ServingMap,
         *,
         thread_count: int,
+        spare_count: int,
         nice: int,
         waiting_count_max: int,
         body_bytes_max: int,
@@ -1057,7 +1064,8 @@ class RestWorkers:
     ) -> None:
         """Makes the workers.
 
-        `nice` is the nice value of the threads. `waiting_count_max` limits the requests that wait
+        One model takes `thread_count` of the threads at most. `spare_count` further ones are left
+        to other models. `nice` is the nice value of the threads. `waiting_count_max` limits the requests that wait
         for a thread, `body_bytes_max` the inflated bytes of one body, and `reply_bytes_max` the
         bytes of one reply. `request_statistics` records the requests that reach no version. `spans`
         takes the requests whose trace is sampled; with None, requests are not traced.

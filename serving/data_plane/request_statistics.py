@@ -59,6 +59,11 @@ class MethodStatistics(Protocol):
         ...
 
     @property
+    def row_count(self) -> int:
+        """The rows of input of its OK requests; a request whose inputs have no rows counts as one."""
+        ...
+
+    @property
     def ended_seconds(self) -> float | None:
         """The seconds since its version ended; None while the version is live."""
         ...

@@ -7,7 +7,7 @@ from serving.base.errors import NotFound, Unavailable, Unimplemented
 from serving.base.name_text import listed
 from serving.core.servable import ServableId
 from serving.data_plane.request_statistics import MethodStatistics
-from serving.data_plane.servables import Servable
+from serving.data_plane.servables import BatchFigures, Servable
 from serving.kserve import documents
 from serving.kserve.repository import Repository, ready_versions, unsupported_load_parameters
 from serving.kserve.statistics import model_statistics
@@ -105,7 +105,8 @@ class InferenceQuestions:
                     known = listed(map(str, versions))
                     raise NotFound(f"model {model!r} has no version {version}; available: {known}")
                 versions = [chosen]
-            found += model_statistics(rows, model, versions)
+            batches = {version: self._batches(ServableId(model, version)) for version in versions}
+            found += model_statistics(rows, model, batches)
         return {"model_stats": found}
 
     def index(self, *, is_ready_only: bool = False) -> list[dict[str, Any]]:
@@ -133,6 +134,10 @@ class InferenceQuestions:
     def unload(self, name: str, wait_seconds: float) -> None:
         """Unloads a model as `Repository.unload` does, and raises its errors."""
         self._repository.unload(name, wait_seconds)
+
+    def _batches(self, servable_id: ServableId) -> list[BatchFigures]:
+        servable = self._servable(servable_id)
+        return [state.figures for state in servable.batching()] if servable else []
 
     def _ready_versions(self, name: str) -> list[int]:
         names = self._names()

@@ -1,10 +1,11 @@
 """Statistics of the open inference protocol, made of the data plane's records. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from serving.base.errors import StatusCode
 from serving.data_plane.request_statistics import MethodStatistics
+from serving.data_plane.servables import BatchFigures
 
 METHODS_WITHOUT_RUN = frozenset({"GetModelMetadata"})
 """Methods of a version that do not run the model, and so do not count as inferences."""
@@ -17,22 +18,30 @@ _PHASES = {
 
 
 def model_statistics(
-    rows: Iterable[MethodStatistics], name: str, versions: Sequence[int]
+    rows: Iterable[MethodStatistics],
+    name: str,
+    batches_by_version: Mapping[int, Sequence[BatchFigures]],
 ) -> list[dict[str, Any]]:
     """Returns a row for each version: requests of all protocols since the version was loaded.
 
-    An execution is an inference: a run that several requests share counts once for each of them.
+    As in Triton, an inference is a row of a request, and an execution is a run of the model, which
+    requests may share. `batches_by_version` has the figures of each signature that is batched.
     `last_inference` is 0, which means unknown, because its instant is not recorded.
     """
-    by_version: dict[int, list[MethodStatistics]] = {version: [] for version in versions}
+    by_version: dict[int, list[MethodStatistics]] = {version: [] for version in batches_by_version}
     for row in rows:
         is_run = row.model == name and row.method not in METHODS_WITHOUT_RUN
         if is_run and row.ended_seconds is None and row.version in by_version:
             by_version[row.version].append(row)
-    return [_document(name, version, by_version[version]) for version in sorted(by_version)]
+    return [
+        _document(name, version, by_version[version], batches_by_version[version])
+        for version in sorted(by_version)
+    ]
 
 
-def _document(name: str, version: int, rows: Sequence[MethodStatistics]) -> dict[str, Any]:
+def _document(
+    name: str, version: int, rows: Sequence[MethodStatistics], batches: Sequence[BatchFigures]
+) -> dict[str, Any]:
     codes = [(row, code) for row in rows for code in row.count_by_code]
     success = _durations(row.latency(code) for row, code in codes if code == StatusCode.OK)
     fail = _durations(row.latency(code) for row, code in codes if code != StatusCode.OK)
@@ -43,10 +52,20 @@ def _document(name: str, version: int, rows: Sequence[MethodStatistics]) -> dict
         "name": name,
         "version": str(version),
         "last_inference": 0,
-        "inference_count": success["count"],
-        "execution_count": success["count"],
+        "inference_count": sum(row.row_count for row in rows),
+        "execution_count": _run_count(success["count"], batches),
         "inference_stats": {"success": success, "fail": fail, "queue": _queue(rows), **phases},
     }
+
+
+def _run_count(request_count: int, batches: Sequence[BatchFigures]) -> int:
+    """Returns the runs of that many requests, of which `batches` have some.
+
+    Warm-up counts in `batches` only: as often as a run as it does as a request.
+    """
+    saved = sum(figures.request_count - figures.run_count for figures in batches)
+    # A batch is counted when it has run, and its requests are when they are answered.
+    return max(0, request_count - saved)
 
 
 def _queue(rows: Sequence[MethodStatistics]) -> dict[str, int]:

@@ -52,6 +52,9 @@ class ModelService:
         if not statuses:
             raise NotFound(self._no_versions(spec.name))
         version = self._version(spec)
+        if version == 0 and all(status.id.version for status in statuses):
+            # ovmsclient asks so for the default version. All versions are the answer without a number.
+            version = None
         if version is not None:
             statuses = tuple(status for status in statuses if status.id.version == version)
             if not statuses:

@@ -40,6 +40,10 @@ REST_THREAD_COUNT_MIN = 2
 """With a single thread, one slow request would block all other requests."""
 
 
+REST_SPARE_THREAD_COUNT = 2
+"""The threads beside those that endless requests of one model can take: one for a second such model, and
+one for all others. Without a model that takes all the rest they are idle."""
+
 REST_WAITING_COUNT_MAX = 1_024
 """More than the connections that HTTP accepts, each of which has one request at a time."""
 
@@ -57,6 +61,7 @@ def make_rest_workers(
     return foundation.data_plane.RestWorkers(
         requests.serving_map,
         thread_count=used,
+        spare_count=REST_SPARE_THREAD_COUNT,
         nice=HTTP_NICE,
         waiting_count_max=REST_WAITING_COUNT_MAX,
         body_bytes_max=foundation.config.max_request_bytes,
@@ -149,6 +154,7 @@ def make_http_server(
         host=config.http_host,
         port=port,
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
+        probes=[config.metrics_path] if config.metrics_path else [],
     )
 
 

@@ -330,7 +330,7 @@ def test_clients_read_statistics(triton: Any, host: ModelHost, scale_model: Scal
     model.wait_until_available(3)
     with caller_to(model.server.target) as caller:
         for _ in range(5):
-            caller.outputs(model.name, {"x": np.ones(1, np.float32)})
+            caller.outputs(model.name, {"x": np.ones(3, np.float32)})
         unknown = {"unknown": np.ones(1, np.float32)}
         refusal_with_reason(lambda: caller.outputs(model.name, unknown))
     options = {"as_json": True} if triton is triton_grpc else {}
@@ -341,7 +341,8 @@ def test_clients_read_statistics(triton: Any, host: ModelHost, scale_model: Scal
             assert row["version"] == "3"
             stats = row["inference_stats"]
             # Protobuf's JSON writes 64-bit numbers as text.
-            assert int(row["inference_count"]) == int(stats["success"]["count"]) == 5
+            assert int(row["execution_count"]) == int(stats["success"]["count"]) == 5
+            assert int(row["inference_count"]) == 15
             assert int(stats["fail"]["count"]) == 1
             assert 0 < int(stats["compute_infer"]["ns"]) <= int(stats["success"]["ns"])
         unknown_model = is_refused(

@@ -40,49 +40,29 @@ TEST(JsonReader, AcceptsTheWholeGrammar) {
   }
 }
 
+// Windows programs write the mark, and C programs send the NUL of their string.
+TEST(JsonReader, TakesAMarkBeforeAndANulAfterTheText) {
+  for (const std::string& text :
+       {std::string("\xEF\xBB\xBF{}"), std::string("{}\0", 3), std::string("{} \0 junk", 9),
+        std::string("\xEF\xBB\xBF 1 \0", 7)}) {
+    EXPECT_TRUE(IsWhole(text)) << text;
+  }
+  for (const std::string& text :
+       {std::string("\xEF\xBB\xBF"), std::string("\xEF\xBB{}"), std::string("\0{}", 3),
+        std::string("{\0}", 3), std::string("[1,\0", 4), std::string("{}\xEF\xBB\xBF"),
+        std::string("\xEF\xBB\xBF\xEF\xBB\xBF{}")}) {
+    EXPECT_FALSE(IsWhole(text)) << text;
+  }
+}
+
 TEST(JsonReader, RefusesTextOutsideTheGrammar) {
-  for (const char* text : {"",
-                           " ",
-                           "[",
-                           "]",
-                           "{",
-                           "}",
-                           "[1",
-                           "[1,",
-                           "[1,]",
-                           "[,1]",
-                           "[1 2]",
-                           "{\"a\"}",
-                           "{\"a\":}",
-                           "{\"a\":1,}",
-                           "{a:1}",
-                           "{1:1}",
-                           "{,}",
-                           "01",
-                           "-",
-                           "+1",
-                           ".5",
-                           "1.",
-                           "1e",
-                           "1e+",
-                           "tru",
-                           "nul",
-                           "'a'",
-                           "\"",
-                           "\"a",
-                           "\"\\",
-                           "\"\\x\"",
-                           "\"\\u12\"",
-                           "\"\\u12g4\"",
-                           "\"a\nb\"",
-                           "[1]]",
-                           "{}{}",
-                           "nan",
-                           "Infinit",
-                           "--1",
-                           "1a",
-                           "\xef\xbb\xbf{}",
-                           "// x\n1"}) {
+  for (const char* text :
+       {"",      " ",     "[",       "]",         "{",           "}",        "[1",
+        "[1,",   "[1,]",  "[,1]",    "[1 2]",     "{\"a\"}",     "{\"a\":}", "{\"a\":1,}",
+        "{a:1}", "{1:1}", "{,}",     "01",        "-",           "+1",       ".5",
+        "1.",    "1e",    "1e+",     "tru",       "nul",         "'a'",      "\"",
+        "\"a",   "\"\\",  "\"\\x\"", "\"\\u12\"", "\"\\u12g4\"", "\"a\nb\"", "[1]]",
+        "{}{}",  "nan",   "Infinit", "--1",       "1a",          "// x\n1"}) {
     EXPECT_FALSE(IsWhole(text)) << text;
   }
 }

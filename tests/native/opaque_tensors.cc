@@ -145,4 +145,9 @@ TensorView ViewTensor(const TensorList& tensors, size_t index) {
   return {tensor.dtype, tensor.dims, CountOf(tensor.dims), tensor.bytes};
 }
 
+int64_t FirstSize(const TensorList& tensors, size_t index) {
+  const testing::OpaqueTensor& tensor = tensors.storage().tensors[index];
+  return tensor.dims.empty() ? 1 : tensor.dims[0];
+}
+
 }  // namespace millpond::tensor

@@ -98,6 +98,21 @@ TEST_P(MethodRecorderTest, RecordsBatchesWithAndWithoutExpectingThem) {
   EXPECT_EQ(recorder_.Snapshot().phase(Phase::kBatch).sum_ns(), 6);
 }
 
+TEST_P(MethodRecorderTest, CountsTheRowsOfSuccessfulRequestsOfManyThreads) {
+  testing::RunTogether(4, [&](int /*thread*/) {
+    for (int64_t rows = 1; rows <= 100; ++rows) {
+      PhaseTimes times = PhaseTimes::OfTotal(10);
+      times.row_count = rows;
+      recorder_.Record(Code::kOk, times);
+      recorder_.Record(Code::kInternal, times);
+    }
+  });
+  EXPECT_EQ(recorder_.Snapshot().row_count, 4 * 5'050);
+  MethodSnapshot sum = recorder_.Snapshot();
+  sum += recorder_.Snapshot();
+  EXPECT_EQ(sum.row_count, 8 * 5'050);
+}
+
 INSTANTIATE_TEST_SUITE_P(Uses, MethodRecorderTest, ::testing::Values(Use::kHot, Use::kRare));
 
 TEST(RequestRecorder, KeepsItsMethodsApart) {

@@ -164,6 +164,8 @@ TEST_F(RestPredictTest, MissingOrExtraNamesAreReported) {
       "inputs do not match signature 'two'. Sent extra: {c}. The signature has the inputs {a, b}.");
   ExpectRefused(R"({"signature_name": "two", "inputs": {"b": [[1]]}})",
                 "inputs do not match signature 'two'. Missing but required: {a}.");
+  ExpectRefused(R"({"signature_name": "two", "inputs": {"A": [1], "b": [[1]]}})",
+                "inputs do not match signature 'two'. Sent extra: {A}. Missing but required: {a}.");
   ExpectRefused(R"({"signature_name": "two", "instances": [1]})",
                 "'instances' has plain values, but signature 'two' has the inputs {a, b}: send "
                 "objects with these keys");
@@ -175,6 +177,14 @@ TEST_F(RestPredictTest, MissingOrExtraNamesAreReported) {
                 "keys");
   ExpectRefused(R"({"instances": [[1, 2], {"x": [1, 2]}]})",
                 "input 'x' at [1]: no list, but the others have a list; expected float32[?,2]");
+}
+
+TEST_F(RestPredictTest, ColumnsThatTheSignatureDoesNotHaveArePassedOver) {
+  const std::string expected = R"({"outputs": {"a": [7], "b": [[1.0]]}})";
+  EXPECT_EQ(Predict(R"({"signature_name": "two", "inputs": {"c": {"d": [null]}, "b": [[1]],
+                        "e": "x", "a": [7], "c": 1}})"),
+            expected);
+  EXPECT_EQ(Predict(R"({"inputs": {"y": [], "x": [[1, 2]]}})"), R"({"outputs": [[1.0, 2.0]]})");
 }
 
 TEST_F(RestPredictTest, ValuesOfAnotherTypeAreNamedByTheirPlace) {

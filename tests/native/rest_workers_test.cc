@@ -358,6 +358,64 @@ TEST_F(RestWorkersTest, SlowRequestsDelayNoOthers) {
   EXPECT_TRUE(Answer(Request("m")).status.ok());
 }
 
+TEST_F(RestWorkersTest, EndlessRequestsOfOneModelLeaveWorkersToOthers) {
+  for (const int thread_count : {1, 2, 8}) {
+    options_.thread_count = thread_count;
+    options_.spare_count = 1;
+    Start();
+    std::set<uint64_t> endless;
+    for (int i = 0; i < 3 * thread_count + 3; ++i) {
+      endless.insert(workers_->Submit(Request("held")).value());
+    }
+    gate_.WaitForArrivals(thread_count);
+    for (int i = 0; i < 20; ++i) {
+      const auto id = workers_->Submit(Request("m"));
+      EXPECT_EQ(TakeEnded(1)[0].id, id.value()) << thread_count;
+    }
+    // Requests of its own that nobody waits for end at once, and do not wait for its share.
+    const auto cancelled = workers_->Submit(Request("held"));
+    workers_->Cancel(cancelled.value());
+    EXPECT_EQ(TakeEnded(1)[0].id, cancelled.value());
+    gate_.Open();
+    for (const EndedRequest& ended : TakeEnded(endless.size())) {
+      EXPECT_EQ(endless.erase(ended.id), 1U);
+    }
+    workers_.reset();
+    gate_.Reset();
+  }
+}
+
+// Two models share what is left by the other's, so that a third one still finds a worker.
+TEST_F(RestWorkersTest, EndlessRequestsOfTwoModelsLeaveAWorkerToAThird) {
+  options_.thread_count = 4;
+  options_.spare_count = 2;
+  Scripted other("other", 1);
+  ASSERT_TRUE(servable::PublishHighest(map_, other.entry).ok());
+  options_.answer = [this](const RestRequest&, std::string_view, const servable::Servable& servable,
+                           const tensor::RunContext& run, RestReply*,
+                           metrics::PhaseWatch*) -> base::Status {
+    return servable.id().name == "m" ? base::Status() : gate_.Pass(run);
+  };
+  Start();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(workers_->Submit(Request(i < 10 ? "held" : "other")).ok());
+  }
+  gate_.WaitForArrivals(options_.thread_count + 1);
+  EXPECT_TRUE(Answer(Request("m")).status.ok());
+  gate_.Open();
+  EXPECT_EQ(TakeEnded(20).size(), 20U);
+}
+
+TEST_F(RestWorkersTest, AStopEndsRequestsThatWaitForTheirShare) {
+  options_.thread_count = 2;
+  options_.spare_count = 1;
+  Start();
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(workers_->Submit(Request("held")).ok());
+  gate_.WaitForArrivals(2);
+  EXPECT_FALSE(workers_->Shutdown(0));
+  EXPECT_EQ(TakeEnded(6).size(), 6U);
+}
+
 TEST_F(RestWorkersTest, MoreThanMayWaitAreRefusedAtOnce) {
   options_.waiting_count_max = 2;
   Start();

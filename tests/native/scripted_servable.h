@@ -21,6 +21,12 @@ class Gate {
     is_open_ = true;
     changed_.notify_all();
   }
+  // Back to the start: closed, and no run has come.
+  void Reset() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+    arrived_count_ = 0;
+  }
   // Within a run: waits until the gate is open or the run is to end, and returns the reason.
   base::Status Pass(const tensor::RunContext& run) {
     std::unique_lock lock(mutex_);

@@ -70,6 +70,36 @@ TEST(ServingMap, FindsEachVersionPublishedInAnyOrder) {
   EXPECT_EQ(map.Versions("m"), (std::vector<int64_t>{-1, 2, 9, 10}));
 }
 
+// OpenVINO's ovmsclient sends 0 for the default version.
+TEST(ServingMap, VersionZeroIsTheDefaultOfAModelWithoutOne) {
+  ServingMap map;
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 3)).ok());
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 4)).ok());
+  EXPECT_EQ(LookedUpVersion(map, "m", 0), 4);
+  ASSERT_TRUE(map.SetRouting("m", {3}).ok());
+  EXPECT_EQ(LookedUpVersion(map, "m", 0), 3);
+  EXPECT_EQ(LookedUpVersion(map, "n", 0), -1);
+}
+
+TEST(ServingMap, VersionZeroIsItselfIfTheModelHasOne) {
+  ServingMap map;
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 0)).ok());
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 1)).ok());
+  EXPECT_EQ(LookedUpVersion(map, "m", 0), 0);
+  // It has ended: a client that named it must not get another version's answers.
+  map.SetNotes("m", {"", false, {{0, {"version 0 was unloaded"}}}});
+  ASSERT_TRUE(RetireVersion(map, "m", 0).ok());
+  ExpectRefused(map, {0}, Code::kNotFound,
+                "Servable not found for request: Specific(m, 0); available versions: 1; version 0 "
+                "was unloaded");
+}
+
+TEST(ServingMap, VersionZeroWaitsForTheFirstVersionAsTheDefaultDoes) {
+  ServingMap map;
+  map.SetNotes("m", {"version 2 is loading", true, {{2, {"version 2 is loading", true}}}});
+  ExpectRefused(map, {0}, Code::kUnavailable, "model 'm': version 2 is loading");
+}
+
 TEST(ServingMap, RetireGivesTheRequestsToTheVersionOfItsRouting) {
   ServingMap map;
   const auto second = MakeFakeEntry("m", 2);

@@ -21,6 +21,7 @@ from serving.rpc.health import HealthView
 from serving.rpc.rare_calls import Waiting
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.rest import FakeBridge, FakeSelection
+from tests.unit.fakes.servables import FakeSignatureBatching
 from tests.unit.fakes.servers import FakeEndedRequest
 from tests.unit.signatures import mixed_signatures
 
@@ -30,6 +31,9 @@ PREFIX = "/inference.GRPCInferenceService/"
 class FakeSignatures:
     def signature_def_map(self) -> bytes:
         return mixed_signatures()
+
+    def batching(self) -> list[FakeSignatureBatching]:
+        return []
 
 
 class FakeRoutes:

@@ -1,5 +1,6 @@
 from serving.kserve.statistics import model_statistics
 from tests.unit.fakes.metrics import FakeMethod
+from tests.unit.fakes.servables import FakeBatchFigures
 
 OK, INVALID_ARGUMENT = 0, 3
 
@@ -12,18 +13,19 @@ def test_statistics_count_all_methods_that_run_model() -> None:
     rows = [
         method(
             "Predict",
+            row_count=40,
             latencies_ns={OK: [10, 20], INVALID_ARGUMENT: [5]},
             phases_ns={"queue": [1, 1, 1], "decode": [2], "run": [7, 8], "encode": [3]},
         ),
-        method("RestModelInfer", latencies_ns={OK: [30]}, phases_ns={"run": [9]}),
-        method("GetModelMetadata", latencies_ns={OK: [1_000]}),
+        method("RestModelInfer", row_count=2, latencies_ns={OK: [30]}, phases_ns={"run": [9]}),
+        method("GetModelMetadata", row_count=1, latencies_ns={OK: [1_000]}),
     ]
-    assert model_statistics(rows, "m", [3]) == [
+    assert model_statistics(rows, "m", {3: []}) == [
         {
             "name": "m",
             "version": "3",
             "last_inference": 0,
-            "inference_count": 3,
+            "inference_count": 42,
             "execution_count": 3,
             "inference_stats": {
                 "success": {"count": 3, "ns": 60},
@@ -37,9 +39,17 @@ def test_statistics_count_all_methods_that_run_model() -> None:
     ]
 
 
+def test_requests_that_share_a_run_are_one_execution() -> None:
+    rows = [method("Predict", row_count=100, latencies_ns={OK: [1] * 10})]
+    # Eight requests in two runs; the others ran alone, and two runs were warm-up.
+    batches = [FakeBatchFigures(run_count=2 + 2, request_count=8 + 2)]
+    (row,) = model_statistics(rows, "m", {3: batches})
+    assert (row["execution_count"], row["inference_count"]) == (4, 100)
+
+
 def test_wait_for_a_batch_is_wait_in_the_queue() -> None:
     rows = [method("Predict", latencies_ns={OK: [9]}, phases_ns={"queue": [2], "batch": [5]})]
-    (row,) = model_statistics(rows, "m", [3])
+    (row,) = model_statistics(rows, "m", {3: []})
     assert row["inference_stats"]["queue"] == {"count": 1, "ns": 7}
 
 
@@ -49,9 +59,9 @@ def test_statistics_omit_other_versions_and_past_lives() -> None:
         FakeMethod(version=3, latencies_ns={OK: [1]}, ended_seconds=5.0),
         FakeMethod(model="other", version=3, latencies_ns={OK: [1]}),
     ]
-    (row,) = model_statistics(rows, "m", [3])
+    (row,) = model_statistics(rows, "m", {3: []})
     assert row["inference_stats"]["success"] == {"count": 0, "ns": 0}
 
 
 def test_statistics_have_a_row_for_each_version() -> None:
-    assert [row["version"] for row in model_statistics([], "m", [10, 2])] == ["2", "10"]
+    assert [row["version"] for row in model_statistics([], "m", {10: [], 2: []})] == ["2", "10"]

@@ -139,3 +139,14 @@ def test_get_model_status_names_a_model_without_labels() -> None:
 def test_get_model_status_of_junk_is_invalid(junk: bytes) -> None:
     with pytest.raises(InvalidArgument, match="not a valid GetModelStatusRequest"):
         service_with().get_model_status(junk)
+
+
+def test_version_zero_means_all_without_such_a_version():
+    """OpenVINO's ovmsclient asks so, and reads the states of whatever versions come back."""
+    service = service_with(status(1, END), status(2, AVAILABLE))
+    assert answer(service, request(version=0)) == answer(service, request())
+
+
+def test_version_zero_means_itself_if_it_exists():
+    service = service_with(status(0, END), status(1, AVAILABLE))
+    assert [row[0] for row in answer(service, request(version=0))] == [0]

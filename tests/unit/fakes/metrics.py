@@ -66,6 +66,7 @@ class FakeMethod:
     version: int = 1
     method: str = "Predict"
     in_flight_count: int = 0
+    row_count: int = 0
     ended_seconds: float | None = None
     latencies_ns: Mapping[int, Sequence[int]] = field(default_factory=dict)
     phases_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)

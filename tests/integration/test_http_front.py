@@ -1,0 +1,255 @@
+"""Strangers over HTTP: upgrades, smuggled requests, endless parts, and floods."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.http.connections import ConnectionLimits
+from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request
+from tests.integration.exports import ScaleModel
+from tests.integration.model_host import ModelHost
+from tests.integration.rest_clients import RestClient
+
+JAVA_SOURCE = Path(__file__).parent / "java" / "DefaultClient.java"
+PREDICT = "/v1/models/scale:predict"
+BODY = b'{"inputs": [1, 2]}'
+ANSWER = {"outputs": {"y": [2, 3], "version": 1}}
+HEAD = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n".encode()
+POST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def host_flags() -> dict[str, object]:
+    return {"allow_repository_control": True}
+
+
+@pytest.fixture(scope="module")
+def server(module_host: ModelHost, slow_export: Path, scale_model: ScaleModel) -> ModelServer:
+    module_host.model(name="slow").serve(slow_export)
+    scale = module_host.model(name="scale")
+    scale_model.write(scale.base_path, 1)
+    scale.wait_until_available(1)
+    return scale.server
+
+
+def address_of(server: ModelServer) -> tuple[str, int]:
+    parts = urlsplit(server.url)
+    return parts.hostname or "", parts.port or 0
+
+
+@contextmanager
+def socket_to(server: ModelServer) -> Iterator[socket.socket]:
+    with socket.create_connection(address_of(server), TIMEOUT_SECONDS) as connection:
+        yield connection
+
+
+def answers(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Reads responses, of which each has a Content-Length, until the server closes."""
+    with connection.makefile("rb") as file:
+        while line := file.readline():
+            fields = http.client.parse_headers(file)
+            yield int(line.split()[1]), file.read(int(fields["content-length"]))
+
+
+def answers_to(server: ModelServer, sent: bytes, count: int) -> list[tuple[int, Any]]:
+    """Sends bytes, and returns up to `count` responses."""
+    with socket_to(server) as connection:
+        connection.sendall(sent)
+        found = islice(answers(connection), count)
+        return [(status, json.loads(body)) for status, body in found]
+
+
+def is_probed(server: ModelServer, path: str = "/healthz") -> bool:
+    """Returns True if a probe that opens a connection of its own gets 200."""
+    with closing(http.client.HTTPConnection(*address_of(server), timeout=TIMEOUT_SECONDS)) as probe:
+        probe.request("GET", path)
+        return probe.getresponse().status == 200
+
+
+# --- Upgrade --------------------------------------------------------------------------------------
+
+
+def test_java_client_is_answered(server: ModelServer) -> None:
+    """Java's HttpClient asks for h2c in the first request of each connection."""
+    ended = subprocess.run(
+        ["java", JAVA_SOURCE, f"{server.url}{PREDICT}", BODY],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    first, probe, again = ended.stdout.splitlines()
+    assert first == again
+    assert (first[:4], json.loads(first[4:])) == ("200 ", ANSWER)
+    assert probe == "200 ok"
+
+
+def test_curl_with_http2_is_answered(server: ModelServer) -> None:
+    command = ["curl", "--silent", "--show-error", "--fail", "--http2"]
+    ended = subprocess.run(
+        [*command, "--data-binary", BODY, f"{server.url}{PREDICT}"],
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+        check=True,
+    )
+    assert json.loads(ended.stdout) == ANSWER
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+@pytest.mark.parametrize("upgrade", [UPGRADE, b"Connection: upgrade\r\nUpgrade: websocket\r\n"])
+def test_upgrade_smuggles_no_request(server: ModelServer, is_chunked: bool, upgrade: bytes) -> None:
+    """A proxy that lets only predicts pass must not carry an unload within the body of one."""
+    inner = (
+        b"POST /v2/repository/models/scale/unload HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: 2\r\n\r\n{}"
+    )
+    if is_chunked:
+        framed = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner)
+    else:
+        framed = b"Content-Length: %d\r\n\r\n%s" % (len(inner), inner)
+    found = answers_to(server, HEAD + upgrade + framed + POST, 2)
+    assert [status for status, _ in found] == [400, 200]
+    assert "JSON Parse error" in found[0][1]["error"]
+    assert found[1][1] == ANSWER
+    assert answers_to(server, POST, 1) == [(200, ANSWER)]
+
+
+# --- Parts without an end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("begin", "endless"),
+    [
+        (CHUNKED + b"0\r\n", b"a: b\r\n" * 1_000),
+        (CHUNKED + b"0\r\na: ", b"b" * 10_000),
+        (CHUNKED + b"2;", b"x" * 10_000),
+        (CHUNKED, b"0" * 10_000),
+        (HEAD, b"a: b\r\n" * 1_000),
+        (HEAD + b"a: ", b"b" * 10_000),
+    ],
+)
+def test_endless_parts_are_refused(server: ModelServer, begin: bytes, endless: bytes) -> None:
+    with socket_to(server) as connection:
+        connection.sendall(begin)
+        # Enough to fill the buffers on the way, so that a server that reads on would be seen.
+        with suppress(ConnectionError):
+            for _ in range(2_000):
+                connection.sendall(endless)
+            pytest.fail("the server took 20 MB")
+    assert is_probed(server)
+
+
+def test_bad_chunk_is_answered_400_and_closed(server: ModelServer) -> None:
+    found = answers_to(server, CHUNKED + b"zz\r\n" + POST, 9)
+    assert [status for status, _ in found] == [400]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        b"",
+        b"Host: localhost:80@evil.com\r\n",
+        b"Host: localhost\r\nHost: localhost\r\n",
+        b"Host: local host\r\n",
+    ],
+)
+def test_unclear_host_is_answered_400_and_closed(server: ModelServer, hosts: bytes) -> None:
+    for path in (b"/healthz", b"/v1/models"):
+        head = b"GET " + path + b" HTTP/1.1\r\n" + hosts + b"\r\n"
+        found = answers_to(server, head + POST, 9)
+        assert [status for status, _ in found] == [400]
+
+
+# --- Floods ---------------------------------------------------------------------------------------
+
+
+def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
+    count = ConnectionLimits().connection_count_max + 100
+    with ExitStack() as clients:
+        for _ in range(count):
+            client = clients.enter_context(socket_to(server))
+            with suppress(ConnectionError):
+                client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        for path in ("/healthz", "/readyz?model=scale", "/metrics", "/v2/health/live"):
+            assert is_probed(server, path), path
+        assert is_probed(server, "/v1/models/scale")
+
+
+def test_tiny_chunks_keep_no_probe_out(server: ModelServer) -> None:
+    is_over = threading.Event()
+
+    def send() -> None:
+        tiny = b"1\r\n \r\n" * 10_000
+        while not is_over.is_set():
+            with socket_to(server) as client, suppress(OSError):
+                client.sendall(CHUNKED)
+                while not is_over.is_set():
+                    client.sendall(tiny)
+
+    senders = [threading.Thread(target=send) for _ in range(4)]
+    for sender in senders:
+        sender.start()
+    try:
+        for _ in range(10):
+            assert is_probed(server)
+    finally:
+        is_over.set()
+        for sender in senders:
+            sender.join()
+
+
+def test_pipelined_requests_are_all_answered(server: ModelServer) -> None:
+    count = 3_000
+    with socket_to(server) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(POST * count,))
+        sender.start()
+        found = list(islice(answers(connection), count))
+        sender.join()
+    assert [status for status, _ in found] == [200] * count
+    assert {body for _, body in found} == {found[0][1]}
+
+
+def test_endless_requests_of_one_model_stop_no_other(server: ModelServer) -> None:
+    body = b'{"inputs": {"seconds": Infinity}}'
+    head = b"POST /v1/models/slow:predict HTTP/1.1\r\nHost: localhost\r\n"
+    endless = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with ExitStack() as clients:
+        for _ in range(4 * (os.cpu_count() or 1) + 8):
+            clients.enter_context(socket_to(server)).sendall(endless)
+        for _ in range(20):
+            assert answers_to(server, POST, 1) == [(200, ANSWER)]
+
+
+# --- Clients of OpenVINO's server -----------------------------------------------------------------
+
+
+def test_version_zero_is_the_default_version(server: ModelServer) -> None:
+    """OpenVINO's ovmsclient sends 0 if its caller names no version."""
+    http_ = RestClient(server)
+    status, answer, headers = http_.ask(
+        "POST", "/v1/models/scale/versions/0:predict", {"inputs": [1, 2]}
+    )
+    assert (status, answer, headers["x-millpond-model-version"]) == (200, ANSWER, "1")
+    assert http_.ask("GET", "/v1/models/scale/versions/0")[0] == 200
+    assert http_.ask("GET", "/v1/models/scale/versions/0/metadata")[0] == 200
+    request = predict_request("scale", {"x": np.array([1], np.float32)}, version=0)
+    with caller_to(server.target) as caller:
+        assert caller.predict(request).model_spec.version.value == 1
