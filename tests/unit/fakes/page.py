@@ -56,6 +56,7 @@ class FakeMethod:
     version: int = 0
     method: str = "Predict"
     in_flight_count: int = 0
+    row_count: int = 0
     ended_seconds: float | None = None
     count_by_code: Mapping[int, int] = field(default_factory=dict)
     latency_10s: LatencyFigures = FakeLatency()
