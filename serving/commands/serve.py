@@ -106,8 +106,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     try:
         with native_lines_as_events(is_human=is_human, write=write_lines):
             open_crash_page(native_module(), os.environ)
-            server = Server(config, reserved_port=reserved_port)
-        return server.run()
+            return Server(config, reserved_port=reserved_port).run()
     finally:
         flush_logs()
 

@@ -27,6 +27,8 @@ FLUSH_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 # The process has one standard error.
 _writers: list[LogWriter] = []
+# Standard error, for `write_last_line`.
+_last_line_descriptor: list[int] = []
 # The choice of `configure_logs`, for `write_last_line`.
 _format = {"is_human": True}
 
@@ -40,8 +42,11 @@ def start_logs(log_format: str, first_line: str = "", processors: Sequence[Proce
     with suppress(OSError):  # Standard output may be closed.
         unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
     is_unblocked = unblock(sys.stderr.fileno())
+    # Duplicates: from the start on, descriptor 2 is a pipe of `native_log_lines`.
+    if _last_line_descriptor:
+        os.close(_last_line_descriptor.pop())
+    _last_line_descriptor.append(os.dup(sys.stderr.fileno()))
     writer = LogWriter(
-        # A duplicate: while TensorFlow is loaded, descriptor 2 is a pipe of `native_log_lines`.
         os.dup(sys.stderr.fileno()),
         may_block=not is_unblocked,
         on_dropped=lambda count: _log.warning("log_lines_dropped", count=count),
@@ -73,7 +78,7 @@ def write_last_line(event: str, message: str) -> None:
         is_human=_format["is_human"],
         level="warning",
     )
-    write_at_once(2, line.encode())
+    write_at_once(_last_line_descriptor[0] if _last_line_descriptor else 2, line.encode())
 
 
 def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:

@@ -1,12 +1,13 @@
-"""Writes the lines that TensorFlow prints to standard error, while it is loaded, to our log.
+"""Writes the lines that native code prints to standard error to our log.
 
 This is a separate program, which `serving.server.native_log_lines` starts. It outlives a server
 that aborts, so that the last lines of that server arrive. It imports only the standard library and
 is executed by its path, to be ready within milliseconds.
 
-It reads standard input. A line that standard error does not accept at once is written to standard
-output, which the server reads. If the server has ended, the line waits up to a second for standard
-error. The first argument is `human` or `json`.
+It reads standard input. A line that standard error does not accept at once waits until it does. At
+the end of the input the lines that wait are written to standard output, which the server reads. If
+the server has ended, they wait up to a second for standard error. The first argument is `human` or
+`json`.
 """
 
 import json
@@ -27,6 +28,9 @@ EXPECTED = (
 out."""
 
 READ_BYTES = 1 << 16
+
+WAITING_BYTES_MAX = 1 << 20
+"""The most bytes of lines that wait for standard error. Later lines are dropped."""
 
 LAST_MILLISECONDS = 1_000
 """How long the last lines of a server that has ended wait for their reader."""
@@ -52,16 +56,23 @@ def pass_on(
     read: Callable[[], bytes],
     write: Callable[[bytes], bytes],
     as_log: Callable[[Sequence[str]], bytes],
+    wait_for_input: Callable[[], bool] = lambda: True,
 ) -> bytes:
     """Reads to the end and writes each line when it is complete; returns the unwritten rest.
 
-    `write` returns the part of its data that it did not write.
+    `write` returns the part of its data that it did not write. `wait_for_input` is called while a part
+    waits: it returns False if that part can be written before more can be read.
     """
     begun = rest = b""
-    while piece := read():
-        *complete, begun = (begun + piece).split(b"\n")
-        rest = write(rest + as_log([line.decode(errors="replace") for line in complete]))
-    return write(rest + as_log([begun.decode(errors="replace")]))
+    while True:
+        if not rest or wait_for_input():
+            piece = read()
+            if not piece:
+                return write(rest + as_log([begun.decode(errors="replace")]))
+            *complete, begun = (begun + piece).split(b"\n")
+            if len(rest) <= WAITING_BYTES_MAX:
+                rest += as_log([line.decode(errors="replace") for line in complete])
+        rest = write(rest)
 
 
 def write_some(data: bytes) -> bytes:
@@ -72,6 +83,14 @@ def write_some(data: bytes) -> bytes:
         return data
     except OSError:
         return b""  # The reader is gone, or the disk is full.
+
+
+def wait_for_input() -> bool:
+    """Waits for input, or for space in standard error; returns True if there is input."""
+    poll = select.poll()
+    poll.register(_STDIN, select.POLLIN)
+    poll.register(_STDERR, select.POLLOUT)
+    return any(descriptor == _STDIN for descriptor, _ in poll.poll())
 
 
 def hand_over(rest: bytes) -> None:
@@ -98,6 +117,7 @@ def main(log_format: str) -> None:
         lambda: os.read(_STDIN, READ_BYTES),
         write_some,
         lambda lines: formatted(lines, log_format, _now()),
+        wait_for_input,
     )
     hand_over(rest)
 

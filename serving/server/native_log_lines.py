@@ -1,10 +1,11 @@
-"""The lines that TensorFlow writes to standard error while it is loaded, as lines of our log.
+"""The lines that native code writes to standard error, as lines of our log.
 
-TensorFlow writes them before it reads any of its settings, so no environment variable suppresses
-them. While the block runs, descriptor 2 is a pipe to a small process,
-`serving.server.native_line_reader`. That process writes each line to the log as it arrives, so that
-the message of a fatal error arrives although the server aborts. In a container, the server's end
-kills that process too: it has only the milliseconds that the kernel needs to end the server.
+TensorFlow writes some while it is loaded, before it reads any of its settings, so no environment
+variable suppresses them. Others come while the server runs. While the block runs, descriptor 2 is a
+pipe to a small process, `serving.server.native_line_reader`. That process writes each line to the
+log as it arrives, so that the message of a fatal error arrives although the server aborts. In a
+container, the server's end kills that process too: it has only the milliseconds that the kernel
+needs to end the server.
 """
 
 import os
@@ -20,7 +21,7 @@ import structlog
 _READER = Path(__file__).with_name("native_line_reader.py")
 _STDERR = 2
 _END_SECONDS = 1.0
-"""How long the start waits for the reader's end, which takes a millisecond."""
+"""How long the end waits for the reader's end, which takes a millisecond."""
 
 _log = structlog.get_logger(__name__)
 

@@ -543,3 +543,14 @@ def test_server_has_no_python_tensorflow_or_grpcio(shared_slow: HostedModel):
     files = mapped_files(shared_slow.server.process_id)
     assert any(name.startswith("libtensorflow_cc") for name in files)
     assert not any(name.startswith(("_pywrap_tensorflow", "cygrpc")) for name in files)
+
+
+# --- Lines of native code -------------------------------------------------------------------------
+
+
+def test_native_lines_of_a_running_server_are_events(server: ModelServer) -> None:
+    """Native code writes to descriptor 2, which is a pipe here as it is there."""
+    with Path(f"/proc/{server.process_id}/fd/2").open("w") as stderr:
+        stderr.write("W0000 file.cc:1] something is odd\n")
+    logged = wait_for_log(server, "native_log", line="W0000 file.cc:1] something is odd")
+    assert logged["level"] == "info"

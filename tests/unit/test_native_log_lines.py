@@ -8,7 +8,7 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from serving.server.native_line_reader import formatted, pass_on
+from serving.server.native_line_reader import WAITING_BYTES_MAX, formatted, pass_on
 from serving.server.native_log_lines import native_lines_as_events
 
 CUDA = b"E0000 00:00:1 1 cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)\n"
@@ -123,6 +123,46 @@ def test_lines_are_whole_however_they_arrive() -> None:
 
     rest = pass_on(lambda: pieces.pop(0), write, lambda lines: formatted(lines, "human", ""))
     assert (written, rest) == ([b"one\n", b"tw\n"], b"")
+
+
+def test_lines_wait_for_space_and_are_bounded() -> None:
+    pieces = [b"%d%s\n" % (n % 10, b"x" * 100_000) for n in range(30)] + [b""]
+    accepted: list[bytes] = []
+    has_space = False
+
+    def write(data: bytes) -> bytes:
+        if not has_space:
+            return data
+        accepted.append(data)
+        return b""
+
+    def read() -> bytes:
+        nonlocal has_space
+        has_space = len(pieces) == 1
+        return pieces.pop(0)
+
+    pass_on(read, write, lambda lines: formatted(lines, "human", ""), lambda: True)
+    written = b"".join(accepted)
+    assert written.endswith(b"x\n")
+    assert WAITING_BYTES_MAX < len(written) < WAITING_BYTES_MAX + 200_000
+
+
+def test_waiting_line_is_written_without_further_input() -> None:
+    pieces = [b"one\n", b""]
+    answers = [False, True]
+    tries: list[bytes] = []
+
+    def write(data: bytes) -> bytes:
+        tries.append(data)
+        return data if len(tries) == 1 else b""
+
+    pass_on(
+        lambda: pieces.pop(0),
+        write,
+        lambda lines: formatted(lines, "human", ""),
+        lambda: answers.pop(0),
+    )
+    assert tries[:2] == [b"one\n", b"one\n"]
 
 
 def test_short_writes_lose_nothing() -> None:
