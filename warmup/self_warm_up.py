@@ -30,7 +30,7 @@ TIME_BUDGET_SECONDS = 10.0
 TIME_LIMIT_SECONDS = 120.0
 
 # A request's signature name and outputs; "" and the empty set stand for the defaults.
-_Pair = tuple[str, frozenset[str]]
+Pair = tuple[str, frozenset[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +71,12 @@ def self_warm_up(
     started_ns = clock.now_ns()
     end_ns = started_ns + round(time_budget_seconds * NS_PER_SECOND)
     limit_ns = started_ns + round(TIME_LIMIT_SECONDS * NS_PER_SECOND)
-    warm_pairs: set[_Pair] = set()
+    warm_pairs: set[Pair] = set()
     run_count = 0
     errors: list[str] = []
     failed_requests: list[bytes] = []
     for request in requests:
-        pair = _pair(request)
+        pair = pair_of(request)
         now_ns = clock.now_ns()
         if now_ns >= limit_ns or (now_ns >= end_ns and pair in warm_pairs):
             continue
@@ -149,7 +149,7 @@ def _check_is_wanted(is_cancelled: IsCancelled) -> None:
         raise Cancelled("self-warm-up stopped; the version is no longer aspired")
 
 
-def _pair(request: bytes) -> _Pair:
+def pair_of(request: bytes) -> Pair:
     """Returns the pair of a PredictRequest.
 
     Bytes that do not parse get the default pair; the request fails when it is run.

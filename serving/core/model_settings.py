@@ -61,8 +61,9 @@ class PolicyName(Enum):
 class GateSettings:
     """The gates that a version must pass before it is AVAILABLE.
 
-    The defaults refuse a version that fails requests which its predecessor answers. They warn of
-    other suspicious results, and pass every change that may be intended.
+    The defaults refuse a version that fails requests which its predecessor answers, or answers them
+    with values that are never meant. They warn of other suspicious results, and pass every change that
+    may be intended.
     """
 
     # The names and dtypes of the inputs and outputs that the predecessor's clients use.
@@ -75,6 +76,12 @@ class GateSettings:
     failed_share: GateMode = GateMode.ENFORCE
     failed_share_max: float = 0.1
     failed_share_request_count_min: int = 10
+    # The answers to the requests of both warm-ups, compared with the predecessor's: no output is
+    # missing, none is NaN or infinite where the predecessor's is not, and none is the same for distinct
+    # inputs if the predecessor's varies. `answer_checks.py` has the rules.
+    outputs: GateMode = GateMode.ENFORCE
+    finite: GateMode = GateMode.ENFORCE
+    constant: GateMode = GateMode.ENFORCE
     # A record of the version's own warm-up file that fails, as in TensorFlow Serving.
     warm_up: GateMode = GateMode.ENFORCE
     # Further runs of those records no longer make the version faster. The records are run again for

@@ -15,7 +15,18 @@ from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Cancelled, MillpondError, from_exception
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict
+from serving.gates.answer_checks import (
+    CONSTANT_INPUT_COUNT_MIN,
+    Compared,
+    constant_faults,
+    constant_suspects,
+    distinct_input_count,
+    missing_output_faults,
+    non_finite_faults,
+)
+from serving.gates.answer_watch import Answer, AnswerWatch
 from serving.gates.gate_trials import (
+    REPLAY_ASKED_COUNT_MIN,
     GateSubject,
     GateTrials,
     PredecessorGone,
@@ -42,7 +53,13 @@ from serving.gates.gates import (
 )
 from serving.gates.replay_gate import ReplayCounts, failed_share_verdict, self_warm_up_verdict
 from serving.gates.signature_gate import shape_faults, signature_faults
-from serving.gates.tensor_compare import Comparison, Tolerance, compare_outputs, outputs_of
+from serving.gates.tensor_compare import (
+    Comparison,
+    Tolerance,
+    compare_outputs,
+    has_non_finite,
+    outputs_of,
+)
 from warmup.prediction_log import (
     METHODS,
     PREDICT,
@@ -68,6 +85,9 @@ RESTART_COUNT_MAX = 3
 """The most restarts of one gate because the predecessor was replaced. Rollbacks and promotions are
 seconds apart at least. If there are more of them during one gate, the gate is not passed."""
 
+_RUN_ALONE = frozenset({Gate.GOLDEN, Gate.FINITE})
+"""The gates that need no predecessor."""
+
 _WRITES = "a request may change a variable"
 
 _log = structlog.get_logger(__name__)
@@ -84,11 +104,13 @@ class _Record:
 class WarmUpWatch:
     """Wraps a version's `answer` during one warm-up, on one thread.
 
-    It times the runs. If `is_tolerant`, failed runs do not fail the warm-up.
+    It times the runs, and shows `answers` what each answered. If `is_tolerant`, failed runs do not
+    fail the warm-up.
     """
 
-    def __init__(self, ask: Ask, *, is_tolerant: bool, clock: Clock) -> None:
+    def __init__(self, ask: Ask, *, answers: AnswerWatch, is_tolerant: bool, clock: Clock) -> None:
         self._ask = ask
+        self._answers = answers
         self._is_tolerant = is_tolerant
         self._clock = clock
         self._last_request: tuple[str, bytes] | None = None
@@ -181,6 +203,7 @@ class WarmUpWatch:
             self._faults.append(f"record {len(self._records)}: {error}")
             return b""
         record.durations_ns.append(self._clock.now_ns() - started_ns)
+        self._answers.saw(method, request, response)
         return response
 
     def _begin_record(self, method: str, request: bytes) -> None:
@@ -213,13 +236,16 @@ class GateRuns:
     def run(self) -> Iterator[GateVerdict]:
         """Yields the verdict of each gate that is not off, as soon as it is known.
 
-        Without a predecessor only the golden gate runs. Raises Cancelled.
+        Without a predecessor only the gates of _RUN_ALONE run. Raises Cancelled.
         """
         runs: dict[Gate, Callable[[GateMode], GateVerdict]] = {
             Gate.SIGNATURE: partial(self._signatures, Gate.SIGNATURE, signature_faults),
             Gate.SHAPES: partial(self._signatures, Gate.SHAPES, shape_faults),
             Gate.SELF_WARM_UP: partial(self._replay, Gate.SELF_WARM_UP, self_warm_up_verdict),
             Gate.FAILED_SHARE: partial(self._replay, Gate.FAILED_SHARE, failed_share_verdict),
+            Gate.OUTPUTS: self._outputs,
+            Gate.FINITE: self._finite,
+            Gate.CONSTANT: self._constant,
             Gate.GOLDEN: self._golden,
             Gate.LATENCY: self._latency,
             Gate.DRIFT: self._drift,
@@ -227,7 +253,7 @@ class GateRuns:
         }
         for gate, run in runs.items():
             mode = mode_of(gate, self._settings)
-            is_possible = self._trials.has_predecessor or gate is Gate.GOLDEN
+            is_possible = self._trials.has_predecessor or gate in _RUN_ALONE
             if mode is not GateMode.OFF and is_possible:
                 yield self._guarded(gate, mode, run)
 
@@ -290,6 +316,52 @@ class GateRuns:
                 errors=errors,
             )
         return decide(self._replayed, self._settings)
+
+    def _outputs(self, mode: GateMode) -> GateVerdict:
+        one_of_each = {answer.kind: answer for answer in self._subject.answers}
+        return self._judge_answers(
+            Gate.OUTPUTS, mode, list(one_of_each.values()), missing_output_faults
+        )
+
+    def _finite(self, mode: GateMode) -> GateVerdict:
+        suspects = [answer for answer in self._subject.answers if has_non_finite(answer.outputs)]
+        if self._trials.has_predecessor:
+            return self._judge_answers(Gate.FINITE, mode, suspects, non_finite_faults)
+        # Such a value may be meant, and there is no answer that it could be compared with.
+        alone = [Compared(answer=answer, before=None) for answer in suspects]
+        faults = [f"{fault}, and it has no predecessor" for fault in non_finite_faults(alone)]
+        figures = {"answer_count": len(self._subject.answers), "suspect_count": len(suspects)}
+        return verdict_of(Gate.FINITE, GateMode.WARN, faults, figures)
+
+    def _constant(self, mode: GateMode) -> GateVerdict:
+        count = distinct_input_count(self._subject.answers)
+        if 0 < count < CONSTANT_INPUT_COUNT_MIN:
+            why = (
+                f"{count} distinct inputs were replayed, and {CONSTANT_INPUT_COUNT_MIN} are needed"
+            )
+            return skipped(Gate.CONSTANT, mode, why)
+        suspects = constant_suspects(self._subject.answers)
+        return self._judge_answers(
+            Gate.CONSTANT, mode, suspects, constant_faults, CONSTANT_INPUT_COUNT_MIN
+        )
+
+    def _judge_answers(
+        self,
+        gate: Gate,
+        mode: GateMode,
+        suspects: Sequence[Answer],
+        find_faults: Callable[[Sequence[Compared]], list[str]],
+        count_min: int = REPLAY_ASKED_COUNT_MIN,
+    ) -> GateVerdict:
+        """Asks the predecessor for the suspects, of which there are normally none."""
+        answers = self._subject.answers
+        if not answers:
+            return skipped(gate, mode, "no request was replayed")
+        if suspects and self._may_write_variables():
+            return skipped(gate, mode, _WRITES)
+        compared = self._trials.compared_answers(suspects, count_min)
+        figures = {"answer_count": len(answers), "suspect_count": len(suspects)}
+        return verdict_of(gate, mode, find_faults(compared), figures)
 
     def _golden(self, mode: GateMode) -> GateVerdict:
         if self._subject.candidate.may_write_variables:

@@ -11,9 +11,11 @@ from serving.base.clock import NS_PER_SECOND, Clock, pause
 from serving.base.errors import Cancelled, FailedPrecondition, MillpondError
 from serving.core.model_settings import GateMode, GateSettings
 from serving.data_plane.servables import RequestReservoir, Servable
+from serving.gates.answer_checks import Compared
+from serving.gates.answer_watch import Answer
 from serving.gates.gates import Latency, drift_tolerance, latency_faults, refused
 from serving.gates.replay_gate import is_failure_of_model
-from serving.gates.tensor_compare import Comparison, compare_responses
+from serving.gates.tensor_compare import Comparison, compare_responses, read_outputs
 from warmup.self_warm_up import SelfWarmUpResult
 
 TIME_BUDGET_SECONDS = 0.5
@@ -21,14 +23,14 @@ TIME_BUDGET_SECONDS = 0.5
 swap does not wait for long measurements."""
 
 REPLAY_BUDGET_SECONDS = 5.0
-"""The time for sending the failed requests of a replay to the predecessor. If the model is slow, the
-verdict extrapolates from a part of them."""
+"""The time for sending the suspicious requests of a replay to the predecessor: those that the new
+version fails or answers strangely. If the model is slow, the verdict rests on a part of them."""
 
 REPLAY_ASKED_COUNT_MIN = 4
-"""The failed requests that are sent even beyond REPLAY_BUDGET_SECONDS: fewer are a poor sample."""
+"""The requests that are sent even beyond REPLAY_BUDGET_SECONDS: fewer are a poor sample."""
 
 REPLAY_LIMIT_SECONDS = 30.0
-"""The time after which no further failed request is sent, however few were sent before."""
+"""The time after which no further request is sent, however few were sent before."""
 
 # The usual number of rounds. Each request counts with its fastest round, so more change little.
 ROUND_COUNT = 3
@@ -41,7 +43,8 @@ SHADOW_POLL_SECONDS = 0.1
 """The period of looking for new requests; the reservoir takes about 20 requests a second."""
 
 Predict = Callable[[bytes], bytes]
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class GateSubject:
     """A version that is warm but not published, and the inputs of its gates.
 
     `incumbent` is called for each use, because the predecessor may be unloaded while the gates run.
-    `self_warm_up` is None if no live request was replayed.
+    `self_warm_up` is None if no live request was replayed. `answers` are those of both warm-ups.
     `translated` raises the data plane's errors as MillpondErrors.
     """
 
@@ -59,6 +62,7 @@ class GateSubject:
     reservoir: RequestReservoir | None
     translated: Callable[[], AbstractContextManager[None]]
     self_warm_up: SelfWarmUpResult | None = None
+    answers: Sequence[Answer] = ()
 
 
 class PredecessorGone(Exception):
@@ -124,7 +128,7 @@ class GateTrials:
         self._incumbent = serving
         return True
 
-    def read_predecessor(self, read: Callable[[Servable], Answer]) -> Answer:
+    def read_predecessor(self, read: Callable[[Servable], Result]) -> Result:
         """Returns the result of `read` on the predecessor. Raises."""
         try:
             with self._subject.translated():
@@ -163,17 +167,43 @@ class GateTrials:
         REPLAY_BUDGET_SECONDS allow, at least REPLAY_ASKED_COUNT_MIN, but no further request after
         REPLAY_LIMIT_SECONDS. Raises.
         """
+        errors: list[str] = []
+        asked_count = 0
+        for request in self._within_replay_budget(requests, REPLAY_ASKED_COUNT_MIN):
+            errors += self._errors_of_candidate_alone(request)
+            asked_count += 1
+        return errors, asked_count
+
+    def compared_answers(self, answers: Sequence[Answer], count_min: int) -> list[Compared]:
+        """Returns the new version's answers with the predecessor's to the same requests. Raises.
+
+        Leaves out the requests that the predecessor refuses. Asks as many as REPLAY_BUDGET_SECONDS
+        allow, at least `count_min`, but none after REPLAY_LIMIT_SECONDS.
+        """
+        compared = []
+        for answer in self._within_replay_budget(answers, count_min):
+            try:
+                response, _ = self._ask_predecessor(answer.request, answer.method)
+            except Cancelled:
+                raise
+            except MillpondError:
+                self._predecessor()  # Raises if it is being unloaded: its error then means nothing.
+                continue
+            before = read_outputs(answer.method, response)
+            if before is not None:
+                compared.append(Compared(answer=answer, before=before))
+        return compared
+
+    def _within_replay_budget(self, items: Sequence[Item], count_min: int) -> Iterator[Item]:
         started_ns = self._clock.now_ns()
         end_ns = started_ns + round(REPLAY_BUDGET_SECONDS * NS_PER_SECOND)
         limit_ns = started_ns + round(REPLAY_LIMIT_SECONDS * NS_PER_SECOND)
-        errors: list[str] = []
-        for asked_count, request in enumerate(requests):
+        for count, item in enumerate(items):
             now_ns = self._clock.now_ns()
-            is_enough = asked_count >= REPLAY_ASKED_COUNT_MIN and now_ns >= end_ns
-            if is_enough or (asked_count > 0 and now_ns >= limit_ns):
-                return errors, asked_count
-            errors += self._errors_of_candidate_alone(request)
-        return errors, len(requests)
+            is_enough = count >= count_min and now_ns >= end_ns
+            if is_enough or (count > 0 and now_ns >= limit_ns):
+                return
+            yield item
 
     def shadowed(self, reservoir: RequestReservoir) -> Iterator[Trial]:
         """Yields trials of live requests that arrive from now on. Raises.
@@ -263,8 +293,8 @@ class GateTrials:
             _, candidate_ns = self.ask_candidate(request)
         return Latency(predecessor_ns=predecessor_ns, candidate_ns=candidate_ns)
 
-    def _ask_predecessor(self, request: bytes) -> tuple[bytes, int]:
-        return self._ask(self._predecessor().predict, request)
+    def _ask_predecessor(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
+        return self._ask(partial(self._predecessor().answer, method), request)
 
     def _ask(self, predict: Predict, request: bytes) -> tuple[bytes, int]:
         self._check_is_wanted()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from google.protobuf.message import DecodeError
+
 from serving.base.deferred_module import DeferredModule
 from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2, tensor_pb2, types_pb2
@@ -15,6 +17,7 @@ from serving.base.tensor_proto import (
     from_tensor_proto,
     to_tensor_proto,
 )
+from warmup.prediction_log import METHODS, WARM_UP_KINDS, Log
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +35,8 @@ _PLAIN_TYPES = {
     types_pb2.DT_QUINT16: types_pb2.DT_UINT16,
     types_pb2.DT_QINT32: types_pb2.DT_INT32,
 }
+
+_RESPONSES = {METHODS[kind]: type(getattr(Log(), kind).response) for kind in WARM_UP_KINDS}
 
 # The most characters of one value in a message, because strings can be pages long.
 _VALUE_CHARS_MAX = 40
@@ -169,6 +174,25 @@ def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
+def values_of(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any] | None:
+    """Returns the values, floats of any size as float64; None if numpy cannot hold them."""
+    if not _has_values(proto.dtype):
+        return None
+    try:
+        return _wide(_array(proto))
+    except InvalidArgument:
+        return None
+
+
+def has_non_finite(outputs: Outputs) -> bool:
+    """Returns True if a value is NaN or infinite."""
+    arrays = map(values_of, outputs.values())
+    return any(
+        array is not None and array.dtype.kind in "fc" and not np.isfinite(array).all()
+        for array in arrays
+    )
+
+
 def _has_values(data_type: int) -> bool:
     try:
         array_dtype(_PLAIN_TYPES.get(data_type, data_type))
@@ -185,6 +209,14 @@ def _array(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
     plain.CopyFrom(proto)
     plain.dtype = plain_type
     return from_tensor_proto(plain)
+
+
+def read_outputs(method: str, response: bytes) -> Outputs | None:
+    """Returns the outputs of a serialized response of `method`; None if it cannot be parsed."""
+    try:
+        return outputs_of(_RESPONSES[method].FromString(response))
+    except DecodeError:
+        return None
 
 
 def outputs_of(response: Any) -> Outputs:

@@ -17,6 +17,7 @@ from serving.core.servable import GateVerdict, LoadStage, ServableId
 from serving.data_plane.loads import SavedModelLoad, SavedModelPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import RequestReservoir, Servable
+from serving.gates.answer_watch import AnswerWatch
 from serving.gates.gate_runs import GateRuns, WarmUpWatch
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
@@ -126,6 +127,20 @@ class _MissingOps(FailedPrecondition):
         self.ops = ops
 
 
+@dataclass(kw_only=True)
+class _Warmed:
+    """What the warm-ups of one version gave to its gates.
+
+    `verdicts` may refuse the version after its other gates. `replayed` is None if no live request was
+    replayed.
+    """
+
+    verdicts: list[GateVerdict] = field(default_factory=list)
+    replayed: SelfWarmUpResult | None = None
+    recorded: AnswerWatch = field(default_factory=AnswerWatch)
+    live: AnswerWatch = field(default_factory=AnswerWatch)
+
+
 @contextmanager
 def statuses_as_errors(status_error: type[Exception]) -> Iterator[None]:
     """Raises the data plane's `StatusError` as the MillpondError of its code."""
@@ -212,11 +227,11 @@ class SavedModelLoader:
             self._plane.mark_request_memory_peak()
             # A run of a warm-up may be long, or endless.
             with progress.cancellation.stops_by(servable.cancel_runs):
-                verdicts, replayed = self._warm(servable, gates, progress)
+                warmed = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
                 rise_bytes = self._plane.request_memory_peak_rise_bytes()
                 self._settings.arenas.warmed_up(self._id, rise_bytes)
-            pass_gates = partial(self._pass_gates, servable, gates, verdicts, replayed, progress)
+            pass_gates = partial(self._pass_gates, servable, gates, warmed, progress)
             self._run_stage(progress, LoadStage.GATES, pass_gates)
             if self._settings.is_sealing:
                 self._seal(servable)
@@ -362,26 +377,19 @@ class SavedModelLoader:
                 "drop the version again"
             ) from cause
 
-    def _warm(
-        self, servable: Servable, gates: GateSettings, progress: LoadProgress
-    ) -> tuple[list[GateVerdict], list[SelfWarmUpResult]]:
-        """Runs both warm-ups. Returns the verdicts so far and the results of the self-warm-up.
-
-        The verdicts may refuse the version after its other gates. The second list is empty if no
-        requests were replayed.
-        """
-        verdicts: list[GateVerdict] = []
-        replayed: list[SelfWarmUpResult] = []
+    def _warm(self, servable: Servable, gates: GateSettings, progress: LoadProgress) -> _Warmed:
+        """Runs both warm-ups."""
+        warmed = _Warmed()
         run = partial(self._run_stage, progress)
-        replay_records = partial(self._replay_records, servable, gates, verdicts, progress)
+        replay_records = partial(self._replay_records, servable, gates, warmed, progress)
         run(LoadStage.WARM_UP, replay_records)
         reservoir = self._settings.reservoir
         if reservoir is not None:
-            replay = partial(self._replay_requests, servable, reservoir, replayed, progress)
+            replay = partial(self._replay_requests, servable, reservoir, warmed, progress)
             run(LoadStage.SELF_WARM_UP, replay)
         if servable.batching():
             run(LoadStage.PROVE_BATCHING, partial(self._prove_batching, servable, progress))
-        return verdicts, replayed
+        return warmed
 
     def _prove_batching(self, servable: Servable, progress: LoadProgress) -> None:
         predecessor = self._settings.incumbent(self._id)
@@ -400,12 +408,13 @@ class SavedModelLoader:
         self,
         servable: Servable,
         gates: GateSettings,
-        verdicts: list[GateVerdict],
+        warmed: _Warmed,
         progress: LoadProgress,
     ) -> None:
         mode = gates.warm_up
         watch = WarmUpWatch(
             partial(self._answer_method, servable),
+            answers=warmed.recorded,
             is_tolerant=mode is not GateMode.ENFORCE,
             clock=self._clock,
         )
@@ -426,13 +435,13 @@ class SavedModelLoader:
             verdict = watch.converge(gates, lambda: progress.cancellation.is_cancelled)
             if verdict is not None:
                 self._notify(verdict, progress)
-                verdicts.append(verdict)
+                warmed.verdicts.append(verdict)
 
     def _replay_requests(
         self,
         servable: Servable,
         reservoir: RequestReservoir,
-        replayed: list[SelfWarmUpResult],
+        warmed: _Warmed,
         progress: LoadProgress,
     ) -> None:
         if servable.may_write_variables:
@@ -444,15 +453,21 @@ class SavedModelLoader:
                 reason="a request may change a variable",
             )
             return
+
+        def predict(request: bytes) -> bytes:
+            response = self._answer(servable.predict, request)
+            warmed.live.saw("Predict", request, response)
+            return response
+
         result = self._settings.self_warm_up(
             reservoir.requests(),
             prepare=partial(self._answer, servable.prepare),
-            predict=partial(self._answer, servable.predict),
+            predict=predict,
             is_cancelled=lambda: progress.cancellation.is_cancelled,
         )
         if progress.cancellation.is_cancelled:
             raise Cancelled(f"{self._id}: no longer aspired; stopped in its self-warm-up")
-        replayed.append(result)
+        warmed.replayed = result
         errors = warm_joint_runs(
             reservoir.joint_requests(),
             answer=partial(self._answer_method, servable, "MultiInference"),
@@ -490,13 +505,12 @@ class SavedModelLoader:
         self,
         servable: Servable,
         gates: GateSettings,
-        verdicts: list[GateVerdict],
-        replayed: list[SelfWarmUpResult],
+        warmed: _Warmed,
         progress: LoadProgress,
     ) -> None:
         """Runs all gates, even after a failure, so that each verdict is reported.
 
-        Raises FailedPrecondition if an enforced gate is not passed, including the earlier `verdicts`.
+        Raises FailedPrecondition if an enforced gate is not passed, including those of the warm-up.
         """
         subject = GateSubject(
             directory=self._directory,
@@ -504,7 +518,8 @@ class SavedModelLoader:
             incumbent=partial(self._settings.incumbent, self._id),
             reservoir=self._settings.reservoir,
             translated=partial(statuses_as_errors, self._plane.StatusError),
-            self_warm_up=replayed[0] if replayed else None,
+            self_warm_up=warmed.replayed,
+            answers=(*warmed.live.answers, *warmed.recorded.answers),
         )
         runs = GateRuns(
             subject,
@@ -514,8 +529,8 @@ class SavedModelLoader:
         )
         for verdict in runs.run():
             self._notify(verdict, progress)
-            verdicts.append(verdict)
-        error = refusal(self._id, verdicts)
+            warmed.verdicts.append(verdict)
+        error = refusal(self._id, warmed.verdicts)
         if error is not None:
             raise error
 

@@ -162,7 +162,9 @@ def test_version_that_is_slower_than_allowed_ends(add_gated: AddGated, exports: 
 
 
 def test_shadow_failures_end_version(add_gated: AddGated, exports: dict[str, Path]):
-    model = add_gated(drift="off", shadow="enforce", shadow_request_count=5, shadow_seconds=20)
+    model = add_gated(
+        drift="off", finite="off", shadow="enforce", shadow_request_count=5, shadow_seconds=20
+    )
     drop(exports["doubles"], model.base_path, 1)
     model.wait_until_available(1)
     numbers = itertools.count()

@@ -11,6 +11,8 @@ from serving.base.protos import get_model_metadata_pb2, predict_pb2
 from serving.base.tensor_proto import to_tensor_proto
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict, ServableId
+from serving.gates.answer_checks import CONSTANT_INPUT_COUNT_MIN
+from serving.gates.answer_watch import AnswerWatch
 from serving.gates.gate_runs import (
     CONVERGENCE_PASS_COUNT_MAX,
     REQUEST_COUNT_MAX,
@@ -39,7 +41,7 @@ OFF, WARN, ENFORCE = GateMode.OFF, GateMode.WARN, GateMode.ENFORCE
 ALL_OFF = dict.fromkeys(
     (
         *("signature", "shapes", "self_warm_up", "failed_share", "warm_up", "convergence"),
-        *("latency", "golden", "drift", "shadow"),
+        *("outputs", "finite", "constant", "latency", "golden", "drift", "shadow"),
     ),
     OFF,
 )
@@ -90,6 +92,13 @@ class Swap:
         self.reservoir: FakeReservoir | None = FakeReservoir()
         self.is_cancelled = False
         self.self_warm_up: SelfWarmUpResult | None = None
+        self.watch = AnswerWatch()
+
+    def warm_up(self, *numbers: float) -> None:
+        """Runs these requests on the new version alone, as its warm-ups do."""
+        for number in numbers:
+            serialized = request(number)
+            self.watch.saw("Predict", serialized, self.candidate.respond(serialized))
 
     def keep(self, *numbers: float) -> None:
         assert self.reservoir is not None
@@ -126,6 +135,7 @@ class Swap:
             reservoir=self.reservoir,
             translated=partial(statuses_as_errors, StatusError),
             self_warm_up=self.self_warm_up,
+            answers=self.watch.answers,
         )
         runs = GateRuns(
             subject,
@@ -350,6 +360,121 @@ def test_replay_that_is_cancelled_stops(swap: Swap):
     with pytest.raises(Cancelled):
         swap.verdict("self_warm_up")
     assert len(swap.old.predicted) == 1
+
+
+# --- Answers that are never meant -----------------------------------------------------------------
+
+NEVER_MEANT: dict[str, Any] = {"outputs": ENFORCE, "finite": ENFORCE, "constant": ENFORCE}
+
+
+def test_answers_without_suspects_ask_no_predecessor(swap: Swap):
+    swap.candidate.respond = answers(factor=3)
+    swap.warm_up(*range(CONSTANT_INPUT_COUNT_MIN))
+    verdicts = swap.verdicts(**NEVER_MEANT)
+    assert all(verdict.is_passed and not verdict.reason for verdict in verdicts.values())
+    # One request of each kind is compared by the names of its outputs.
+    assert (len(swap.old.predicted), swap.candidate.predicted) == (1, [])
+
+
+def test_finite_gate_refuses_nan_for_a_rare_request(swap: Swap):
+    swap.candidate.respond = lambda sent: response(float("nan") if number_of(sent) == 77 else 1)
+    swap.warm_up(*range(100))
+    verdict = swap.verdict("finite")
+    assert (verdict.is_passed, verdict.mode) == (False, "enforce")
+    assert verdict.reason == "output 'y' is NaN in 1 of 1 values"
+    assert verdict.figures == {"answer_count": 100, "suspect_count": 1}
+    assert swap.old.predicted == [request(77)]
+
+
+def test_finite_gate_passes_nan_of_the_predecessor(swap: Swap):
+    swap.old.respond = swap.candidate.respond = answers(factor=float("nan"))
+    swap.warm_up(1, 2)
+    assert swap.verdict("finite").is_passed
+
+
+def test_finite_gate_passes_nan_if_predecessor_refuses(swap: Swap):
+    swap.old.respond, swap.candidate.respond = refuses(3, "bad"), answers(factor=float("nan"))
+    swap.warm_up(1, 2)
+    assert swap.verdict("finite").is_passed
+
+
+def test_finite_gate_without_predecessor_warns(swap: Swap):
+    swap.serves = None
+    swap.candidate.respond = answers(factor=float("nan"))
+    swap.warm_up(1, 2)
+    verdicts = swap.verdicts(**NEVER_MEANT)
+    assert list(verdicts) == ["finite"]
+    assert (verdicts["finite"].is_passed, verdicts["finite"].mode) == (False, "warn")
+    assert verdicts["finite"].reason == (
+        "output 'y' is NaN in 2 of 2 values, and it has no predecessor"
+    )
+
+
+def test_finite_gate_asks_a_slow_predecessor_a_few_times(swap: Swap):
+    swap.candidate.respond = answers(factor=float("nan"))
+    swap.warm_up(*range(50))
+    swap.takes(swap.old, REPLAY_BUDGET_SECONDS)
+    assert not swap.verdict("finite").is_passed
+    assert len(swap.old.predicted) == REPLAY_ASKED_COUNT_MIN
+
+
+def test_constant_gate_refuses_constant_answers(swap: Swap):
+    swap.candidate.respond = lambda sent: response(7)
+    swap.warm_up(*range(CONSTANT_INPUT_COUNT_MIN))
+    verdict = swap.verdict("constant")
+    assert not verdict.is_passed
+    assert "output 'y' of signature 'serving_default' is the same for 10" in verdict.reason
+
+
+def test_constant_gate_of_few_inputs_is_skipped(swap: Swap):
+    swap.candidate.respond = lambda sent: response(7)
+    swap.warm_up(*range(CONSTANT_INPUT_COUNT_MIN - 1), 0, 1, 2)
+    verdict = swap.verdict("constant")
+    assert verdict.is_passed
+    assert verdict.reason == "skipped: 9 distinct inputs were replayed, and 10 are needed"
+
+
+def test_constant_gate_asks_slow_predecessor_often_enough(swap: Swap):
+    swap.candidate.respond = lambda sent: response(7)
+    swap.warm_up(*range(50))
+    swap.takes(swap.old, 2.0)
+    assert not swap.verdict("constant").is_passed
+    assert len(swap.old.predicted) == CONSTANT_INPUT_COUNT_MIN
+
+
+def test_outputs_gate_refuses_a_missing_output(swap: Swap):
+    swap.candidate.respond = lambda sent: b""
+    swap.warm_up(1, 2)
+    verdict = swap.verdict("outputs")
+    assert (verdict.is_passed, verdict.reason) == (False, "output 'y' is missing")
+
+
+def test_answers_of_no_request_pass_with_note(swap: Swap):
+    reasons = {verdict.reason for verdict in swap.verdicts(**NEVER_MEANT).values()}
+    assert reasons == {"skipped: no request was replayed"}
+
+
+@pytest.mark.parametrize("writer", ["old", "candidate"])
+def test_suspects_are_not_repeated_if_they_may_write(swap: Swap, writer: str):
+    swap.candidate.respond = answers(factor=float("nan"))
+    swap.warm_up(1)
+    getattr(swap, writer).may_write_variables = True
+    assert swap.verdict("finite").reason == "skipped: a request may change a variable"
+    assert swap.old.predicted == []
+
+
+def test_answers_are_compared_anew_with_another_predecessor(swap: Swap):
+    other = FakeServable(ServableId("m", 0))
+    other.respond = answers(factor=float("nan"))
+
+    def change(serialized: bytes) -> bytes:
+        swap.serves = other
+        raise StatusError(9, "it is unloaded")
+
+    swap.candidate.respond, swap.old.respond = answers(factor=float("nan")), change
+    swap.warm_up(1)
+    assert swap.verdict("finite").is_passed
+    assert len(other.predicted) == 1
 
 
 # --- Golden ---------------------------------------------------------------------------------------
@@ -769,7 +894,7 @@ def watch(respond: Respond, clock: FakeClock, *, is_tolerant: bool) -> WarmUpWat
         with statuses_as_errors(StatusError):
             return respond(serialized)
 
-    return WarmUpWatch(ask, is_tolerant=is_tolerant, clock=clock)
+    return WarmUpWatch(ask, answers=AnswerWatch(), is_tolerant=is_tolerant, clock=clock)
 
 
 def replay(numbers: list[float], iterations: int, ask: Ask) -> None:

@@ -91,7 +91,10 @@ def test_refusal_is_none_without_failed_enforced_gate(verdict: Any):
 
 def test_gates_that_refuse_by_default():
     refusing = [gate for gate in Gate if mode_of(gate, GateSettings()) is ENFORCE]
-    assert refusing == [Gate.WARM_UP, Gate.SIGNATURE, Gate.SELF_WARM_UP, Gate.FAILED_SHARE]
+    assert refusing == [
+        *(Gate.WARM_UP, Gate.SIGNATURE, Gate.SELF_WARM_UP, Gate.FAILED_SHARE),
+        *(Gate.OUTPUTS, Gate.FINITE, Gate.CONSTANT),
+    ]
 
 
 def test_every_setting_belongs_to_a_gate():

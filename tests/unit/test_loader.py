@@ -633,6 +633,9 @@ def test_loader_warning_gate_logs_and_loads(version: Path) -> None:
         ("shapes", True),
         ("self_warm_up", True),
         ("failed_share", True),
+        ("outputs", True),
+        ("finite", True),
+        ("constant", True),
         ("golden", True),
         ("latency", True),
         ("drift", True),
@@ -649,7 +652,7 @@ def test_loader_runs_all_gates_before_it_raises(version: Path) -> None:
 def test_loader_first_version_needs_no_predecessor(version: Path) -> None:
     progress = FakeProgress()
     make_loader(version, FakePlane()).load(progress)
-    assert [verdict.gate for verdict in progress.verdicts] == ["warm_up", "golden"]
+    assert [verdict.gate for verdict in progress.verdicts] == ["warm_up", "finite", "golden"]
     assert progress.lines[-1] == "gates 0"
 
 
@@ -738,7 +741,9 @@ def test_loader_refuses_ever_faster_enforced_version(version: Path) -> None:
         load_of_one_that_gets_faster(version, plane, progress, ENFORCE)
     assert plane.servables[0].is_destroyed
     # The other gates are evaluated first.
-    assert [verdict.gate for verdict in progress.verdicts] == ["warm_up", "convergence", "golden"]
+    assert [verdict.gate for verdict in progress.verdicts] == [
+        *("warm_up", "convergence", "finite", "golden")
+    ]
 
 
 @pytest.mark.parametrize(("mode", "run_count"), [(WARN, 33), (OFF, 1)])
