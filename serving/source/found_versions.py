@@ -253,12 +253,17 @@ def decide(
             notes=frozenset(notes | {overwritten_note(version) for version in overwritten}),
         ),
         inputs,
+        is_just_listed=True,
     )
 
 
-def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
+def select_again(
+    state: SourceState, inputs: SelectionInputs, *, is_just_listed: bool = False
+) -> SourceState:
     """Returns the state with the aspired versions that follow from the found ones and `inputs`.
 
+    Only if the base path was just listed, versions are reported that it lacks and that were not reported
+    before: since an earlier listing they may have come.
     The list becomes empty only if the selection is empty, if a fleet has withdrawn its grant, or if no
     version is found and `keeps_last` is False. Otherwise an empty result leaves the aspired versions as they are.
     """
@@ -268,8 +273,9 @@ def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
     sound = inputs.select(state.found.keys() - state.broken)
     versions = sorted({*selected.versions, *sound.versions})
     notes = {note for note in state.notes if note.event not in _SELECTION_EVENTS}
-    if selected.missing:
-        notes.add(Note.of("specific_version_not_found", versions=selected.missing))
+    absent = _absent_versions(state, selected, is_just_listed=is_just_listed)
+    if absent:
+        notes.add(Note.of(_NOT_FOUND, versions=absent))
     aspired: tuple[AspiredVersion, ...] | None
     aspired = tuple(state.found[version] for version in versions)
     if not aspired and not _may_be_empty(state, inputs):
@@ -283,8 +289,34 @@ def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
     return replace(state, aspired=aspired, notes=frozenset(notes))
 
 
+def _absent_versions(
+    state: SourceState, selected: Selected, *, is_just_listed: bool
+) -> tuple[int, ...]:
+    """Returns the selected versions that have no directory, ascending.
+
+    A directory that settles, is incomplete, cannot be read or was not granted is there: other notes
+    tell why it is not loaded.
+    """
+    reported = {
+        version
+        for note in state.notes
+        if note.event == _NOT_FOUND
+        for _, versions in note.values
+        if isinstance(versions, tuple)
+        for version in versions
+    }
+    on_disk = state.on_disk or frozenset()
+    return tuple(
+        version
+        for version in selected.missing
+        if version not in on_disk and (is_just_listed or version in reported)
+    )
+
+
+_NOT_FOUND = "specific_version_not_found"
+
 _SELECTION_EVENTS = (
-    "specific_version_not_found",
+    _NOT_FOUND,
     "last_version_blocked",
     "only_blocked_versions_found",
     "grant_awaited",

@@ -469,6 +469,55 @@ def test_decide_reports_missing_specific_version() -> None:
     assert disk.memory.notes == {Note.of("specific_version_not_found", versions=(7,))}
 
 
+def not_found(state: SourceState) -> set[Note]:
+    return {note for note in state.notes if note.event == "specific_version_not_found"}
+
+
+def test_specific_version_that_is_there_is_not_missing() -> None:
+    disk = Disk(Specific(frozenset({1, 2, 7})))
+    # No poll yet, as when blocked versions of an earlier process are restored.
+    assert not_found(select_again(disk.memory, disk.wanted)) == set()
+    settling = decide(
+        disk.memory,
+        {1: "/m/1", 2: "/m/2"},
+        {1: observe(None, "/m/1", FRESH, NOW)},
+        disk.wanted,
+        NOW,
+    )
+    assert not_found(settling) == {Note.of("specific_version_not_found", versions=(7,))}
+
+
+def test_specific_version_is_missed_by_new_listings() -> None:
+    disk = Disk(Specific(frozenset({1, 7})))
+    disk.poll(1, 2)
+    # 8 may have come since the poll, 7 had not come at the poll.
+    wanted = replace(disk.wanted, selection=Specific(frozenset({1, 7, 8})))
+    again = select_again(disk.memory, wanted)
+    assert not_found(again) == {Note.of("specific_version_not_found", versions=(7,))}
+    polled = decide(again, {1: "/m/1", 2: "/m/2"}, {}, wanted, NOW)
+    assert not_found(polled) == {Note.of("specific_version_not_found", versions=(7, 8))}
+
+
+@given(
+    st.sets(st.integers(1, 6)),
+    st.sets(st.integers(1, 6), min_size=1),
+    st.sets(st.integers(1, 6)),
+    st.none() | st.frozensets(st.integers(1, 6)),
+)
+def test_version_with_a_directory_is_never_missed(
+    on_disk: set[int], selected: set[int], settling: set[int], granted: frozenset[int] | None
+) -> None:
+    wanted = SelectionInputs(selection=Specific(frozenset(selected)), granted=granted)
+    directories = {version: f"/m/{version}" for version in on_disk}
+    candidates = {
+        version: observe(None, f"/m/{version}", FRESH, NOW) for version in settling & on_disk
+    }
+    state = decide(SourceState(), directories, candidates, wanted, NOW)
+    absent = tuple(sorted(selected - on_disk))
+    expected = {Note.of("specific_version_not_found", versions=absent)} if absent else set()
+    assert not_found(state) == expected
+
+
 def test_decide_keeps_only_specific_version_once_gone() -> None:
     disk = Disk(Specific(frozenset({2})))
     disk.poll(1, 2)
@@ -539,7 +588,7 @@ def test_select_again_agrees_with_next_poll() -> None:
     disk.poll(1, 2, incomplete={2: "no index"})
     disk.poll(1, 3, 4, incomplete={4: "no index"})
     disk.selection, disk.blocked = Specific(frozenset({1, 3, 7})), frozenset({3})
-    after = select_again(disk.memory, disk.wanted)
+    after = select_again(disk.memory, disk.wanted, is_just_listed=True)
     disk.poll(1, 3, 4, incomplete={4: "no index"})
     assert replace(after, candidates=disk.memory.candidates) == replace(
         disk.memory, looked_at_ns=after.looked_at_ns
