@@ -42,6 +42,10 @@ void RegisterRest(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
 void RegisterTrace(nanobind::module_& module);
 
+// Returns the bytes of a path for the operating system. Python holds bytes of a path that are not
+// UTF-8 as surrogates, which are no text. Needs the GIL.
+std::string PathBytes(const nanobind::str& path);
+
 // Raises StatusError(code, message) if `status` is not OK. Needs the GIL.
 void ThrowIfError(const base::Status& status);
 

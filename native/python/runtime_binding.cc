@@ -32,12 +32,14 @@ void Initialize(int intra_op_thread_count, int inter_op_thread_count, bool is_st
   ThrowIfError(WithoutGil([&] { return tf::InitializeRuntime(options, &TheRequestMemory()); }));
 }
 
-std::vector<std::string> LoadOpLibrary(const std::string& path) {
-  return ValueOrThrow(WithoutGil([&] { return tf::LoadOpLibrary(path); }));
+std::vector<std::string> LoadOpLibrary(const nb::str& path) {
+  const std::string bytes = PathBytes(path);
+  return ValueOrThrow(WithoutGil([&] { return tf::LoadOpLibrary(bytes); }));
 }
 
-std::vector<std::string> CheckSavedModel(const std::string& directory) {
-  return ValueOrThrow(WithoutGil([&] { return tf::CheckSavedModel(directory); }));
+std::vector<std::string> CheckSavedModel(const nb::str& directory) {
+  const std::string bytes = PathBytes(directory);
+  return ValueOrThrow(WithoutGil([&] { return tf::CheckSavedModel(bytes); }));
 }
 
 }  // namespace

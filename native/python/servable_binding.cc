@@ -36,10 +36,10 @@ base::Status PrepareBytes(const servable::Servable& servable, std::string_view b
 // A version that is being loaded: tf::VersionLoad without the GIL, and with exceptions.
 class PySavedModelLoad {
  public:
-  PySavedModelLoad(std::string name, int64_t version, std::string directory,
+  PySavedModelLoad(std::string name, int64_t version, const nb::str& directory,
                    std::vector<std::string> tags)
       : load_(std::make_unique<VersionLoad>(servable::ServableId{std::move(name), version},
-                                            std::move(directory), std::move(tags))) {}
+                                            PathBytes(directory), std::move(tags))) {}
   ~PySavedModelLoad() {
     const nb::gil_scoped_release release;
     load_.reset();
@@ -326,7 +326,7 @@ void RegisterServable(nb::module_& module) {
   RegisterLoadedServable(module);
   using Load = PySavedModelLoad;
   nb::class_<Load>(module, "SavedModelLoad", nb::is_final())
-      .def(nb::init<std::string, int64_t, std::string, std::vector<std::string>>(), nb::arg("name"),
+      .def(nb::init<std::string, int64_t, const nb::str&, std::vector<std::string>>(), nb::arg("name"),
            nb::arg("version"), nb::arg("directory"), nb::arg("tags"))
       .def("read_graph", &Load::Run<&VersionLoad::ReadGraph>)
       .def("check_input_shapes", &Load::Run<&VersionLoad::CheckInputShapes>)

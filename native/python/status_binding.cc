@@ -17,9 +17,20 @@ void RegisterStatus(nb::module_& module) {
   module.attr("StatusError") = nb::handle(status_error_type);
 }
 
+std::string PathBytes(const nb::str& path) {
+  const auto bytes = nb::steal<nb::bytes>(PyUnicode_EncodeFSDefault(path.ptr()));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {bytes.c_str(), bytes.size()};
+}
+
 void ThrowIfError(const base::Status& status) {
   if (status.ok()) return;
-  const nb::tuple args = nb::make_tuple(static_cast<int>(status.code()), status.message().c_str());
+  // A message may hold a path, and a path any bytes: those that are no text are shown as \xe9.
+  const std::string& message = status.message();
+  const auto text = nb::steal<nb::str>(PyUnicode_DecodeUTF8(
+      message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
+  if (!text.is_valid()) throw nb::python_error();
+  const nb::tuple args = nb::make_tuple(static_cast<int>(status.code()), text);
   PyErr_SetObject(status_error_type, args.ptr());
   throw nb::python_error();
 }

@@ -9,6 +9,8 @@ Each error has the gRPC code that a client sees, and a message with the value an
 
 from enum import IntEnum
 
+from serving.base.name_text import encodable
+
 
 class StatusCode(IntEnum):
     """The gRPC status codes, by number; TensorFlow's are the same."""
@@ -52,8 +54,9 @@ class MillpondError(Exception):
     code: StatusCode = StatusCode.UNKNOWN
 
     def __init__(self, message: str, *, code: StatusCode | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        # It may name a path, and is sent to clients.
+        self.message = encodable(message)
+        super().__init__(self.message)
         if code is not None:
             self.code = code
 

@@ -73,6 +73,20 @@ def listed(items: Iterable[str], separator: str = ", ") -> str:
     return f"{text} and {more_count} more" if more_count > 0 else text
 
 
+def encodable(text: str) -> str:
+    """Returns `text` without halves of surrogate pairs, which no log, page or reply can carry.
+
+    Python holds a byte of a path that is not UTF-8 as such a half. It is shown as `\\xe9`, so two
+    paths may look alike: use the result for people only.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # A half that stands for no byte.
+        return text.encode(errors="backslashreplace").decode()
+
+
 def printable(text: str) -> str:
     """Returns `text` for one line of a terminal or a log, with unprintable characters escaped.
 

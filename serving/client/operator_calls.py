@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from serving.base.protos import model_management_pb2
+from serving.base.clock import Clock, SystemClock, pause
+from serving.base.errors import FailedPrecondition, NotFound, StatusCode
 from serving.client.calls import Call
 from serving.client.channels import ChooseMethod
 from serving.client.connection import Connection
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from serving.config.model_settings_file import SettingsByModel
     from serving.config.server_config import ModelConfig
     from serving.manager.rollout import Rollback
+
+
+ROLLBACK_POLL_SECONDS = 0.1
+"""The period at which a cold rollback is looked at. A load takes longer than this."""
 
 
 class OperatorCalls:
@@ -66,10 +71,11 @@ class OperatorCalls:
         """Puts the previous version in the place of the version that answers.
 
         The next request is answered by it. If the previous version is not in memory, raises
-        FailedPrecondition; with `is_cold_allowed` it is loaded from disk while the present version
-        serves. Raises NotFound for an unknown model. If the server has a state directory, the rollback
-        is on disk when the call returns, unless the result has a `warning`. `blocked` of the result
-        has each version that the rollback blocks, and the reason.
+        FailedPrecondition. With `is_cold_allowed` it is loaded from disk while the present version
+        serves: `version` of the result is None, and `wait_for_rollback` waits for it. Raises NotFound
+        for an unknown model. If the server has a state directory, the rollback is on disk when the
+        call returns, unless the result has a `warning`. `blocked` of the result has each version that
+        the rollback blocks, and the reason.
         """
         from serving.manager.rollout import Rollback, RollbackBlock
         from serving.rpc.admin_service import ROLLBACK
@@ -78,6 +84,30 @@ class OperatorCalls:
         reply = self._order(ROLLBACK, request, timeout_seconds)
         blocked = tuple(RollbackBlock(**item) for item in reply.pop("blocked", ()))
         return Rollback(**reply, blocked=blocked)
+
+    def wait_for_rollback(
+        self,
+        name: str,
+        rolled_back: int,
+        *,
+        clock: Clock | None = None,
+        timeout_seconds: float = 10,
+    ) -> int:
+        """Waits until another version answers in the place of `rolled_back`, and returns it.
+
+        The next request is answered by it. A load may take long, so this waits for as long as the
+        server tries; `timeout_seconds` is for each question. Raises FailedPrecondition if there is
+        nothing left to wait for, and NotFound if the model is gone.
+        """
+        clock = clock or SystemClock()
+        while True:
+            models = self.describe_models(timeout_seconds=timeout_seconds)
+            if name not in models:
+                raise NotFound(f"model {name!r} was removed while an earlier version was loaded")
+            version = replacement_of(models[name], rolled_back)
+            if version is not None:
+                return version
+            pause(clock, ROLLBACK_POLL_SECONDS)
 
     def promote(self, name: str, *, timeout_seconds: float = 10) -> int:
         """Lets the model's canary answer all requests, and returns its version.
@@ -115,9 +145,10 @@ class OperatorCalls:
         FailedPrecondition if a new model failed, and UNKNOWN if one is not loaded yet. The server
         answers a little before `timeout_seconds` are over, and after a minute at most.
         """
-        request = model_management_pb2.ReloadConfigRequest()
-        request.config.ParseFromString(config)
-        self._run(lambda server: server.models.HandleReloadConfigRequest, request, timeout_seconds)
+        from serving.config.model_config_file import encode_reload_request
+        from serving.rpc.config_service import RELOAD_CONFIG
+
+        self._ask(RELOAD_CONFIG, encode_reload_request(config), timeout_seconds)
 
     def fleet_report(
         self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
@@ -158,6 +189,58 @@ class OperatorCalls:
             timeout_seconds=timeout_seconds,
         )
         return self._connection.only().run(call)
+
+
+def replacement_of(model: Mapping[str, Any], rolled_back: int) -> int | None:
+    """Returns the version that answers in the place of `rolled_back`; None if it is still to come. Pure.
+
+    `model` is of `Client.describe_models`. Raises FailedPrecondition if no version is to come.
+    """
+    default = model.get("default_version")
+    if default is not None and default != rolled_back and default not in model["blocked"]:
+        version: int = default
+        return version
+    subject = f"model {model['name']!r}: version {rolled_back}"
+    if default == rolled_back and rolled_back not in model["blocked"]:
+        raise FailedPrecondition(f"{subject} serves: its rollback was undone meanwhile")
+    if coming_versions(model):
+        return None
+    errors = [
+        f"version {row['version']}: {row['error_message']}"
+        for row in model["versions"]
+        if is_failed_load(row)
+    ]
+    serves = f"{default} serves on" if default is not None else "no version serves"
+    raise FailedPrecondition(
+        f"{subject} is blocked, but no other version could be loaded, and {serves}; drop a version "
+        f"that loads, or unblock {rolled_back} (millpond allow); {'; '.join(errors)}".rstrip("; ")
+    )
+
+
+def coming_versions(model: Mapping[str, Any]) -> list[int]:
+    """Returns the versions that are not blocked and may still be loaded, ascending. Pure.
+
+    `model` is of `Client.describe_models`. Versions that already serve are left out.
+    """
+    over = {
+        row["version"]
+        for row in model.get("versions", ())
+        if is_failed_load(row) or row["state"] == ServableState.AVAILABLE.name
+    }
+    return sorted({*model.get("found_versions", ())} - over - {*model.get("blocked", ())})
+
+
+def is_failed_load(version: Mapping[str, Any]) -> bool:
+    """Returns True for an END that no unload and no cancellation has led to.
+
+    END alone would read like an unload. A cancelled load may have failed before.
+    """
+    is_cancelled = version.get("error_code") == int(StatusCode.CANCELLED)
+    return (
+        version["state"] == ServableState.END.name
+        and version.get("failed_load_count", 0) > 0
+        and not is_cancelled
+    )
 
 
 def _version_status(version: Mapping[str, Any]) -> VersionStatus:

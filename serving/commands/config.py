@@ -11,7 +11,11 @@ from serving.base.errors import InvalidConfig
 from serving.base.name_text import printable
 from serving.client import Client
 from serving.commands.connection import add_connection, connect
-from serving.config.model_config_file import encode_model_config, read_model_config_file
+from serving.config.model_config_file import (
+    decode_model_config,
+    encode_model_config,
+    read_model_config_file,
+)
 from serving.config.model_settings_file import read_model_settings_file
 from serving.config.plan import ConfigPlan, plan_change
 from serving.config.server_config import ModelConfig
@@ -37,14 +41,14 @@ def run(arguments: Sequence[str]) -> int:
 def _plan(parsed: argparse.Namespace) -> int:
     with connect(parsed) as client:
         plan = _planned(client, parsed.file, parsed.settings)
-        _print(plan, label_warnings(plan, client.describe_models()))
+        _print(plan, plan_warnings(plan, client.describe_models()))
     return 0
 
 
 def _apply(parsed: argparse.Namespace) -> int:
     with connect(parsed) as client:
         plan = _planned(client, parsed.file, None)
-        warnings = tuple(label_warnings(plan, client.describe_models()))
+        warnings = tuple(plan_warnings(plan, client.describe_models()))
         client.reload_config(
             encode_model_config(parsed.file), timeout_seconds=_APPLY_TIMEOUT_SECONDS
         )
@@ -53,7 +57,9 @@ def _apply(parsed: argparse.Namespace) -> int:
 
 
 def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPlan:
-    models = read_model_config_file(file)
+    read_model_config_file(file)
+    # As the server reads it: a file without a list is refused, because it may be empty by mistake.
+    models = decode_model_config(encode_model_config(file), str(file))
     present, settings = client.config()
     if settings_file is not None:
         settings = read_model_settings_file(settings_file, [model.name for model in models])
@@ -61,13 +67,17 @@ def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPl
     return plan_change(present, wanted)
 
 
-def label_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a warning for each changed label that would wait for a version that cannot come.
+def plan_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yields a warning for each changed label that would wait for a version that cannot come, and for
+    each field that has no effect.
 
     `described` comes from `Client.describe_models`. A model that is added or moved gets no warnings:
     the server does not have the versions of its base path yet. It reports such labels later, in its
     log and status.
     """
+    for after in (*plan.added, *(change.after for change in plan.changed), *plan.unchanged):
+        if after.has_logging_config:
+            yield f"! model {after.name}: logging_config is ignored: requests are not logged yet"
     for change in plan.changed:
         model = described.get(change.after.name)
         is_of_versions = change.is_of_labels or change.is_of_selection

@@ -1,5 +1,6 @@
 """Reads the models of a ModelServerConfig, TensorFlow Serving's message, from text or bytes."""
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,68 +15,111 @@ from google.protobuf import (
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
 
-from serving.base.errors import InvalidConfig
-from serving.base.protos import model_server_config_pb2
+from serving.base.errors import InvalidArgument, InvalidConfig
+from serving.base.protos import model_management_pb2
+from serving.config.config_text import read_config_text
 from serving.config.server_config import PLATFORM, ModelConfig, check_models
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.storage.store_urls import is_store_url
 
 
 def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
-    """Reads a text ModelServerConfig.
+    """Reads a text ModelServerConfig. A file without models is one, too: a client may add them later.
 
     Raises InvalidConfig, with file, field, value and remedy, if the file cannot be read or parsed, has
-    no models, has a duplicate name or label, a base path that is not absolute, or a platform or
-    field that Millpond does not support.
+    a duplicate name or label, a base path that is not absolute, or a platform or field that Millpond
+    does not support.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_config_text(path)
+    except OSError as error:
         raise InvalidConfig(f"{path}: cannot be read: {error}") from error
     return parse_model_config(text, str(path))
 
 
 def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
     """Parses a text from `where`; otherwise like `read_model_config_file`."""
+    return _models(_parsed(text, where), where)
+
+
+def _parsed(text: str, where: str) -> Any:
     try:
-        config = text_format.Parse(text, _config_message())
-    except text_format.ParseError as error:
+        return text_format.Parse(text, _config_message())
+    except (text_format.ParseError, UnicodeDecodeError) as error:
         # The text of TensorFlow Serving, which operators and tests recognize; `error` has line and
         # column.
         raise InvalidConfig(
             f"{where}: Error parsing text-format tensorflow.serving.ModelServerConfig: {error}"
         ) from error
-    return _models(config, where)
+
+
+def decode_reload_request(serialized: bytes) -> tuple[ModelConfig, ...]:
+    """Decodes a serialized ReloadConfigRequest, as `decode_model_config` does.
+
+    Raises InvalidArgument if it is no such message.
+    """
+    request = _reload_request()
+    try:
+        request.ParseFromString(serialized)
+    except DecodeError as error:
+        raise InvalidArgument(f"the request is not a valid ReloadConfigRequest: {error}") from error
+    return decode_model_config(request.config.SerializeToString(), "request")
+
+
+def encode_reload_request(config: bytes) -> bytes:
+    """Returns the serialized ReloadConfigRequest of a serialized ModelServerConfig."""
+    request = _reload_request()
+    request.config.ParseFromString(config)
+    serialized: bytes = request.SerializeToString()
+    return serialized
 
 
 def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...]:
-    """Decodes a serialized ModelServerConfig from `where`; otherwise as `read_model_config_file`."""
+    """Decodes a serialized ModelServerConfig from `where`; otherwise as `read_model_config_file`.
+
+    Raises InvalidConfig also if there is no list of models. An empty list is one: no model is left.
+    """
     config = _config_message()
     try:
         config.ParseFromString(serialized)
     except DecodeError as error:
         raise InvalidConfig(f"{where}: not a ModelServerConfig: {error}") from error
-    return _models(config, where)
+    models = _models(config, where)
+    if not config.HasField("model_config_list"):
+        raise InvalidConfig(
+            f"{where}: no model_config_list in it; write `model_config_list {{}}` if no model is "
+            "to be served"
+        )
+    return models
 
 
 def encode_model_config(path: Path) -> bytes:
     """Returns the serialized ModelServerConfig of a file that `read_model_config_file` accepts."""
-    config = text_format.Parse(path.read_text(encoding="utf-8"), _config_message())
-    serialized: bytes = config.SerializeToString()
+    serialized: bytes = _parsed(read_config_text(path), str(path)).SerializeToString()
     return serialized
 
 
 def _config_message() -> Any:
-    """Returns a ModelServerConfig whose `version_labels` are a list of pairs, as on the wire.
+    """Returns a ModelServerConfig whose `version_labels` are a list of pairs, as on the wire, and whose
+    `base_path` is bytes.
 
     A map would silently keep the last of two entries for one label, so a duplicate label would not be
-    reported.
+    reported. A path need not be UTF-8, which protobuf wants of a string.
     """
-    return _listing_class()()
+    return message_factory.GetMessageClass(
+        _own_pool().FindMessageTypeByName("tensorflow.serving.ModelServerConfig")
+    )()
+
+
+def _reload_request() -> Any:
+    """Returns a ReloadConfigRequest of such a ModelServerConfig."""
+    return message_factory.GetMessageClass(
+        _own_pool().FindMessageTypeByName("tensorflow.serving.ReloadConfigRequest")
+    )()
 
 
 @cache
-def _listing_class() -> Any:
+def _own_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
 
     def add(file: FileDescriptor) -> None:
@@ -87,20 +131,21 @@ def _listing_class() -> Any:
             for nested in message.nested_type:
                 if nested.name == "VersionLabelsEntry":
                     nested.options.ClearField("map_entry")
+            if message.name == "ModelConfig":
+                _field(message, "base_path").type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
         pool.Add(proto)
 
-    add(model_server_config_pb2.DESCRIPTOR)
-    name = model_server_config_pb2.ModelServerConfig.DESCRIPTOR.full_name
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    add(model_management_pb2.DESCRIPTOR)
+    return pool
+
+
+def _field(message: Any, name: str) -> Any:
+    return next(field for field in message.field if field.name == name)
 
 
 def _models(config: Any, where: str) -> tuple[ModelConfig, ...]:
     if config.HasField("custom_model_config"):
         raise InvalidConfig(f"{where}: custom_model_config is refused; use model_config_list")
-    if not config.model_config_list.config:
-        raise InvalidConfig(
-            f"{where}: no model in it; add model_config_list {{ config {{ ... }} }}"
-        )
     models = tuple(_model(model, where) for model in config.model_config_list.config)
     check_models(models, f"{where}: ")
     return models
@@ -109,18 +154,18 @@ def _models(config: Any, where: str) -> tuple[ModelConfig, ...]:
 def _model(model: Any, source: str) -> ModelConfig:
     """Converts a ModelConfig message whose version_labels are a list."""
     where = f"{source}: model {model.name!r}"
+    base_path = os.fsdecode(model.base_path)
     if not model.name:
-        raise InvalidConfig(
-            f"{source}: the model of base_path {_shown(model.base_path)} has no name"
-        )
-    if model.HasField("logging_config"):
-        raise InvalidConfig(f"{where}: logging_config is refused: Millpond does not support it yet")
+        raise InvalidConfig(f"{source}: the model of base_path {_shown(base_path)} has no name")
+    if "\0" in base_path:
+        raise InvalidConfig(f"{where}: base_path {_shown(base_path)} has a NUL, as no path may")
     _check_platform(model, where)
     return ModelConfig(
         name=model.name,
-        base_path=model.base_path,
+        base_path=base_path,
         version_selection=_version_selection(model.model_version_policy),
         labels=_labels(model.version_labels, where),
+        has_logging_config=model.HasField("logging_config"),
     )
 
 

@@ -54,6 +54,9 @@ class ModelConfig:
     # The version of each label, which takes effect once that version is AVAILABLE.
     labels: Mapping[str, int] = field(default_factory=dict)
     settings: ModelSettings = field(default_factory=ModelSettings)
+    # True if the model's requests should be logged, which this release does not do. It changes nothing,
+    # so models are compared without it.
+    has_logging_config: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,9 @@ class ServerConfig:
     # The files of the models and their settings, which are read again when they change; "": no file.
     model_config_file: str = ""
     model_settings_file: str = ""
-    model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
+    # 0: the file of models is read once, as with TensorFlow Serving, and the settings file each second.
+    # Negative: both are read once.
+    model_config_file_poll_wait_seconds: float = 0.0
     host: str = "0.0.0.0"
     port: int = 8500  # 0 takes a free port
     # Listening sockets that were handed in. `host` and `port` are then their address, or 0 for UNIX

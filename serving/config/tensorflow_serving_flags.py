@@ -115,7 +115,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         seconds(WAIT_SECONDS_MAX),
         ServerConfig.model_config_file_poll_wait_seconds,
         "seconds between two reads of --model_config_file and --model_settings_file; a change is "
-        "applied as a whole or, if it has an error, not at all; 0: read once",
+        "applied as a whole or, if it has an error, not at all; 0: --model_config_file is read once, "
+        "and --model_settings_file each second; negative: both are read once",
     ),
     Flag(
         "model_name",

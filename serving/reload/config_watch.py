@@ -10,6 +10,7 @@ import structlog
 from serving.base.clock import Clock, pause
 from serving.base.errors import InvalidConfig, MillpondError, from_exception
 from serving.base.periodic_thread import PeriodicThread
+from serving.config.config_text import read_config_text
 from serving.config.model_settings_file import SettingsByModel, parse_model_settings
 from serving.config.server_config import ModelConfig
 
@@ -142,7 +143,10 @@ class ConfigWatcher:
         return read
 
     def _read(self) -> _Texts:
-        return _Texts(_read(self._config_file), _read(self._settings_file))
+        return _Texts(
+            _read(self._config_file, read_config_text),
+            _read(self._settings_file, lambda path: path.read_text(encoding="utf-8")),
+        )
 
     def _apply(self, config: _Text | None, settings: _Text | None) -> None:
         models = None
@@ -152,6 +156,7 @@ class ConfigWatcher:
 
             with self._blaming(self._config_file):
                 models = parse_model_config(_text(config, self._config_file), self._config_file)
+                self._check_not_emptied(models)
         names = self._model_names() if models is None else [model.name for model in models]
         by_model = None
         if settings is not None:
@@ -160,6 +165,18 @@ class ConfigWatcher:
                 by_model = parse_model_settings(text, self._settings_file, names)
         with self._blaming(self._settings_file if models is None else self._config_file):
             self._change(models, by_model)
+
+    def _check_not_emptied(self, models: Sequence[ModelConfig]) -> None:
+        """Raises InvalidConfig if a file would remove all models.
+
+        A file may be empty by mistake: a disk was full, a template rendered nothing.
+        """
+        if not models and self._model_names():
+            raise InvalidConfig(
+                f"{self._config_file}: no model in it, and a file that is polled removes no server's "
+                "last model; if that is meant, write `model_config_list {}` into a file and send it: "
+                "millpond config apply FILE"
+            )
 
     @contextmanager
     def _blaming(self, file: str) -> Iterator[None]:
@@ -178,11 +195,11 @@ class ConfigWatcher:
             raise
 
 
-def _read(path: str) -> _Text | None:
+def _read(path: str, read_text: Callable[[Path], str]) -> _Text | None:
     if not path:
         return None
     try:
-        return _Text(Path(path).read_text(encoding="utf-8"))
+        return _Text(read_text(Path(path)))
     except (OSError, UnicodeDecodeError) as error:
         return _Text(error=str(error))
 

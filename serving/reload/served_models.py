@@ -4,6 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
+from serving.base.name_text import encodable, listed, printable
 from serving.config.plan import ConfigPlan, ModelChange, applied
 from serving.config.server_config import ModelConfig
 from serving.core.model_settings import ModelSettings
@@ -13,6 +16,8 @@ from serving.source.notes import Note
 
 NOTHING = Specific(frozenset())
 """The selection of a model that was unloaded by request."""
+
+_log = structlog.get_logger(__name__)
 
 
 class Source(Protocol):
@@ -113,8 +118,9 @@ class ServedModels:
         return tuple(model.name for model in self._models)
 
     def base_path(self, name: str) -> str | None:
-        """Returns the base path of a model, or None if it is not configured."""
-        return next((model.base_path for model in self._models if model.name == name), None)
+        """Returns the base path of a model as text for people, or None if it is not configured."""
+        paths = (model.base_path for model in self._models if model.name == name)
+        return next(map(encodable, paths), None)
 
     def notes(self, name: str) -> list[Note]:
         """Returns the notes of a model's source."""
@@ -154,6 +160,7 @@ class ServedModels:
             for change in plan.changed
             if change.is_of_base_path
         }
+        _warn_of_logging_configs(plan)
         before, after = self._models, applied(self._models, plan)
         # Added models are listed before their sources aspire a version: a load may need them at once.
         self._set_models((*before, *plan.added))
@@ -262,3 +269,17 @@ class ServedModels:
         self._manager.set_aspired(name, [])
         # Settings come last: if they changed earlier, a canary would end as the default version.
         self._manager.set_settings(name, ModelSettings())
+
+
+def _warn_of_logging_configs(plan: ConfigPlan) -> None:
+    """Logs which of the models should have their requests logged, which does not happen."""
+    models = (*plan.added, *(change.after for change in plan.changed), *plan.unchanged)
+    names = [printable(model.name) for model in models if model.has_logging_config]
+    if names:
+        _log.warning(
+            "logging_config_ignored",
+            models=listed(names),
+            count=len(names),
+            reason="this release does not log requests",
+            remedy="remove logging_config, or record requests by --warmup_capture_directory",
+        )

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from google.protobuf.message import DecodeError
-
-from serving.base.errors import InvalidArgument
 from serving.base.protos import model_management_pb2
 from serving.config.document import GET_CONFIG, config_document
-from serving.config.model_config_file import decode_model_config
+from serving.config.model_config_file import decode_reload_request
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
 from serving.rpc.rare_calls import Waiting, patience_seconds
@@ -35,19 +32,13 @@ class ConfigService:
         """Applies a ReloadConfigRequest and returns a ReloadConfigResponse, whose status is OK.
 
         An error is the status of the call. INVALID_ARGUMENT: the configuration is invalid or has
-        no model, and nothing has changed. The other errors come after the change is made:
+        no list of models, and nothing has changed. The other errors come after the change is made:
         FAILED_PRECONDITION if a new model failed, UNKNOWN if a model has not come yet (a repeated
         request waits again), ABORTED if a newer change came in between. They come before the
         caller's deadline, which is `remaining_seconds` away (None: no deadline). `metric_names`
         is ignored: the service has no such counters.
         """
-        try:
-            message = model_management_pb2.ReloadConfigRequest.FromString(request)
-        except DecodeError as error:
-            raise InvalidArgument(
-                f"the request is not a valid ReloadConfigRequest: {error}"
-            ) from error
-        models = decode_model_config(message.config.SerializeToString(), "request")
+        models = decode_reload_request(request)
         self._reloader.reload(models, patience_seconds(remaining_seconds, RELOAD_TIMEOUT_SECONDS))
         response = model_management_pb2.ReloadConfigResponse()
         response.status.error_code = 0

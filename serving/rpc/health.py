@@ -27,12 +27,14 @@ def serving_by_service(
     """Returns for each service name True if it is SERVING. Pure.
 
     A model is SERVING if it has an AVAILABLE version. The server is SERVING if at least one model
-    is, and each model of `needed`, which are among `models`.
+    is, and each model of `needed`, which are among `models`. A server that is configured without
+    models is SERVING too: it takes the first model from a client that must reach it.
     """
     serving = {
         name: any(status.state is AVAILABLE for status in statuses.get(name, ())) for name in models
     }
-    is_server_serving = any(serving.values()) and all(serving[name] for name in needed)
+    has_any = any(serving.values()) or not serving
+    is_server_serving = has_any and all(serving[name] for name in needed)
     return {**serving, **dict.fromkeys(SERVER_SERVICES, is_server_serving)}
 
 

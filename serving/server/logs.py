@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import PurePath
 from typing import TextIO, cast
 
 import structlog
@@ -18,7 +19,7 @@ from structlog.typing import EventDict, Processor
 
 from serving.base.clock import SystemClock
 from serving.base.log_line import is_for_people, log_line
-from serving.base.name_text import printable
+from serving.base.name_text import encodable, printable
 from serving.server.log_writer import LogWriter, unblock, write_at_once
 
 FLUSH_SECONDS = 1.0
@@ -106,6 +107,7 @@ def configure_logs(
     structlog.configure(
         processors=[
             *processors,
+            _encodable_values,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=not is_human),
@@ -143,6 +145,22 @@ def _human(stream: TextIO) -> list[Processor]:
             colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
         ),
     ]
+
+
+def _encodable_values(logger: object, method: str, event: EventDict) -> EventDict:
+    """Replaces bytes of paths that are not text: a line is written as UTF-8."""
+    del logger, method
+    return {key: _encodable_value(value) for key, value in event.items()}
+
+
+def _encodable_value(value: object) -> object:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, PurePath):
+        return encodable(str(value))
+    if isinstance(value, list | tuple):
+        return [_encodable_value(item) for item in value]
+    return value
 
 
 def _printable_values(logger: object, method: str, event: EventDict) -> EventDict:

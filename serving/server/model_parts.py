@@ -337,17 +337,24 @@ def _cache_directory(config: ServerConfig) -> Path:
     return Path(cache, "millpond", "models")
 
 
+SETTINGS_POLL_SECONDS = 1.0
+"""The period at which the settings file is read by default: as often as a base path is looked at."""
+
+
 def make_config_watcher(
     foundation: Foundation, *, reloader: ConfigReloader, served: ServedModels
 ) -> ConfigWatcher | None:
     """Returns None if the configuration has no files, or if they are read only once."""
-    has_file = bool(foundation.config.model_config_file or foundation.config.model_settings_file)
-    if not has_file or foundation.config.model_config_file_poll_wait_seconds <= 0:
+    config = foundation.config
+    period_seconds = config.model_config_file_poll_wait_seconds
+    config_file = config.model_config_file if period_seconds > 0 else ""
+    settings_file = config.model_settings_file if period_seconds >= 0 else ""
+    if not (config_file or settings_file):
         return None
     return ConfigWatcher(
-        foundation.config.model_config_file,
-        foundation.config.model_settings_file,
-        period_seconds=foundation.config.model_config_file_poll_wait_seconds,
+        config_file,
+        settings_file,
+        period_seconds=period_seconds or SETTINGS_POLL_SECONDS,
         change=reloader.change,
         model_names=lambda: served.names,
         clock=foundation.clock,

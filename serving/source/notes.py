@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from serving.base.name_text import encodable
+
 
 @dataclass(frozen=True)
 class Note:
@@ -15,7 +17,11 @@ class Note:
     @classmethod
     def of(cls, event: str, level: str = "warning", /, **values: object) -> "Note":
         """Returns a note with `values` as the log line's key-values."""
-        return cls(event, level, tuple(values.items()))
+        shown = (
+            (key, encodable(value) if isinstance(value, str) else value)
+            for key, value in values.items()
+        )
+        return cls(event, level, tuple(shown))
 
 
 OTHER_NAME_COUNT_MAX = 3

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -366,10 +367,33 @@ def test_config_apply_makes_server_follow_file(
 
 
 def test_bad_config_file_exits_one_with_reason(server: ModelServer, models: Models) -> None:
-    models.file.write_text("model_config_list {}")
+    models.file.write_text("")
     done = millpond("config", "apply", models.file, "--target", server.admin_target)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"millpond config apply: {models.file}: no model in it; "
-        "add model_config_list { config { ... } }\n"
+    assert done.stderr.startswith(
+        f"millpond config apply: {models.file}: no model_config_list in it; write"
     )
+
+
+def test_server_without_models_takes_models(
+    start_server: StartServer, tmp_path: Path, scale_model: ScaleModel
+) -> None:
+    models = Models(tmp_path, scale_model)
+    models.file.write_text("")
+    server = start_server(model_config_file=models.file, model_config_file_poll_wait_seconds=0.05)
+    for path in ("/healthz", "/readyz"):
+        assert httpx.get(f"{server.url}{path}").status_code == 200
+    with caller_to(server.target) as caller, Client(server.admin_target) as client:
+        client.reload_config(models.configure({models.a: "logging_config {}"}))
+        assert answering(caller, models.a) == 1
+        assert wait_for_log(server, "logging_config_ignored")["models"] == models.a
+        # A file that becomes empty while it is polled changes nothing.
+        models.file.write_text("model_config_list {}")
+        assert "removes no server's last model" in wait_for_log(server, "config_refused")["reason"]
+        assert answering(caller, models.a) == 1
+        # A client that says so removes the last model.
+        client.reload_config(encode_model_config(models.file))
+        code, _ = refusal(lambda: caller.predict(request_for(models.a)))
+        assert code == grpc.StatusCode.NOT_FOUND
+        models.configure({models.a: ""})
+        server.wait_until_available(models.a, 1)

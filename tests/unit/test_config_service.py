@@ -65,14 +65,18 @@ def test_reload_config_of_junk_is_invalid(service: Service) -> None:
         service.service.reload_config(b"\xff")
 
 
-@pytest.mark.parametrize("is_list_set", [False, True])
-def test_reload_config_of_no_model_is_invalid(service: Service, *, is_list_set: bool) -> None:
+def test_reload_config_without_a_list_is_invalid(service: Service) -> None:
     message = model_management_pb2.ReloadConfigRequest()
-    if is_list_set:
-        message.config.model_config_list.SetInParent()
-    with pytest.raises(InvalidConfig, match="no model in it"):
+    with pytest.raises(InvalidConfig, match="no model_config_list in it"):
         service.service.reload_config(message.SerializeToString())
     assert service.world.models.names == ("a",)
+
+
+def test_reload_config_to_no_model_removes_the_last(service: Service) -> None:
+    message = model_management_pb2.ReloadConfigRequest()
+    message.config.model_config_list.SetInParent()
+    service.service.reload_config(message.SerializeToString())
+    assert service.world.models.names == ()
 
 
 def test_reload_config_of_custom_config_is_invalid(service: Service) -> None:

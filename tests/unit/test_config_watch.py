@@ -79,11 +79,26 @@ def test_watcher_first_look_applies_edit_from_start(watch: Watch) -> None:
     assert watch.changes == [(["a"], [])]
 
 
-@pytest.mark.parametrize(("poll_seconds", "is_watched"), [(-1.0, False), (0.0, False), (1.0, True)])
-def test_config_watcher_without_a_period_is_none(poll_seconds: float, is_watched: bool) -> None:
-    """TensorFlow Serving's default, 0, reads the file once, at the start."""
+@pytest.mark.parametrize(
+    ("poll_seconds", "settings_file", "is_watched"),
+    [
+        (-1.0, "", False),
+        # TensorFlow Serving's default, 0, reads the file once, at the start.
+        (0.0, "", False),
+        (1.0, "", True),
+        (-1.0, "/s", False),
+        (0.0, "/s", True),
+        (1.0, "/s", True),
+    ],
+)
+def test_config_watcher_without_a_period_is_none(
+    poll_seconds: float, settings_file: str, is_watched: bool
+) -> None:
     config = ServerConfig(
-        models=(), model_config_file="/m", model_config_file_poll_wait_seconds=poll_seconds
+        models=(),
+        model_config_file="/m",
+        model_settings_file=settings_file,
+        model_config_file_poll_wait_seconds=poll_seconds,
     )
     reload = Reload()
     watcher = make_config_watcher(
@@ -92,6 +107,15 @@ def test_config_watcher_without_a_period_is_none(poll_seconds: float, is_watched
         served=reload.world.models,
     )
     assert (watcher is not None) == is_watched
+
+
+def test_watcher_of_a_server_without_models_adds_them(watch: Watch) -> None:
+    watch.names = []
+    watch.config.write_text("model_config_list {}")
+    watch.watcher.poll()
+    watch.config.write_text(config_text("a"))
+    watch.watcher.poll()
+    assert watch.changes == [([], []), (["a"], [])]
 
 
 def test_watcher_same_files_change_nothing(watch: Watch) -> None:

@@ -49,6 +49,11 @@ def test_server_health_needs_model_and_all_required(
     assert serving_by_service(["a", "b"], by_model, needed)[service] is is_serving
 
 
+@pytest.mark.parametrize("service", SERVER_SERVICES)
+def test_server_without_configured_models_is_serving(service: str) -> None:
+    assert serving_by_service([], {})[service]
+
+
 class Reporter:
     """A reporter, its monitor, and the health that it has pushed."""
 

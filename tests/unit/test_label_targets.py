@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from serving.commands.config import label_warnings
+from serving.commands.config import plan_warnings
 from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig
 from serving.core.label_targets import (
@@ -79,7 +79,7 @@ def test_plan_warns_of_labels_on_absent_versions(
     after = ModelConfig(
         name="m", base_path="/m", version_selection=selection, labels={"stable": label_version}
     )
-    warnings = list(label_warnings(plan_change([M], [after]), described(**model)))
+    warnings = list(plan_warnings(plan_change([M], [after]), described(**model)))
     start = f"! model m: label stable waits for version {label_version}: {reason}; "
     assert [warning.startswith(start) for warning in warnings] == ([True] if reason else [])
 
@@ -99,4 +99,4 @@ def test_plan_warns_of_labels_on_absent_versions(
 def test_label_warnings_are_not_guessed(
     present: list[ModelConfig], wanted: list[ModelConfig]
 ) -> None:
-    assert list(label_warnings(plan_change(present, wanted), described())) == []
+    assert list(plan_warnings(plan_change(present, wanted), described())) == []

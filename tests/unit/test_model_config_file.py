@@ -1,5 +1,6 @@
 """The file of --model_config_file."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,15 @@ import pytest
 
 from serving.base.errors import InvalidConfig
 from serving.base.protos import model_server_config_pb2
-from serving.config.model_config_file import decode_model_config, read_model_config_file
+from serving.config.document import config_document, parse_config
+from serving.config.model_config_file import (
+    decode_model_config,
+    decode_reload_request,
+    encode_model_config,
+    encode_reload_request,
+    read_model_config_file,
+)
+from serving.config.model_settings_file import SettingsByModel
 from serving.config.server_config import ModelConfig
 from serving.core.version_selection import All, Latest, Specific
 
@@ -65,8 +74,6 @@ def test_config_file_accepts_deprecated_model_type(path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no model in it"),
-        ("model_config_list {}", "no model in it"),
         ("model_config_list {", "Error parsing text-format tensorflow.serving.ModelServerConfig"),
         ("nonsense: 1", "nonsense"),
         ("custom_model_config {}", "custom_model_config is refused"),
@@ -99,7 +106,6 @@ def test_config_file_accepts_deprecated_model_type(path: Path):
             ),
             r"label 'a' is of version 1, which model_version_policy \(specific 2, 3\) does not load",
         ),
-        (one_model('name: "m" base_path: "/m" logging_config {}'), "logging_config is refused"),
         (
             one_model('name: "m" base_path: "/m" } config { name: "m" base_path: "/n"'),
             "duplicate model 'm'",
@@ -112,6 +118,45 @@ def test_config_file_bad_text_names_file_and_value(path: Path, text: str, messag
     assert caught.value.message.startswith(str(path))
 
 
+@pytest.mark.parametrize("quoted", [b"/caf\xe9", b"/caf\\351", b"/caf\\xe9"])
+def test_base_path_may_be_any_bytes(path: Path, quoted: bytes):
+    text = b'# \xff is passed over in a comment\nmodel_config_list { config { name: "m\xc3\xa9" '
+    path.write_bytes(text + b'base_path: "' + quoted + b'" } }')
+    (model,) = read_model_config_file(path)
+    assert model.name == "m\xe9"
+    assert os.fsencode(model.base_path) == b"/caf\xe9"
+    request = encode_reload_request(encode_model_config(path))
+    assert decode_reload_request(request) == (model,)
+    assert parse_config(config_document([model], SettingsByModel()))[0] == (model,)
+
+
+def test_base_path_of_other_text_is_kept(path: Path):
+    (model,) = models_in(path, one_model('name: "m" base_path: "/modèles/模型/\\303\\251"'))
+    assert model.base_path == "/modèles/模型/é"
+
+
+def test_base_path_with_a_nul_is_refused(path: Path):
+    with pytest.raises(InvalidConfig, match="has a NUL"):
+        models_in(path, one_model('name: "m" base_path: "/m\\000/x"'))
+
+
+def test_name_that_is_not_text_is_refused(path: Path):
+    path.write_bytes(one_model('name: "NAME" base_path: "/m"').encode().replace(b"NAME", b"\xff"))
+    with pytest.raises(InvalidConfig, match="Error parsing text-format"):
+        read_model_config_file(path)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet", "model_config_list {}"])
+def test_config_file_may_have_no_model(path: Path, text: str):
+    assert models_in(path, text) == ()
+
+
+def test_logging_config_is_noted_and_not_compared(path: Path):
+    (model,) = models_in(path, one_model('name: "m" base_path: "/m" logging_config {}'))
+    assert model.has_logging_config
+    assert model == ModelConfig(name="m", base_path="/m")
+
+
 def test_missing_config_file_is_refused(path: Path):
     with pytest.raises(InvalidConfig, match="cannot be read"):
         read_model_config_file(path)
@@ -119,7 +164,7 @@ def test_missing_config_file_is_refused(path: Path):
 
 def test_binary_config_file_is_refused(path: Path):
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidConfig, match="cannot be read"):
+    with pytest.raises(InvalidConfig, match="Error parsing text-format"):
         read_model_config_file(path)
 
 

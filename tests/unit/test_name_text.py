@@ -6,7 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.base.name_text import FILE_NAME_BYTES_MAX, fault_of_name, file_name, listed, printable
+from serving.base.name_text import (
+    FILE_NAME_BYTES_MAX,
+    encodable,
+    fault_of_name,
+    file_name,
+    listed,
+    printable,
+)
 
 # Any text, halves of surrogate pairs included, and often what makes up paths.
 NAMES = st.one_of(
@@ -62,6 +69,19 @@ def test_other_names_follow_tensorflow_serving(name: str):
 @given(st.text(st.characters()))
 def test_printable_text_is_one_line_without_controls(text: str):
     assert printable(text).isprintable()
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_encodable_text_can_be_encoded(text: str):
+    shown = encodable(text)
+    shown.encode()
+    assert encodable(shown) == shown
+    assert shown == text or "\\" in shown
+
+
+def test_encodable_text_shows_the_bytes_of_a_path():
+    assert encodable("/modèle/caf\udce9") == "/modèle/caf\\xe9"
+    assert encodable("half \ud800") == "half \\ud800"
 
 
 def test_printable_text_stays_as_it_is():

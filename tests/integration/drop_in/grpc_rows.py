@@ -643,9 +643,8 @@ RELOAD_ROWS = [
     GrpcRow(
         "reload_of_nothing_is_refused",
         "HandleReloadConfigRequest",
-        reload_config(),
-        Refused(INVALID_ARGUMENT, ("no model in it",)),
-        mends="a list without models unloads all of them",
+        model_management_pb2.ReloadConfigRequest(),
+        Refused(INVALID_ARGUMENT, ("no model_config_list in it",)),
     ),
     GrpcRow(
         "reload_of_one_name_twice",

@@ -1,0 +1,21 @@
+"""Reads the text of a model config file, whose base paths may have bytes that are not UTF-8."""
+
+import re
+from pathlib import Path
+
+_NO_TEXT = re.compile("[\udc80-\udcff]")
+
+
+def read_config_text(path: Path) -> str:
+    """Returns the text of a text protobuf. Raises OSError.
+
+    Bytes that are not UTF-8 become escapes, like `\\351`. Within a quoted base path these are the path's
+    bytes. Anywhere else the parser refuses them.
+    """
+    text = path.read_bytes().decode(errors="surrogateescape")
+    return text if text.isascii() else _NO_TEXT.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    (byte,) = match.group().encode(errors="surrogateescape")
+    return f"\\{byte:03o}"
