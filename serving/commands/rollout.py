@@ -1,6 +1,7 @@
 """`millpond rollback`, `promote` and `allow`: they change which version of a model serves."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from serving.commands.argument_types import model_name, version_number
@@ -8,22 +9,32 @@ from serving.commands.connection import add_connection, connect, warn
 
 
 def rollback(arguments: Sequence[str]) -> int:
-    """Prints the version that serves now. Raises MillpondError if the server has changed nothing."""
+    """Prints the version that serves now, after a cold rollback once it does.
+
+    Raises MillpondError if the server has changed nothing, or can load no earlier version.
+    """
     parsed = make_rollback_parser().parse_args(arguments)
     with connect(parsed) as client:
         done = client.rollback(parsed.model, is_cold_allowed=parsed.cold)
-    if done.version is None:
-        print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
-    else:
-        print(
-            f"{parsed.model}: version {done.version} serves, version {done.rolled_back} is blocked"
-        )
-    for blocked in done.blocked:
-        print(
-            f"{parsed.model}: version {blocked.version} is blocked by the rollback: {blocked.reason}"
-        )
-    warn("rollback", done.warning)
+        if done.version is None:
+            print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
+        else:
+            _print_serving(parsed.model, done.version, done.rolled_back)
+        for blocked in done.blocked:
+            print(
+                f"{parsed.model}: version {blocked.version} is blocked by the rollback: "
+                f"{blocked.reason}"
+            )
+        warn("rollback", done.warning)
+        if done.version is None and parsed.wait:
+            sys.stdout.flush()  # The load may take minutes.
+            version = client.wait_for_rollback(parsed.model, done.rolled_back)
+            _print_serving(parsed.model, version, done.rolled_back)
     return 0
+
+
+def _print_serving(model: str, version: int, rolled_back: int) -> None:
+    print(f"{model}: version {version} serves, version {rolled_back} is blocked")
 
 
 def promote(arguments: Sequence[str]) -> int:
@@ -54,7 +65,14 @@ def make_rollback_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cold",
         action="store_true",
-        help="if no earlier version is in memory, load one from disk while this one serves on",
+        help="if no earlier version is in memory, load one from disk while this one serves on, and "
+        "return when it answers",
+    )
+    parser.add_argument(
+        "--no-wait",
+        dest="wait",
+        action="store_false",
+        help="with --cold: return at once, while the earlier version is still being loaded",
     )
     return parser
 

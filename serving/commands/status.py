@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
-from serving.base.errors import NotFound, StatusCode
+from serving.base.errors import NotFound
 from serving.base.name_text import listed, printable
+from serving.client.operator_calls import coming_versions, is_failed_load
 from serving.commands.connection import add_connection, connect
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
@@ -132,8 +133,13 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
         found.append("previous")
     blocks = [_BLOCK_TEXTS[row["by"]] for row in _blocked(model) if row["version"] == number]
     if blocks and "default" in found:
-        # The version answers as a last resort, and stays blocked.
-        blocks.append("serves because no other version can")
+        coming = coming_versions(model)
+        # Without another version it answers as a last resort, and stays blocked.
+        blocks.append(
+            f"serves until version {coming[-1]} does"
+            if coming
+            else "serves because no other version can"
+        )
     return found + blocks
 
 
@@ -164,7 +170,7 @@ def _memory_text(version: Mapping[str, Any]) -> str:
 def _remark(version: Mapping[str, Any]) -> str:
     """Returns the version's error, else its failed gates, else the stage of its load or unload."""
     if version["error_message"]:
-        outcome = "load failed: " if _is_failed_load(version) else ""
+        outcome = "load failed: " if is_failed_load(version) else ""
         return _one_line(f"{outcome}{version['error_message']}")
     failed = [item for item in version.get("verdicts", ()) if not item["is_passed"]]
     if failed:
@@ -172,22 +178,14 @@ def _remark(version: Mapping[str, Any]) -> str:
     return f"in {version['stage']}" if version.get("stage") else ""
 
 
-def _is_failed_load(version: Mapping[str, Any]) -> bool:
-    """Returns True for an END that no unload and no cancellation has led to.
-
-    END alone would read like an unload. A cancelled load may have failed before.
-    """
-    is_cancelled = version.get("error_code") == int(StatusCode.CANCELLED)
-    return (
-        version["state"] == "END" and version.get("failed_load_count", 0) > 0 and not is_cancelled
-    )
-
-
 def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
-    """Returns the remarks about a model: memory, labels, batches, blocked versions, notes of its source."""
+    """Returns the remarks about a model: memory, canary, labels, batches, blocked versions, notes of its source."""
     lines = []
     if reason := model.get("unload_first_reason"):
         lines.append(f"{name}: the old version is unloaded first: {reason}")
+    # The reply of an earlier release of the server has no "canary_progress".
+    if progress := model.get("canary_progress"):
+        lines.append(f"{name}: canary {model['canary_version']}: {progress}")
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     for version in model["versions"]:

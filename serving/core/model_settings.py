@@ -77,7 +77,7 @@ class GateSettings:
     failed_share_max: float = 0.1
     failed_share_request_count_min: int = 10
     # The answers to the requests of both warm-ups, compared with the predecessor's: no output is
-    # missing, none is NaN or infinite where the predecessor's is not, and none is the same for distinct
+    # missing, none is NaN or infinite unless the predecessor's is, and none is the same for distinct
     # inputs if the predecessor's varies. `answer_checks.py` has the rules.
     outputs: GateMode = GateMode.ENFORCE
     finite: GateMode = GateMode.ENFORCE

@@ -1,6 +1,6 @@
 """Finds answers that are never meant, by comparing a version's with its predecessor's. Pure.
 
-Whatever a model was trained on, clients cannot use a NaN where there was a number, an output that is
+Whatever a model was trained on, clients cannot use a NaN in the place of a number, an output that is
 the same for every input, or an output that is not there. Nothing here has a tolerance to be tuned: a
 retrained model may change each value.
 """
@@ -95,7 +95,7 @@ class _Tally:
 
 
 def non_finite_faults(compared: Sequence[Compared]) -> list[str]:
-    """Returns the outputs with NaN or infinite values where the predecessor has none.
+    """Returns the outputs with NaN or infinite values in places that the predecessor has none in.
 
     Without a predecessor each such value is new.
     """

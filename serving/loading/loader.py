@@ -129,7 +129,7 @@ class _MissingOps(FailedPrecondition):
 
 @dataclass(kw_only=True)
 class _Warmed:
-    """What the warm-ups of one version gave to its gates.
+    """The findings of one version's warm-ups, for its gates.
 
     `verdicts` may refuse the version after its other gates. `replayed` is None if no live request was
     replayed.

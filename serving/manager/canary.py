@@ -52,9 +52,27 @@ def rule_text(settings: CanarySettings) -> str:
     """Returns the rule that decides on a canary, as a text for people. Pure."""
     if settings.request_count == 0:
         return BY_A_PERSON
+    return f"after {settings.request_count} requests: {_limits_text(settings)}"
+
+
+def progress_text(settings: CanarySettings, answered_count: int, *, is_doubted: bool) -> str:
+    """Returns how far a canary is from its judgement, and the rule, as a text for people. Pure.
+
+    `answered_count` is the number of requests that the judgement would rest on now.
+    """
+    if settings.request_count == 0:
+        return BY_A_PERSON
+    doubt = "it was slow, and is compared once more: " if is_doubted else ""
     return (
-        f"after {settings.request_count} requests: p90 to p999 at most {settings.latency_ratio_max:g} "
-        f"times, failures at most {settings.error_ratio_max:g} times the stable version's"
+        f"{doubt}{answered_count:,} of {settings.request_count:,} requests, rule: "
+        f"{_limits_text(settings)}"
+    )
+
+
+def _limits_text(settings: CanarySettings) -> str:
+    return (
+        f"p90 to p999 at most {settings.latency_ratio_max:g} times, failures at most "
+        f"{settings.error_ratio_max:g} times the stable version's"
     )
 
 

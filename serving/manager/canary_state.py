@@ -18,6 +18,8 @@ class CanaryState:
         self._resumed: tuple[int, ServableStatistics] | None = None
         # A canary that was slow once, and is compared on other requests.
         self._doubted: int | None = None
+        self.answered_count = 0
+        """The canary's requests at the last `since_began`, for the status."""
 
     def since_began(
         self, canary: LoaderHarness, stable: LoaderHarness
@@ -33,12 +35,14 @@ class CanaryState:
             self._stable_before = beside
         if self._resumed is not None and self._resumed[0] == canary.id.version:
             answered = answered.since(self._resumed[1])
+        self.answered_count = answered.request_count
         return answered, beside.since(self._stable_before)
 
     def forget(self) -> None:
         """Forgets the statistics, so that the next canary is judged by its own requests."""
         self._pair, self._stable_before, self._resumed = None, None, None
         self._doubted = None
+        self.answered_count = 0
 
     def resume(self, canary: LoaderHarness) -> None:
         """Restarts the statistics of a canary, because the version was a canary before."""
@@ -50,6 +54,6 @@ class CanaryState:
         self.resume(canary)
         self._doubted = canary.id.version
 
-    def is_doubted(self, canary: LoaderHarness) -> bool:
-        """Returns True if the canary was slow in the comparison before."""
-        return self._doubted == canary.id.version
+    def is_doubted(self, version: int) -> bool:
+        """Returns True if this canary was slow in the comparison before."""
+        return self._doubted == version

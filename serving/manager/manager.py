@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 import structlog
 
@@ -71,6 +72,8 @@ from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import Stream, StreamStatus, SwapJitter
 from serving.manager.version_tasks import NoVersionMemory, VersionMemory, VersionTasks
+
+Result = TypeVar("Result")
 
 _log = structlog.get_logger(__name__)
 
@@ -286,13 +289,22 @@ class AspiredVersionsManager:
             case LabelsChanged():
                 pass  # The turn of its stream follows, and looks up the labels.
             case RollBack(name, is_cold_allowed, reply):
-                reply.answer(partial(self._roll_back, name, is_cold_allowed=is_cold_allowed))
+                roll_back = partial(self._roll_back, name, is_cold_allowed=is_cold_allowed)
+                reply.answer(partial(self._shown, name, roll_back))
             case Promote(name, promoted):
-                promoted.answer(partial(self._rollout.promote, name))
+                promoted.answer(partial(self._shown, name, partial(self._rollout.promote, name)))
             case Allow(name, version, allowed):
-                allowed.answer(partial(self._allow, name, version))
+                allowed.answer(partial(self._shown, name, partial(self._allow, name, version)))
             case Stop():
                 self._begin_stop()
+
+    def _shown(self, name: str, change: Callable[[], Result]) -> Result:
+        """Does an operator's change, and publishes the status before the operator gets the answer."""
+        result = change()
+        stream = self._streams.get(name)
+        if stream is not None and (stream.aspired or stream.harnesses):
+            self._view.set_status(name, self._status_of(name, stream))
+        return result
 
     def _roll_back(self, name: str, *, is_cold_allowed: bool) -> Rollback:
         stream = self._stream_with_versions(name)

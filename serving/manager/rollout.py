@@ -14,7 +14,7 @@ from serving.base.errors import FailedPrecondition
 from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
 from serving.core.model_settings import CanarySettings
-from serving.core.servable import LOADING, START
+from serving.core.servable import LOADING, START, GateVerdict
 from serving.manager import canary
 from serving.manager.listener import PROMOTED, ROLLED_BACK, ManagerListener
 from serving.manager.manager_view import ManagerView
@@ -228,14 +228,20 @@ class Rollout:
         self._view.set_blocked(name, stream.blocks.left_out, stream.blocks.by_version)
         self._listener.blocked_versions_changed(name, stream.blocks.left_out)
 
-    def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
-        """Makes the canary answer all requests. Raises FailedPrecondition without a canary."""
+    def promote(
+        self, name: str, *, by: str = BY_OPERATOR, verdict: GateVerdict | None = None
+    ) -> int:
+        """Makes the canary answer all requests. Raises FailedPrecondition without a canary.
+
+        `verdict` is that of the rule which promotes it. Its reason says what was not judged.
+        """
         version = self._router.routing(name).canary_version
         if version is None:
             raise FailedPrecondition(f"model {name!r} has no canary to promote")
         previous = self._router.answering(name)
         self._router.promote(name)
-        _log.info("canary_promoted", model=name, version=version, by=by)
+        judged = {"reason": verdict.reason, **verdict.figures} if verdict else {}
+        _log.info("canary_promoted", model=name, version=version, by=by, **judged)
         self._listener.default_version_changed(name, version, previous, PROMOTED)
         return version
 
@@ -298,11 +304,15 @@ class Rollout:
         if judgement is None:
             return
         verdict = judgement.verdict
-        is_doubted = stream.canary.is_doubted(candidate)
+        is_doubted = stream.canary.is_doubted(candidate.id.version)
         if judgement.is_only_slow and not is_doubted:
             stream.canary.doubt(candidate)
             _log.warning(
-                "canary_doubted", model=name, version=candidate.id.version, reason=verdict.reason
+                "canary_doubted",
+                model=name,
+                version=candidate.id.version,
+                reason=verdict.reason,
+                **verdict.figures,
             )
             return
         if verdict.is_passed and is_doubted and not judgement.is_of_latency:
@@ -310,10 +320,14 @@ class Rollout:
             return
         candidate.gate_ended(verdict)
         if verdict.is_passed:
-            self.promote(name, by=BY_RULE)
+            self.promote(name, by=BY_RULE, verdict=verdict)
             return
         _log.warning(
-            "canary_failed", model=name, version=candidate.id.version, reason=verdict.reason
+            "canary_failed",
+            model=name,
+            version=candidate.id.version,
+            reason=verdict.reason,
+            **verdict.figures,
         )
         self.roll_back(
             name, stream, is_cold_allowed=False, by=BlockedBy.CANARY, reason=verdict.reason

@@ -20,6 +20,7 @@ from serving.core.servable import (
     ServableSnapshot,
     ServableState,
 )
+from serving.manager import canary
 from serving.manager.blocked_state import BlockedState
 from serving.manager.canary_state import CanaryState
 from serving.manager.failed_loads import LoadHistory
@@ -61,6 +62,8 @@ class StreamStatus:
     waiting_labels: Mapping[str, int] = field(default_factory=dict)
     canary_version: int | None = None
     canary_weight: float = 0.0
+    # How far the canary is from its judgement, and the rule, for people; "" without a canary.
+    canary_progress: str = ""
     previous: int | None = None
     # Blocked versions, as numbers and as the rows of `blocked_versions.as_rows`.
     blocked: tuple[int, ...] = ()
@@ -260,9 +263,19 @@ class Stream:
             },
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
+            canary_progress=self._canary_progress(routing.canary_version),
             previous=self.previous(routing),
             blocked=tuple(sorted(self.blocks.versions)),
             blocked_versions=as_rows(self.blocks.by_version),
+        )
+
+    def _canary_progress(self, version: int | None) -> str:
+        if version is None:
+            return ""
+        return canary.progress_text(
+            self.settings.canary,
+            self.canary.answered_count,
+            is_doubted=self.canary.is_doubted(version),
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:

@@ -50,7 +50,7 @@ class PageSources:
 
     `arena`, `batching` and `default_version` are as in MetricSources. `swaps` are newest first. `reasons` gives for
     each configured model why no version is AVAILABLE; None if one is. `base_path` returns None for a
-    model that is not configured.
+    model that is not configured. `canary_progress` is "" without a canary.
     """
 
     requests: RequestStatistics
@@ -63,14 +63,16 @@ class PageSources:
     reasons: Callable[[], Reasons] = dict
     base_path: Callable[[str], str | None] = lambda name: None
     stuck_sources: Callable[[], Collection[str]] = frozenset
+    canary_progress: Callable[[str], str] = lambda name: ""
 
 
 def page_sources(
     metrics: MetricSources,
     swaps: Callable[[], Sequence[SwapRecord]],
     reasons: Callable[[], Reasons],
+    canary_progress: Callable[[str], str],
 ) -> PageSources:
-    """Takes the facts of the page from the metrics' sources, `SwapTimeline.records` and `reasons`."""
+    """Takes the facts of the page from the metrics' sources, `SwapTimeline.records` and the others."""
     return PageSources(
         requests=metrics.requests,
         statuses=metrics.statuses,
@@ -82,6 +84,7 @@ def page_sources(
         reasons=reasons,
         base_path=metrics.base_path,
         stuck_sources=metrics.stuck_sources,
+        canary_progress=canary_progress,
     )
 
 
@@ -156,7 +159,9 @@ class PageData:
         return [
             version_json(
                 status,
-                route_json(status, routing, default_version),
+                route_json(
+                    status, routing, default_version, self._sources.canary_progress(status.id.name)
+                ),
                 methods.get(status.id, ()),
                 self._sources.arena(status.id) if status.state is AVAILABLE else None,
                 self._sources.batching(status.id) if status.state is AVAILABLE else (),
@@ -252,7 +257,10 @@ def version_json(
 
 
 def route_json(
-    status: ServableStatus, routing: Routing, default_version: int | None
+    status: ServableStatus,
+    routing: Routing,
+    default_version: int | None,
+    canary_progress: str = "",
 ) -> dict[str, Any]:
     """Returns which requests reach a version without its number: by default, as canary, by label."""
     version = status.id.version
@@ -260,6 +268,7 @@ def route_json(
     return {
         "is_default": version == default_version,
         "canary_ratio": routing.canary_weight if is_canary else None,
+        "canary_progress": canary_progress if is_canary else "",
         "labels": sorted(label for label, held in routing.labels.items() if held == version),
     }
 

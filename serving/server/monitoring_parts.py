@@ -15,6 +15,7 @@ from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import StreamStatus
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.metrics_routes import metrics_routes
@@ -135,12 +136,18 @@ def make_routes(
     swaps: SwapTimeline,
     *,
     reasons: Callable[[], Mapping[str, str | None]],
+    stream_status: Callable[[str], StreamStatus | None],
 ) -> list[BaseRoute]:
     """Returns the routes of the metrics, the swaps and the page.
 
     `reasons` returns why models are not ready.
     """
-    sources = page_sources(metrics, swaps.records, reasons)
+
+    def canary_progress(name: str) -> str:
+        status = stream_status(name)
+        return status.canary_progress if status else ""
+
+    sources = page_sources(metrics, swaps.records, reasons, canary_progress)
     page = PageData(sources, foundation.clock, metrics.build_info["millpond"])
     return [
         *metrics_routes(MetricsExposition(metrics), foundation.config.metrics_path),

@@ -342,7 +342,11 @@ class Server:
         routes = [
             *health_routes(self._health_view, self._models.notes),
             *monitoring_parts.make_routes(
-                self._foundation, metrics, self._swaps, reasons=self._readiness.reasons
+                self._foundation,
+                metrics,
+                self._swaps,
+                reasons=self._readiness.reasons,
+                stream_status=self._control.manager.stream_status,
             ),
         ]
         return http_parts.make_http_server(self._foundation, settings, routes, rest)

@@ -206,7 +206,9 @@ def test_page_lists_versions_and_why_one_failed(busy: Visit) -> None:
     expect(failed).to_contain_text("DATA_LOSS spelling/4: restore: dense_3/kernel: crc32c")
     loading = table.get_by_role("row").filter(has_text="ctr v43")
     expect(loading).to_contain_text("loading self warm up")
-    expect(table.get_by_role("row").filter(has_text="ranker v8")).to_contain_text("canary 5 %")
+    canary = table.get_by_role("row").filter(has_text="ranker v8")
+    expect(canary).to_contain_text("canary 5 %")
+    expect(canary).to_contain_text("142 of 1,000 requests, rule: p90 to p999 at most 2 times")
 
 
 def test_page_hides_unloaded_versions_until_click(open_page: OpenPage, busy_address: str) -> None:

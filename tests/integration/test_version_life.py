@@ -165,12 +165,37 @@ def test_cold_rollback_command_names_blocked_versions(
         f"{model.name}: version 2 is blocked by the rollback: it served until an earlier one is loaded",
         f"{model.name}: version 3 is blocked by the rollback: it never served, and would have replaced "
         "the earlier version once loaded; its load failed",
+        f"{model.name}: version 1 serves, version 2 is blocked",
     ], result.stderr
+    # The next request, and the next status, show it.
+    with caller_to(model.server.target) as caller:
+        assert answering_version(caller, model) == 1
     model.wait_for_states({1: AVAILABLE, 2: END})
     with Client(model.server.admin_target) as client:
         assert client.describe_models()[model.name]["blocked"] == [2, 3]
+
+
+def test_cold_rollback_command_may_return_at_once(add: AddModel, scale_model: ScaleModel):
+    model = add(keep_previous_seconds=0)
+    write(model, scale_model, 2)
+    model.wait_for_states({1: END, 2: AVAILABLE})
+    target = model.server.admin_target
+    result = millpond("rollback", model.name, "--cold", "--no-wait", "--target", target)
+    assert f"{model.name}: version 1 serves" not in result.stdout
+    model.wait_for_states({1: AVAILABLE, 2: END})
+
+
+def test_cold_rollback_command_fails_if_none_loads(add: AddModel, scale_model: ScaleModel):
+    model = add(keep_previous_seconds=0)
+    write(model, scale_model, 2)
+    model.wait_for_states({1: END, 2: AVAILABLE})
+    (model.base_path / "1" / "saved_model.pb").write_bytes(b"torn")
+    target = model.server.admin_target
+    result = millpond("rollback", model.name, "--cold", "--target", target)
+    assert result.returncode == 1
+    assert f"model '{model.name}': version 2 is blocked, but no other version" in result.stderr
     with caller_to(model.server.target) as caller:
-        assert answering_version(caller, model) == 1
+        assert answering_version(caller, model) == 2
 
 
 def test_rollback_during_drain_of_previous_reloads_it(add: AddModel, scale_model: ScaleModel):

@@ -184,7 +184,7 @@ def test_constant_predecessor_excuses_constant_output():
 
 
 @pytest.mark.parametrize(("rare_count", "is_fault"), [(8, False), (10, True)])
-def test_constant_class_is_a_fault_if_it_was_no_majority(rare_count: int, is_fault: bool):
+def test_constant_class_is_a_fault_unless_it_was_usual(rare_count: int, is_fault: bool):
     def classify(x: Any) -> Any:
         return np.array([b"rare" if x[0, 0] < rare_count else b"common"], object)
 
@@ -208,7 +208,7 @@ def test_constant_up_to_rounding_is_constant(dtype: Any):
     assert constant_faults(asked(nearly, nearly, singles(20))) == []
 
 
-def test_output_of_another_shape_each_time_is_not_constant():
+def test_output_of_changing_shape_is_not_constant():
     def ragged(x: Any) -> Any:
         return np.zeros((1, int(x[0, 0]) + 1), np.float32)
 

@@ -9,7 +9,7 @@ from serving.core.model_settings import CanarySettings
 from serving.core.servable import GateVerdict
 from serving.data_plane.servables import ServableStatistics
 from serving.fleet.figures import EDGES_NS, EDGES_PER_DOUBLING, VersionFigures
-from serving.manager.canary import BEYOND_PER_MILLE, Judgement, judge, rule_text
+from serving.manager.canary import BEYOND_PER_MILLE, Judgement, judge, progress_text, rule_text
 from tests.unit.fakes.requests import FakeStatistics
 
 MANY = 10_000
@@ -216,3 +216,16 @@ def test_canary_settings_refuse_negative_request_count() -> None:
 )
 def test_rule_text_names_judge_and_limits(settings: CanarySettings, expected: str) -> None:
     assert rule_text(settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_count", "is_doubted", "expected"),
+    [
+        (0, False, "a person decides"),
+        (1_000, False, "142 of 1,000 requests, rule: p90 to p999 at most 2 times"),
+        (1_000, True, "it was slow, and is compared once more: 142 of 1,000 requests"),
+    ],
+)
+def test_progress_text_counts_requests(request_count: int, is_doubted: bool, expected: str) -> None:
+    settings = CanarySettings(weight=0.1, request_count=request_count)
+    assert progress_text(settings, 142, is_doubted=is_doubted).startswith(expected)

@@ -74,6 +74,7 @@ class FakeControl:
 
     def __init__(self, *, loaded: Sequence[FakeServable] = ()) -> None:
         self._loaded = {servable.id: servable for servable in loaded}
+        self._statuses_to_come: list[StreamStatus] = []
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
         blocked = (
@@ -81,6 +82,7 @@ class FakeControl:
             RollbackBlock(11, has_served=False, reason="it never served; its load failed"),
         )
         version = None if is_cold_allowed else 9
+        self._statuses_to_come = self._cold_rollback() if is_cold_allowed else []
         return _done(Rollback(10, version, blocked=blocked[: 2 if is_cold_allowed else 1]))
 
     def promote(self, name: str) -> "Future[int]":
@@ -94,9 +96,18 @@ class FakeControl:
     def blocks(self, name: str) -> BlockedVersions:
         return {}
 
+    def _cold_rollback(self) -> list[StreamStatus]:
+        """Returns the statuses of two questions: version 8 is still loaded, and then it answers."""
+        return [
+            StreamStatus(policy="auto", default_version=default, blocked=(9, 10, 11))
+            for default in (10, 8)
+        ]
+
     def stream_status(self, name: str) -> StreamStatus | None:
         if name != "m":
             return None
+        if self._statuses_to_come:
+            return self._statuses_to_come.pop(0)
         return StreamStatus(
             policy="auto",
             unload_first_reason="too large",
@@ -137,7 +148,7 @@ ADMIN = AdminService(
     lambda: {"m": STATUSES},
     FakeControl(),
     lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
-    lambda name: [10, 9] if name == "m" else [],
+    lambda name: [10, 9, 8] if name == "m" else [],
     lambda: REFUSAL,
 )
 
@@ -344,7 +355,7 @@ def test_status_command_as_json_prints_full_status(target: str, capsys: pytest.C
         "models": [item for item in listed["models"] if item["name"] == "m"],
     }
     assert printed["refused_config"]["since_wall_ns"] == FUTURE_NS
-    assert printed["models"][0]["found_versions"] == [9, 10]
+    assert printed["models"][0]["found_versions"] == [8, 9, 10]
 
 
 def test_refusal_text_without_refusal_is_empty():
@@ -508,6 +519,7 @@ def test_roles_name_requests_that_reach_version():
                 "m: an earlier version than 10 is being loaded",
                 "m: version 10 is blocked by the rollback: it served until now",
                 "m: version 11 is blocked by the rollback: it never served; its load failed",
+                "m: version 8 serves, version 10 is blocked",
             ],
         ),
         (["allow", "m", "10"], ["m: version 10 may serve again"]),

@@ -410,7 +410,7 @@ def test_finite_gate_without_predecessor_warns(swap: Swap):
     )
 
 
-def test_finite_gate_asks_a_slow_predecessor_a_few_times(swap: Swap):
+def test_finite_gate_asks_slow_predecessor_few_times(swap: Swap):
     swap.candidate.respond = answers(factor=float("nan"))
     swap.warm_up(*range(50))
     swap.takes(swap.old, REPLAY_BUDGET_SECONDS)
@@ -434,7 +434,7 @@ def test_constant_gate_of_few_inputs_is_skipped(swap: Swap):
     assert verdict.reason == "skipped: 9 distinct inputs were replayed, and 10 are needed"
 
 
-def test_constant_gate_asks_slow_predecessor_often_enough(swap: Swap):
+def test_constant_gate_asks_slow_predecessor_enough(swap: Swap):
     swap.candidate.respond = lambda sent: response(7)
     swap.warm_up(*range(50))
     swap.takes(swap.old, 2.0)
@@ -463,7 +463,7 @@ def test_suspects_are_not_repeated_if_they_may_write(swap: Swap, writer: str):
     assert swap.old.predicted == []
 
 
-def test_answers_are_compared_anew_with_another_predecessor(swap: Swap):
+def test_answers_are_compared_with_new_predecessor(swap: Swap):
     other = FakeServable(ServableId("m", 0))
     other.respond = answers(factor=float("nan"))
 

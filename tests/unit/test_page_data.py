@@ -216,11 +216,12 @@ def test_page_counts_requests_by_code_over_models() -> None:
 
 def test_page_sources_are_those_of_the_metrics() -> None:
     metrics = fake_sources(statuses=[status("ctr", 7)])
-    sources = page_sources(metrics, list, dict)
+    sources = page_sources(metrics, list, dict, "progress of {}".format)
     assert sources.requests is metrics.requests
     assert sources.arena is metrics.arena
     assert sources.default_version("ctr") == 7
     assert sources.statuses().keys() == {"ctr"}
+    assert sources.canary_progress("ctr") == "progress of ctr"
 
 
 # Swaps
@@ -371,6 +372,9 @@ def test_route_names_labels_and_the_share_of_a_canary() -> None:
     assert route_json(status("m", 1), routing, 1)["labels"] == ["a", "stable"]
     assert route_json(status("m", 1), routing, 1)["canary_ratio"] is None
     assert route_json(status("m", 2), routing, 1)["canary_ratio"] == 0.05
+    progress = "142 of 1,000 requests"
+    assert route_json(status("m", 2), routing, 1, progress)["canary_progress"] == progress
+    assert route_json(status("m", 1), routing, 1, progress)["canary_progress"] == ""
 
 
 def test_route_to_unavailable_canary_is_zero() -> None:

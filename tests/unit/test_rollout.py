@@ -1,13 +1,16 @@
 """Rollbacks and promotions: the versions that they block, and the log of a canary's end."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from serving.core.model_settings import CanarySettings, ModelSettings
+from serving.manager.stream import StreamStatus
 from tests.unit.fakes.errors import permanent
-from tests.unit.worlds.manager import CANARY, JUDGED, World, answer, figures, world_with
+from tests.unit.worlds.manager import CANARY, JUDGED, World, answer, figures, judge, world_with
 
 KEPT = ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1))
 OFF = ModelSettings(keep_previous_seconds=300)
@@ -66,10 +69,68 @@ def test_canary_rollback_names_initiator(settings: ModelSettings, step: Step, by
     assert log["is_canary"] is True
 
 
+def test_rule_promotion_logs_its_figures() -> None:
+    (log,) = logs_of(JUDGED, answers(failed_count=0))
+    assert (log["request_count"], log["failed_count"], log["error_ratio"]) == (100, 0, 0)
+    assert log["stable_request_count"] == 993
+    assert "latency is judged up to p90 only" in str(log["reason"])
+
+
+def test_canary_progress_is_in_the_status() -> None:
+    world = world_with(JUDGED)
+    world.settle(1)
+    world.settle(2)
+    world.servable(2).figures = figures(42)
+    judge(world)
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert status.canary_progress.startswith("42 of 100 requests, rule: p90 to p999")
+    answer(world, world.manager.promote("m"))
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert status.canary_progress == ""
+
+
 def test_rule_rollback_names_bad_figures() -> None:
     failed, _ = logs_of(JUDGED, answers(failed_count=50))
     assert failed["event"] == "canary_failed"
     assert "50.0% of its requests failed" in str(failed["reason"])
+
+
+# --- The answer and the status --------------------------------------------------------------------
+
+
+def status_at_answer(world: World, future: Future[Any]) -> StreamStatus:
+    """Returns the status at the moment at which an operator gets the answer."""
+    seen: list[StreamStatus | None] = []
+    future.add_done_callback(lambda _: seen.append(world.manager.stream_status("m")))
+    world.manager.tick()
+    future.result(timeout=0)
+    (status,) = seen
+    assert status is not None
+    return status
+
+
+def test_status_shows_a_change_when_its_answer_comes() -> None:
+    world = world_with(KEPT)
+    world.settle(1)
+    world.settle(2)
+    assert status_at_answer(world, world.manager.promote("m")).default_version == 2
+    status = status_at_answer(world, world.manager.rollback("m"))
+    assert (status.default_version, status.blocked) == (1, (2,))
+    assert status_at_answer(world, world.manager.allow("m", 2)).blocked == ()
+
+
+def test_status_of_idle_model_stays_without_version() -> None:
+    world = world_with(OFF)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.settle()
+    future = world.manager.allow("m", 2)
+    world.manager.tick()
+    future.result(timeout=0)
+    assert world.manager.stream_status("m") is None
 
 
 # --- Versions that a rollback blocks --------------------------------------------------------------

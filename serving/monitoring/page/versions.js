@@ -97,7 +97,7 @@ function makeWaitingRow({ model, reason, base_path: basePath }) {
 
 /** Returns all facts of a row except the figures that change each second and are filled in later. */
 function steadyFacts(version) {
-  return { ...version, in_flight_count: 0, latency: 0, arena_allocated_bytes: 0, arena_resident_bytes: 0 };
+  return { ...version, canary_progress: "", in_flight_count: 0, latency: 0, arena_allocated_bytes: 0, arena_resident_bytes: 0 };
 }
 
 function makeVersionRow(version) {
@@ -116,6 +116,7 @@ function makeVersionRow(version) {
   ]);
   row.className = look(version).toLowerCase();
   row.figures = cells;
+  row.progress = row.querySelector(".progress");
   return row;
 }
 
@@ -144,12 +145,14 @@ function makeRoutes(version) {
   const tags = version.labels.map((label) => make("span", "tag", label));
   if (version.canary_ratio !== null) {
     tags.unshift(make("span", "tag canary", `canary ${+(version.canary_ratio * 100).toPrecision(3)} %`));
+    tags.push(make("p", "reason progress"));
   }
   if (version.is_default) tags.unshift(make("span", "tag default", "default"));
   return tags.length ? makeCell("", "answers", ...tags) : makeCell("", "answers none", format.NONE);
 }
 
 function fillFigures(row, version, now) {
+  if (row.progress) setText(row.progress, version.canary_progress);
   const { since, inFlight, p99, p999, arena } = row.figures;
   setText(since, format.age(now - version.state_changed_at));
   since.title = format.day(version.state_changed_at);

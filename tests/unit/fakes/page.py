@@ -93,6 +93,7 @@ class FakePageSources:
     swaps: list[SwapRecord] = field(default_factory=list)
     reasons: dict[str, str | None] = field(default_factory=dict)
     stuck_sources: set[str] = field(default_factory=set)
+    canary_progress: dict[str, str] = field(default_factory=dict)
 
     def sources(self) -> PageSources:
         return PageSources(
@@ -106,6 +107,7 @@ class FakePageSources:
             reasons=lambda: self.reasons,
             stuck_sources=lambda: self.stuck_sources,
             base_path=lambda name: f"/models/{name}",
+            canary_progress=lambda name: self.canary_progress.get(name, ""),
         )
 
     def _statuses_by_model(self) -> Mapping[str, tuple[ServableStatus, ...]]:
@@ -280,6 +282,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
             "ctr": Routing(labels={"stable": 42}),
             "ranker": Routing(default_version=7, canary_version=8, canary_weight=0.05),
         },
+        canary_progress={"ranker": "142 of 1,000 requests, rule: p90 to p999 at most 2 times"},
         arenas=dict.fromkeys(serving, arena),
         batching={ServableId("ctr", 42): busy_batching()},
         swaps=_busy_swaps(clock),
