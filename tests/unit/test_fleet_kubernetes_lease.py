@@ -206,6 +206,28 @@ def test_lease_made_anew_has_no_holder() -> None:
     assert record_of(world) == (UNHELD, 1)
 
 
+def test_copy_of_a_released_lease_is_not_taken_at_once() -> None:
+    world = CoordinatorWorld()
+    _, first = leading(world)
+    first.release()
+    copy = world.cluster.stored("leases", NAME)
+    assert copy is not None
+    _, second = leading(world)
+    term = second.term()
+    for key in ("resourceVersion", "uid"):
+        del copy["metadata"][key]
+    world.cluster.delete("leases", NAME)
+    world.cluster.create_lease(copy)
+    assert record_of(world) == ("", 1)
+    _, third = holder_of(world)
+    third.turn()
+    assert term is not None
+    assert (third.term(), term.is_valid()) == (None, True)
+    world.clock.advance(LEASE_SECONDS)
+    third.turn()
+    assert (record_of(world), term.is_valid()) == (("c3", 3), False)
+
+
 def test_late_creation_gives_no_term() -> None:
     """Two coordinators begin at once, and the one's creation of the Lease comes after the other's deletion."""
     world = CoordinatorWorld()

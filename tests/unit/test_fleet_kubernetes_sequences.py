@@ -21,6 +21,7 @@ class CoordinatorSequences(RuleBasedStateMachine):
     def begin(self, server_count: int, rates: list[float]) -> None:
         self.world = CoordinatorWorld(server_count)
         self.version = 1
+        self.kept: Any = None
         for number, rate in enumerate(rates):
             self.world.add(rate, 1_000 * number)
 
@@ -116,6 +117,23 @@ class CoordinatorSequences(RuleBasedStateMachine):
     def delete_lease(self) -> None:
         if self.world.cluster.stored("leases", NAME) is not None:
             self.world.cluster.delete("leases", NAME)
+
+    @rule()
+    def keep_lease(self) -> None:
+        self.kept = self.world.cluster.stored("leases", NAME) or self.kept
+
+    @rule()
+    def put_lease_back(self) -> None:
+        """Makes the Lease anew from a copy, as a restore of a backup does."""
+        if self.kept is None:
+            return
+        self.delete_lease()
+        metadata = {
+            key: value
+            for key, value in self.kept["metadata"].items()
+            if key not in ("resourceVersion", "uid")
+        }
+        self.world.cluster.create_lease({**self.kept, "metadata": metadata})
 
     @rule()
     def settle(self) -> None:
