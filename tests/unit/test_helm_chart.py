@@ -153,10 +153,10 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "hostPath without path": ({"modelVolume": {"kind": "hostPath"}}, "/modelVolume/hostPath"),
     "access mode": ({"modelVolume": {"accessModes": ["ReadWrite"]}}, "/accessModes/0"),
     "size": ({"modelVolume": {"size": "20 GB"}}, "/modelVolume/size"),
-    "flag of the chart": ({"flags": {"port": 9000}}, "invalid propertyName 'port'"),
-    "unknown flag": ({"flags": {"enable_batchin": True}}, "invalid propertyName 'enable_batchin'"),
+    "flag of the chart": ({"flags": {"port": 9000}}, "at '/flags': additional properties 'port' not"),
+    "unknown flag": ({"flags": {"enable_batchin": True}}, "at '/flags': additional properties 'enable_batchin' not"),
     "gates that neither hold nor pass": ({"fleet": {"waves": {"warned_gates": "stop"}}}, "/fleet/waves/warned_gates"),
-    "flag with dashes": ({"flags": {"--arena": False}}, "invalid propertyName '--arena'"),
+    "flag with dashes": ({"flags": {"--arena": False}}, "at '/flags': additional properties '--arena' not"),
     "list as flag": ({"flags": {"op_package": ["a"]}}, "/flags/op_package"),
     "negative drain": ({"drain": {"seconds": -1}}, "/drain/seconds"),
     "short margin": ({"drain": {"marginSeconds": 5}}, "/drain/marginSeconds"),
@@ -179,6 +179,17 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "member by a flag": (
         {"fleet": {"enabled": True}, "flags": {"fleet_member": False}}, "fleet.enabled sets fleet_member"
     ),
+    "one port twice": ({"service": {"grpcPort": 80, "httpPort": 80}}, "service: grpcPort and httpPort are both 80"),
+    "name of digits": ({"fullnameOverride": "1"}, "/fullnameOverride"),
+    "dot in a name": ({"nameOverride": "a.b"}, "/nameOverride"),
+    "label with a space": ({"podLabels": {"team": "a b"}}, "/podLabels/team"),
+    "label of the selector": ({"podLabels": {"app.kubernetes.io/name": "x"}}, "/podLabels/app.kubernetes.io~1name"),
+    "unknown affinity": ({"affinity": {"nodes": {}}}, "/affinity"),
+    "variable without name": ({"extraEnv": [{"value": "1"}]}, "/extraEnv/0"),
+    "volume of the chart": ({"extraVolumes": [{"name": "models"}]}, "/extraVolumes/0/name"),
+    "mount without path": ({"extraVolumeMounts": [{"name": "x"}]}, "/extraVolumeMounts/0"),
+    "secret without name": ({"imagePullSecrets": ["registry"]}, "/imagePullSecrets/0"),
+    "more pods than numbers": ({"autoscaling": {"maxReplicas": 10**12}}, "/autoscaling/maxReplicas"),
     "other probe": ({"probes": {"readiness": {"httpGet": {"path": "/"}}}}, "httpGet"),
 }  # fmt: skip
 PAGE = REPOSITORY / "docs" / "kubernetes.md"
@@ -248,12 +259,28 @@ def parts_of(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterato
             yield from parts_of(value, (*prefix, key))
 
 
-def without(path: tuple[str, ...]) -> dict[str, Any]:
-    """Returns values in which the one at a path is null."""
-    value: Any = None
+def value_at(path: tuple[str, ...]) -> Any:
+    value: Any = VALUES
+    for key in path:
+        value = value[key]
+    return value
+
+
+def valued(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """Returns values in which the one at a path is `value`."""
     for key in reversed(path):
         value = {key: value}
     found: dict[str, Any] = value
+    return found
+
+
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values with changes, as Helm merges tables."""
+    found = dict(values)
+    for key, value in changes.items():
+        before = found.get(key)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        found[key] = merged(before, value) if both else value
     return found
 
 
@@ -334,19 +361,24 @@ def test_flags_keep_their_values() -> None:
 
 
 def test_flags_of_the_chart_are_refused_as_values() -> None:
-    excluded = set(SCHEMA["properties"]["flags"]["propertyNames"]["not"]["enum"])
+    taken = SCHEMA["properties"]["flags"]["properties"].keys()
     used = {
         argument.partition("=")[0].removeprefix("--")
         for argument in releases()["object storage"].container["args"]
     }
-    assert used <= excluded
-    assert all(isinstance(FLAGS[name], Flag) for name in excluded)
+    assert used & taken == set()
 
 
 def test_schema_has_each_flag_of_the_server() -> None:
-    names = SCHEMA["properties"]["flags"]["propertyNames"]
-    taken = {name for name, flag in FLAGS.items() if isinstance(flag, Flag)}
-    assert {*names["enum"]} == taken - {*names["not"]["enum"]}
+    taken = SCHEMA["properties"]["flags"]["properties"].keys()
+    flags = {name for name, flag in FLAGS.items() if isinstance(flag, Flag)}
+    assert flags - taken == {
+        *("port", "host", "rest_api_port", "model_name", "model_base_path", "log_format"),
+        *("model_config_file", "model_config_file_poll_wait_seconds", "model_settings_file"),
+        *("model_cache_directory", "model_cache_bytes", "model_store_poll_wait_seconds"),
+        *("state_directory", "drain_seconds"),
+    }
+    assert taken <= flags
 
 
 def test_config_map_is_what_the_server_reads() -> None:
@@ -803,11 +835,14 @@ def test_schema_has_each_value_and_no_other() -> None:
     def properties(schema: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[Any]:
         for name, child in schema.get("properties", {}).items():
             yield (*prefix, name)
-            yield from properties(child, (*prefix, name))
+            if child is not False:
+                yield from properties(child, (*prefix, name))
 
     # Helm adds "global"; a probe may have what is not given here.
     optional = {("global",), ("resources", "claims"), ("fleet", "resources", "claims")}
-    known = {p for p in properties(SCHEMA) if p[0] != "probes"} - optional
+    tables = ("probes", "flags", "affinity", "podLabels")
+    known = {p for p in properties(SCHEMA) if p[0] not in tables or len(p) == 1} - optional
+    known.remove(("probes",))
     known = {p for p in known if p[:2] != ("fleet", "waves") or len(p) == 2}
     given = {path[:n] for path in paths_of(VALUES) for n in range(1, len(path) + 1)}
     given = {p for p in given if p[0] != "probes" and not {"requests", "limits"} & {*p}}
@@ -818,12 +853,35 @@ def test_schema_has_each_value_and_no_other() -> None:
 def test_value_that_is_taken_away_is_named() -> None:
     """Helm takes a key away that is null. A template would fail without a path, or render nonsense."""
     paths = [path for path in parts_of(VALUES) if path not in UNLISTED]
-    cases = [without(path) for path in paths]
+    cases = [valued(path, None) for path in paths]
     for path, release in zip(paths, render_all(cases)):
         *parents, name = path
         where = "".join(f"/{parent}" for parent in parents)
         assert f"at '{where}'" in release.error, (path, release.error)
         assert f"'{name}'" in release.error, (path, release.error)
+
+
+def test_odd_value_is_refused_or_fits_kubernetes() -> None:
+    """A value of the wrong form is refused with its path; one that is taken renders objects that fit."""
+    full = merged(CASES["everything"], {"fleet": {"enabled": True}})
+    # Of the type of the default: a text that YAML reads as something else, a number that it writes as 1e+12,
+    # and a table and a list whose parts are wrong.
+    odd_values: Mapping[type, Any] = {str: "true", int: 10**12, dict: {"a b": "c"}, list: [{}]}
+    kinds = {path: type(value_at(path)) for path in parts_of(VALUES)}
+    cases = [(path, odd_values[kind]) for path, kind in kinds.items() if kind in odd_values]
+    rendered = render_all([merged(full, valued(path, odd)) for path, odd in cases])
+    # Most objects are the same in each case.
+    objects: dict[str, Object] = {}
+    for (path, odd), release in zip(cases, rendered):
+        if release.error:
+            has_path = "at '" in release.error or f"{path[0]}: " in release.error
+            assert has_path, (path, odd, release.error)
+            continue
+        assert list(release.lint) == [], (path, odd)
+        found = (item for item in release.objects if item["kind"] not in FOREIGN_KINDS)
+        objects |= {json.dumps(item, sort_keys=True): item for item in found}
+    question = {"version": VERSIONS[-1], "objects": [*objects.values()]}
+    assert asked("validate", [question]) == [[]]
 
 
 def test_templates_read_each_value() -> None:

@@ -15,14 +15,14 @@
 {{- end -}}
 
 {{- define "millpond.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "millpond.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "millpond.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Not the servers' name: their Services must not select the coordinator. */}}
 {{- define "millpond.fleetSelectorLabels" -}}
 app.kubernetes.io/name: {{ include "millpond.name" . }}-fleet
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "millpond.fleetLabels" -}}
@@ -109,6 +109,9 @@ capabilities:
 {{- range list "admin_address" "fleet_member" -}}
 {{- if hasKey $.Values.flags . -}}{{- fail (printf "flags: fleet.enabled sets %s" .) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) -}}
+{{- fail (printf "service: grpcPort and httpPort are both %d" (int .Values.service.grpcPort)) -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling: minReplicas is above maxReplicas" -}}

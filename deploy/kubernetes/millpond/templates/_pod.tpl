@@ -14,7 +14,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "millpond.serviceAccountName" . }}
+  serviceAccountName: {{ include "millpond.serviceAccountName" . | quote }}
   automountServiceAccountToken: false
   # Longer than the drain, or the kernel would end requests that the server still answers. A member of a
   # fleet serves on for up to 7 s first, until the fleet knows that it drains.
@@ -66,7 +66,7 @@ spec:
       {{- if and $hasUrls .Values.objectStorage.secretName }}
       envFrom:
         - secretRef:
-            name: {{ .Values.objectStorage.secretName }}
+            name: {{ .Values.objectStorage.secretName | quote }}
       {{- end }}
       ports:
         - name: grpc
@@ -133,7 +133,7 @@ spec:
   volumes:
     - name: config
       configMap:
-        name: {{ include "millpond.fullname" . }}
+        name: {{ include "millpond.fullname" . | quote }}
     {{- if $hasVolume }}
     - name: models
       {{- if eq .Values.modelVolume.kind "hostPath" }}
@@ -142,7 +142,7 @@ spec:
         type: Directory
       {{- else if eq .Values.modelVolume.kind "existingClaim" }}
       persistentVolumeClaim:
-        claimName: {{ .Values.modelVolume.existingClaim }}
+        claimName: {{ .Values.modelVolume.existingClaim | quote }}
         readOnly: true
       {{- else }}
       persistentVolumeClaim:
@@ -152,7 +152,7 @@ spec:
     {{- if and $hasUrls .Values.objectStorage.fileSecretName }}
     - name: credentials
       secret:
-        secretName: {{ .Values.objectStorage.fileSecretName }}
+        secretName: {{ .Values.objectStorage.fileSecretName | quote }}
         defaultMode: 0440
     {{- end }}
     {{- if eq .Values.workload.kind "Deployment" }}
@@ -172,7 +172,7 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector:
@@ -205,7 +205,7 @@ spec:
   spec:
     accessModes: [ReadWriteOnce]
     {{- with $root.Values.workload.storageClassName }}
-    storageClassName: {{ . }}
+    storageClassName: {{ . | quote }}
     {{- end }}
     resources:
       requests:
