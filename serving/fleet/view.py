@@ -25,6 +25,7 @@ class ModelView:
     servers: dict[str, ServerReport] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
     _unable: dict[int, frozenset[str]] = field(default_factory=dict)
+    _confirmed: frozenset[int] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -50,18 +51,26 @@ class ModelView:
         """Returns the versions that a rollout may begin with: those that two servers have.
 
         A lost server counts with its last report. One server alone may have made a version up, and none
-        could take the place of a high number. If no other one reports, there is none to ask.
+        could take the place of a high number. If no other one reports, there is none to ask. Looks through
+        the fleet once.
         """
-        if len(self.live) <= 1:
-            return self.found()
+        if self._confirmed is None:
+            self._confirmed = self._found_by_two() if len(self.live) > 1 else self.found()
+        return self._confirmed
+
+    def _found_by_two(self) -> frozenset[int]:
+        # A large fleet has few different sets: each is looked at once more below.
         known = [*self.live.values(), *(row for row in self.lost.values() if row is not None)]
-        # Servers with the same files are counted together: a large fleet has few different sets.
-        sets = Counter(report.found for report in known)
-        counts: Counter[int] = Counter()
-        for found, count in sets.items():
-            counts.update(dict.fromkeys(found, count))
-        live = self.found()
-        return frozenset(version for version, count in counts.items() if count > 1) & live
+        sets = {report.found for report in known}
+        confirmed: set[int] = set()
+        if len(sets) < len(known):
+            counts = Counter([report.found for report in known])
+            confirmed.update(*(found for found, count in counts.items() if count > 1))
+        seen: set[int] = set()
+        for found in sets:
+            confirmed |= seen & found
+            seen |= found
+        return self.found() & confirmed
 
     def most_served(self, blocked: Collection[int]) -> int | None:
         """Returns the version that most live servers answer with, the lower of two; None without one.
