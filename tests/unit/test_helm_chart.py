@@ -279,8 +279,10 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     found = dict(values)
     for key, value in changes.items():
         before = found.get(key)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        found[key] = merged(before, value) if both else value
+        if isinstance(before, dict) and isinstance(value, dict):
+            found[key] = merged(before, value)
+        else:
+            found[key] = value
     return found
 
 
