@@ -106,8 +106,6 @@ def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str |
         return DRAINING
     if view.is_serving:
         return None
-    if not view.models:
-        return "no model is configured"
     waiting = [name for name, reason in reasons.items() if reason is not None]
     return f"no version is available of: {listed(waiting)}"
 
