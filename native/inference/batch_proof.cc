@@ -18,7 +18,9 @@ namespace millpond::inference {
 namespace {
 
 using base::Status;
+using tensor::Difference;
 using tensor::RowRange;
+using tensor::RowVerdict;
 using tensor::TensorList;
 using tensor::TensorSpec;
 
@@ -231,12 +233,16 @@ Status RunWithin(const ProofLimits& limits, const Run& run) {
 // The runs of one signature's proof.
 class Trial {
  public:
+  // If `is_independent`, a difference counts only if it is large and the other rows make it.
   Trial(const servable::BatchingServable& servable, const tensor::Signature& signature,
-        const ProofLimits& limits)
+        bool is_independent, const ProofLimits& limits)
       : servable_(servable),
         signature_(signature),
         all_(tensor::OutputSet::All(signature.outputs.size())),
+        is_independent_(is_independent),
         limits_(limits) {}
+
+  bool has_rows() const { return !samples_.empty(); }
 
   // The first rows that were added.
   const TensorList& first_rows() const { return samples_.front().inputs; }
@@ -250,6 +256,7 @@ class Trial {
     }
     Sample sample{std::move(rows), {}};
     MILLPOND_RETURN_IF_ERROR(Run(sample.inputs, &sample.result));
+    magnitudes_ = servable_.NoteMagnitudes(signature_, sample.result);
     samples_.push_back(std::move(sample));
     return {};
   }
@@ -300,9 +307,19 @@ class Trial {
     Status ran = tensor::JoinRows({{&sample.inputs, 0, 1}}, layout, 1, &inputs);
     if (ran.ok()) ran = Run(inputs, &result);
     if (!ran.ok()) return "padded inputs fail: " + ran.message();
-    const bool is_equal = HasRows(result, 1) &&
-                          tensor::AreTensorsClose(tensor::ShareRows(sample.result, 0, 1), result);
-    return is_equal ? "" : "a row gives another result with padded inputs than alone";
+    if (!HasRows(result, 1)) return "an output does not have the rows of the inputs";
+    const Difference difference = CompareRows(tensor::ShareRows(sample.result, 0, 1), result);
+    return difference.size == Difference::Size::kNone ? ""
+                                                      : DescribeHere(difference, "padded inputs");
+  }
+
+  Difference CompareRows(const TensorList& a, const TensorList& b) const {
+    return tensor::Compare(a, b, magnitudes_, servable_.settings().relative_tolerance);
+  }
+  std::string DescribeHere(const Difference& difference, const std::string& where) const {
+    const auto& outputs = signature_.outputs;
+    const bool has_name = difference.tensor < outputs.size();
+    return tensor::Describe(difference, has_name ? outputs[difference.tensor].name : "", where);
   }
 
   static bool IsOfTheMachine(base::Code code) {
@@ -330,31 +347,41 @@ class Trial {
     });
   }
 
-  // Runs single rows of the samples in turn as a batch of `rows`, and returns the time of the run.
-  base::StatusOr<int64_t> CompareBatch(int64_t rows) const {
-    std::vector<RowRange> parts;
-    std::vector<const Sample*> sources;
+  // One row of a batch that is tried.
+  struct Part {
+    const Sample* sample;
+    int64_t row;
+  };
+
+  // Returns single rows of the samples in turn.
+  std::vector<Part> PartsOf(int64_t rows) const {
+    std::vector<Part> parts;
     for (int64_t i = 0; i < rows; ++i) {
       const Sample& sample = samples_[static_cast<size_t>(i) % samples_.size()];
-      const int64_t row = (i / static_cast<int64_t>(samples_.size())) % CountOf(sample);
-      parts.push_back({&sample.inputs, row, 1});
-      sources.push_back(&sample);
+      parts.push_back({&sample, (i / static_cast<int64_t>(samples_.size())) % CountOf(sample)});
     }
-    TensorList inputs;
+    return parts;
+  }
+
+  Status RunParts(const std::vector<Part>& parts, TensorList* inputs, TensorList* result) const {
+    const auto rows = static_cast<int64_t>(parts.size());
+    std::vector<RowRange> ranges;
+    for (const Part& part : parts) ranges.push_back({&part.sample->inputs, part.row, 1});
     MILLPOND_RETURN_IF_ERROR(
-        tensor::JoinRows(parts, tensor::LayoutOf(samples_.front().inputs), rows, &inputs));
+        tensor::JoinRows(ranges, tensor::LayoutOf(samples_.front().inputs), rows, inputs));
+    MILLPOND_RETURN_IF_ERROR(Explain(Run(*inputs, result), rows));
+    if (HasRows(*result, rows)) return {};
+    return base::Internal("an output of a batch does not have the batch's rows");
+  }
+
+  // Runs such a batch, and returns the time of the run.
+  base::StatusOr<int64_t> CompareBatch(int64_t rows) const {
+    const std::vector<Part> parts = PartsOf(rows);
+    TensorList inputs;
     TensorList result;
-    MILLPOND_RETURN_IF_ERROR(Explain(Run(inputs, &result), rows));
-    if (!HasRows(result, rows)) {
-      return base::Internal("an output of a batch does not have the batch's rows");
-    }
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const TensorList alone = tensor::ShareRows(sources[i]->result, parts[i].first, 1);
-      const TensorList batched = tensor::ShareRows(result, static_cast<int64_t>(i), 1);
-      if (tensor::AreTensorsClose(alone, batched)) continue;
-      return base::Internal("a row gives another result in a batch of " + std::to_string(rows) +
-                            " rows than alone");
-    }
+    MILLPOND_RETURN_IF_ERROR(RunParts(parts, &inputs, &result));
+    const std::string mixed = FindMixed(parts, result);
+    if (!mixed.empty()) return base::Internal(mixed);
     // The first run of a shape also makes what later runs reuse. A load has the lowest priority: on
     // a busy machine most of the time that passes is not the run's.
     const int64_t begin_ns = base::ThreadCpuNs();
@@ -362,6 +389,42 @@ class Trial {
     const int64_t run_ns = base::ThreadCpuNs() - begin_ns;
     servable_.LearnCost(signature_, rows, run_ns);
     return run_ns;
+  }
+
+  // Returns what a row of a batch has that is not its own, or "".
+  std::string FindMixed(const std::vector<Part>& parts, const TensorList& result) const {
+    bool may_look_beside = true;  // once a batch, because it takes a run
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const TensorList alone = tensor::ShareRows(parts[i].sample->result, parts[i].row, 1);
+      const TensorList batched = tensor::ShareRows(result, static_cast<int64_t>(i), 1);
+      Difference difference = CompareRows(alone, batched);
+      if (difference.size == Difference::Size::kNone) continue;
+      difference.row = static_cast<int64_t>(i);
+      const bool is_large = difference.size == Difference::Size::kLarge;
+      if (is_independent_ && !is_large) continue;
+      bool is_mixed = is_large && !is_independent_;
+      if (!is_mixed && std::exchange(may_look_beside, false)) {
+        is_mixed = DependsOnOthers(parts, i, batched, is_independent_);
+      }
+      if (!is_mixed) continue;
+      return DescribeHere(difference, "a batch of " + std::to_string(parts.size()) + " rows");
+    }
+    return "";
+  }
+
+  // Returns true if row `at` gives something else at the same place of as large a batch, beside
+  // copies of itself. Rounding gives the same: the sums have the same order.
+  bool DependsOnOthers(std::vector<Part> parts, size_t at, const TensorList& batched,
+                       bool much) const {
+    const Part own = parts[at];
+    std::fill(parts.begin(), parts.end(), own);
+    TensorList inputs;
+    TensorList result;
+    if (!RunParts(parts, &inputs, &result).ok()) return false;
+    const Difference difference =
+        CompareRows(batched, tensor::ShareRows(result, static_cast<int64_t>(at), 1));
+    return much ? difference.size == Difference::Size::kLarge
+                : difference.size != Difference::Size::kNone;
   }
 
   static Status Explain(const Status& ran, int64_t rows) {
@@ -372,24 +435,37 @@ class Trial {
   const servable::BatchingServable& servable_;
   const tensor::Signature& signature_;
   const tensor::OutputSet all_;
+  const bool is_independent_;
   const ProofLimits& limits_;
   std::vector<Sample> samples_;
+  std::vector<double> magnitudes_;  // of the outputs
 };
 
 }  // namespace
 
-std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<TensorList> samples,
-                              const ProofLimits& limits) {
+std::string BatchProof::Prove(const tensor::Signature& signature, const RowVerdict& verdict,
+                              std::vector<TensorList> samples, const ProofLimits& limits) {
   std::string refusal = RefuseSpecs(signature.inputs, "input");
   if (refusal.empty()) refusal = RefuseSpecs(signature.outputs, "output");
   if (!refusal.empty()) return refusal;
+  if (verdict.kind == RowVerdict::Kind::kMixes && !servable_.settings().may_mix_rows) {
+    return "its graph mixes rows: " + verdict.reason;
+  }
+  const bool is_independent = verdict.kind == RowVerdict::Kind::kIndependent;
+  refusal = Try(signature, is_independent, std::move(samples), limits);
+  if (refusal.empty() || is_independent) return refusal;
+  return refusal + "; its graph does not show that rows are independent: " + verdict.reason;
+}
+
+std::string BatchProof::Try(const tensor::Signature& signature, bool is_independent,
+                            std::vector<TensorList> samples, const ProofLimits& limits) {
   const bool is_made_up = samples.empty();
   if (is_made_up) {
     auto made = MakeUpRow(signature);
     if (!made.ok()) return made.status().message();
     samples.push_back(std::move(made.value()));
   }
-  Trial trial(servable_, signature, limits);
+  Trial trial(servable_, signature, is_independent, limits);
   for (const TensorList& sample : samples) {
     bool takes_all = true;
     for (int variant = 0; variant < kVariantCount; ++variant) {
@@ -398,13 +474,15 @@ std::string BatchProof::Prove(const tensor::Signature& signature, std::vector<Te
       const Status added = rows.ok() ? trial.Add(std::move(rows.value())) : rows.status();
       // The model may not take other values; it takes the rows as they came.
       takes_all = takes_all && added.ok();
-      if (added.ok() || variant > 0) continue;
+      if (added.ok() || variant > 0 || is_independent) continue;
       return is_made_up ? "no warm-up request shows rows that it takes, and made-up rows fail: " +
                               added.message()
                         : added.message();
     }
   }
-  refusal = trial.Compare();
+  // Nothing to compare is no reason against an independent signature: its batches learn their cost.
+  if (!trial.has_rows()) return "";
+  std::string refusal = trial.Compare();
   if (!refusal.empty()) return refusal;
   proven_rows_[signature.name] = tensor::ShareTensors(trial.first_rows());
   if (servable_.settings().pads_inputs) {
@@ -421,19 +499,22 @@ Status BatchProof::Conclude(bool may_write_variables, const ProofLimits& limits)
     samples.swap(samples_);
   }
   for (const auto& [name, signature] : servable_.signatures()) {
+    const RowVerdict verdict = servable_.VerdictOf(signature);
     if (may_write_variables) {
       servable_.Refuse(signature, "a request may change a variable");
       continue;
     }
     std::vector<TensorList>& own = samples[name];
-    const bool is_made_up = own.empty();
-    std::string refusal = Prove(signature, std::move(own), limits);
+    const int64_t first_count = own.empty() ? kCheckedAfterMadeUpRows : kCheckedAfterRequests;
+    std::string refusal = Prove(signature, verdict, std::move(own), limits);
     // The reason is that runs were cancelled, and not the model.
     if (limits.AreCancelled()) return Cancelled();
-    if (refusal.empty()) {
-      servable_.TurnOn(signature, is_made_up ? kCheckedAfterMadeUpRows : kCheckedAfterRequests);
-    } else {
+    if (!refusal.empty()) {
       servable_.Refuse(signature, std::move(refusal));
+    } else if (verdict.kind == RowVerdict::Kind::kIndependent) {
+      servable_.TurnOn(signature, {0, first_count, false});
+    } else {
+      servable_.TurnOn(signature, {first_count, first_count, true});
     }
   }
   return {};

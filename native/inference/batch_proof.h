@@ -11,6 +11,7 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/servable/batching_servable.h"
+#include "native/tensor/row_verdict.h"
 #include "native/tensor/run_context.h"
 #include "native/tensor/tensor_list.h"
 
@@ -31,13 +32,21 @@ struct ProofLimits {
   }
 };
 
-// Finds out which signatures of a version may be batched, before the version is published: those
-// whose rows give in a batch what they give alone (tensor::AreTensorsClose). Also learns how long
-// runs of different numbers of rows take, and so warms up such runs.
+// Decides which signatures of a version may be batched, before the version is published, by what
+// their graphs show (tensor::RowVerdict):
 //
-// The rows are those of warm-up requests, which are answered through Answer. A signature without
-// such a request is proven with made-up rows. A model that takes only certain values refuses them,
-// and is then not batched: give it a warm-up request.
+// - independent: it is batched. Rounding cannot turn that off. Its rows are compared all the same,
+// as
+//   a check of the analysis: it is refused only if they depend on the other rows of a batch.
+// - unknown: it is batched if its rows give in a batch what they give alone (tensor::Compare). A
+//   share of its live batches is compared without end, because a model may mix rows for rare
+//   values.
+// - mixes: it is not batched, unless the settings say so by name; then as if unknown.
+//
+// The comparison also learns how long runs of different numbers of rows take, and warms them up.
+// Its rows are those of warm-up requests, which are answered through Answer. Without such a request
+// it takes made-up rows. A model that takes only certain values refuses these, and is then batched
+// if its graph shows its rows to be independent: otherwise give it a warm-up request.
 //
 // Then it runs the batches that the version's predecessor runs most often, so that the version is
 // warm for them too.
@@ -45,8 +54,8 @@ struct ProofLimits {
 // Thread: any number may call Answer; Conclude is called once, after them, and then WarmUp.
 class BatchProof {
  public:
-  // The batches of live requests, of each kind of BatchingServable::TurnOn, that are checked with
-  // single runs: after a proof with rows of requests, and after one with rows that were made up.
+  // The first batches of live requests that are checked with single runs (servable::BatchChecks):
+  // after a proof with rows of requests, and after one with rows that were made up.
   static constexpr int64_t kCheckedAfterRequests = 2;
   static constexpr int64_t kCheckedAfterMadeUpRows = 8;
   // A callable's second run is as fast as any later one (docs/design.md, "Run inline").
@@ -59,8 +68,9 @@ class BatchProof {
   base::StatusOr<std::string> Answer(std::string_view method, base::WireReader request,
                                      const ProofLimits& limits);
 
-  // Turns batching on or off for each signature (BatchingServable::TurnOn, Refuse). Returns
-  // CANCELLED if the proof is cancelled; it then leaves further signatures off.
+  // Turns batching on or off for each signature (BatchingServable::TurnOn, Refuse), by the verdicts
+  // that the servable has. Returns CANCELLED if the proof is cancelled; it then leaves further
+  // signatures off.
   base::Status Conclude(bool may_write_variables, const ProofLimits& limits);
 
   // Runs each of `batches`, the hottest of the predecessor first, kWarmUpRunCount times on rows of
@@ -74,10 +84,13 @@ class BatchProof {
  private:
   class Recorder;
 
-  // Proves one signature and returns "", or the reason why it is not batched. Keeps rows of it if
-  // it is.
-  std::string Prove(const tensor::Signature& signature, std::vector<tensor::TensorList> samples,
-                    const ProofLimits& limits);
+  // Returns the reason why a signature is not batched, or "". Keeps rows of it if it is and has
+  // some.
+  std::string Prove(const tensor::Signature& signature, const tensor::RowVerdict& verdict,
+                    std::vector<tensor::TensorList> samples, const ProofLimits& limits);
+  // Compares rows of a signature; otherwise like Prove.
+  std::string Try(const tensor::Signature& signature, bool is_independent,
+                  std::vector<tensor::TensorList> samples, const ProofLimits& limits);
   base::Status WarmUpFor(const servable::HotBatch& batch, const ProofLimits& limits) const;
 
   const servable::BatchingServable& servable_;

@@ -239,6 +239,17 @@ void RegisterServableStatistics(nb::module_& module) {
       .def("since", &Statistics::Since, nb::arg("earlier"));
 }
 
+const char* TextOf(tensor::RowVerdict::Kind kind) {
+  switch (kind) {
+    case tensor::RowVerdict::Kind::kIndependent:
+      return "independent";
+    case tensor::RowVerdict::Kind::kMixes:
+      return "mixes";
+    default:
+      return "unknown";
+  }
+}
+
 void RegisterBatching(nb::module_& module) {
   using servable::BatchFigures;
   using servable::BatchSettings;
@@ -250,14 +261,17 @@ void RegisterBatching(nb::module_& module) {
           "__init__",
           [](BatchSettings* self, int64_t rows_max, double run_seconds_max, bool splits,
              std::vector<int64_t> allowed_rows, bool pads_inputs, int64_t waiting_requests_max,
-             std::shared_ptr<servable::BatchSlots> slots) {
-            new (self) BatchSettings{
-                rows_max,    SecondsToNs(run_seconds_max), splits,          std::move(allowed_rows),
-                pads_inputs, waiting_requests_max,         std::move(slots)};
+             std::shared_ptr<servable::BatchSlots> slots, double relative_tolerance,
+             bool may_mix_rows) {
+            new (self) BatchSettings{rows_max,         SecondsToNs(run_seconds_max),
+                                     splits,           std::move(allowed_rows),
+                                     pads_inputs,      waiting_requests_max,
+                                     std::move(slots), relative_tolerance,
+                                     may_mix_rows};
           },
           nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
           nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("waiting_requests_max"),
-          nb::arg("slots").none());
+          nb::arg("slots").none(), nb::arg("relative_tolerance"), nb::arg("may_mix_rows"));
   nb::class_<BatchFigures>(module, "BatchFigures", nb::is_final())
       .def_ro("run_count", &BatchFigures::run_count)
       .def_ro("request_count", &BatchFigures::request_count)
@@ -275,6 +289,8 @@ void RegisterBatching(nb::module_& module) {
       .def_ro("signature", &SignatureBatching::signature)
       .def_ro("is_on", &SignatureBatching::is_on)
       .def_ro("refusal", &SignatureBatching::refusal)
+      .def_prop_ro("rows", [](const SignatureBatching& self) { return TextOf(self.rows.kind); })
+      .def_prop_ro("rows_reason", [](const SignatureBatching& self) { return self.rows.reason; })
       .def_ro("joined_rows_max", &SignatureBatching::joined_rows_max)
       .def_prop_ro("joined_requests_max",
                    [](const SignatureBatching&) { return servable::BatchScope::kDepthMax; })
@@ -326,8 +342,8 @@ void RegisterServable(nb::module_& module) {
   RegisterLoadedServable(module);
   using Load = PySavedModelLoad;
   nb::class_<Load>(module, "SavedModelLoad", nb::is_final())
-      .def(nb::init<std::string, int64_t, const nb::str&, std::vector<std::string>>(), nb::arg("name"),
-           nb::arg("version"), nb::arg("directory"), nb::arg("tags"))
+      .def(nb::init<std::string, int64_t, const nb::str&, std::vector<std::string>>(),
+           nb::arg("name"), nb::arg("version"), nb::arg("directory"), nb::arg("tags"))
       .def("read_graph", &Load::Run<&VersionLoad::ReadGraph>)
       .def("check_input_shapes", &Load::Run<&VersionLoad::CheckInputShapes>)
       .def("missing_ops", &Load::Get<&VersionLoad::MissingOps>)
@@ -336,6 +352,7 @@ void RegisterServable(nb::module_& module) {
       .def("run_init", &Load::Run<&VersionLoad::RunInit>)
       .def("variables_without_value", &Load::Get<&VersionLoad::VariablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
+      .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))
       .def("take_arena", &Load::TakeArena, nb::arg("pool"), nb::arg("slab_bytes"))

@@ -33,6 +33,14 @@ bool HaveEqualLayouts(const std::vector<TensorList>& a, const std::vector<Tensor
                     });
 }
 
+// Returns true if each input has a shape that the signature names.
+bool HasNamedShapes(const tensor::Signature& signature, const TensorList& inputs) {
+  for (size_t i = 0; i < std::min(inputs.size(), signature.inputs.size()); ++i) {
+    if (!tensor::ShapeFits(tensor::ViewTensor(inputs, i).dims, signature.inputs[i])) return false;
+  }
+  return true;
+}
+
 // Joins the results of the pieces of a request of `rows` rows. Each piece but the last one has
 // `piece_rows` rows, and all have equal layouts.
 Status JoinPieces(const std::vector<std::vector<TensorList>>& pieces, int64_t piece_rows,
@@ -58,6 +66,8 @@ constexpr size_t kSmallBytes = 64 * 1024;
 
 // The most requests of a batch that are compared with single runs, if it is checked.
 constexpr size_t kComparedMax = 4;
+// The most pieces of a request that is compared with its run as a whole.
+constexpr int64_t kWholePiecesMax = 8;
 // Every 32nd batch may have two requests whatever the costs seem to be, so that a wrong measurement
 // of a larger run is corrected.
 constexpr uint64_t kTrials = 32;
@@ -145,9 +155,18 @@ struct BatchingServable::State {
     is_refused = !on;
     if (is_on.exchange(on) != on) BatchingCount().fetch_add(on ? 1 : -1);
   }
-  // Checks the next `count` batches of each evidence.
-  void CheckBatches(int64_t count) {
-    for (auto& unchecked : unchecked_counts) unchecked = static_cast<int32_t>(count);
+  void CheckBatches(const BatchChecks& checks) {
+    for (size_t i = 0; i < kEvidenceCount; ++i) {
+      const bool is_padded = i == static_cast<size_t>(Evidence::kPaddedInputs);
+      const int64_t count = is_padded ? checks.first_padded_count : checks.first_count;
+      unchecked_counts[i] = std::max(unchecked_counts[i].load(), static_cast<int32_t>(count));
+    }
+    if (checks.goes_on) checks_go_on = true;
+  }
+  // Returns true for one of kCheckedEvery batches, or requests in pieces, if checks go on.
+  bool TakeTurn() {
+    return checks_go_on.load(std::memory_order_relaxed) &&
+           turn_count.fetch_add(1, std::memory_order_relaxed) % kCheckedEvery == 0;
   }
   bool ChecksBatchesOf(Evidence evidence) const {
     return unchecked_counts[static_cast<size_t>(evidence)].load(std::memory_order_relaxed) > 0;
@@ -172,12 +191,16 @@ struct BatchingServable::State {
   std::atomic<uint64_t> begun_count{0};  // batches
   // The batches that are to be checked, by their evidence.
   std::array<std::atomic<int32_t>, kEvidenceCount> unchecked_counts{};
+  std::atomic<bool> checks_go_on{false};
+  std::atomic<uint64_t> turn_count{1};  // of batches that may be checked
+  tensor::Magnitudes magnitudes;
   std::atomic<bool> is_on{false};
   std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex
   std::string padding_refusal;                                  // guarded by mutex
+  tensor::RowVerdict verdict;                                   // guarded by mutex
 };
 
 // One request's run. Lives on the stack of its run.
@@ -259,6 +282,14 @@ class OpenBatch {
   void RecordHot(int64_t padded_rows) const {
     state_.hot_batches.Record(signatures_, outputs_, padded_rows);
   }
+  // How far the results of a request are from those of its run alone, and a text with the figures.
+  struct Found {
+    tensor::Difference::Size size = tensor::Difference::Size::kNone;
+    std::string text;
+  };
+  // Compares the results of a request alone with `joined`, its results `where`.
+  Found Compare(const std::vector<TensorList>& alone, const std::vector<TensorList>& joined,
+                const std::string& where) const;
   // Runs the work on `inputs`, without a batch.
   Status RunOn(const tensor::RunContext& run, const TensorList& inputs, int64_t rows,
                std::vector<TensorList>* results) const;
@@ -283,9 +314,15 @@ class OpenBatch {
   void Divide(const std::vector<TensorList>& results);
   // Compares the batch with single runs if it is to be checked. Returns false if it differs, and
   // refuses what the difference shows.
-  bool PassesCheck();
+  bool PassesCheck(const std::vector<TensorList>& results);
   Evidence EvidenceOf() const;
-  bool AgreesWithSingleRuns();
+  // Returns "" if the answers of some members are those of single runs, else what differs.
+  std::string CompareWithSingleRuns();
+  // Returns true if the rows of `member` give something else beside other rows: in a batch of as
+  // many rows, at the same place, beside copies of its first row.
+  bool DependsOnCompanions(const Member& member) const;
+  // Returns the names of the outputs in result `index` of a run.
+  std::vector<std::string> NamesOf(size_t index) const;
   int64_t LastDeadlineNs() const;
 
   const BatchingServable& servable_;
@@ -391,22 +428,26 @@ Status OpenBatch::RunJoined() {
   }
   RecordHot(padded_rows);
   Divide(results);
-  if (!PassesCheck()) return base::Internal("the batch differs from single runs");
+  if (!PassesCheck(results)) return base::Internal("the batch differs from single runs");
   return {};
 }
 
-bool OpenBatch::PassesCheck() {
+bool OpenBatch::PassesCheck(const std::vector<TensorList>& results) {
   // Wait-free and without a look at the rows once the first batches have been checked.
   const bool may_check = is_widened_ ? state_.ChecksBatchesOf(Evidence::kPaddedInputs)
                                      : state_.ChecksBatchesOf(Evidence::kEqualRows) ||
                                            state_.ChecksBatchesOf(Evidence::kRows);
-  if (!may_check) return true;
+  const bool is_turn = state_.TakeTurn();
+  if (!may_check && !is_turn) return true;
   const Evidence evidence = EvidenceOf();
-  if (!state_.TakeCheck(evidence) || AgreesWithSingleRuns()) return true;
+  if (!state_.TakeCheck(evidence) && !is_turn) return true;
+  for (size_t i = 0; i < results.size(); ++i) state_.magnitudes.Note(NamesOf(i), results[i]);
+  const std::string difference = CompareWithSingleRuns();
+  if (difference.empty()) return true;
   if (evidence == Evidence::kPaddedInputs) {
-    state_.RefusePadding("a request's answer with padded inputs differed from its answer alone");
+    state_.RefusePadding("with padded inputs " + difference);
   } else {
-    state_.Switch(false, "a request's answer in a batch differed from its answer alone");
+    state_.Switch(false, difference);
   }
   return false;
 }
@@ -417,7 +458,7 @@ Evidence OpenBatch::EvidenceOf() const {
   if (is_widened_) return Evidence::kPaddedInputs;
   const TensorList first = tensor::ShareRows(members_.front()->inputs, 0, 1);
   const TensorList last = tensor::ShareRows(members_.back()->inputs, 0, 1);
-  return tensor::AreTensorsClose(first, last) ? Evidence::kEqualRows : Evidence::kRows;
+  return tensor::AreTensorsEqual(first, last) ? Evidence::kEqualRows : Evidence::kRows;
 }
 
 void OpenBatch::Divide(const std::vector<TensorList>& results) {
@@ -434,7 +475,7 @@ void OpenBatch::Divide(const std::vector<TensorList>& results) {
 // Compares a few requests, because all of the batch wait meanwhile, and more requests behind them:
 // single runs of up to half the batch's rows, and at least one. The last request first, because its
 // rows are farthest from their place in a run alone.
-bool OpenBatch::AgreesWithSingleRuns() {
+std::string OpenBatch::CompareWithSingleRuns() {
   const size_t step = (members_.size() + kComparedMax - 1) / kComparedMax;
   int64_t rows_left = rows_ / 2;
   for (size_t from_end = 0; from_end < members_.size(); from_end += step) {
@@ -446,12 +487,67 @@ bool OpenBatch::AgreesWithSingleRuns() {
     // A request that ended meanwhile shows nothing about the model.
     if (ran.code() == Code::kCancelled || ran.code() == Code::kDeadlineExceeded) continue;
     // A request that fails alone failed the batch too, or its rows are not its own.
-    if (!ran.ok()) return false;
-    for (size_t i = 0; i < alone.size(); ++i) {
-      if (!tensor::AreTensorsClose(alone[i], member->results[i])) return false;
+    if (!ran.ok()) return "a request that fails alone does not fail in a batch: " + ran.message();
+    Found found = Compare(alone, member->results, "a batch of " + std::to_string(rows_) + " rows");
+    if (found.size == tensor::Difference::Size::kNone) continue;
+    // Padding is no companion: each row is padded in any batch of this size.
+    const bool is_shown = found.size == tensor::Difference::Size::kLarge || is_widened_;
+    if (is_shown || DependsOnCompanions(*member)) return std::move(found.text);
+  }
+  return "";
+}
+
+OpenBatch::Found OpenBatch::Compare(const std::vector<TensorList>& alone,
+                                    const std::vector<TensorList>& joined,
+                                    const std::string& where) const {
+  Found worst;
+  for (size_t i = 0; i < alone.size(); ++i) {
+    const std::vector<std::string> names = NamesOf(i);
+    const tensor::Difference difference =
+        tensor::Compare(alone[i], joined[i], state_.magnitudes.Note(names, alone[i]),
+                        servable_.settings_.relative_tolerance);
+    if (difference.size <= worst.size) continue;
+    const std::string name = difference.tensor < names.size() ? names[difference.tensor] : "";
+    worst = {difference.size, tensor::Describe(difference, name, where)};
+  }
+  return worst;
+}
+
+bool OpenBatch::DependsOnCompanions(const Member& member) const {
+  std::vector<tensor::RowRange> parts;
+  int64_t first = 0;
+  bool is_before = true;
+  for (const Member* other : members_) {
+    is_before = is_before && other != &member;
+    if (is_before) first += other->rows;
+    if (other == &member) {
+      parts.push_back({&member.inputs, 0, member.rows});
+      continue;
+    }
+    for (int64_t i = 0; i < other->rows; ++i) parts.push_back({&member.inputs, 0, 1});
+  }
+  TensorList inputs;
+  std::vector<TensorList> results;
+  const int64_t rows = servable_.PaddedRows(rows_);
+  const bool has_run = tensor::JoinRows(parts, layout_, rows, &inputs).ok() &&
+                       RunOn(member.run, inputs, rows, &results).ok() && HaveRows(results, rows);
+  // The request's deadline may have passed: that shows nothing.
+  if (!has_run) return false;
+  for (TensorList& result : results) result = tensor::ShareRows(result, first, member.rows);
+  return Compare(member.results, results, "").size != tensor::Difference::Size::kNone;
+}
+
+std::vector<std::string> OpenBatch::NamesOf(size_t index) const {
+  std::vector<std::string> names;
+  const std::vector<tensor::TensorSpec>& outputs = signatures_[index]->outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs_ == nullptr) {
+      names.push_back(signatures_[index]->name + "/" + outputs[i].name);
+    } else if (outputs_->Contains(i)) {
+      names.push_back(outputs[i].name);
     }
   }
-  return true;
+  return names;
 }
 
 // --- BatchingServable ---
@@ -501,7 +597,7 @@ Status BatchingServable::Run(const tensor::Signature& signature, const tensor::O
   const std::vector<const tensor::Signature*> signatures = {&signature};
   OpenBatch own(*this, state, signatures, &outputs);
   Member member{run, inputs, {}, 0, 0, {}};
-  MILLPOND_RETURN_IF_ERROR(RunMember(&own, &member));
+  MILLPOND_RETURN_IF_ERROR(RunMember(&own, &member, HasNamedShapes(signature, inputs)));
   *result = std::move(member.results.front());
   return {};
 }
@@ -516,15 +612,18 @@ std::optional<Status> BatchingServable::RunTogether(
   if (!is_batched) return inner_->RunTogether(signatures, run, inputs, results);
   OpenBatch own(*this, joint_state_.get(), signatures, nullptr);
   Member member{run, inputs, {}, 0, 0, {}};
-  Status ran = RunMember(&own, &member);
+  const bool has_named_shapes =
+      std::all_of(signatures.begin(), signatures.end(),
+                  [&](const tensor::Signature* each) { return HasNamedShapes(*each, inputs); });
+  Status ran = RunMember(&own, &member, has_named_shapes);
   if (ran.code() == Code::kUnimplemented && ran.message().empty()) return std::nullopt;
   *results = std::move(member.results);
   return ran;
 }
 
-Status BatchingServable::RunMember(OpenBatch* own, Member* member) const {
+Status BatchingServable::RunMember(OpenBatch* own, Member* member, bool has_named_shapes) const {
   BatchScope* const scope = BatchScope::Current();
-  const auto rows = tensor::CountRows(member->inputs);
+  const auto rows = has_named_shapes ? tensor::CountRows(member->inputs) : std::nullopt;
   member->rows = rows.value_or(0);
   const int64_t now_ns = base::MonotonicNs();
   member->joined_ns = now_ns;
@@ -609,7 +708,23 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     }
     scope->is_giving_turns_ = false;
   }
-  return JoinPieces(pieces, piece_rows, member->rows, &member->results);
+  MILLPOND_RETURN_IF_ERROR(JoinPieces(pieces, piece_rows, member->rows, &member->results));
+  // The whole run takes a thread for as long as all pieces do, without a turn for other requests.
+  if (member->rows <= kWholePiecesMax * piece_rows && work.state().TakeTurn()) {
+    ComparePieces(work, member);
+  }
+  return {};
+}
+
+void BatchingServable::ComparePieces(const OpenBatch& work, Member* member) const {
+  std::vector<TensorList> pieces = std::move(member->results);
+  if (!work.RunAlone(member).ok()) {
+    member->results = std::move(pieces);
+    return;
+  }
+  // Its answer is that of the whole run. Pieces have other numbers of rows, as other kernels may.
+  const OpenBatch::Found found = work.Compare(member->results, pieces, "pieces");
+  if (found.size == tensor::Difference::Size::kLarge) work.state().Switch(false, found.text);
 }
 
 void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t rows,
@@ -617,11 +732,35 @@ void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t row
   if (State* const state = Find(signature)) state->cost.Record(rows, run_ns);
 }
 
-void BatchingServable::TurnOn(const tensor::Signature& signature, int64_t checked_count) const {
+void BatchingServable::NoteVerdict(const tensor::Signature& signature,
+                                   const tensor::RowVerdict& verdict) const {
   State* const state = Find(signature);
   if (state == nullptr) return;
-  state->CheckBatches(checked_count);
-  if (!joint_state_->is_refused) joint_state_->CheckBatches(checked_count);
+  const std::lock_guard<std::mutex> lock(state->mutex);
+  state->verdict = verdict;
+}
+
+tensor::RowVerdict BatchingServable::VerdictOf(const tensor::Signature& signature) const {
+  State* const state = Find(signature);
+  if (state == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(state->mutex);
+  return state->verdict;
+}
+
+std::vector<double> BatchingServable::NoteMagnitudes(const tensor::Signature& signature,
+                                                     const TensorList& result) const {
+  State* const state = Find(signature);
+  if (state == nullptr) return {};
+  std::vector<std::string> names;
+  for (const tensor::TensorSpec& output : signature.outputs) names.push_back(output.name);
+  return state->magnitudes.Note(names, result);
+}
+
+void BatchingServable::TurnOn(const tensor::Signature& signature, const BatchChecks& checks) const {
+  State* const state = Find(signature);
+  if (state == nullptr) return;
+  state->CheckBatches(checks);
+  if (!joint_state_->is_refused) joint_state_->CheckBatches(checks);
   state->Switch(true, "");
 }
 
@@ -651,16 +790,21 @@ std::vector<SignatureBatching> BatchingServable::Batching() const {
   std::vector<SignatureBatching> all;
   for (const auto& state : states_) {
     const std::lock_guard<std::mutex> lock(state->mutex);
-    all.push_back(
-        {state->name, state->is_on, state->is_on ? state->padding_refusal : state->refusal,
-         state->cost.joined_rows_max(/*is_thread_free=*/false), state->statistics.Figures()});
+    all.push_back({state->name, state->is_on,
+                   state->is_on ? state->padding_refusal : state->refusal, state->verdict,
+                   state->cost.joined_rows_max(/*is_thread_free=*/false),
+                   state->statistics.Figures()});
   }
   const BatchFigures joint = joint_state_->statistics.Figures();
   if (joint.run_count > 0) {
     const std::lock_guard<std::mutex> lock(joint_state_->mutex);
     const bool is_on = !joint_state_->is_refused;
-    all.push_back({"", is_on, is_on ? "" : joint_state_->refusal,
-                   joint_state_->cost.joined_rows_max(/*is_thread_free=*/false), joint});
+    all.push_back({"",
+                   is_on,
+                   is_on ? "" : joint_state_->refusal,
+                   {},
+                   joint_state_->cost.joined_rows_max(/*is_thread_free=*/false),
+                   joint});
   }
   return all;
 }

@@ -14,6 +14,8 @@
 #include "native/servable/batch_statistics.h"
 #include "native/servable/hot_batches.h"
 #include "native/servable/servable.h"
+#include "native/tensor/row_verdict.h"
+#include "native/tensor/tensor_compare.h"
 
 namespace millpond::servable {
 
@@ -48,6 +50,21 @@ struct BatchSettings {
   // The most requests of a signature that may wait for a thread; 0: any.
   int64_t waiting_requests_max = 0;
   std::shared_ptr<BatchSlots> slots;  // null: any number of batches at the same time
+  // How far the answers of a batch may be from those of single runs (tensor::Compare).
+  double relative_tolerance = tensor::kRoundingTolerance;
+  // Signatures whose graph mixes rows are batched like those whose graph shows nothing.
+  bool may_mix_rows = false;
+};
+
+// Which batches of live requests are compared with single runs.
+struct BatchChecks {
+  // The first ones: of equal requests, and as many of different ones.
+  int64_t first_count = 0;
+  // The first ones with padded inputs.
+  int64_t first_padded_count = 0;
+  // One of BatchingServable::kCheckedEvery, without end. Also of the large requests that run in
+  // pieces.
+  bool goes_on = false;
 };
 
 // If requests of a signature are batched, and how that went.
@@ -56,6 +73,7 @@ struct SignatureBatching {
   bool is_on = false;
   // The reason why it is off, or on and without padding that the settings ask for; otherwise "".
   std::string refusal;
+  tensor::RowVerdict rows;      // what its graph shows
   int64_t joined_rows_max = 0;  // BatchCost, while all threads are busy
   BatchFigures figures;
 };
@@ -69,13 +87,20 @@ struct SignatureBatching {
 // - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
 // - If a batch fails, its requests are run one by one, and each gets its own result.
 // - If an output does not have the batch's rows, the requests are run one by one, and the signature
-//   is turned off. So it is if two pieces of a large request have outputs of different row layouts.
+//   is turned off. So it is if two pieces of a large request have outputs of different row layouts,
+//   and if an answer differs from that of a single run by more than rounding does.
+// - A request whose inputs do not have the shapes that the signature names runs alone: what the
+// graph
+//   shows holds for these shapes.
 //
 // Thread: any number at once, all methods. Cost of a run that finds no company: a look at the
 // queue, and two clock readings. Each request of a batch is copied once more than a request alone,
 // into its rows; its outputs are not copied.
 class BatchingServable final : public Servable {
  public:
+  // So few batches are compared with single runs without end that it costs under 2 % of their time.
+  static constexpr uint64_t kCheckedEvery = 64;
+
   BatchingServable(std::unique_ptr<Servable> inner, BatchSettings settings);
   ~BatchingServable() override;
 
@@ -101,10 +126,17 @@ class BatchingServable final : public Servable {
   // Notes that a run of so many rows of `signature` took `run_ns`, so that the first batch has the
   // right size.
   void LearnCost(const tensor::Signature& signature, int64_t rows, int64_t run_ns) const;
-  // Batches the requests of a signature from now on. The first `checked_count` batches of equal, of
-  // different and of padded requests are checked: some, with up to half of the rows, run alone too.
-  // If a result differs, the signature is refused, or its padding if the batch was padded.
-  void TurnOn(const tensor::Signature& signature, int64_t checked_count) const;
+  // Notes what the graph shows about a signature's rows: kUnknown until then.
+  void NoteVerdict(const tensor::Signature& signature, const tensor::RowVerdict& verdict) const;
+  tensor::RowVerdict VerdictOf(const tensor::Signature& signature) const;
+  // Returns the mean magnitudes of all outputs of a signature (tensor::Magnitudes), with those of
+  // `result`. They count in later comparisons too.
+  std::vector<double> NoteMagnitudes(const tensor::Signature& signature,
+                                     const tensor::TensorList& result) const;
+  // Batches the requests of a signature from now on. The batches of `checks` are compared: some
+  // requests, with up to half of the rows, run alone too. If a result differs, the signature is
+  // refused, or its padding if the batch was padded.
+  void TurnOn(const tensor::Signature& signature, const BatchChecks& checks) const;
   // Does not batch the requests of a signature, because of `reason`.
   void Refuse(const tensor::Signature& signature, std::string reason) const;
   // Does not pad the inputs of a signature: inputs of other sizes run in other batches.
@@ -127,10 +159,13 @@ class BatchingServable final : public Servable {
   int64_t PaddedRows(int64_t rows) const;
   // Returns the most rows of a run, padding included.
   int64_t RunRowsMax(const State& state) const;
-  // Runs `member` in a batch of this thread, or alone if it cannot be batched now.
-  base::Status RunMember(OpenBatch* own, Member* member) const;
+  // Runs `member` in a batch of this thread, or alone if it cannot be batched now, or never:
+  // `has_named_shapes` is false.
+  base::Status RunMember(OpenBatch* own, Member* member, bool has_named_shapes) const;
   void Fetch(BatchScope* scope, OpenBatch* batch, const Member& member) const;
   base::Status RunInPieces(const OpenBatch& work, Member* member, int64_t piece_rows) const;
+  // Runs a request whole after its pieces, and turns batching off if the results differ.
+  void ComparePieces(const OpenBatch& work, Member* member) const;
 
   const std::unique_ptr<Servable> inner_;
   const BatchSettings settings_;

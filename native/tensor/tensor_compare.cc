@@ -1,11 +1,15 @@
 #include "native/tensor/tensor_compare.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "native/tensor/dtype.h"
+#include "native/tensor/signature.h"
 #include "native/tensor/small_float.h"
 #include "native/tensor/tensor_access.h"
 
@@ -15,89 +19,208 @@ namespace {
 // Four units in the last place (IEEE 754 binary16, bfloat16).
 constexpr double kHalfTolerance = 4.0 / 1024;
 constexpr double kBfloat16Tolerance = 4.0 / 128;
-constexpr double kTinyShare = 1e-3;
+// A difference above these shares of the values is large: sums that nearly cancel out may lose some
+// more digits than kRoundingTolerance has, and no more.
+constexpr double kLargeShare = 1e-3;
+constexpr double kLargeShareOfHalf = 1.0 / 16;
+constexpr double kLargeShareOfBfloat16 = 1.0 / 4;
+constexpr size_t kTextBytesMax = 40;
+
+// The shares of the values up to which a difference is kNone and kSmall.
+struct Shares {
+  double none;
+  double small;
+};
+
+Shares SharesOf(int dtype, double relative_tolerance) {
+  const auto at_least = [relative_tolerance](double none, double small) {
+    const double share = relative_tolerance == 0 ? 0 : std::max(none, relative_tolerance);
+    return Shares{share, std::max(small, share)};
+  };
+  if (dtype == dtype::kHalf) return at_least(kHalfTolerance, kLargeShareOfHalf);
+  if (dtype == dtype::kBfloat16) return at_least(kBfloat16Tolerance, kLargeShareOfBfloat16);
+  // A double may have been computed from floats.
+  return at_least(0, kLargeShare);
+}
 
 template <typename T>
-double ValueAt(const TensorView& view, int64_t i) {
+T RawAt(const TensorView& view, int64_t i) {
   T value;
   std::memcpy(&value, view.bytes.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return static_cast<double>(value);
+  return value;
 }
 
-template <typename Read>
-bool AreClose(int64_t count, double tolerance, const Read& read_a, const Read& read_b) {
+using Reader = double (*)(const TensorView& view, int64_t i);
+
+// Returns what reads the elements of a floating dtype; null for any other.
+Reader ReaderOf(int dtype) {
+  switch (dtype) {
+    case dtype::kFloat:
+      return [](const TensorView& view, int64_t i) -> double { return RawAt<float>(view, i); };
+    case dtype::kDouble:
+      return [](const TensorView& view, int64_t i) { return RawAt<double>(view, i); };
+    case dtype::kHalf:
+      return [](const TensorView& view, int64_t i) -> double {
+        return Half::ToFloat(RawAt<uint16_t>(view, i));
+      };
+    case dtype::kBfloat16:
+      return [](const TensorView& view, int64_t i) -> double {
+        return Bfloat16::ToFloat(RawAt<uint16_t>(view, i));
+      };
+    default:
+      return nullptr;
+  }
+}
+
+std::string TextOf(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.9g", value);
+  return text.data();
+}
+
+// Returns an integer or a bool as a text.
+std::string NumberText(const TensorView& view, int64_t i) {
+  switch (ElementBytes(view.dtype)) {
+    case 1:
+      return std::to_string(RawAt<int8_t>(view, i));
+    case 2:
+      return std::to_string(RawAt<int16_t>(view, i));
+    case 4:
+      return std::to_string(RawAt<int32_t>(view, i));
+    default:
+      return std::to_string(RawAt<int64_t>(view, i));
+  }
+}
+
+std::string StringText(std::string_view value) {
+  const bool is_long = value.size() > kTextBytesMax;
+  return "'" + std::string(value.substr(0, kTextBytesMax)) + (is_long ? "…'" : "'");
+}
+
+int64_t RowOf(const TensorView& view, int64_t element) {
+  const int64_t rows = view.dims.empty() ? 1 : std::max<int64_t>(1, view.dims.front());
+  return element / std::max<int64_t>(1, view.element_count / rows);
+}
+
+Difference Large(size_t index, int64_t row, std::string a, std::string b) {
+  return {Difference::Size::kLarge, index, row, std::move(a), std::move(b), 0};
+}
+
+// Returns the difference of two floats as a share of what is compared with; infinite beside a value
+// that is not finite.
+double ShareOf(double a, double b, double magnitude) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double share = std::abs(a - b) / std::max({std::abs(a), std::abs(b), magnitude});
+  return std::isfinite(a) && std::isfinite(b) ? share : HUGE_VAL;
+}
+
+Difference CompareFloats(const TensorView& a, const TensorView& b, size_t index, double magnitude,
+                         double relative_tolerance) {
+  const Reader read = ReaderOf(a.dtype);
   double largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (std::isfinite(read_a(i))) largest = std::max(largest, std::abs(read_a(i)));
+  int64_t at = 0;
+  for (int64_t i = 0; i < a.element_count; ++i) {
+    const double share = ShareOf(read(a, i), read(b, i), magnitude);
+    if (share <= largest) continue;
+    largest = share;
+    at = i;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    const double a = read_a(i);
-    const double b = read_b(i);
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    // Beside an infinite value, every difference would count as small.
-    if (!std::isfinite(a) || !std::isfinite(b)) return false;
-    const double scale = std::max({std::abs(a), std::abs(b), largest * kTinyShare});
-    if (!(std::abs(a - b) <= tolerance * scale)) return false;
+  const Shares shares = SharesOf(a.dtype, relative_tolerance);
+  if (largest <= shares.none) return {};
+  const double of_a = read(a, at);
+  const double of_b = read(b, at);
+  Difference difference = Large(index, RowOf(a, at), TextOf(of_a), TextOf(of_b));
+  if (largest <= shares.small) difference.size = Difference::Size::kSmall;
+  difference.tolerance = shares.none * std::max({std::abs(of_a), std::abs(of_b), magnitude});
+  return difference;
+}
+
+Difference CompareStrings(const TensorList& a, const TensorList& b, size_t index,
+                          const TensorView& view) {
+  for (int64_t i = 0; i < view.element_count; ++i) {
+    const std::string_view of_a = StringAt(a, index, i);
+    const std::string_view of_b = StringAt(b, index, i);
+    if (of_a != of_b) return Large(index, RowOf(view, i), StringText(of_a), StringText(of_b));
   }
-  return true;
+  return {};
 }
 
-template <typename T>
-bool AreCloseAs(const TensorView& a, const TensorView& b, double tolerance) {
-  struct Read {
-    const TensorView& view;
-    double operator()(int64_t i) const { return ValueAt<T>(view, i); }
-  };
-  return AreClose(a.element_count, tolerance, Read{a}, Read{b});
-}
-
-bool AreSmallFloatsClose(const TensorView& a, const TensorView& b, double tolerance) {
-  struct Read {
-    const TensorView& view;
-    double operator()(int64_t i) const {
-      uint16_t bits = 0;
-      std::memcpy(&bits, view.bytes.data() + i * 2, sizeof bits);
-      return view.dtype == dtype::kHalf ? Half::ToFloat(bits) : Bfloat16::ToFloat(bits);
-    }
-  };
-  return AreClose(a.element_count, tolerance, Read{a}, Read{b});
-}
-
-bool AreStringsEqual(const TensorList& a, const TensorList& b, size_t index, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (StringAt(a, index, i) != StringAt(b, index, i)) return false;
+Difference CompareNumbers(const TensorView& a, const TensorView& b, size_t index) {
+  const auto bytes = static_cast<int64_t>(ElementBytes(a.dtype));
+  if (bytes <= 0) return Large(index, 0, "no number", "no number");
+  for (int64_t i = 0; i < a.element_count; ++i) {
+    const auto at = static_cast<size_t>(i * bytes);
+    const auto size = static_cast<size_t>(bytes);
+    if (a.bytes.substr(at, size) == b.bytes.substr(at, size)) continue;
+    return Large(index, RowOf(a, i), NumberText(a, i), NumberText(b, i));
   }
-  return true;
+  return {};
 }
 
-bool IsTensorClose(const TensorList& a, const TensorList& b, size_t index) {
+Difference CompareTensor(const TensorList& a, const TensorList& b, size_t index, double magnitude,
+                         double relative_tolerance) {
   const TensorView of_a = ViewTensor(a, index);
   const TensorView of_b = ViewTensor(b, index);
-  if (of_a.dtype != of_b.dtype || of_a.dims != of_b.dims) return false;
-  switch (of_a.dtype) {
-    case dtype::kFloat:
-      return AreCloseAs<float>(of_a, of_b, kRoundingTolerance);
-    case dtype::kDouble:
-      return AreCloseAs<double>(of_a, of_b, kRoundingTolerance);
-    case dtype::kHalf:
-      return AreSmallFloatsClose(of_a, of_b, kHalfTolerance);
-    case dtype::kBfloat16:
-      return AreSmallFloatsClose(of_a, of_b, kBfloat16Tolerance);
-    case dtype::kString:
-      return AreStringsEqual(a, b, index, of_a.element_count);
-    default:
-      return ElementBytes(of_a.dtype) > 0 && of_a.bytes == of_b.bytes;
+  if (of_a.dtype != of_b.dtype || of_a.dims != of_b.dims) {
+    return Large(index, 0, DescribeTensor(of_a.dtype, true, of_a.dims),
+                 DescribeTensor(of_b.dtype, true, of_b.dims));
   }
+  if (of_a.dtype == dtype::kString) return CompareStrings(a, b, index, of_a);
+  if (ReaderOf(of_a.dtype) == nullptr) return CompareNumbers(of_a, of_b, index);
+  return CompareFloats(of_a, of_b, index, magnitude, relative_tolerance);
 }
 
 }  // namespace
 
-bool AreTensorsClose(const TensorList& a, const TensorList& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!IsTensorClose(a, b, i)) return false;
+std::vector<double> Magnitudes::Note(const std::vector<std::string>& names,
+                                     const TensorList& tensors) {
+  std::vector<double> all(tensors.size(), 0);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < std::min(tensors.size(), names.size()); ++i) {
+    const TensorView view = ViewTensor(tensors, i);
+    const Reader read = ReaderOf(view.dtype);
+    if (read == nullptr) continue;
+    Mean& mean = means_[names[i]];
+    for (int64_t at = 0; at < view.element_count; ++at) {
+      const double value = std::abs(read(view, at));
+      if (!std::isfinite(value)) continue;
+      mean.sum += value;
+      mean.count += 1;
+    }
+    if (mean.count > 0) all[i] = mean.sum / mean.count;
   }
-  return true;
+  return all;
+}
+
+Difference Compare(const TensorList& a, const TensorList& b, const std::vector<double>& magnitudes,
+                   double relative_tolerance) {
+  if (a.size() != b.size()) {
+    return Large(0, 0, std::to_string(a.size()) + " tensors",
+                 std::to_string(b.size()) + " tensors");
+  }
+  Difference worst;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double magnitude = i < magnitudes.size() ? magnitudes[i] : 0;
+    Difference difference = CompareTensor(a, b, i, magnitude, relative_tolerance);
+    if (difference.size > worst.size) worst = std::move(difference);
+  }
+  return worst;
+}
+
+std::string Describe(const Difference& difference, const std::string& output,
+                     const std::string& where) {
+  std::string text = "output '" + output + "', row " + std::to_string(difference.row) + ": " +
+                     difference.b + " in " + where + ", " + difference.a + " alone";
+  if (difference.tolerance > 0) {
+    std::array<char, 32> tolerance{};
+    std::snprintf(tolerance.data(), tolerance.size(), "%.2g", difference.tolerance);
+    text += std::string(" (tolerance ") + tolerance.data() + ")";
+  }
+  return text;
+}
+
+bool AreTensorsEqual(const TensorList& a, const TensorList& b) {
+  return Compare(a, b, {}, 0).size == Difference::Size::kNone;
 }
 
 }  // namespace millpond::tensor

@@ -16,6 +16,7 @@
 #include "native/tf/joint_runners.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
+#include "native/tf/row_analysis.h"
 #include "native/tf/run_executor.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
@@ -226,6 +227,7 @@ struct SavedModel::State {
   NamedTensors asset_feeds;
   tensor::SignatureMap signatures;
   std::vector<std::string> missing_ops;
+  tensor::RowVerdicts row_verdicts;
   std::string signature_def_map;
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
@@ -390,6 +392,12 @@ std::vector<std::string> SavedModel::VariablesWithoutValue() const {
   return {names.begin(), names.end()};
 }
 
+Status SavedModel::AnalyzeRows() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "AnalyzeRows"));
+  state_->row_verdicts = tf::AnalyzeRows(state_->meta_graph);
+  return {};
+}
+
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
@@ -420,6 +428,7 @@ const std::shared_ptr<LoadControl>& SavedModel::control() const { return state_-
 const std::vector<std::string>& SavedModel::missing_ops() const { return state_->missing_ops; }
 bool SavedModel::MayWriteVariables() const { return state_->writes.may_write_variables; }
 bool SavedModel::CanBeSealed() const { return state_->writes.can_be_sealed; }
+const tensor::RowVerdicts& SavedModel::row_verdicts() const { return state_->row_verdicts; }
 const tensor::SignatureMap& SavedModel::signatures() const { return state_->signatures; }
 const std::string& SavedModel::signature_def_map() const { return state_->signature_def_map; }
 

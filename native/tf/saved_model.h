@@ -7,6 +7,7 @@
 #include "native/base/status.h"
 #include "native/servable/session.h"
 #include "native/tensor/output_set.h"
+#include "native/tensor/row_verdict.h"
 #include "native/tensor/run_context.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
@@ -59,6 +60,9 @@ class SavedModel {
   // Returns the names of the variables that requests read, and that neither Restore nor RunInit has
   // given a value. After RunInit, before MakeCallables.
   std::vector<std::string> VariablesWithoutValue() const;
+  // Finds out what the graph shows about the rows of each signature's outputs, for row_verdicts().
+  // After RunInit, before MakeCallables, and may be left out.
+  base::Status AnalyzeRows();
   // Makes a callable for each signature. Fails if serving_default cannot be run, or if no signature
   // can. If another signature cannot be run, Run returns the reason.
   base::Status MakeCallables();
@@ -77,6 +81,8 @@ class SavedModel {
   // True if nothing that a request runs is known to write to the parameters' memory. False in
   // doubt, and if a SessionRun may run any part of the graph. From ReadGraph on.
   bool CanBeSealed() const;
+  // The verdicts of AnalyzeRows (row_analysis.h); empty without it.
+  const tensor::RowVerdicts& row_verdicts() const;
   const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;

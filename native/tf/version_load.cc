@@ -87,6 +87,11 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
   const servable::BatchingServable* batched = nullptr;
   if (batching) {
     auto wrapped = std::make_unique<servable::BatchingServable>(std::move(servable), *batching);
+    for (const auto& [name, verdict] : model().row_verdicts()) {
+      const auto signature = wrapped->signatures().find(name);
+      if (signature != wrapped->signatures().end())
+        wrapped->NoteVerdict(signature->second, verdict);
+    }
     batched = wrapped.get();
     servable = std::move(wrapped);
   }

@@ -47,7 +47,7 @@ struct FinishedLoad {
 // FAILED_PRECONDITION.
 //
 //   ReadGraph  [CheckInputShapes]  [PlanMemory  TakeArena]  CreateSession  Restore  RunInit
-//   MakeCallables  [Prepare ...]  Finish
+//   [AnalyzeRows]  MakeCallables  [Prepare ...]  Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
 // thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
@@ -68,6 +68,7 @@ class VersionLoad {
   base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
   base::Status Restore() { return RunStep(&SavedModel::Restore); }
   base::Status RunInit() { return RunStep(&SavedModel::RunInit); }
+  base::Status AnalyzeRows() { return RunStep(&SavedModel::AnalyzeRows); }
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
   // Calls `prepare` with the version, which is not served yet, and returns its result.
   base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;

@@ -209,9 +209,17 @@ def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]
             refusal = _one_line(state["refusal"])
             yield f"{subject}: signature {state['signature']} is not batched: {refusal}"
         elif state["signature"]:
-            yield f"{subject}: signature {state['signature']} is batched, {_batches_text(state)}"
+            rows = _rows_text(state)
+            yield f"{subject}: signature {state['signature']} is batched{rows}, {_batches_text(state)}"
         else:
             yield f"{subject}: runs of several signatures are batched, {_batches_text(state)}"
+
+
+def _rows_text(state: Mapping[str, Any]) -> str:
+    """Returns why its answers are compared while it is batched; "" if its graph shows independent rows."""
+    if state.get("rows", "independent") == "independent":
+        return ""
+    return f" and compared ({_one_line(state['rows_reason'])})"
 
 
 def _batches_text(state: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ else:
 _MAXIMA = {
     "keep_previous_seconds": 1_000_000_000.0,
     "max_batch_latency_ms": float(BATCH_LATENCY_MS_MAX),
+    "batch_relative_tolerance": 1.0,
     "convergence_ratio_min": 1.0,
     "convergence_seconds": 3_600.0,
     "shadow_seconds": 86_400.0,
@@ -86,6 +87,7 @@ def parse_model_settings(text: str, where: str, model_names: Collection[str]) ->
         raise InvalidConfig(f"{where}: not valid TOML: {error}") from error
     _check_keys(tables, ("default", "models"), where)
     models = _table(tables.get("models", {}), f"{where}: models")
+    _check_named_only(tables.get("default", {}), f"{where}: default")
     for name in models:
         if name not in model_names:
             raise InvalidConfig(
@@ -112,6 +114,8 @@ class _Switch:
     is_on: Callable[[ModelSettings], bool]
     without: str
     remedy: str
+    # Keys that have an effect all the same.
+    free_keys: Collection[str] = ()
 
 
 _SWITCHES = (
@@ -128,6 +132,7 @@ _SWITCHES = (
         is_on=lambda settings: settings.batching.is_on,
         without="without enabled: the flags decide how requests are batched",
         remedy="set enabled = true, or enabled = false to turn it off",
+        free_keys=("batch_relative_tolerance", "may_mix_rows"),
     ),
 )
 
@@ -146,8 +151,18 @@ def _check_switch(
         _check_table(switch, table, f"{where}: models.{name}", is_on=is_on)
 
 
+def _check_named_only(table: object, where: str) -> None:
+    """Raises InvalidConfig if `may_mix_rows` is set for all models: it vouches for one."""
+    batching = table.get("batching", {}) if isinstance(table, Mapping) else {}
+    if isinstance(batching, Mapping) and batching.get("may_mix_rows") is True:
+        raise InvalidConfig(
+            f"{where}.batching: may_mix_rows is for the models that you know; "
+            "give it in [models.NAME.batching]"
+        )
+
+
 def _check_table(switch: _Switch, table: Mapping[str, Any], where: str, *, is_on: bool) -> None:
-    keys = table.get(switch.table, {})
+    keys = set(table.get(switch.table, {})) - set(switch.free_keys)
     if keys and not is_on and switch.key not in keys:
         raise InvalidConfig(
             f"{where}.{switch.table}: {', '.join(sorted(keys))} {switch.without}; {switch.remedy}"

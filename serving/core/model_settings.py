@@ -183,6 +183,11 @@ class BatchingSettings:
     max_enqueued_batches: int = 0
     # The batches that may run at the same time. 0: as many as the server's file allows.
     num_batch_threads: int = 0
+    # The largest difference of an answer in a batch from that alone that counts as rounding of float32,
+    # relative to the magnitude of the output. This key and the next one apply whatever turns batching on.
+    batch_relative_tolerance: float = 1e-5
+    # Signatures whose graph mixes rows are batched, as long as no comparison shows that they do.
+    may_mix_rows: bool = False
 
     def __post_init__(self) -> None:
         check_batch_size(self.max_batch_size)

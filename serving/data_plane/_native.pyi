@@ -448,6 +448,8 @@ class BatchSettings:
         pads_inputs: bool,
         waiting_requests_max: int,
         slots: BatchSlots | None,
+        relative_tolerance: float,
+        may_mix_rows: bool,
     ) -> None:
         """Makes the settings.
 
@@ -456,7 +458,9 @@ class BatchSettings:
         have, ascending: it is padded to the next of them; empty: any. If `pads_inputs`, inputs that
         differ in their dimensions after the first are padded with zeros or empty strings. If
         `waiting_requests_max` requests of a signature wait for a thread (0: any number), further
-        ones are refused with UNAVAILABLE.
+        ones are refused with UNAVAILABLE. Answers of a batch may differ from those of single runs by
+        `relative_tolerance` of their magnitude. If `may_mix_rows`, a signature whose graph mixes
+        rows is batched as long as no comparison shows it.
         """
 
 @final
@@ -514,6 +518,14 @@ class SignatureBatching:
         """The reason why it is not batched; "" if it is."""
 
     @property
+    def rows(self) -> str:
+        """The verdict of its graph on its rows: "independent", "unknown" or "mixes"."""
+
+    @property
+    def rows_reason(self) -> str:
+        """The output and the node that show it; "" if they are independent."""
+
+    @property
     def joined_rows_max(self) -> int:
         """The rows up to which a batch is extended now."""
 
@@ -564,6 +576,10 @@ class Servable:
 
     def prove_batching(self, predecessor: Servable | None = None) -> int:
         """Batches the signatures whose rows give in a batch what they give alone, from now on.
+
+        The graph decides if `SavedModelLoad.analyze_rows` has shown it: signatures whose rows are
+        independent are batched, and those that mix them are not, unless the settings have
+        `may_mix_rows`. All others are compared, and so is a share of their live batches.
 
         Compares some rows of the requests that `answer` and `predict` have answered until now, or
         made-up rows. Runs batches of 2, 4, 8 … up to 1,024 rows, or of all allowed sizes, as long
@@ -665,6 +681,12 @@ class SavedModelLoad:
 
     def run_init(self) -> None:
         """Runs the model's init op (tables, assets)."""
+
+    def analyze_rows(self) -> None:
+        """Finds out what the graph shows about the rows of each signature, for
+        `Servable.prove_batching`. Between `run_init` and `make_callables`; may be left out, and then
+        nothing is shown. Takes about 10 µs for each node of the graph.
+        """
 
     def make_callables(self) -> None:
         """Makes one callable for each signature, which request threads run inline.

@@ -131,6 +131,16 @@ class SignatureBatching(Protocol):
         ...
 
     @property
+    def rows(self) -> str:
+        """The verdict of its graph on its rows: "independent", "unknown" or "mixes"."""
+        ...
+
+    @property
+    def rows_reason(self) -> str:
+        """The output and the node that show it; "" if they are independent."""
+        ...
+
+    @property
     def joined_rows_max(self) -> int:
         """The rows up to which a batch is extended now."""
         ...

@@ -83,4 +83,6 @@ def _report(servable_id: ServableId, watched: _Watched) -> None:
             version=servable_id.version,
             signature=state.signature,
             reason=state.refusal,
+            rows=state.rows,
+            rows_reason=state.rows_reason,
         )

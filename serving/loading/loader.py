@@ -259,7 +259,7 @@ class SavedModelLoader:
         )
         try:
             with progress.cancellation.stops_by(load.cancel):
-                self._take_steps(load, progress)
+                self._take_steps(load, progress, is_batched=batching is not None)
             return load.finish(
                 self._settings.reservoir, self._settings.request_statistics, batching
             )
@@ -272,7 +272,9 @@ class SavedModelLoader:
         self._plane.check_saved_model(str(self._directory))
         return self._settings.batching(self._directory)
 
-    def _take_steps(self, load: SavedModelLoad, progress: LoadProgress) -> None:
+    def _take_steps(
+        self, load: SavedModelLoad, progress: LoadProgress, *, is_batched: bool
+    ) -> None:
         run = partial(self._run_stage, progress)
         run(LoadStage.READ_GRAPH, partial(self._read_graph, load))
         if self._settings.arenas is not None:
@@ -281,7 +283,8 @@ class SavedModelLoader:
         run(LoadStage.CREATE_SESSION, load.create_session)
         run(LoadStage.RESTORE, partial(self._restore, load))
         run(LoadStage.INIT, partial(self._run_init, load))
-        run(LoadStage.MAKE_CALLABLES, partial(self._make_callables, load))
+        make_callables = partial(self._make_callables, load, is_batched=is_batched)
+        run(LoadStage.MAKE_CALLABLES, make_callables)
 
     def _read_graph(self, load: SavedModelLoad) -> None:
         load.read_graph()
@@ -318,7 +321,9 @@ class SavedModelLoader:
                 return (self._directory / name).stat().st_size
         return 0
 
-    def _make_callables(self, load: SavedModelLoad) -> None:
+    def _make_callables(self, load: SavedModelLoad, *, is_batched: bool) -> None:
+        if is_batched:
+            load.analyze_rows()
         load.make_callables()
         if self._settings.reservoir is None:
             return

@@ -317,6 +317,8 @@ def batching_json(state: SignatureBatching) -> dict[str, Any]:
         "signature": state.signature,
         "is_on": state.is_on,
         "refusal": state.refusal,
+        "rows": state.rows,
+        "rows_reason": state.rows_reason,
         "rows_limit": state.joined_rows_max,
         "run_count": figures.run_count,
         "request_count": figures.request_count,

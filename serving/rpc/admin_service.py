@@ -215,6 +215,8 @@ def _batching(state: SignatureBatching) -> dict[str, Any]:
         "signature": state.signature,
         "is_on": state.is_on,
         "refusal": state.refusal,
+        "rows": state.rows,
+        "rows_reason": state.rows_reason,
         "rows_limit": state.joined_rows_max,
         "run_count": runs,
         "request_count": figures.request_count,

@@ -15,7 +15,8 @@ class Batching:
     """Makes the data plane's settings of batches. Any thread.
 
     The first of these settings counts: those of the model, if they turn batching on or off; those of
-    the version's own file, if such files are read; those of the server's flags.
+    the version's own file, if such files are read; those of the server's flags. What the answers of
+    batches are compared by are the model's own settings, whatever the others are.
 
     The server's limit of batches that run at the same time holds for all models together. A model
     whose settings or whose version's file has a limit has one of its own, for all its versions.
@@ -49,6 +50,8 @@ class Batching:
             pads_inputs=settings.pads_variable_length_inputs,
             waiting_requests_max=settings.max_enqueued_batches * settings.max_batch_size,
             slots=self._slots_of(name, settings),
+            relative_tolerance=model.batch_relative_tolerance,
+            may_mix_rows=model.may_mix_rows,
         )
         return settings_object
 

@@ -51,7 +51,7 @@ class BatchPhasesTest : public ::testing::Test {
   const tensor::Signature& Signature() const {
     return servable_->signatures().at("serving_default");
   }
-  void TurnOn() { servable_->TurnOn(Signature(), 0); }
+  void TurnOn() { servable_->TurnOn(Signature(), {}); }
 
   // Answers a request of `rows` rows, and returns its phases.
   PhaseTimes Answer(int64_t rows = 1) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,7 @@ namespace {
 
 using base::Status;
 using servable::SignatureBatching;
+using tensor::RowVerdict;
 using testing::FakeRun;
 using testing::NumbersOf;
 using testing::NumberTensor;
@@ -31,6 +33,10 @@ using testing::OpaqueTensor;
 using Floats = std::vector<float>;
 
 namespace dtype = tensor::dtype;
+
+// The end of a reason without a look at the graph.
+const std::string kNotShown =
+    "; its graph does not show that rows are independent: its graph was not looked at";
 
 // A model of one signature, x: float32[?] -> y, that computes y from x.
 class BatchProofTest : public ::testing::Test {
@@ -69,6 +75,18 @@ class BatchProofTest : public ::testing::Test {
     const SignatureBatching batching = Conclude();
     EXPECT_FALSE(batching.is_on);
     EXPECT_EQ(batching.refusal, reason);
+  }
+  // Expects a refusal by the figures of a comparison.
+  void ExpectDifference(const std::string& output, int64_t rows) {
+    const SignatureBatching batching = Conclude();
+    EXPECT_FALSE(batching.is_on);
+    EXPECT_EQ(batching.refusal.find("output '" + output + "', row "), 0U) << batching.refusal;
+    const std::string where = " in a batch of " + std::to_string(rows) + " rows, ";
+    EXPECT_NE(batching.refusal.find(where), std::string::npos) << batching.refusal;
+  }
+  // Notes what the graph shows.
+  void Show(tensor::RowVerdict::Kind kind, const std::string& reason = "") {
+    servable_->NoteVerdict(servable_->signatures().begin()->second, {kind, reason});
   }
 
   servable::BatchSettings settings_;
@@ -115,7 +133,7 @@ TEST_F(BatchProofTest, ModelThatMixesRowsIsRefused) {
     for (float& value : y) value += sum;
     return y;
   });
-  ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+  ExpectDifference("y", 2);
 }
 
 // As batch normalization in training mode does: equal rows hide it.
@@ -135,7 +153,7 @@ TEST_F(BatchProofTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
     if (x.size() >= 128) y[127] = 0;
     return y;
   });
-  ExpectRefusal("a row gives another result in a batch of 128 rows than alone");
+  ExpectDifference("y", 128);
 }
 
 // As a lookup of ids does whose rows are changed by the others'. Ids that are equal hide it.
@@ -151,7 +169,7 @@ TEST_F(BatchProofTest, ModelThatMixesRowsOfIntegersIsRefused) {
                NumberTensor(dtype::kInt64, y.dims, std::vector<int64_t>(x.size(), most));
            return {};
          });
-    ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+    ExpectDifference("y", 2);
   }
 }
 
@@ -168,7 +186,7 @@ TEST_F(BatchProofTest, ModelWithRowsOfOtherWidthsIsRefused) {
                                    std::vector<std::string>(x.strings.size() * width));
          return {};
        });
-  ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+  ExpectDifference("y", 2);
 }
 
 // An id may be none of a model's.
@@ -222,20 +240,20 @@ TEST_F(BatchProofOfPaddingTest, ModelThatAveragesIsBatchedWithoutPadding) {
   const SignatureBatching batching =
       Prove([](const Floats& row) { return Sum(row) / static_cast<float>(row.size()); });
   EXPECT_TRUE(batching.is_on);
-  EXPECT_EQ(batching.refusal,
-            "its inputs are not padded: a row gives another result with padded inputs than alone");
+  EXPECT_EQ(batching.refusal.find("its inputs are not padded: output 'y', row 0: "), 0U)
+      << batching.refusal;
 }
 
 TEST_F(BatchProofTest, OutputWithoutTheRowsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     return Floats{std::accumulate(x.begin(), x.end(), 0.0F)};
   });
-  ExpectRefusal("an output of a batch does not have the batch's rows");
+  ExpectRefusal("an output of a batch does not have the batch's rows" + kNotShown);
 }
 
 TEST_F(BatchProofTest, OutputWithMoreRowsThanTheInputsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> { return Floats(2 * x.size()); });
-  ExpectRefusal("an output does not have the rows of the inputs");
+  ExpectRefusal("an output does not have the rows of the inputs" + kNotShown);
 }
 
 TEST_F(BatchProofTest, BatchThatFailsIsRefusedWithItsError) {
@@ -243,12 +261,13 @@ TEST_F(BatchProofTest, BatchThatFailsIsRefusedWithItsError) {
     if (x.size() > 4) return base::Internal("five rows");
     return x;
   });
-  ExpectRefusal("a batch of 8 rows fails: five rows");
+  ExpectRefusal("a batch of 8 rows fails: five rows" + kNotShown);
 }
 
 TEST_F(BatchProofTest, ModelThatFailsOnMadeUpRowsIsRefused) {
   Make([](const Floats&) -> base::StatusOr<Floats> { return base::InvalidArgument("bad id"); });
-  ExpectRefusal("no warm-up request shows rows that it takes, and made-up rows fail: bad id");
+  ExpectRefusal("no warm-up request shows rows that it takes, and made-up rows fail: bad id" +
+                kNotShown);
 }
 
 TEST_F(BatchProofTest, ModelThatMayWriteVariablesIsRefusedWithoutARun) {
@@ -272,6 +291,79 @@ TEST_F(BatchProofTest, SpecsWithoutOpenRowsAreRefusedByName) {
   ExpectRefusal("it has no input");
   Make({x}, {}, {});
   ExpectRefusal("it has no output");
+}
+
+// --- What the graph shows ---
+
+TEST_F(BatchProofTest, GraphThatMixesRowsIsRefusedWithoutARun) {
+  Make(Double);
+  Show(RowVerdict::Kind::kMixes, "node 'any' (Any) reduces over the rows");
+  ExpectRefusal("its graph mixes rows: node 'any' (Any) reduces over the rows");
+  EXPECT_TRUE(run_rows_.empty());
+}
+
+TEST_F(BatchProofTest, GraphThatMixesRowsIsComparedIfTheOwnerSaysSo) {
+  settings_.may_mix_rows = true;
+  Make(Double);
+  Show(RowVerdict::Kind::kMixes, "node 'any' (Any) reduces over the rows");
+  EXPECT_TRUE(Conclude().is_on);
+  EXPECT_FALSE(run_rows_.empty());
+}
+
+// A sum of a batch may have another order: of scores near zero, little is left beside their terms.
+TEST_F(BatchProofTest, RoundingCannotRefuseIndependentRows) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    Floats y = x;
+    for (float& value : y) value += x.size() > 1 ? 0.5F : 0;
+    return y;
+  });
+  Show(RowVerdict::Kind::kIndependent);
+  EXPECT_TRUE(Conclude().is_on);
+}
+
+TEST_F(BatchProofTest, RowsThatDependOnOthersRefuteTheGraph) {
+  Make([](const Floats& x) -> base::StatusOr<Floats> {
+    const float sum = std::accumulate(x.begin(), x.end(), 0.0F);
+    Floats y = x;
+    for (float& value : y) value += sum;
+    return y;
+  });
+  Show(RowVerdict::Kind::kIndependent);
+  ExpectDifference("y", 2);
+}
+
+TEST_F(BatchProofTest, IndependentRowsNeedNoRowsToCompare) {
+  Make([](const Floats&) -> base::StatusOr<Floats> { return base::InvalidArgument("bad id"); });
+  Show(RowVerdict::Kind::kIndependent);
+  EXPECT_TRUE(Conclude().is_on);
+}
+
+// Another kernel for another number of rows may round differently, but not by the other rows.
+TEST_F(BatchProofTest, SmallDifferencesCountIfTheOtherRowsMakeThem) {
+  for (const bool is_by_rows : {false, true}) {
+    Make([=](const Floats& x) -> base::StatusOr<Floats> {
+      const float sum = std::accumulate(x.begin(), x.end(), 0.0F);
+      Floats y = x;
+      for (float& value : y) {
+        if (x.size() > 1) value *= 1 + (is_by_rows ? 1e-4F * std::fmod(sum, 1.0F) : 1e-4F);
+      }
+      return y;
+    });
+    EXPECT_EQ(Conclude().is_on, !is_by_rows);
+  }
+}
+
+TEST_F(BatchProofTest, ToleranceOfTheSettingsCounts) {
+  const Model model = [](const Floats& x) -> base::StatusOr<Floats> {
+    Floats y = x;
+    for (float& value : y) value *= 1 + (x.size() > 1 ? 1e-2F : 0);
+    return y;
+  };
+  Make(model);
+  ExpectDifference("y", 2);
+  settings_.relative_tolerance = 0.1;
+  Make(model);
+  EXPECT_TRUE(Conclude().is_on);
 }
 
 // --- Rows of requests ---
@@ -310,7 +402,7 @@ TEST_F(BatchProofOfRequestsTest, RowsOfRequestsShowWhatMadeUpRowsHide) {
   });
   ASSERT_TRUE(Answer({1'000}).ok());
   ASSERT_TRUE(Answer({2'000}).ok());
-  ExpectRefusal("a row gives another result in a batch of 2 rows than alone");
+  ExpectDifference("y", 2);
 }
 
 // The rows of one request are alone a batch already.
@@ -340,7 +432,7 @@ TEST_F(BatchProofOfRequestsTest, ModelThatFailsLaterOnTheRowsOfARequestIsRefused
     return x;
   });
   ASSERT_TRUE(Answer({1}).ok());
-  ExpectRefusal("once only");
+  ExpectRefusal("once only" + kNotShown);
 }
 
 TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {

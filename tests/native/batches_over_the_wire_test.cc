@@ -82,7 +82,7 @@ class BatchedServerTest : public ::testing::Test {
         std::make_unique<RowServable>(servable::ServableId{"m", version}, watch_), settings_);
     const tensor::Signature& signature = batching->signatures().find("serving_default")->second;
     batching->LearnCost(signature, 4'096, 1);
-    batching->TurnOn(signature, 2);
+    batching->TurnOn(signature, {2, 2, false});
     entries_.push_back(std::make_shared<servable::ServableEntry>(std::move(batching)));
     EXPECT_TRUE(PublishHighest(map_, entries_.back()).ok());
     return entries_.back();

@@ -190,6 +190,10 @@ class World {
     return settings;
   }
 
+  BatchChecks RandomChecks() {
+    return {random_.Number(0, 3), random_.Number(0, 3), random_.OneIn(2)};
+  }
+
   void AddRequest() {
     auto request = std::make_unique<Request>();
     request->number = static_cast<int64_t>(requests_.size()) + 1;
@@ -253,7 +257,7 @@ class World {
     for (const auto& [name, signature] : batching->signatures()) {
       // Else the cost is learned from the runs.
       if (random_.OneIn(2)) batching->LearnCost(signature, 4'096, 1);
-      if (!random_.OneIn(10)) batching->TurnOn(signature, random_.Number(0, 3));
+      if (!random_.OneIn(10)) batching->TurnOn(signature, RandomChecks());
     }
     auto entry = std::make_shared<ServableEntry>(std::move(batching));
     EXPECT_TRUE(PublishHighest(map_, entry).ok());

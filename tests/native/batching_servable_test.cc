@@ -68,7 +68,7 @@ class BatchingServableTest : public ::testing::Test {
     servable_ = std::make_unique<BatchingServable>(std::move(inner), std::move(settings));
     for (const auto& [name, signature] : servable_->signatures()) {
       LetRowsCostNothing(signature);
-      servable_->TurnOn(signature, 0);
+      servable_->TurnOn(signature, {});
     }
   }
   // Makes a servable whose runs seem to cost `fixed_ns` and `row_ns` for each row, up to
@@ -84,7 +84,7 @@ class BatchingServableTest : public ::testing::Test {
         servable_->LearnCost(signature, rows, fixed_ns + rows * row_ns);
       }
     }
-    servable_->TurnOn(signature, 0);
+    servable_->TurnOn(signature, {});
   }
   // The cost of the largest run is the least: no part of a row shows.
   void LetRowsCostNothing(const tensor::Signature& signature) const {
@@ -118,7 +118,7 @@ class BatchingServableTest : public ::testing::Test {
     for (const SignatureBatching& each : servable_->Batching()) {
       if (each.signature == signature) return each;
     }
-    return {"not there", false, "", 0, {}};
+    return {"not there", false, "", {}, 0, {}};
   }
   static void ExpectOwnRows(const Request& request) {
     EXPECT_TRUE(request.status.ok()) << request.status.message();
@@ -343,8 +343,8 @@ TEST_F(BatchingServableTest, RequestsOfAnotherServableWithTheSameKeyDoNotJoin) {
   auto other_inner = std::make_unique<RowServable>(ServableId{"m", 8});
   const RowServable& of_other = *other_inner;
   const BatchingServable other(std::move(other_inner), {});
-  other.TurnOn(other.signatures().begin()->second, 0);
-  other.TurnOn(SignatureOf("serving_default"), 0);
+  other.TurnOn(other.signatures().begin()->second, {});
+  other.TurnOn(SignatureOf("serving_default"), {});
   Request a = RequestOf({1});
   Values y;
   waiting_.Add(BatchKeyOf("m", ""), [&] {
@@ -614,7 +614,7 @@ TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOff) {
 // --- Batches that are checked ---
 
 TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOff) {
-  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
   inner_->mixes_rows = true;
   Request a = RequestOf({1});
   Request b = RequestOf({2});
@@ -622,11 +622,44 @@ TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOff) {
   EXPECT_EQ(a.y(), (Values{RowServable::Y(1, 7) + 1}));
   EXPECT_EQ(b.y(), (Values{RowServable::Y(2, 7) + 2}));
   EXPECT_FALSE(Batching().is_on);
-  EXPECT_EQ(Batching().refusal, "a request's answer in a batch differed from its answer alone");
+  const std::string alone = std::to_string(RowServable::Y(2, 7) + 2);
+  const std::string batched = std::to_string(RowServable::Y(2, 7) + 3);
+  EXPECT_EQ(Batching().refusal,
+            "output 'y', row 0: " + batched + " in a batch of 2 rows, " + alone + " alone");
+}
+
+// A model may mix rows for rare values only.
+TEST_F(BatchingServableTest, ChecksThatGoOnFindWhatTheFirstOnesDidNot) {
+  servable_->TurnOn(SignatureOf("serving_default"), {0, 0, true});
+  const auto answer_two = [this] {
+    Request a = RequestOf({1});
+    Request b = RequestOf({2});
+    AnswerAll({&a, &b});
+  };
+  for (uint64_t i = 0; i < 2 * BatchingServable::kCheckedEvery; ++i) answer_two();
+  const Values run_rows = inner_->run_rows();
+  EXPECT_EQ(std::count(run_rows.begin(), run_rows.end(), 1), 2);
+  inner_->mixes_rows = true;
+  for (uint64_t i = 0; i < BatchingServable::kCheckedEvery; ++i) answer_two();
+  EXPECT_FALSE(Batching().is_on);
+}
+
+TEST_F(BatchingServableTest, RequestInPiecesIsComparedIfChecksGoOn) {
+  BatchSettings settings;
+  settings.rows_max = 2;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), {0, 0, true});
+  inner_->mixes_rows = true;
+  for (uint64_t i = 0; i < BatchingServable::kCheckedEvery; ++i) {
+    Request large = RequestOf({1, 2, 3, 4});
+    AnswerAll({&large});
+  }
+  EXPECT_FALSE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal.substr(0, 17), "output 'y', row 0");
 }
 
 TEST_F(BatchingServableTest, OnlyTheFirstBatchesAreChecked) {
-  servable_->TurnOn(SignatureOf("serving_default"), 2);
+  servable_->TurnOn(SignatureOf("serving_default"), {2, 2, false});
   for (int i = 0; i < 3; ++i) {
     Request a = RequestOf({1});
     Request b = RequestOf({2});
@@ -640,7 +673,7 @@ TEST_F(BatchingServableTest, OnlyTheFirstBatchesAreChecked) {
 
 // Equal rows hide that they are mixed: clients that probe, and load tests, repeat one request.
 TEST_F(BatchingServableTest, EqualRequestsDoNotEndTheChecks) {
-  servable_->TurnOn(SignatureOf("serving_default"), 2);
+  servable_->TurnOn(SignatureOf("serving_default"), {2, 2, false});
   for (int i = 0; i < 4; ++i) {
     Request a = RequestOf({3});
     Request b = RequestOf({3});
@@ -661,7 +694,7 @@ TEST_F(BatchingServableTest, RequestsBesidePaddingDoNotEndTheChecks) {
   settings.allowed_rows = {4};
   settings.rows_max = 4;
   Make(settings);
-  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
   for (int i = 0; i < 2; ++i) {
     Request alone = RequestOf({i});
     AnswerAll({&alone});
@@ -678,7 +711,7 @@ TEST_F(BatchingServableTest, PaddedBatchThatDiffersEndsPaddingOnly) {
   BatchSettings settings;
   settings.pads_inputs = true;
   Make(settings);
-  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
   Request a = RequestOf({1, 1}, 2);
   Request b = RequestOf({2, 2}, 2);
   AnswerAll({&a, &b});
@@ -689,14 +722,15 @@ TEST_F(BatchingServableTest, PaddedBatchThatDiffersEndsPaddingOnly) {
   ExpectOwnRows(narrow);
   EXPECT_EQ(narrow.result[1].dims, (Values{1, 1}));
   EXPECT_TRUE(Batching().is_on);
-  EXPECT_EQ(Batching().refusal,
-            "its inputs are not padded: a request's answer with padded inputs differed from its "
-            "answer alone");
+  EXPECT_EQ(
+      Batching().refusal,
+      "its inputs are not padded: with padded inputs output 'y', row 0: int64[1,2] in a batch "
+      "of 2 rows, int64[1,1] alone");
 }
 
 // The others of the batch, and who waits behind them, wait for the check.
 TEST_F(BatchingServableTest, CheckRunsHalfOfTheRowsAtMostTheLastFirst) {
-  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
   Request a = RequestOf({1});
   Request b = RequestOf({2, 3});
   Request c = RequestOf({4, 5, 6});
@@ -706,7 +740,7 @@ TEST_F(BatchingServableTest, CheckRunsHalfOfTheRowsAtMostTheLastFirst) {
 
 // A client that leaves during the check says nothing about the model.
 TEST_F(BatchingServableTest, RequestThatEndsWhileItsBatchIsCheckedProvesNothing) {
-  servable_->TurnOn(SignatureOf("serving_default"), 1);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
   std::atomic<bool> is_cancelled{false};
   watch_ = [&](const RowRun& run) {
     if (run.rows == 2) is_cancelled = true;
@@ -803,10 +837,10 @@ TEST_F(BatchingServableTest, SignatureIsOffUntilItIsTurnedOn) {
     EXPECT_FALSE(fresh.Batching()[0].is_on);
     EXPECT_EQ(fresh.Batching()[0].refusal, "its rows have not been compared yet");
     EXPECT_EQ(BatchingCount(), count);
-    fresh.TurnOn(SignatureOf("serving_default"), 0);
-    fresh.TurnOn(SignatureOf("serving_default"), 0);
+    fresh.TurnOn(SignatureOf("serving_default"), {});
+    fresh.TurnOn(SignatureOf("serving_default"), {});
     EXPECT_EQ(BatchingCount(), count + 1);
-    fresh.TurnOn(SignatureOf("other"), 0);
+    fresh.TurnOn(SignatureOf("other"), {});
     fresh.Refuse(SignatureOf("other"), "a reason");
     EXPECT_EQ(BatchingCount(), count + 1);
     EXPECT_EQ(fresh.Batching()[0].signature, "other");

@@ -23,12 +23,18 @@ using testing::StringTensor;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+TensorList TensorListOf(OpaqueTensor tensor) {
+  TensorList list;
+  list.storage().tensors = {std::move(tensor)};
+  return list;
+}
+
+bool AreTensorsClose(const TensorList& a, const TensorList& b) {
+  return Compare(a, b, {}, kRoundingTolerance).size == Difference::Size::kNone;
+}
+
 bool AreClose(OpaqueTensor a, OpaqueTensor b) {
-  TensorList list_a;
-  TensorList list_b;
-  list_a.storage().tensors = {std::move(a)};
-  list_b.storage().tensors = {std::move(b)};
-  return AreTensorsClose(list_a, list_b);
+  return AreTensorsClose(TensorListOf(std::move(a)), TensorListOf(std::move(b)));
 }
 
 // Returns a vector of `dtype`, one of the floating dtypes.
@@ -82,12 +88,17 @@ TEST_P(FloatCompare, OneDifferenceAmongEqualValuesIsADifference) {
   EXPECT_FALSE(AreCloseVectors(same, values));
 }
 
-TEST_P(FloatCompare, TinyValuesAreRestsOfTheLargestOne) {
-  // Below 1/1000 of the largest value, a difference counts beside that.
-  const double rest = 1e-3 * Tolerance();
-  EXPECT_TRUE(AreCloseVectors({1, 0}, {1, rest / 2}));
-  EXPECT_FALSE(AreCloseVectors({1, 0}, {1, 4 * rest}));
-  EXPECT_FALSE(AreCloseVectors({0}, {rest / 2}));
+TEST_P(FloatCompare, MagnitudeOfWhatWasSeenIsTheScaleOfSmallValues) {
+  const auto size = [](double a, double b, double magnitude) {
+    return Compare(TensorListOf(Vector(GetParam(), {a})), TensorListOf(Vector(GetParam(), {b})),
+                   {magnitude}, kRoundingTolerance)
+        .size;
+  };
+  const double rest = Tolerance() / 2;
+  EXPECT_EQ(size(0, rest, 0), Difference::Size::kLarge);
+  EXPECT_EQ(size(0, rest, 1), Difference::Size::kNone);
+  EXPECT_EQ(size(0, 4 * rest, 1), Difference::Size::kSmall);
+  EXPECT_EQ(size(0, 1, 1), Difference::Size::kLarge);
 }
 
 TEST_P(FloatCompare, NanEqualsNanOnly) {
@@ -135,6 +146,38 @@ TEST(TensorCompare, OtherElementsAreNeverClose) {
   constexpr int kComplex64 = 8;
   const OpaqueTensor tensor = {std::string(8, '\0'), kComplex64, {1}, {}};
   EXPECT_FALSE(AreClose(tensor, tensor));
+}
+
+TEST(TensorCompare, DifferenceHasItsPlaceAndFigures) {
+  const auto of = [](double last) {
+    return TensorListOf(
+        NumberTensor<float>(dtype::kFloat, {2, 2}, {1, 2, 3, static_cast<float>(last)}));
+  };
+  const Difference difference = Compare(of(4), of(4.5), {}, kRoundingTolerance);
+  EXPECT_EQ(difference.size, Difference::Size::kLarge);
+  EXPECT_EQ(Describe(difference, "y", "a batch of 8 rows"),
+            "output 'y', row 1: 4.5 in a batch of 8 rows, 4 alone (tolerance 4.5e-05)");
+}
+
+TEST(TensorCompare, ToleranceMaySetWhatIsNoDifference) {
+  const TensorList a = TensorListOf(NumberTensor<float>(dtype::kFloat, {1}, {1}));
+  const TensorList b = TensorListOf(NumberTensor<float>(dtype::kFloat, {1}, {1.01F}));
+  EXPECT_EQ(Compare(a, b, {}, kRoundingTolerance).size, Difference::Size::kLarge);
+  EXPECT_EQ(Compare(a, b, {}, 0.1).size, Difference::Size::kNone);
+  EXPECT_FALSE(AreTensorsEqual(a, b));
+  EXPECT_TRUE(AreTensorsEqual(a, a));
+}
+
+TEST(TensorCompare, MagnitudesAreMeansOfAllThatWasNoted) {
+  Magnitudes magnitudes;
+  const auto note = [&](std::vector<float> values) {
+    const auto size = static_cast<int64_t>(values.size());
+    return magnitudes.Note({"y"}, TensorListOf(NumberTensor<float>(dtype::kFloat, {size}, values)));
+  };
+  EXPECT_EQ(note({-1, 3}), (std::vector<double>{2}));
+  EXPECT_EQ(note({8, 4, INFINITY}), (std::vector<double>{4}));
+  EXPECT_EQ(magnitudes.Note({"name"}, TensorListOf(StringTensor({1}, {"a"}))),
+            (std::vector<double>{0}));
 }
 
 TEST(TensorCompare, EveryTensorOfTheListsCounts) {

@@ -41,7 +41,8 @@ def test_settings_reach_the_data_plane(tmp_path: Path):
         max_enqueued_batches=5,
         num_batch_threads=3,
     )
-    assert make(settings).of_version("m", AS_FLAG, tmp_path) == {
+    model = BatchingSettings(batch_relative_tolerance=0.25, may_mix_rows=True)
+    assert make(settings).of_version("m", model, tmp_path) == {
         "rows_max": 64,
         "run_seconds_max": 0.0025,
         "splits": False,
@@ -49,6 +50,8 @@ def test_settings_reach_the_data_plane(tmp_path: Path):
         "pads_inputs": True,
         "waiting_requests_max": 5 * 64,
         "slots": [3],
+        "relative_tolerance": 0.25,
+        "may_mix_rows": True,
     }
 
 

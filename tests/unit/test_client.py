@@ -437,9 +437,10 @@ def test_status_lists_batched_and_refused_signatures():
     assert out.getvalue().splitlines()[2:] == [
         "ctr: version 7: signature serving_default is batched, 2.3 requests and 3.0 rows per run",
         "ctr: version 7: signature whole is not batched: "
-        "a row gives another result in a batch than alone",
+        "its graph mixes rows: output 'y': node 'sum' (Sum) reduces over the rows",
         "ctr: version 7: runs of several signatures are batched, 2.3 requests and 3.0 rows per run",
-        "ctr: version 7: signature idle is batched, no run yet",
+        "ctr: version 7: signature idle is batched and compared (output 'y': node 'sort' (Sort) is not "
+        "an op that the analysis knows), no run yet",
     ]
 
 

@@ -251,6 +251,12 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
     assert all(servable.is_destroyed for servable in plane.servables)
 
 
+def test_loader_with_batching_analyzes_rows(version: Path) -> None:
+    plane = FakePlane()
+    make_loader(version, plane, batching=lambda directory: "settings").load(FakeProgress())
+    assert plane.steps[-4:-1] == ["run_init", "analyze_rows", "make_callables"]
+
+
 def test_loader_proves_batching_after_warm_up(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     batched: list[bool] = []

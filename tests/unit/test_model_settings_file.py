@@ -92,6 +92,8 @@ def test_batching_settings_complete_default_ones() -> None:
         pads_variable_length_inputs = true
         max_enqueued_batches = 3
         num_batch_threads = 2
+        batch_relative_tolerance = 1e-4
+        may_mix_rows = true
         """
     )
     assert settings.of("ctr").batching == BatchingSettings(
@@ -103,6 +105,8 @@ def test_batching_settings_complete_default_ones() -> None:
         pads_variable_length_inputs=True,
         max_enqueued_batches=3,
         num_batch_threads=2,
+        batch_relative_tolerance=1e-4,
+        may_mix_rows=True,
     )
     assert settings.of("rank").batching.enabled is BatchingChoice.AS_FLAG
 
@@ -118,6 +122,16 @@ def test_batching_settings_complete_default_ones() -> None:
 def test_batching_of_a_model_may_be_turned_on_and_off(word: str, choice: BatchingChoice) -> None:
     settings = settings_in(f"[models.ctr.batching]\nenabled = {word}\nmax_batch_size = 4")
     assert settings.of("ctr").batching == BatchingSettings(enabled=choice, max_batch_size=4)
+
+
+def test_comparison_of_batches_is_set_beside_a_flag() -> None:
+    settings = settings_in(
+        "[default.batching]\nbatch_relative_tolerance = 1e-3\n[models.ctr.batching]\nmay_mix_rows = true"
+    )
+    assert settings.of("rank").batching == BatchingSettings(batch_relative_tolerance=1e-3)
+    assert settings.of("ctr").batching == BatchingSettings(
+        batch_relative_tolerance=1e-3, may_mix_rows=True
+    )
 
 
 def test_whole_number_of_seconds_becomes_float() -> None:
@@ -179,6 +193,11 @@ def test_whole_number_of_seconds_becomes_float() -> None:
             "[default.batching]\nmax_batch_size = 8\n[models.ctr]",
             "default.batching: max_batch_size without enabled",
         ),
+        (
+            "[default.batching]\nmay_mix_rows = true",
+            r"may_mix_rows is for the models that you know; give it in \[models\.NAME\.batching\]",
+        ),
+        ("[default.batching]\nbatch_relative_tolerance = 2", "2 is out of range; give from 0 to 1"),
         ("[default.batching]\nsplits_large_requests = 1", "1 is not known; give true or false"),
         (
             "[default.batching]\nallowed_batch_sizes = 8",

@@ -70,7 +70,7 @@ export class BatchesTable {
     this.section.hidden = items.length === 0;
     const rows = syncRows(this.body, this.kept, items, {
       keyOf,
-      factsOf: (item) => [item.is_on, item.refusal],
+      factsOf: (item) => [item.is_on, item.refusal, item.rows],
       makeElement: makeBatchesRow,
     });
     const keys = new Set(items.map(keyOf));
@@ -113,6 +113,9 @@ function makeBatchesRow(item) {
   sign.setAttribute("aria-hidden", "true");
   const state = make("div", "", make("span", `badge ${item.is_on ? "available" : "problem"}`, sign, item.is_on ? " batched" : " refused"));
   if (!item.is_on) state.append(make("p", "reason", item.refusal));
+  else if (item.signature && item.rows !== "independent") {
+    state.append(make("p", "reason", `compared while it runs: ${item.rows_reason}`));
+  }
   const cells = Object.fromEntries(
     ["Requests/run", "Rows/run", "Wait", "Runs/s", "Row limit"].map((label) => [label, makeCell(label, "number")]));
   const signature = item.signature || "several at once";

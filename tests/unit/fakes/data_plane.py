@@ -290,6 +290,9 @@ class FakeSavedModelLoad:
     def may_write_variables(self) -> bool:
         return self._plane.may_write_variables
 
+    def analyze_rows(self) -> None:
+        self._plane.take_step("analyze_rows")
+
     def make_callables(self) -> None:
         self._plane.take_step("make_callables")
 

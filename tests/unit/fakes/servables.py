@@ -35,6 +35,8 @@ class FakeSignatureBatching:
     signature: str = "serving_default"
     is_on: bool = False
     refusal: str = "its rows have not been compared yet"
+    rows: str = "unknown"
+    rows_reason: str = "output 'y': node 'sort' (Sort) is not an op that the analysis knows"
     joined_rows_max: int = 2
     joined_requests_max: int = 64
     figures: FakeBatchFigures = field(default_factory=FakeBatchFigures)
@@ -65,8 +67,20 @@ def busy_batching() -> list[FakeSignatureBatching]:
         by_run=classes(*(0,) * 10, 3, size=22),
     )
     return [
-        FakeSignatureBatching(is_on=True, refusal="", joined_rows_max=64, figures=figures),
-        FakeSignatureBatching("whole", refusal="a row gives another result in a batch than alone"),
+        FakeSignatureBatching(
+            is_on=True,
+            refusal="",
+            rows="independent",
+            rows_reason="",
+            joined_rows_max=64,
+            figures=figures,
+        ),
+        FakeSignatureBatching(
+            "whole",
+            refusal="its graph mixes rows: output 'y': node 'sum' (Sum) reduces over the rows",
+            rows="mixes",
+            rows_reason="output 'y': node 'sum' (Sum) reduces over the rows",
+        ),
     ]
 
 

@@ -1,0 +1,411 @@
+#include "native/tf/row_analysis.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "native/tf/graph_names.h"
+#include "native/tf/row_node.h"
+#include "native/tf/row_value.h"
+#include "tensorflow/cc/saved_model/constants.h"
+#include "tensorflow/core/framework/function.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/protobuf/meta_graph.pb.h"
+
+namespace millpond::tf {
+namespace {
+
+using tensor::RowVerdict;
+using tensorflow::FunctionDef;
+using tensorflow::MetaGraphDef;
+using tensorflow::NodeDef;
+using tensorflow::SignatureDef;
+using Kind = RowValue::Kind;
+using Values = std::vector<RowValue>;
+
+// The most nodes that are looked at for a signature: a function counts with each call. About 2 s.
+constexpr int64_t kNodesMax = 200'000;
+// Calls within calls; a function that calls itself ends here.
+constexpr int kDepthMax = 100;
+// The turns of a loop until its values change no more. Each turn but the last loses knowledge of at
+// least one value, and few values change in turn.
+constexpr int kTurnsMax = 20;
+// The most integers of a constant that are followed one by one.
+constexpr int64_t kIntegersMax = 1024;
+
+RowCause CauseOf(const NodeDef& node, std::string reason) {
+  return {node.name(), node.op(), std::move(reason)};
+}
+Values Unknown(const NodeDef& node, std::string reason, size_t count = 1) {
+  return Values(count, RowValue::Of(Kind::kUnknown, CauseOf(node, std::move(reason))));
+}
+
+template <typename T>
+std::vector<Quantity> IntegersOf(const tensorflow::Tensor& tensor) {
+  std::vector<Quantity> elements;
+  const auto flat = tensor.flat<T>();
+  for (int64_t i = 0; i < flat.size(); ++i) elements.push_back(Quantity::Known(flat(i)));
+  return elements;
+}
+
+RowValue ConstantOf(const NodeDef& node) {
+  RowValue value;
+  const auto found = node.attr().find("value");
+  if (found == node.attr().end()) return value;
+  const tensorflow::TensorProto& proto = found->second.tensor();
+  value.dtype = proto.dtype();
+  value.has_rank = !proto.tensor_shape().unknown_rank();
+  int64_t count = 1;
+  for (const auto& dim : proto.tensor_shape().dim()) {
+    value.dims.push_back(Quantity::Known(dim.size()));
+    count = count > kIntegersMax ? count : count * dim.size();
+  }
+  const bool has_integers =
+      value.dtype == tensorflow::DT_INT32 || value.dtype == tensorflow::DT_INT64;
+  tensorflow::Tensor tensor;
+  if (!has_integers || count > kIntegersMax || !tensor.FromProto(proto)) return value;
+  value.elements = value.dtype == tensorflow::DT_INT32 ? IntegersOf<int32_t>(tensor)
+                                                       : IntegersOf<int64_t>(tensor);
+  return value;
+}
+
+// The value of a signature's input: rows, of the shape that the signature names.
+RowValue InputOf(const tensorflow::TensorInfo& info) {
+  RowValue value;
+  value.kind = Kind::kRows;
+  value.dtype = info.dtype();
+  value.has_rank = info.has_tensor_shape() && !info.tensor_shape().unknown_rank();
+  if (!value.has_rank) return value;
+  for (const auto& dim : info.tensor_shape().dim()) {
+    value.dims.push_back(dim.size() >= 0 ? Quantity::Known(dim.size()) : Quantity());
+  }
+  if (value.dims.empty()) {
+    return RowValue::Of(Kind::kUnknown, {info.name(), "input", "has no dimension for rows"});
+  }
+  value.dims.front() = Quantity::Rows();
+  return value;
+}
+
+using Functions = std::unordered_map<std::string_view, const FunctionDef*>;
+
+// A graph or the body of a function, with the values of its nodes as far as they were asked for.
+struct Scope {
+  std::unordered_map<std::string_view, const NodeDef*> nodes;
+  std::unordered_map<std::string_view, RowValue> arguments;  // by name; of a graph by "node:0"
+  std::unordered_map<std::string_view, Values> values;
+  bool is_function = false;
+  int depth = 0;
+};
+
+class Walk {
+ public:
+  explicit Walk(const Functions& functions) : functions_(functions) {}
+
+  // Returns the value of a tensor like "node", "node:1" or, in a function, "node:out:0".
+  RowValue ValueOf(const std::string& tensor, Scope* scope) {
+    const std::string_view name = NodeOf(tensor);
+    if (const RowValue* argument = ArgumentOf(tensor, *scope)) return *argument;
+    if (scope->values.count(name) == 0) EvaluateUpTo(name, scope);
+    const auto node = scope->nodes.find(name);
+    const auto found = scope->values.find(name);
+    if (node == scope->nodes.end() || found == scope->values.end()) {
+      return RowValue::Of(Kind::kUnknown, {std::string(name), "?", "is not in the graph"});
+    }
+    const size_t index = IndexOf(tensor, *node->second, *scope);
+    if (index < found->second.size()) return found->second[index];
+    // A node with an unknown number of outputs has one value for all of them.
+    if (!found->second.empty() && found->second.front().cause != nullptr)
+      return found->second.front();
+    return Unknown(*node->second, "has an output that is not known").front();
+  }
+
+ private:
+  static const RowValue* ArgumentOf(const std::string& tensor, const Scope& scope) {
+    if (scope.arguments.empty()) return nullptr;
+    std::string name = tensor;
+    if (!scope.is_function && name.find(':') == std::string::npos) name += ":0";
+    if (scope.is_function) name = std::string(NodeOf(tensor));
+    const auto found = scope.arguments.find(name);
+    return found == scope.arguments.end() ? nullptr : &found->second;
+  }
+
+  // Evaluates the nodes that `name` needs, each after its inputs, without a recursion: graphs may
+  // be deep. A node of a cycle of TensorFlow 1 finds an input without a value.
+  void EvaluateUpTo(std::string_view name, Scope* scope) {
+    std::vector<std::pair<const NodeDef*, int>> path;
+    std::unordered_map<std::string_view, bool> is_begun;
+    const auto enter = [&](std::string_view wanted) {
+      const auto node = scope->nodes.find(wanted);
+      if (node == scope->nodes.end() || scope->values.count(wanted) > 0) return;
+      if (is_begun.emplace(node->first, true).second) path.emplace_back(node->second, 0);
+    };
+    enter(name);
+    while (!path.empty()) {
+      auto& [node, next] = path.back();
+      if (next < node->input_size()) {
+        const std::string& input = node->input(next++);
+        if (input.front() != '^' && ArgumentOf(input, *scope) == nullptr) enter(NodeOf(input));
+        continue;
+      }
+      const NodeDef& ready = *node;
+      path.pop_back();
+      scope->values[ready.name()] = Evaluate(ready, scope);
+    }
+  }
+
+  RowValue InputValue(const NodeDef& node, const std::string& tensor, Scope* scope) {
+    if (const RowValue* argument = ArgumentOf(tensor, *scope)) return *argument;
+    if (scope->values.count(NodeOf(tensor)) == 0) {
+      return Unknown(node, "is part of a loop of TensorFlow 1, or takes what is not there").front();
+    }
+    return ValueOf(tensor, scope);
+  }
+
+  Values Evaluate(const NodeDef& node, Scope* scope) {
+    if (--nodes_left_ < 0) return Unknown(node, "comes after more nodes than are looked at");
+    if (node.op() == "Const") return {ConstantOf(node)};
+    Values inputs;
+    for (const std::string& input : node.input()) {
+      if (input.front() != '^') inputs.push_back(InputValue(node, input, scope));
+    }
+    if (node.op() == "Placeholder") return Unknown(node, "is no input of the signature");
+    if (node.op() == "PlaceholderWithDefault" && inputs.size() == 1) return inputs;
+    if (node.op() == "Switch" || node.op() == "RefSwitch") return SwitchOf(node, inputs);
+    if (node.op() == "Merge" || node.op() == "RefMerge") return MergeOf(node, inputs);
+    if (const auto called = FunctionOf(node)) return Call(node, *called, inputs, scope->depth);
+    if (node.op() == "If" || node.op() == "StatelessIf") {
+      return Branch(node, {FunctionName(node, "then_branch"), FunctionName(node, "else_branch")},
+                    inputs, scope->depth);
+    }
+    if (node.op() == "Case" || node.op() == "StatelessCase") {
+      return Branch(node, BranchNames(node), inputs, scope->depth);
+    }
+    if (node.op() == "While" || node.op() == "StatelessWhile") {
+      return Loop(node, std::move(inputs), scope->depth);
+    }
+    return Apply(node, inputs);
+  }
+
+  static Values Apply(const NodeDef& node, const Values& inputs) {
+    const tensorflow::OpDef* op = nullptr;
+    if (!tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok()) {
+      return Unknown(node, "is not a registered op");
+    }
+    NodeDef whole = node;
+    tensorflow::AddDefaultsToNodeDef(*op, &whole);
+    // TensorFlow looks into the body of a function only once it is called.
+    if (!tensorflow::ValidateNodeDef(whole, *op).ok()) return Unknown(node, "is not valid");
+    Values outputs = ApplyRule(RowNode(whole, *op, inputs));
+    return outputs.empty() ? Unknown(node, "has no output") : outputs;
+  }
+
+  // --- Functions ---
+
+  static std::string FunctionName(const NodeDef& node, const char* attribute) {
+    const auto found = node.attr().find(attribute);
+    return found == node.attr().end() ? std::string() : found->second.func().name();
+  }
+  static std::vector<std::string> BranchNames(const NodeDef& node) {
+    std::vector<std::string> names;
+    const auto found = node.attr().find("branches");
+    if (found == node.attr().end()) return names;
+    for (const auto& function : found->second.list().func()) names.push_back(function.name());
+    return names;
+  }
+  std::optional<std::string> FunctionOf(const NodeDef& node) const {
+    if (functions_.count(node.op()) > 0) return node.op();
+    const bool is_call = node.op() == "PartitionedCall" || node.op() == "StatefulPartitionedCall";
+    if (is_call) return FunctionName(node, "f");
+    return std::nullopt;
+  }
+
+  Values Call(const NodeDef& node, const std::string& name, const Values& inputs, int depth) {
+    const auto found = functions_.find(name);
+    if (found == functions_.end()) return Unknown(node, "calls a function that is not there");
+    if (depth >= kDepthMax) return Unknown(node, "calls too deep");
+    const FunctionDef& function = *found->second;
+    if (function.signature().input_arg_size() != static_cast<int>(inputs.size())) {
+      return Unknown(node, "calls a function of other arguments");
+    }
+    Scope body;
+    body.is_function = true;
+    body.depth = depth + 1;
+    for (const NodeDef& inside : function.node_def()) body.nodes[inside.name()] = &inside;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      body.arguments[function.signature().input_arg(static_cast<int>(i)).name()] = inputs[i];
+    }
+    Values outputs;
+    for (const auto& output : function.signature().output_arg()) {
+      const auto tensor = function.ret().find(output.name());
+      if (tensor == function.ret().end()) return Unknown(node, "calls a function without a result");
+      outputs.push_back(ValueOf(tensor->second, &body));
+    }
+    return outputs;
+  }
+
+  // --- Control flow ---
+
+  // Returns the value of whatever `by` chooses, if that depends on more than `by`'s being fixed.
+  static std::optional<RowValue> ChosenBy(const NodeDef& node, const RowValue& by) {
+    if (by.Has(Kind::kFixed)) return std::nullopt;
+    if (by.cause != nullptr) return by;
+    return RowValue::Of(Kind::kMixed,
+                        CauseOf(node, by.IsRows() ? "chooses for all rows by what one of them has"
+                                                  : "chooses by the number of rows"));
+  }
+
+  static Values SwitchOf(const NodeDef& node, const Values& inputs) {
+    if (inputs.size() != 2) return Unknown(node, "has other inputs", 2);
+    const auto chosen = ChosenBy(node, inputs[1]);
+    return Values(2, chosen ? *chosen : inputs[0]);
+  }
+  static Values MergeOf(const NodeDef& node, const Values& inputs) {
+    if (inputs.empty()) return Unknown(node, "has no input", 2);
+    RowValue merged = inputs[0];
+    for (const RowValue& input : inputs) {
+      merged = Join(merged, input, CauseOf(node, "has branches with and without rows"));
+    }
+    return {merged, merged.cause != nullptr ? merged : RowValue::Fixed()};
+  }
+
+  Values Branch(const NodeDef& node, const std::vector<std::string>& names, const Values& inputs,
+                int depth) {
+    if (inputs.empty() || names.empty()) return Unknown(node, "has no branches");
+    const Values arguments(inputs.begin() + 1, inputs.end());
+    Values outputs;
+    for (const std::string& name : names) {
+      const Values of_branch = Call(node, name, arguments, depth);
+      if (outputs.empty()) outputs = of_branch;
+      if (outputs.size() != of_branch.size()) return Unknown(node, "has branches that differ");
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        outputs[i] =
+            Join(outputs[i], of_branch[i], CauseOf(node, "has branches with and without rows"));
+      }
+    }
+    if (const auto chosen = ChosenBy(node, inputs.front())) {
+      return Values(std::max<size_t>(1, outputs.size()), *chosen);
+    }
+    return outputs;
+  }
+
+  Values Loop(const NodeDef& node, Values state, int depth) {
+    const std::string condition = FunctionName(node, "cond");
+    const std::string body = FunctionName(node, "body");
+    for (int turn = 0; turn < kTurnsMax; ++turn) {
+      const Values goes_on = Call(node, condition, state, depth);
+      const Values next = Call(node, body, state, depth);
+      if (goes_on.size() != 1 || next.size() != state.size()) {
+        return Unknown(node, "has a body that is not followed", std::max<size_t>(1, state.size()));
+      }
+      if (goes_on.front().Has(Kind::kCount)) {
+        return Unknown(node, "takes as many turns as there are rows", state.size());
+      }
+      if (const auto chosen = ChosenBy(node, goes_on.front())) return Values(state.size(), *chosen);
+      bool has_changed = false;
+      for (size_t i = 0; i < state.size(); ++i) {
+        RowValue joined = Join(state[i], next[i], CauseOf(node, "changes what a value is made of"));
+        has_changed = has_changed || !AreEqual(joined, state[i]);
+        state[i] = std::move(joined);
+      }
+      if (!has_changed) return state;
+    }
+    return Unknown(node, "changes what its values are made of, again and again",
+                   std::max<size_t>(1, state.size()));
+  }
+
+  // --- Names ---
+
+  // Returns the index of `tensor` among the outputs of `node`.
+  size_t IndexOf(const std::string& tensor, const NodeDef& node, const Scope& scope) const {
+    const size_t colon = tensor.find(':');
+    if (colon == std::string::npos) return 0;
+    const size_t last = tensor.rfind(':');
+    const std::string number = tensor.substr(last + 1);
+    const bool is_number =
+        !number.empty() && number.size() < 9 &&
+        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const size_t at = is_number ? std::stoul(number) : 0;
+    if (!scope.is_function || last == colon) return at;
+    return FirstOf(tensor.substr(colon + 1, last - colon - 1), node) + at;
+  }
+
+  size_t FirstOf(const std::string& output, const NodeDef& node) const {
+    const tensorflow::OpDef* op = nullptr;
+    const auto function = functions_.find(node.op());
+    if (function != functions_.end()) op = &function->second->signature();
+    const bool is_known =
+        op != nullptr || tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok();
+    if (!is_known) return 0;
+    NodeDef whole = node;
+    if (node.op() != "Const") tensorflow::AddDefaultsToNodeDef(*op, &whole);
+    tensorflow::NameRangeMap ranges;
+    if (!tensorflow::NameRangesForNode(tensorflow::AttrSlice(whole), *op, nullptr, &ranges).ok()) {
+      return 0;
+    }
+    auto range = ranges.find(output);
+    return range == ranges.end() ? 0 : static_cast<size_t>(range->second.first);
+  }
+
+  const Functions& functions_;
+  int64_t nodes_left_ = kNodesMax;
+};
+
+RowVerdict::Kind KindOf(const RowValue& value) {
+  return value.Has(Kind::kMixed) ? RowVerdict::Kind::kMixes : RowVerdict::Kind::kUnknown;
+}
+
+RowVerdict VerdictOf(const std::string& output, const RowValue& value) {
+  if (value.IsRows() && value.axis == 0 && value.factor == 1) {
+    return {RowVerdict::Kind::kIndependent, ""};
+  }
+  const std::string begin = "output '" + output + "': ";
+  if (value.cause != nullptr) {
+    const RowCause& cause = *value.cause;
+    return {KindOf(value), begin + "node '" + cause.node + "' (" + cause.op + ") " + cause.reason};
+  }
+  if (value.IsRows()) return {RowVerdict::Kind::kUnknown, begin + "its rows are not the inputs'"};
+  return {RowVerdict::Kind::kUnknown, begin + "it depends on no row of the inputs"};
+}
+
+RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& signature,
+                            const Functions& functions) {
+  Scope graph;
+  for (const NodeDef& node : meta_graph.graph_def().node()) graph.nodes[node.name()] = &node;
+  for (const auto& [name, info] : signature.inputs()) graph.arguments[info.name()] = InputOf(info);
+  Walk walk(functions);
+  RowVerdict worst{RowVerdict::Kind::kIndependent, ""};
+  // Sorted, so that the same graph has the same reason.
+  const std::map<std::string, tensorflow::TensorInfo> outputs(signature.outputs().begin(),
+                                                              signature.outputs().end());
+  for (const auto& [name, info] : outputs) {
+    RowVerdict verdict = VerdictOf(name, walk.ValueOf(info.name(), &graph));
+    if (verdict.kind > worst.kind) worst = std::move(verdict);
+  }
+  return worst;
+}
+
+}  // namespace
+
+tensor::RowVerdicts AnalyzeRows(const MetaGraphDef& meta_graph) {
+  Functions functions;
+  for (const FunctionDef& function : meta_graph.graph_def().library().function()) {
+    functions[function.signature().name()] = &function;
+  }
+  tensor::RowVerdicts verdicts;
+  for (const auto& [name, signature] : meta_graph.signature_def()) {
+    if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
+    verdicts[name] = AnalyzeSignature(meta_graph, signature, functions);
+  }
+  return verdicts;
+}
+
+}  // namespace millpond::tf

@@ -1,0 +1,207 @@
+"""The row analysis of exports by Keras and TensorFlow, and what clients get from models that mix rows."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.base.protos import predict_pb2
+from tests.integration import row_functions, row_models
+from tests.integration.batches import CLIENT_COUNT, FLAGS, scrape
+from tests.integration.clients import TIMEOUT_SECONDS, array, caller_to, is_right, predict_request
+from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.steady_clients import SteadyThreads
+
+Verdicts = dict[str, tuple[str, str]]
+
+ANSWERS = 1_500
+REQUESTS_OF_A_MODEL = 900
+# One client of a test sends it, and the mixing models look for it.
+RARE = 777.0
+
+
+def verdicts_of(export: Path) -> Verdicts:
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.integration.row_census", "--json", str(export)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    (verdicts,) = json.loads(result.stdout.splitlines()[-1]).values()
+    return {name: (rows, reason) for name, (rows, reason) in verdicts.items()}
+
+
+@pytest.fixture(scope="module")
+def mixing_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    signatures = row_models.matrix_signatures(row_models.mixing_functions())
+    return row_models.export_signatures(tmp_path_factory.mktemp("mixing") / "export", signatures)
+
+
+def test_analysis_shows_independent_functions(tmp_path: Path):
+    functions = row_models.independent_functions()
+    export = row_models.export_signatures(
+        tmp_path / "export", row_models.matrix_signatures(functions)
+    )
+    verdicts = verdicts_of(export)
+    assert set(verdicts) == set(functions)
+    assert {
+        name: verdict for name, verdict in verdicts.items() if verdict[0] != "independent"
+    } == {}
+
+
+def test_analysis_shows_independent_keras_layers(tmp_path: Path):
+    signatures, models = row_models.keras_signatures()
+    export = row_models.export_signatures(tmp_path / "export", signatures, *models)
+    verdicts = verdicts_of(export)
+    assert set(verdicts) == set(signatures)
+    assert {
+        name: verdict for name, verdict in verdicts.items() if verdict[0] != "independent"
+    } == {}
+
+
+def test_analysis_shows_that_functions_mix_rows(mixing_export: Path):
+    verdicts = verdicts_of(mixing_export)
+    assert set(verdicts) == set(row_models.mixing_functions())
+    assert {name: verdict for name, verdict in verdicts.items() if verdict[0] != "mixes"} == {}
+    assert all("node '" in reason for _, reason in verdicts.values())
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [
+        (80, 1),
+        pytest.param(1_000, 2, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+    ],
+)
+def test_no_mixing_function_seems_independent(tmp_path: Path, count: int, seed: int):
+    signatures = row_functions.random_signatures(seed, count)
+    verdicts = verdicts_of(row_models.export_signatures(tmp_path / "export", signatures))
+    mixing = {name for name, each in signatures.items() if row_functions.rows_differ(each, seed)}
+    independent = {name for name, (rows, _) in verdicts.items() if rows == "independent"}
+    assert not mixing & independent
+    # There were enough of both.
+    assert min(len(mixing), len(independent)) > count / 10
+
+
+# --- A server ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def host_flags() -> dict[str, object]:
+    return {**FLAGS, "enable_batching": True}
+
+
+class OneRowClients(SteadyThreads):
+    """Threads that send one row each. `make_inputs` makes the inputs of a thread by its number."""
+
+    def __init__(
+        self,
+        hosted: HostedModel,
+        signature_name: str,
+        make_inputs: Callable[[int], dict[str, Any]],
+    ) -> None:
+        super().__init__(CLIENT_COUNT)
+        self._hosted = hosted
+        self._signature_name = signature_name
+        self._make_inputs = make_inputs
+
+    def run(self, number: int) -> None:
+        request = self._request(self._make_inputs(number))
+        with caller_to(self._hosted.server.target) as caller:
+            while not self.is_stopping:
+                try:
+                    response = caller.predict(request)
+                except grpc.RpcError as error:
+                    self.failures.append(str(error))
+                    continue
+                self._check(number, array(response.outputs["y"]))
+
+    def _request(self, inputs: dict[str, Any]) -> predict_pb2.PredictRequest:
+        return predict_request(self._hosted.name, inputs, signature_name=self._signature_name)
+
+    def _check(self, number: int, answer: Any) -> None:
+        self.answer_counts[1] += 1
+
+
+class ClientsOfTheDoublingModel(OneRowClients):
+    """All but the first send rows that the model hands through; the first one sends the rare value too."""
+
+    def run(self, number: int) -> None:
+        if number > 0:
+            super().run(number)
+            return
+        rare = self._request({"x": np.full((1, 4), RARE, np.float32)})
+        with caller_to(self._hosted.server.target) as caller:
+            while not self.is_stopping:
+                caller.predict(rare)
+
+    def _check(self, number: int, answer: Any) -> None:
+        super()._check(number, answer)
+        if not is_right(answer, row_of(number)["x"]):
+            self.failures.append(f"wrong answer to client {number}: {answer}")
+
+
+def row_of(number: int) -> dict[str, Any]:
+    return {"x": np.full((1, 4), number / 4, np.float32)}
+
+
+def batched_signatures(hosted: HostedModel, names: Iterable[str]) -> set[str]:
+    metrics = scrape(hosted.server)
+    labels = {"model": hosted.name, "version": "1"}
+    on = "serving_batching_on"
+    return {name for name in names if metrics.total(on, **labels, signature=name) == 1}
+
+
+def test_innocent_requests_get_their_own_answers(host: ModelHost, mixing_export: Path):
+    hosted = host.model(prefix="mixing").serve(mixing_export)
+    assert batched_signatures(hosted, row_models.mixing_functions()) == set()
+    (refused,) = hosted.logged("batching_refused", signature="doubled_if_any_is_777")
+    assert refused["rows"] == "mixes"
+    assert "(Any) reduces over the rows" in refused["reason"]
+    clients = ClientsOfTheDoublingModel(hosted, "doubled_if_any_is_777", row_of)
+    with clients.running():
+        clients.wait_for_answers_of(1, ANSWERS)
+    assert clients.failures == []
+
+
+def test_owner_may_vouch_for_a_model_that_mixes(host: ModelHost, mixing_export: Path):
+    settings = {"batching": {"may_mix_rows": True}}
+    hosted = host.model(prefix="vouched", settings=settings).serve(mixing_export)
+    # Made-up rows do not show the first one, and the second one they do.
+    batched = batched_signatures(hosted, row_models.mixing_functions())
+    assert "over_the_largest" in batched
+    assert "minus_the_mean" not in batched
+
+
+@pytest.mark.parametrize(
+    "model_count",
+    [4, pytest.param(40, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
+)
+def test_rounding_refuses_no_scoring_model(host: ModelHost, tmp_path: Path, model_count: int):
+    signatures, models = row_models.scoring_signatures(model_count, seed=7)
+    export = row_models.export_signatures(tmp_path / "export", signatures, *models)
+    hosted = host.model(prefix="scores").serve(export)
+    assert batched_signatures(hosted, signatures) == set(signatures)
+    for name, signature in signatures.items():
+        inputs = list(signature.structured_input_signature[1])
+
+        def make_inputs(number: int, inputs: list[str] = inputs) -> dict[str, Any]:
+            random = np.random.default_rng(number)
+            return {each: random.standard_normal((1, 16), np.float32) for each in inputs}
+
+        clients = OneRowClients(hosted, name, make_inputs)
+        with clients.running():
+            clients.wait_for_answers_of(1, REQUESTS_OF_A_MODEL)
+        assert clients.failures == []
+    assert batched_signatures(hosted, signatures) == set(signatures)
+    runs = scrape(hosted.server)
+    requests = runs.total("serving_batch_requests_sum", model=hosted.name)
+    assert requests > runs.total("serving_batch_requests_count", model=hosted.name)

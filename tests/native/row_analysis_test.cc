@@ -1,0 +1,349 @@
+#include "native/tf/row_analysis.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/function.pb.h"
+#include "tests/native/saved_model_files.h"
+#include "tests/native/tensors.h"
+
+namespace millpond::tf {
+namespace {
+
+using tensor::RowVerdict;
+using tensorflow::DT_BOOL;
+using tensorflow::DT_FLOAT;
+using tensorflow::DT_INT32;
+using tensorflow::DT_RESOURCE;
+using tensorflow::NodeDef;
+using testing::SavedModelFiles;
+
+using Attributes = std::vector<std::pair<std::string, int>>;
+
+constexpr auto kIndependent = RowVerdict::Kind::kIndependent;
+constexpr auto kUnknown = RowVerdict::Kind::kUnknown;
+constexpr auto kMixes = RowVerdict::Kind::kMixes;
+
+// A model on x: float32[?,4] -> y, which a test puts together. Its weights: w: float32[4,3],
+// row: float32[4], block: float32[2,4].
+class RowAnalysisTest : public ::testing::Test {
+ protected:
+  RowAnalysisTest() {
+    files_.AddPlaceholder("x", DT_FLOAT, {-1, 4});
+    Weights("w", {4, 3});
+    Weights("row", {4});
+    Weights("block", {2, 4});
+  }
+
+  void Weights(const std::string& name, const std::vector<int64_t>& dims) {
+    files_.AddConst(name, tensorflow::Tensor(DT_FLOAT, tensorflow::TensorShape(dims)));
+  }
+  std::string Ints(const std::vector<int32_t>& values) {
+    const std::string name = "ints_" + std::to_string(++made_);
+    tensorflow::Tensor vector(DT_INT32, {static_cast<int64_t>(values.size())});
+    std::copy(values.begin(), values.end(), vector.flat<int32_t>().data());
+    files_.AddConst(name, vector);
+    return name;
+  }
+  std::string Int(int32_t value) {
+    const std::string name = "int_" + std::to_string(++made_);
+    tensorflow::Tensor scalar(DT_INT32, {});
+    scalar.scalar<int32_t>()() = value;
+    files_.AddConst(name, scalar);
+    return name;
+  }
+  // Adds a node of floats, whose name is that of its op and a number. `numbers` are attributes.
+  std::string Node(const std::string& op, const std::vector<std::string>& inputs,
+                   const Attributes& numbers = {}) {
+    const std::string name = op + "_" + std::to_string(++made_);
+    files_.AddNode(name, op, inputs, [&](NodeDef* node) {
+      for (const char* type : {"T", "SrcT", "Tparams"}) {
+        (*node->mutable_attr())[type].set_type(DT_FLOAT);
+      }
+      for (const auto& [attribute, number] : numbers) {
+        (*node->mutable_attr())[attribute].set_i(number);
+      }
+    });
+    return name;
+  }
+  // As x.shape[0] is written down.
+  std::string RowCount() {
+    const std::string shape = Node("Shape", {"x"}, {});
+    const std::string count =
+        Node("StridedSlice", {shape, Ints({0}), Ints({1}), Ints({1})}, {{"shrink_axis_mask", 1}});
+    Attribute(count, "T").set_type(DT_INT32);
+    Attribute(count, "Index").set_type(DT_INT32);
+    return count;
+  }
+  tensorflow::AttrValue& Attribute(const std::string& name, const std::string& attribute) {
+    for (NodeDef& node : *files_.meta_graph().mutable_graph_def()->mutable_node()) {
+      if (node.name() == name) return (*node.mutable_attr())[attribute];
+    }
+    ADD_FAILURE() << name;
+    static tensorflow::AttrValue none;
+    return none;
+  }
+
+  RowVerdict VerdictOf(const std::string& output) {
+    const std::string name = "signature_" + std::to_string(++made_);
+    files_.AddSignature(name, {{"x", "x:0", DT_FLOAT}}, {{"y", output + ":0", DT_FLOAT}});
+    auto& x = (*(*files_.meta_graph().mutable_signature_def())[name].mutable_inputs())["x"];
+    x.mutable_tensor_shape()->Clear();
+    for (const int64_t size : {-1, 4}) x.mutable_tensor_shape()->add_dim()->set_size(size);
+    return AnalyzeRows(files_.meta_graph()).find(name)->second;
+  }
+  void Expect(RowVerdict::Kind kind, const std::string& output) {
+    const RowVerdict verdict = VerdictOf(output);
+    EXPECT_EQ(verdict.kind, kind) << output << ": " << verdict.reason;
+  }
+
+  SavedModelFiles files_;
+  int made_ = 0;
+};
+
+TEST_F(RowAnalysisTest, ElementwiseOpsKeepRows) {
+  Expect(kIndependent, Node("Relu", {Node("Mul", {"x", Node("Tanh", {"x"})})}));
+}
+
+TEST_F(RowAnalysisTest, ReasonNamesOutputNodeAndOp) {
+  const std::string sum = Node("Sum", {"x", Int(0)});
+  const RowVerdict verdict = VerdictOf(Node("Sub", {"x", sum}));
+  EXPECT_EQ(verdict.kind, kMixes);
+  EXPECT_EQ(verdict.reason, "output 'y': node '" + sum + "' (Sum) reduces over the rows");
+}
+
+TEST_F(RowAnalysisTest, WhatHasNoDimensionInTheRowsPlaceMayBeCombined) {
+  Expect(kIndependent, Node("AddV2", {"x", "row"}));
+  Expect(kIndependent, Node("AddV2", {Node("ExpandDims", {"x", Int(1)}), "block"}));
+  // With two rows it would fit, and give each row another weight.
+  Expect(kUnknown, Node("AddV2", {"x", "block"}));
+}
+
+// The rows of one operand lie along the columns of the other.
+TEST_F(RowAnalysisTest, RowsAgainstRowsMix) {
+  const std::string vector = Node("Sum", {"x", Int(1)});
+  Expect(kMixes, Node("AddV2", {"x", vector}));
+  Expect(kIndependent, Node("AddV2", {"x", Node("ExpandDims", {vector, Int(1)})}));
+}
+
+TEST_F(RowAnalysisTest, MatricesMultiplyRows) {
+  Expect(kIndependent, Node("MatMul", {"x", "w"}));
+  const std::string sums = Node("MatMul", {"x", "x"});
+  Expect(kMixes, sums);
+  const std::string flipped = Node("MatMul", {"x", "w"});
+  Attribute(flipped, "transpose_a").set_b(true);
+  Expect(kMixes, flipped);
+}
+
+TEST_F(RowAnalysisTest, ReductionsMixAlongTheRowsOnly) {
+  for (const int axis : {0, -2}) Expect(kMixes, Node("Max", {"x", Ints({axis})}));
+  for (const int axis : {1, -1}) Expect(kIndependent, Node("Max", {"x", Ints({axis})}));
+  Expect(kMixes, Node("Max", {"x", Ints({1, 0})}));
+  Expect(kUnknown, Node("Max", {"x", Node("Cast", {"row"})}));
+}
+
+TEST_F(RowAnalysisTest, TransposedRowsAreFollowed) {
+  const std::string columns = Node("Transpose", {"x", Ints({1, 0})});
+  Expect(kUnknown, columns);
+  Expect(kMixes, Node("Softmax", {columns}));
+  Expect(kIndependent,
+         Node("Transpose",
+              {Node("Sum", {Node("ExpandDims", {columns, Int(0)}), Int(0)}), Ints({1, 0})}));
+}
+
+TEST_F(RowAnalysisTest, ReshapeKeepsWhatLiesInOnePiece) {
+  Expect(kIndependent, Node("Reshape", {"x", Ints({-1, 2, 2})}));
+  // Two entries of a row each, and back.
+  const std::string pairs = Node("Reshape", {"x", Ints({-1, 2})});
+  Expect(kUnknown, pairs);
+  Expect(kIndependent, Node("Reshape", {Node("Relu", {pairs}), Ints({-1, 4})}));
+  Expect(kMixes, Node("Reshape", {"x", Ints({-1, 8})}));
+  Expect(kUnknown, Node("Reshape", {"x", Ints({4, -1})}));
+}
+
+TEST_F(RowAnalysisTest, ReshapeToTheNumberOfRowsKeepsThem) {
+  const std::string shape = Node("Pack", {RowCount(), Int(-1)}, {{"N", 2}});
+  Attribute(shape, "T").set_type(DT_INT32);
+  Expect(kIndependent, Node("Reshape", {Node("Reshape", {"x", Ints({-1})}), shape}));
+}
+
+TEST_F(RowAnalysisTest, SlicesMixIfTheyTakeRowsByTheirPlace) {
+  const auto slice = [this](std::vector<int32_t> begin, std::vector<int32_t> end, int begin_mask,
+                            int end_mask) {
+    const std::string name = Node("StridedSlice", {"x", Ints(begin), Ints(end), Ints({1, 1})},
+                                  {{"begin_mask", begin_mask}, {"end_mask", end_mask}});
+    Attribute(name, "Index").set_type(DT_INT32);
+    return name;
+  };
+  Expect(kIndependent, slice({0, 1}, {0, 3}, 1, 1));
+  Expect(kMixes, slice({0, 0}, {1, 4}, 0, 0));
+  Expect(kMixes, slice({1, 0}, {0, 0}, 0, 3));
+}
+
+TEST_F(RowAnalysisTest, GathersTakeRowsAsIndices) {
+  const std::string ids = Node("Cast", {"x"});
+  Attribute(ids, "DstT").set_type(DT_INT32);
+  const std::string looked_up = Node("GatherV2", {"w", ids, Int(0)});
+  Attribute(looked_up, "Tindices").set_type(DT_INT32);
+  Attribute(looked_up, "Taxis").set_type(DT_INT32);
+  Expect(kIndependent, looked_up);
+  const std::string swapped = Node("GatherV2", {"x", Ints({1, 0}), Int(0)});
+  Attribute(swapped, "Tindices").set_type(DT_INT32);
+  Attribute(swapped, "Taxis").set_type(DT_INT32);
+  Expect(kMixes, swapped);
+}
+
+TEST_F(RowAnalysisTest, NumberOfRowsIsNoValueOfARow) {
+  const std::string count = Node("Cast", {RowCount()});
+  Attribute(count, "SrcT").set_type(DT_INT32);
+  Attribute(count, "DstT").set_type(DT_FLOAT);
+  Expect(kMixes, Node("RealDiv", {"x", count}));
+  // Zeros of as many rows are the same for each.
+  const std::string shape = Node("Pack", {RowCount(), Int(4)}, {{"N", 2}});
+  Attribute(shape, "T").set_type(DT_INT32);
+  tensorflow::Tensor zero(DT_FLOAT, {});
+  zero.scalar<float>()() = 0;
+  files_.AddConst("zero", zero);
+  const std::string zeros = Node("Fill", {shape, "zero"});
+  Expect(kIndependent, Node("AddV2", {"x", zeros}));
+}
+
+TEST_F(RowAnalysisTest, WhatIsNotForeseenIsUnknown) {
+  const RowVerdict verdict = VerdictOf(Node("Betainc2", {"x"}));
+  EXPECT_EQ(verdict.kind, kUnknown);
+  EXPECT_NE(verdict.reason.find("(Betainc2) is not a registered op"), std::string::npos);
+  Expect(kUnknown, Node("MatrixSetDiag", {"x", "row"}));
+  Expect(kUnknown, "row");
+  Expect(kUnknown, "nowhere");
+}
+
+TEST_F(RowAnalysisTest, RandomNumbersMix) {
+  const std::string noise = Node("RandomUniform", {Node("Shape", {"x"})});
+  Attribute(noise, "T").set_type(DT_INT32);
+  Attribute(noise, "dtype").set_type(DT_FLOAT);
+  Expect(kMixes, Node("AddV2", {"x", noise}));
+}
+
+TEST_F(RowAnalysisTest, WorstOutputDecides) {
+  files_.AddSignature("both", {{"x", "x:0", DT_FLOAT}},
+                      {{"a", Node("Relu", {"x"}) + ":0", DT_FLOAT},
+                       {"b", Node("Sum", {"x", Int(0)}) + ":0", DT_FLOAT}});
+  auto& x = (*(*files_.meta_graph().mutable_signature_def())["both"].mutable_inputs())["x"];
+  x.mutable_tensor_shape()->Clear();
+  for (const int64_t size : {-1, 4}) x.mutable_tensor_shape()->add_dim()->set_size(size);
+  const RowVerdict verdict = AnalyzeRows(files_.meta_graph()).find("both")->second;
+  EXPECT_EQ(verdict.kind, kMixes);
+  EXPECT_EQ(verdict.reason.find("output 'b': "), 0U);
+}
+
+// Each node of a deep graph, and of a cycle, is looked at once.
+TEST_F(RowAnalysisTest, DeepGraphsAndCyclesEnd) {
+  std::string last = "x";
+  for (int i = 0; i < 20'000; ++i) last = Node("Relu", {last});
+  Expect(kIndependent, last);
+  files_.AddNode("a", "Relu", {"b"}, testing::SetFloat);
+  files_.AddNode("b", "Relu", {"a"}, testing::SetFloat);
+  Expect(kUnknown, "b");
+}
+
+// --- Functions ---
+
+class RowAnalysisOfFunctionsTest : public RowAnalysisTest {
+ protected:
+  // Adds the function `name` of x: float32 with one node.
+  void Function(const std::string& name, const std::string& op,
+                const std::vector<std::string>& inputs) {
+    auto* const function =
+        files_.meta_graph().mutable_graph_def()->mutable_library()->add_function();
+    function->mutable_signature()->set_name(name);
+    auto* const argument = function->mutable_signature()->add_input_arg();
+    argument->set_name("x");
+    argument->set_type(DT_FLOAT);
+    auto* const output = function->mutable_signature()->add_output_arg();
+    output->set_name("y");
+    output->set_type(DT_FLOAT);
+    NodeDef* const node = function->add_node_def();
+    node->set_name("inside");
+    node->set_op(op);
+    for (const std::string& input : inputs) node->add_input(input);
+    (*node->mutable_attr())["T"].set_type(DT_FLOAT);
+    (*function->mutable_ret())["y"] =
+        std::string("inside:") + (op == "Relu" ? "activations" : "output") + ":0";
+    if (op == "PartitionedCall") {
+      (*node->mutable_attr())["f"].mutable_func()->set_name(name);
+      (*node->mutable_attr())["Tin"].mutable_list()->add_type(DT_FLOAT);
+      (*node->mutable_attr())["Tout"].mutable_list()->add_type(DT_FLOAT);
+    }
+    if (op == "Sum") {
+      NodeDef* const axis = function->add_node_def();
+      axis->set_name("axis");
+      axis->set_op("Const");
+      (*axis->mutable_attr())["dtype"].set_type(DT_INT32);
+      tensorflow::Tensor zero(DT_INT32, {});
+      zero.scalar<int32_t>()() = 0;
+      zero.AsProtoField((*axis->mutable_attr())["value"].mutable_tensor());
+    }
+  }
+  std::string Call(const std::string& function) {
+    const std::string name = "call_" + std::to_string(++made_);
+    files_.AddNode(name, "StatefulPartitionedCall", {"x"}, [&](NodeDef* node) {
+      (*node->mutable_attr())["f"].mutable_func()->set_name(function);
+      (*node->mutable_attr())["Tin"].mutable_list()->add_type(DT_FLOAT);
+      (*node->mutable_attr())["Tout"].mutable_list()->add_type(DT_FLOAT);
+    });
+    return name;
+  }
+  std::string If(const std::string& predicate, const std::string& then, const std::string& other) {
+    const std::string name = "if_" + std::to_string(++made_);
+    files_.AddNode(name, "StatelessIf", {predicate, "x"}, [&](NodeDef* node) {
+      (*node->mutable_attr())["then_branch"].mutable_func()->set_name(then);
+      (*node->mutable_attr())["else_branch"].mutable_func()->set_name(other);
+      (*node->mutable_attr())["Tcond"].set_type(DT_BOOL);
+    });
+    return name;
+  }
+};
+
+TEST_F(RowAnalysisOfFunctionsTest, BodiesAreWalked) {
+  Function("keeps", "Relu", {"x"});
+  Function("mixes", "Sum", {"x", "axis:output:0"});
+  Expect(kIndependent, Call("keeps"));
+  Expect(kMixes, Call("mixes"));
+  Expect(kUnknown, Call("nowhere"));
+}
+
+// TensorFlow finds such a body when it makes the callable: after the analysis.
+TEST_F(RowAnalysisOfFunctionsTest, NodeWithTooFewInputsIsUnknown) {
+  Function("broken", "Sum", {"x"});
+  Expect(kUnknown, Call("broken"));
+}
+
+TEST_F(RowAnalysisOfFunctionsTest, FunctionThatCallsItselfEnds) {
+  Function("again", "PartitionedCall", {"x"});
+  Expect(kUnknown, Call("again"));
+}
+
+TEST_F(RowAnalysisOfFunctionsTest, BranchMixesIfTheRowsChooseIt) {
+  Function("keeps", "Relu", {"x"});
+  Function("also", "Relu", {"x"});
+  Function("mixes", "Sum", {"x", "axis:output:0"});
+  tensorflow::Tensor yes(DT_BOOL, {});
+  yes.scalar<bool>()() = true;
+  files_.AddConst("yes", yes);
+  Expect(kIndependent, If("yes", "keeps", "also"));
+  Expect(kMixes, If("yes", "keeps", "mixes"));
+  const std::string equal = Node("Equal", {"x", "row"});
+  const std::string any = Node("Any", {equal, Ints({0, 1})});
+  const RowVerdict verdict = VerdictOf(If(any, "keeps", "also"));
+  EXPECT_EQ(verdict.kind, kMixes);
+  EXPECT_NE(verdict.reason.find("'" + any + "' (Any)"), std::string::npos) << verdict.reason;
+}
+
+}  // namespace
+}  // namespace millpond::tf
