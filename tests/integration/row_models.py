@@ -59,6 +59,11 @@ def layer_stacks() -> dict[str, tuple[Any, list[Any]]]:
         "lstm_sequences": (SEQUENCE, [layers.LSTM(4, return_sequences=True)]),
         "gru": (SEQUENCE, [layers.GRU(4)]),
         "simple_rnn": (SEQUENCE, [layers.SimpleRNN(4)]),
+        "masked_rnn": (SEQUENCE, [layers.Masking(), layers.GRU(4, return_sequences=True)]),
+        "einsum_dense": (SEQUENCE, [layers.EinsumDense("abc,cd->abd", (None, 3))]),
+        "conv1d_transpose": (SEQUENCE, [layers.Conv1DTranspose(3, 2), layers.AveragePooling1D(2)]),
+        "conv3d": ((6, 6, 6, 2), [layers.Conv3D(3, 2), layers.MaxPooling3D(2), layers.Flatten()]),
+        "conv_lstm": ((5, 8, 8, 2), [layers.ConvLSTM2D(3, 3)]),
         "bidirectional": (SEQUENCE, [layers.Bidirectional(layers.LSTM(4))]),
         "conv2d": (
             IMAGE,
