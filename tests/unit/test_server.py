@@ -149,12 +149,9 @@ def test_server_health_follows_models_until_drain(tmp_path: Path, plane: FakePla
     server._health._set_health = set_health
     server.start()
     assert serving.wait(30)
-    assert set(plane.grpc.health) == {
-        "",
-        "m",
-        "tensorflow.serving.PredictionService",
-        "tensorflow.serving.ModelService",
-    }
+    names = {"PredictionService", "ModelService"}
+    long_names = {f"tensorflow.serving.{name}" for name in names}
+    assert set(plane.grpc.health) == {"", "m", *names, *long_names}
     server.stop()
     assert not any(plane.grpc.health.values())
 
