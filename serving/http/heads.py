@@ -15,7 +15,7 @@ _HOST = re.compile(
     rb"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?",
     re.ASCII,
 )
-_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
 def head_fault(version: str, target: bytes, fields: Fields) -> str:

@@ -773,6 +773,8 @@ def test_bad_host_is_answered_400_and_closed(connections: Connections, host: byt
         (b"GET / HTTP/1.1\r\n\r\n", "without a Host header"),
         (b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", "2 Host headers"),
         (b"GET http://other/ HTTP/1.1\r\nHost: h\r\n\r\n", "names the host 'other'"),
+        (b"GET FTP://other/ HTTP/1.1\r\nHost: h\r\n\r\n", "names the host 'other'"),
+        (b"GET http://h@other/ HTTP/1.1\r\nHost: h\r\n\r\n", "names the host 'h@other'"),
     ],
 )
 def test_unclear_host_is_answered_400(connections: Connections, head: bytes, reason: str) -> None:
