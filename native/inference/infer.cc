@@ -92,7 +92,8 @@ Status MatchInputs(const InferRequest& request, const tensor::Signature& signatu
   }
   std::vector<std::string_view> missing;
   for (size_t i = 0; i < sent->size(); ++i) {
-    if ((*sent)[i] == kNone) missing.push_back(signature.inputs[i].name);
+    const tensor::TensorSpec& spec = signature.inputs[i];
+    if ((*sent)[i] == kNone && spec.default_value == nullptr) missing.push_back(spec.name);
   }
   return extra.empty() && missing.empty() ? Status() : InputsDiffer(signature, extra, missing);
 }
@@ -132,13 +133,15 @@ Status ReadInput(const InferRequest& request, size_t input, const tensor::Tensor
   return elements.Read(input, dtype, sent.dims, count.value(), index, tensors);
 }
 
-// Reads each input into its place in the signature's order.
+// Reads each input into its place in the signature's order. Inputs that are not sent get their
+// defaults.
 Status ReadInputs(const InferRequest& request, const tensor::Signature& signature,
                   const InferElements& elements, tensor::TensorList* inputs) {
   SentInputs sent;
   MILLPOND_RETURN_IF_ERROR(MatchInputs(request, signature, &sent));
   inputs->Reset(signature.inputs.size());
   for (size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i] == kNone && UseDefault(signature, i, inputs)) continue;
     const Status read = ReadInput(request, sent[i], signature.inputs[i], elements, i, inputs);
     if (!read.ok()) {
       return {read.code(), "input '" + signature.inputs[i].name + "': " + read.message() +

@@ -24,7 +24,8 @@ std::vector<std::string_view> MissingInputs(const tensor::Signature& signature,
                                             const SentInputs& sent) {
   std::vector<std::string_view> missing;
   for (size_t i = 0; i < sent.size(); ++i) {
-    if (sent[i] == nullptr) missing.push_back(signature.inputs[i].name);
+    const tensor::TensorSpec& spec = signature.inputs[i];
+    if (sent[i] == nullptr && spec.default_value == nullptr) missing.push_back(spec.name);
   }
   return missing;
 }
@@ -43,16 +44,20 @@ Status MatchInputs(const PredictRequest& request, const tensor::Signature& signa
   }
   const bool is_complete = std::find(sent->begin(), sent->end(), nullptr) == sent->end();
   if (extra.empty() && is_complete) return {};
-  return InputsDiffer(signature, extra, MissingInputs(signature, *sent));
+  const std::vector<std::string_view> missing = MissingInputs(signature, *sent);
+  if (extra.empty() && missing.empty()) return {};
+  return InputsDiffer(signature, extra, missing);
 }
 
-// Decodes each input to its place in the signature's order.
+// Decodes each input to its place in the signature's order. Inputs that are not sent get their
+// defaults.
 Status DecodeInputs(const PredictRequest& request, const tensor::Signature& signature,
                     tensor::TensorList* inputs) {
   SentInputs sent;
   MILLPOND_RETURN_IF_ERROR(MatchInputs(request, signature, &sent));
   inputs->Reset(signature.inputs.size());
   for (size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i] == nullptr && UseDefault(signature, i, inputs)) continue;
     const Status decoded = tensor::DecodeTensor(sent[i]->tensor, signature.inputs[i], i, inputs);
     if (!decoded.ok()) {
       return {decoded.code(), "input '" + sent[i]->name + "': " + decoded.message() +

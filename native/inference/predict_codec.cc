@@ -1,6 +1,7 @@
 #include "native/inference/predict_codec.h"
 
 #include "native/base/limits.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::inference {
 namespace {
@@ -68,6 +69,13 @@ size_t InputBytes(const PredictRequestParts& parts, size_t index, size_t tensor_
          base::DelimitedBytes(kMapValue, tensor_bytes);
 }
 
+// Returns true if the input is in the request. The default has its own elements, so an input with
+// these elements was not sent.
+bool IsSent(const PredictRequestParts& parts, size_t index) {
+  const auto& default_value = parts.signature.inputs[index].default_value;
+  return default_value == nullptr || !tensor::IsSameTensor(parts.inputs, index, *default_value, 0);
+}
+
 // Calls `call` with the name of each output that the output_filter has to name.
 template <typename Call>
 void ForEachFilterName(const PredictRequestParts& parts, Call call) {
@@ -109,6 +117,7 @@ base::Status DecodePredictRequest(WireReader proto, PredictRequest* request) {
 size_t EncodedPredictRequestBytes(const PredictRequestParts& parts) {
   size_t bytes = base::DelimitedBytes(kRequestModelSpec, SpecBytes(parts));
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
+    if (!IsSent(parts, i)) continue;
     const size_t tensor_bytes =
         tensor::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
     bytes += base::DelimitedBytes(kRequestInputs, InputBytes(parts, i, tensor_bytes));
@@ -125,6 +134,7 @@ void WritePredictRequest(const PredictRequestParts& parts, char* to) {
   writer.BytesField(kSpecName, parts.model_name);
   writer.BytesField(kSpecSignatureName, parts.signature.name);
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
+    if (!IsSent(parts, i)) continue;
     const size_t tensor_bytes =
         tensor::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
     writer.Delimited(kRequestInputs, InputBytes(parts, i, tensor_bytes));

@@ -37,14 +37,15 @@ base::Status DecodePredictRequest(base::WireReader proto, PredictRequest* reques
 // The parts of the PredictRequest that asks for a given run of a signature. Borrows all of them.
 struct PredictRequestParts {
   std::string_view model_name;
-  const tensor::Signature& signature;  // only its names are read
+  const tensor::Signature& signature;  // only its names and its defaults are read
   const tensor::OutputSet& outputs;
   const tensor::TensorList& inputs;  // in the signature's order
 };
 
 // Returns the number of bytes that WritePredictRequest writes. They are a PredictRequest for any
 // version of the model. It has an output_filter unless all outputs are asked for, and numbers as
-// tensor_content. No allocation.
+// tensor_content. An input that is the signature's default is left out, because the client did not
+// send it, and another version may not have it. No allocation.
 size_t EncodedPredictRequestBytes(const PredictRequestParts& parts);
 void WritePredictRequest(const PredictRequestParts& parts, char* to);
 

@@ -12,12 +12,15 @@ namespace {
 
 std::vector<tensor::TensorSpec> NamesOf(const std::vector<tensor::TensorSpec>& specs) {
   std::vector<tensor::TensorSpec> names(specs.size());
-  for (size_t i = 0; i < specs.size(); ++i) names[i].name = specs[i].name;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    names[i].name = specs[i].name;
+    names[i].default_value = specs[i].default_value;
+  }
   return names;
 }
 
-// Returns the names in a signature, which are all that a request contains of it. The result
-// outlives the version.
+// Returns the names and the defaults of a signature, which are all that a request needs of it. The
+// result outlives the version.
 tensor::Signature NamesOf(const tensor::Signature& signature) {
   tensor::Signature names;
   names.name = signature.name;

@@ -13,9 +13,12 @@ namespace {
 constexpr std::string_view kMethodNames[] = {
     "tensorflow/serving/predict", "tensorflow/serving/classify", "tensorflow/serving/regress"};
 
-// Accepts the method names of predict, classify and regress for all requests, as TensorFlow
-// Serving's Predict does.
+// Returns `signature` if requests for it can be answered. Accepts the method names of predict,
+// classify and regress for all requests, as TensorFlow Serving's Predict does.
 base::StatusOr<const tensor::Signature*> CheckedForServing(const tensor::Signature& signature) {
+  if (!signature.obstacle.empty()) {
+    return base::Status(base::Code::kUnimplemented, signature.obstacle);
+  }
   const bool is_known = std::find(std::begin(kMethodNames), std::end(kMethodNames),
                                   signature.method_name) != std::end(kMethodNames);
   if (is_known || !signature.has_checked_method_name) return &signature;
@@ -30,11 +33,32 @@ using base::Status;
 // The number of names that an error message lists before it only counts the others.
 constexpr size_t kMaxListedNames = 20;
 
+// Returns why the defaults of the `missing` inputs cannot be used, if the model has any.
+std::string DefaultFaults(const tensor::Signature& signature,
+                          const std::vector<std::string_view>& missing) {
+  std::string faults;
+  for (const std::string_view name : missing) {
+    const int index = tensor::FindTensorSpec(signature.inputs, name);
+    if (index < 0 || signature.inputs[index].default_fault.empty()) continue;
+    faults += " The default of '" + std::string(name) +
+              "' cannot be used: " + signature.inputs[index].default_fault + ".";
+  }
+  return faults;
+}
+
 Status BadFilter(const std::string& name, const char* what, const tensor::Signature& signature) {
   std::vector<std::string_view> outputs;
   for (const auto& spec : signature.outputs) outputs.push_back(spec.name);
   return base::InvalidArgument("output_filter '" + name + "' " + what + " signature '" +
                                signature.name + "', which has " + ListNames(outputs));
+}
+
+const tensor::CompositeSpec* FindComposite(const tensor::Signature& signature,
+                                           std::string_view name) {
+  const auto& all = signature.composite_outputs;
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& spec) { return spec.name == name; });
+  return found == all.end() ? nullptr : &*found;
 }
 
 // Returns true for the codes with which kernels refuse shapes; oneDNN's kernels use ABORTED. Other
@@ -134,7 +158,15 @@ Status InputsDiffer(const tensor::Signature& signature, const std::vector<std::s
   std::string message = "inputs do not match signature '" + signature.name + "'.";
   if (!extra.empty()) message += " Sent extra: " + ListNames(extra) + ".";
   if (!missing.empty()) message += " Missing but required: " + ListNames(missing) + ".";
+  message += DefaultFaults(signature, missing);
   return base::InvalidArgument(std::move(message));
+}
+
+bool UseDefault(const tensor::Signature& signature, size_t index, tensor::TensorList* inputs) {
+  const tensor::TensorSpec& spec = signature.inputs[index];
+  if (spec.default_value == nullptr) return false;
+  tensor::ShareTensor(*spec.default_value, 0, index, inputs);
+  return true;
 }
 
 base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
@@ -144,6 +176,9 @@ base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& 
   tensor::OutputSet outputs(output_count);
   for (const std::string& name : filter) {
     const int index = tensor::FindTensorSpec(signature.outputs, name);
+    if (const tensor::CompositeSpec* composite = FindComposite(signature, name)) {
+      return Status(base::Code::kUnimplemented, composite->remedy);
+    }
     if (index < 0) return BadFilter(name, "is not an output of", signature);
     if (outputs.Contains(index)) return BadFilter(name, "is named twice for", signature);
     outputs.Add(index);

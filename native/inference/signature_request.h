@@ -18,7 +18,8 @@ namespace millpond::inference {
 // JSON, or another protocol's messages.
 
 // Returns the signature that a request means by `name`; an empty name means the default signature.
-// Returns FAILED_PRECONDITION, with a list of the existing signatures, if it does not exist.
+// Returns FAILED_PRECONDITION, with a list of the existing signatures, if it does not exist, and
+// UNIMPLEMENTED if its tensors are not dense (tensor::Signature::obstacle).
 base::StatusOr<const tensor::Signature*> FindSignature(const servable::Servable& servable,
                                                        std::string_view name);
 
@@ -32,8 +33,13 @@ base::Status InputsDiffer(const tensor::Signature& signature,
                           const std::vector<std::string_view>& extra,
                           const std::vector<std::string_view>& missing);
 
-// Returns the outputs that `filter` names, or all outputs if it is empty. Returns INVALID_ARGUMENT
-// for an unknown or duplicate name.
+// Makes input `index` of a request, which does not send it, its default. Returns false if it has
+// none.
+bool UseDefault(const tensor::Signature& signature, size_t index, tensor::TensorList* inputs);
+
+// Returns the outputs that `filter` names, or all outputs if it is empty. Composite outputs are
+// left out. Returns INVALID_ARGUMENT for an unknown or duplicate name, and UNIMPLEMENTED for a
+// composite output.
 base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
                                                 const tensor::Signature& signature);
 

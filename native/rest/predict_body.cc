@@ -31,11 +31,16 @@ class InputsReader {
   // Returns the input of that name, or null after it has failed the reader. It first tries the
   // position of the row before, because clients keep the order of their keys.
   TensorReader* Find(std::string_view name, size_t position);
-  bool HasSingleInput() const { return readers_.size() == 1; }
+  // The input that plain values are for: the only one, or the only one without a default. Null:
+  // values come with their inputs' names.
+  TensorReader* SingleInput() { return single_ < 0 ? nullptr : &readers_[single_]; }
   bool IsNamed();
   bool IsBase64();
   bool FailDuplicate(std::string_view name);
-  bool FailMissing(int64_t row);
+  // Returns the inputs that row `row` lacks, unless no row has them and they have a default.
+  std::vector<std::string_view> MissingIn(int64_t row) const;
+  bool FailMissing(int64_t row, const std::vector<std::string_view>& missing);
+  bool FailMixed(std::string_view name, int64_t row);
   bool FailUnknown(std::string_view name);
   bool FailPlain(const char* key);
   std::string InputNames() const;
@@ -44,11 +49,30 @@ class InputsReader {
   const tensor::Signature& signature_;
   std::vector<TensorReader> readers_;  // for each input
   std::vector<size_t> order_;          // the inputs in the order of the first row
+  tensor::TensorList* const inputs_;
+  std::vector<bool> is_sent_;  // for each input
+  int single_ = -1;
 };
+
+// Returns the only input, or the only one without a default; -1 if there is none.
+int FindSingle(const std::vector<tensor::TensorSpec>& inputs) {
+  if (inputs.size() == 1) return 0;
+  int single = -1;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].default_value != nullptr) continue;
+    if (single >= 0) return -1;
+    single = static_cast<int>(i);
+  }
+  return single;
+}
 
 InputsReader::InputsReader(JsonReader* json, const tensor::Signature& signature,
                            tensor::TensorList* inputs)
-    : json_(json), signature_(signature) {
+    : json_(json),
+      signature_(signature),
+      inputs_(inputs),
+      is_sent_(signature.inputs.size(), false),
+      single_(FindSingle(signature.inputs)) {
   inputs->Reset(signature.inputs.size());
   readers_.reserve(signature.inputs.size());
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
@@ -57,7 +81,7 @@ InputsReader::InputsReader(JsonReader* json, const tensor::Signature& signature,
 }
 
 // True if the value is an object with the inputs' names as keys. {"b64": "..."} is a string.
-bool InputsReader::IsNamed() { return json_->Peek() == '{' && !(HasSingleInput() && IsBase64()); }
+bool InputsReader::IsNamed() { return json_->Peek() == '{' && !(single_ >= 0 && IsBase64()); }
 
 bool InputsReader::IsBase64() {
   const JsonReader::Mark mark = json_->Here();
@@ -78,8 +102,9 @@ bool InputsReader::ReadInstances() {
   bool is_named = false;
   for (; json_->NextElement(); ++row) {
     if (row == 0) is_named = IsNamed();
-    if (!is_named && !HasSingleInput()) return FailPlain("instances");
-    if (!(is_named ? ReadNamedRow(row) : readers_[0].ReadRow(json_))) return false;
+    if (!is_named && single_ < 0) return FailPlain("instances");
+    if (!is_named) is_sent_[single_] = true;
+    if (!(is_named ? ReadNamedRow(row) : SingleInput()->ReadRow(json_))) return false;
   }
   if (json_->ok() && row == 0) {
     return json_->Fail(
@@ -101,10 +126,25 @@ bool InputsReader::ReadNamedRow(int64_t row) {
     TensorReader* const input = Find(name, position);
     if (input == nullptr) return false;
     if (input->row_count() > row) return FailDuplicate(name);
+    if (input->row_count() < row) return FailMixed(name, row);
+    is_sent_[input - readers_.data()] = true;
     if (!input->ReadRow(json_)) return false;
   }
   if (!json_->ok()) return false;
-  return position == readers_.size() || FailMissing(row);
+  if (position == readers_.size()) return true;
+  const std::vector<std::string_view> missing = MissingIn(row);
+  return missing.empty() || FailMissing(row, missing);
+}
+
+std::vector<std::string_view> InputsReader::MissingIn(int64_t row) const {
+  std::vector<std::string_view> missing;
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    const bool has_default = signature_.inputs[i].default_value != nullptr && !is_sent_[i];
+    if (readers_[i].row_count() <= row && !has_default) {
+      missing.push_back(signature_.inputs[i].name);
+    }
+  }
+  return missing;
 }
 
 TensorReader* InputsReader::Find(std::string_view name, size_t position) {
@@ -122,15 +162,15 @@ TensorReader* InputsReader::Find(std::string_view name, size_t position) {
 
 bool InputsReader::ReadInputs() {
   if (IsNamed()) return ReadNamedInputs();
-  if (!HasSingleInput()) return FailPlain("inputs");
-  return readers_[0].ReadWhole(json_);
+  if (single_ < 0) return FailPlain("inputs");
+  is_sent_[single_] = true;
+  return SingleInput()->ReadWhole(json_);
 }
 
 // Passes over columns that the signature does not have, as TensorFlow Serving does. They are named
 // if an input is missing, because its name may be misspelt.
 bool InputsReader::ReadNamedInputs() {
   if (!json_->EnterObject()) return false;
-  std::vector<bool> is_read(readers_.size(), false);
   std::vector<std::string> extra;
   std::string_view name;
   size_t count = 0;
@@ -141,17 +181,19 @@ bool InputsReader::ReadNamedInputs() {
       if (!json_->SkipValue()) return false;
       continue;
     }
-    std::vector<bool>::reference was_read = is_read[found];
-    if (was_read) return FailDuplicate(name);
-    was_read = true;
+    std::vector<bool>::reference is_sent = is_sent_[found];
+    if (is_sent) return FailDuplicate(name);
+    is_sent = true;
     count += 1;
     if (!readers_[found].ReadWhole(json_)) return false;
   }
   if (!json_->ok() || count == readers_.size()) return json_->ok();
   std::vector<std::string_view> missing;
-  for (size_t i = 0; i < is_read.size(); ++i) {
-    if (!is_read[i]) missing.push_back(signature_.inputs[i].name);
+  for (size_t i = 0; i < is_sent_.size(); ++i) {
+    const tensor::TensorSpec& spec = signature_.inputs[i];
+    if (!is_sent_[i] && spec.default_value == nullptr) missing.push_back(spec.name);
   }
+  if (missing.empty()) return true;
   return json_->Fail(inference::InputsDiffer(signature_, {extra.begin(), extra.end()}, missing));
 }
 
@@ -160,11 +202,13 @@ bool InputsReader::FailDuplicate(std::string_view name) {
                                            "' in one object; send it once"));
 }
 
-bool InputsReader::FailMissing(int64_t row) {
-  std::vector<std::string_view> missing;
-  for (size_t i = 0; i < readers_.size(); ++i) {
-    if (readers_[i].row_count() <= row) missing.push_back(signature_.inputs[i].name);
-  }
+bool InputsReader::FailMixed(std::string_view name, int64_t row) {
+  return json_->Fail(base::InvalidArgument(
+      "instances[" + std::to_string(row) + "] has the input '" + std::string(name) +
+      "', and a row before does not: send it in all rows, or in none for its default"));
+}
+
+bool InputsReader::FailMissing(int64_t row, const std::vector<std::string_view>& missing) {
   const Status differ = inference::InputsDiffer(signature_, {}, missing);
   return json_->Fail(
       {differ.code(), "instances[" + std::to_string(row) + "]: " + differ.message()});
@@ -190,8 +234,9 @@ std::string InputsReader::InputNames() const {
 }
 
 Status InputsReader::Finish() {
-  for (TensorReader& reader : readers_) {
-    const Status finished = reader.Finish();
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    if (!is_sent_[i] && inference::UseDefault(signature_, i, inputs_)) continue;
+    const Status finished = readers_[i].Finish();
     if (!finished.ok()) {
       return {finished.code(), finished.message() + "; signature '" + signature_.name + "'"};
     }

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::tensor {
 
@@ -21,6 +24,17 @@ struct TensorSpec {
   // True if a tensor of another shape is refused before the run. The default leaves that to the
   // kernels, as TensorFlow Serving does: many graphs take shapes that differ from their signature.
   bool has_checked_shape = false;
+  // The value of an input in a request that does not send it, as a list of one tensor. Null: each
+  // request sends it.
+  std::shared_ptr<const TensorList> default_value;
+  // Why the model's default of the input cannot be used; "" if it can, or if there is none.
+  std::string default_fault;
+};
+
+// An output that is several tensors, such as a RaggedTensor. Replies hold dense tensors only.
+struct CompositeSpec {
+  std::string name;    // the name in the signature
+  std::string remedy;  // what it is, and which parts to export
 };
 
 // The named inputs and outputs of a signature, each sorted by name.
@@ -29,6 +43,10 @@ struct Signature {
   std::string method_name;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
+  std::vector<CompositeSpec> composite_outputs;  // which no request gets
+  // Why no request can be answered, with the remedy: an input is composite, or each output is. ""
+  // if requests can be.
+  std::string obstacle;
   // True if only requests of method_name are accepted. Models of TensorFlow 2 have the method
   // "predict" for every signature, so the operator decides.
   bool has_checked_method_name = false;

@@ -13,6 +13,7 @@
 #include "native/tf/callable_set.h"
 #include "native/tf/checkpoint_index.h"
 #include "native/tf/core_share.h"
+#include "native/tensor/tensor_access.h"
 #include "native/tf/joint_runners.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
@@ -210,6 +211,16 @@ Status RunOnItsShare(const SignatureRunner& runner, const tensor::OutputSet& out
   return ran;
 }
 
+// Drops a default that the checked shape of its input does not take.
+void CheckDefault(tensor::TensorSpec* input) {
+  if (input->default_value == nullptr) return;
+  const tensor::TensorView view = tensor::ViewTensor(*input->default_value, 0);
+  if (tensor::TensorFits(view.dtype, view.dims, *input)) return;
+  input->default_fault = "it is " + tensor::DescribeTensor(view.dtype, true, view.dims) +
+                         ", and the input is " + tensor::DescribeTensor(*input);
+  input->default_value = nullptr;
+}
+
 // Makes the runner of a signature. A stock runtime runs requests as TensorFlow Serving does.
 std::unique_ptr<SignatureRunner> MakeRunner(tensorflow::Session* session,
                                             const tensor::Signature& signature) {
@@ -244,15 +255,20 @@ struct SavedModel::State {
                                     ": called out of order; each step of a load is called once");
   }
 
-  // Checks that a version can answer requests that name no signature. If it has no serving_default,
-  // one of its signatures must work. Otherwise the version must not replace a working version.
+  // Checks that a version can answer requests that name no signature. If it has no serving_default
+  // of dense tensors, one of its signatures must work. Otherwise the version must not replace a
+  // working version.
   Status CheckCallables() const {
     const auto standard = callables.find(tensor::kDefaultSignatureName);
     if (standard != callables.end()) return standard->second->made();
     for (const auto& [name, callable] : callables) {
       if (callable->made().ok()) return {};
     }
-    return callables.empty() ? Status() : callables.begin()->second->made();
+    if (!callables.empty()) return callables.begin()->second->made();
+    for (const auto& [name, signature] : signatures) {
+      if (!signature.obstacle.empty()) return base::FailedPrecondition(signature.obstacle);
+    }
+    return {};
   }
 
   StatusOr<const SignatureRunner*> RunnerOf(const tensor::Signature& signature) const {
@@ -320,7 +336,10 @@ Status SavedModel::ReadGraph() {
 Status SavedModel::CheckInputShapes() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CheckInputShapes"));
   for (auto& [name, signature] : state_->signatures) {
-    for (tensor::TensorSpec& input : signature.inputs) input.has_checked_shape = true;
+    for (tensor::TensorSpec& input : signature.inputs) {
+      input.has_checked_shape = true;
+      CheckDefault(&input);
+    }
   }
   return {};
 }
@@ -402,6 +421,7 @@ Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
   for (const auto& [name, signature] : state_->signatures) {
+    if (!signature.obstacle.empty()) continue;
     state_->callables.emplace(name, MakeRunner(state_->session.get(), signature));
   }
   MILLPOND_RETURN_IF_ERROR(state_->CheckCallables());

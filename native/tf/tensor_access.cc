@@ -133,6 +133,15 @@ TensorList ShareTensors(const TensorList& tensors) {
   return shared;
 }
 
+void ShareTensor(const TensorList& from, size_t from_index, size_t index, TensorList* tensors) {
+  tensors->storage().tensors[index] = from.storage().tensors[from_index];
+}
+
+bool IsSameTensor(const TensorList& a, size_t index_a, const TensorList& b, size_t index_b) {
+  const Tensor& one = a.storage().tensors[index_a];
+  return one.SharesBufferWith(b.storage().tensors[index_b]);
+}
+
 TensorList ShareRows(const TensorList& tensors, int64_t first, int64_t count) {
   TensorList shared;
   shared.storage().tensors.reserve(tensors.size());

@@ -145,7 +145,11 @@ def signatures(response: get_model_metadata_pb2.GetModelMetadataResponse) -> dic
 
 def signature_of(definition: Any) -> Signature:
     """Returns the signature that a SignatureDef defines."""
-    return Signature(_tensor_specs(definition.inputs), _tensor_specs(definition.outputs))
+    return Signature(
+        _tensor_specs(definition.inputs),
+        _tensor_specs(definition.outputs),
+        frozenset(definition.defaults) & frozenset(definition.inputs),
+    )
 
 
 def _tensor_specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:

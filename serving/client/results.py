@@ -38,6 +38,15 @@ class Signature:
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
+    # The inputs that have a default: a request need not send them.
+    optional_inputs: frozenset[str] = frozenset()
+
+    @property
+    def required_inputs(self) -> Mapping[str, TensorSpec]:
+        """The inputs that each request sends."""
+        return {
+            name: spec for name, spec in self.inputs.items() if name not in self.optional_inputs
+        }
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
 def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array]:
     """Returns inputs that depend on the seed only: normal floats, integers and text from 0 to 9.
 
+    Inputs with a default are left out.
     If the signature leaves the first dimension open, it is `rows`; other open dimensions are 1. Raises
     InvalidArgument for a dtype that numpy does not have, or if the inputs do not fit a message.
     """
@@ -47,7 +48,7 @@ def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array
     # Sorted by name: a protobuf map has no order, and a seed must always give the same inputs.
     return {
         name: _random_array(generator, _concrete_shape(spec, rows), spec)
-        for name, spec in sorted(signature.inputs.items())
+        for name, spec in sorted(signature.required_inputs.items())
     }
 
 
@@ -55,7 +56,7 @@ def _check_size(signature: Signature, rows: int) -> None:
     """Raises InvalidArgument before anything is allocated."""
     size_bytes = sum(
         math.prod(_concrete_shape(spec, rows)) * array_dtype(spec.data_type).itemsize
-        for spec in signature.inputs.values()
+        for spec in signature.required_inputs.values()
     )
     if size_bytes > _REQUEST_BYTES_MAX:
         raise InvalidArgument(
@@ -65,12 +66,15 @@ def _check_size(signature: Signature, rows: int) -> None:
 
 
 def _by_name(values: Any, signature: Signature) -> dict[str, Any]:
-    """Columns as they are; the values of the only input under its name."""
+    """Columns as they are; the values of the only input, or of the only one without a default, under
+    its name.
+    """
     if isinstance(values, dict) and not _is_base64(values):
         return values
-    if len(signature.inputs) != 1:
+    names = list(signature.inputs if len(signature.inputs) == 1 else signature.required_inputs)
+    if len(names) != 1:
         raise InvalidArgument(f"name the inputs: the signature has {sorted(signature.inputs)}")
-    return {next(iter(signature.inputs)): values}
+    return {names[0]: values}
 
 
 def _columns(instances: Any, signature: Signature) -> dict[str, list[Any]]:
@@ -89,7 +93,7 @@ def _columns(instances: Any, signature: Signature) -> dict[str, list[Any]]:
 
 def _check_names(columns: Mapping[str, Any], signature: Signature) -> None:
     extra = sorted(set(columns) - set(signature.inputs))
-    missing = sorted(set(signature.inputs) - set(columns))
+    missing = sorted(set(signature.required_inputs) - set(columns))
     if extra or missing:
         raise InvalidArgument(
             f"the signature takes {sorted(signature.inputs)}: missing {missing}, extra {extra}"

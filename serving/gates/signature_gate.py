@@ -23,7 +23,8 @@ _Shape: TypeAlias = tensor_shape_pb2.TensorShapeProto
 def signature_faults(before: bytes, after: bytes) -> list[str]:
     """Returns the names and dtypes that clients of `before` use and `after` does not have.
 
-    Both are serialized SignatureDefMaps. Additional signatures and outputs are not faults.
+    Both are serialized SignatureDefMaps. Additional signatures and outputs are not faults, and neither
+    is an additional input with a default, which a request need not send.
     """
     now = _signatures(after)
     gone = [f"signature {name!r} is gone" for name in _signatures(before) if name not in now]
@@ -58,10 +59,16 @@ def _signatures(serialized: bytes) -> dict[str, _Signature]:
 
 def _name_and_dtype_faults(was: _Signature, now: _Signature) -> Iterator[str]:
     yield from _gone("input", was.inputs, now.inputs)
-    yield from (f"input {name!r} is new" for name in sorted(set(now.inputs) - set(was.inputs)))
-    yield from _changed("input", was.inputs, now.inputs, _has_other_dtype)
-    yield from _gone("output", was.outputs, now.outputs)
-    yield from _changed("output", was.outputs, now.outputs, _has_other_dtype)
+    new = set(now.inputs) - set(was.inputs) - set(now.defaults)
+    yield from (f"input {name!r} is new, and has no default" for name in sorted(new))
+    kept = set(was.inputs) & set(now.inputs) & set(was.defaults)
+    lost = sorted(kept - set(now.defaults))
+    yield from (f"input {name!r} has no default any more" for name in lost)
+    yield from _changed("input", was.inputs, now.inputs, _has_other_type)
+    # No client got a composite output.
+    outputs = {name: info for name, info in was.outputs.items() if _is_dense(info)}
+    yield from _gone("output", outputs, now.outputs)
+    yield from _changed("output", outputs, now.outputs, _has_other_type)
 
 
 def _shape_faults(was: _Signature, now: _Signature) -> Iterator[str]:
@@ -81,18 +88,23 @@ def _changed(
             yield f"{kind} {name!r} is {_text(now[name])}, was {_text(was[name])}"
 
 
-def _has_other_dtype(was: _Tensor, now: _Tensor) -> bool:
-    return bool(was.dtype != now.dtype)
+def _is_dense(tensor: _Tensor) -> bool:
+    """Returns False for a tensor of several parts, such as a RaggedTensor."""
+    return tensor.WhichOneof("encoding") in ("name", None)
+
+
+def _has_other_type(was: _Tensor, now: _Tensor) -> bool:
+    return bool(was.dtype != now.dtype) or _is_dense(was) != _is_dense(now)
 
 
 def _takes_fewer_shapes(was: _Tensor, now: _Tensor) -> bool:
-    return not _has_other_dtype(was, now) and not _accepts(now.tensor_shape, was.tensor_shape)
+    return not _has_other_type(was, now) and not _accepts(now.tensor_shape, was.tensor_shape)
 
 
 def _has_other_rank(was: _Tensor, now: _Tensor) -> bool:
     one, other = was.tensor_shape, now.tensor_shape
     is_known = not one.unknown_rank and not other.unknown_rank
-    return not _has_other_dtype(was, now) and is_known and len(one.dim) != len(other.dim)
+    return not _has_other_type(was, now) and is_known and len(one.dim) != len(other.dim)
 
 
 def _accepts(shape: _Shape, clients: _Shape) -> bool:
@@ -111,4 +123,5 @@ def _text(tensor: _Tensor) -> str:
     shape = tensor.tensor_shape
     sizes = ",".join("?" if dim.size < 0 else str(dim.size) for dim in shape.dim)
     dims = "…" if shape.unknown_rank else sizes
-    return f"{data_type_name(tensor.dtype).removeprefix('DT_').lower()}[{dims}]"
+    kind = "" if _is_dense(tensor) else "composite "
+    return f"{kind}{data_type_name(tensor.dtype).removeprefix('DT_').lower()}[{dims}]"

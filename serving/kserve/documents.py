@@ -77,12 +77,13 @@ def model_config(name: str, signature_def_map: bytes) -> dict[str, Any]:
     `max_batch_size` 0 means that the shapes are whole, their first dimension included.
     """
     inputs, outputs = _tensors(name, signature_def_map)
+    optional = _signature(name, signature_def_map).defaults
     return {
         "name": name,
         "platform": PLATFORM,
         "backend": BACKEND,
         "max_batch_size": 0,
-        "input": [_config_tensor(*item) for item in inputs],
+        "input": [_config_input(item, optional) for item in inputs],
         "output": [_config_tensor(*item) for item in outputs],
     }
 
@@ -139,6 +140,11 @@ _Tensor = tuple[str, int, list[int]]
 
 
 def _tensors(name: str, signature_def_map: bytes) -> tuple[list[_Tensor], list[_Tensor]]:
+    signature = _signature(name, signature_def_map)
+    return _sorted_tensors(signature.inputs), _sorted_tensors(signature.outputs)
+
+
+def _signature(name: str, signature_def_map: bytes) -> Any:
     signatures = get_model_metadata_pb2.SignatureDefMap.FromString(signature_def_map).signature_def
     if DEFAULT_SIGNATURE not in signatures:
         known = listed(sorted(signatures))
@@ -146,12 +152,16 @@ def _tensors(name: str, signature_def_map: bytes) -> tuple[list[_Tensor], list[_
             f"model {name!r} has no signature {DEFAULT_SIGNATURE!r}, which the protocol describes; "
             f"ModelInfer takes other signatures by its parameter signature_name: {known}"
         )
-    signature = signatures[DEFAULT_SIGNATURE]
-    return _sorted_tensors(signature.inputs), _sorted_tensors(signature.outputs)
+    return signatures[DEFAULT_SIGNATURE]
 
 
 def _sorted_tensors(tensor_infos: Mapping[str, Any]) -> list[_Tensor]:
-    return [(name, info.dtype, _shape(info)) for name, info in sorted(tensor_infos.items())]
+    # Composite tensors, such as a RaggedTensor, cannot be asked for.
+    return [
+        (name, info.dtype, _shape(info))
+        for name, info in sorted(tensor_infos.items())
+        if info.WhichOneof("encoding") in ("name", None)
+    ]
 
 
 def _shape(info: Any) -> list[int]:
@@ -164,6 +174,11 @@ def _tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
     # A dtype without a name in the protocol has TensorFlow's name. ModelInfer refuses it.
     datatype = _DATATYPES.get(dtype) or types_pb2.DataType.Name(dtype).removeprefix("DT_")
     return {"name": name, "datatype": datatype, "shape": shape}
+
+
+def _config_input(tensor: _Tensor, optional: Collection[str]) -> dict[str, Any]:
+    """Returns an input, marked if a request need not send it, because it has a default."""
+    return _config_tensor(*tensor) | ({"optional": True} if tensor[0] in optional else {})
 
 
 def _config_tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "native/inference/raw_elements.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/infer_messages.h"
+#include "tests/native/plain_servable.h"
 
 namespace millpond::inference {
 namespace {
@@ -87,6 +89,29 @@ TEST_F(InferTest, TheParameterSignatureNameSelectsAnotherSignature) {
   EXPECT_EQ(reply_.tensors.storage().tensors[0].bytes, RawOf<int64_t>({-5}));
   request_.parameters = {{"signature_name", "q"}};
   ExpectRefused(Code::kFailedPrecondition, "\"q\" not found");
+}
+
+TEST(InferDefaults, AnInputThatIsNotSentHasItsDefault) {
+  auto standard = std::make_shared<tensor::TensorList>();
+  standard->Reset(1);
+  standard->storage().tensors[0] = testing::NumberTensor<float>(tensor::dtype::kFloat, {}, {0.5});
+  tensor::Signature signature;
+  signature.name = "serving_default";
+  signature.inputs = {testing::AnyShapeSpec("t", tensor::dtype::kFloat),
+                      testing::AnyShapeSpec("x", tensor::dtype::kFloat)};
+  signature.inputs[0].default_value = standard;
+  signature.outputs = signature.inputs;
+  testing::PlainServable servable({signature});
+  InferRequest request;
+  request.inputs = {{"x", "FP32", {1, 3}}};
+  const std::vector<std::string> blocks{RawOf<float>({1, 2, 3})};
+  InferReply reply;
+  ASSERT_TRUE(inference::Infer(servable, request, BlockElements(blocks), {}, &reply).ok());
+  EXPECT_EQ(testing::NumbersOf<float>(servable.seen().at(0)), std::vector<float>{0.5});
+  request.inputs = {{"t", "FP32", {1, 3}}};
+  const Status refused = inference::Infer(servable, request, BlockElements(blocks), {}, &reply);
+  EXPECT_EQ(refused.message(),
+            "inputs do not match signature 'serving_default'. Missing but required: {x}.");
 }
 
 TEST_F(InferTest, UnknownOrDuplicateInputsAreRefused) {

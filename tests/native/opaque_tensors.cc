@@ -121,6 +121,18 @@ TensorList ShareTensors(const TensorList& tensors) {
   return shared;
 }
 
+void ShareTensor(const TensorList& from, size_t from_index, size_t index, TensorList* tensors) {
+  tensors->storage().tensors[index] = from.storage().tensors[from_index];
+}
+
+// An opaque tensor owns its elements, so equal ones count as the same.
+bool IsSameTensor(const TensorList& a, size_t index_a, const TensorList& b, size_t index_b) {
+  const testing::OpaqueTensor& one = a.storage().tensors[index_a];
+  const testing::OpaqueTensor& other = b.storage().tensors[index_b];
+  return one.dtype == other.dtype && one.dims == other.dims && one.bytes == other.bytes &&
+         one.strings == other.strings;
+}
+
 TensorList ShareRows(const TensorList& tensors, int64_t first, int64_t count) {
   TensorList shared;
   for (const testing::OpaqueTensor& tensor : tensors.storage().tensors) {

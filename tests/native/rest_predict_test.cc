@@ -34,6 +34,15 @@ tensor::Signature EchoOf(const std::string& name, const std::vector<tensor::Tens
   return signature;
 }
 
+// `spec` as an input with the default `value`.
+tensor::TensorSpec WithDefault(tensor::TensorSpec spec, const testing::OpaqueTensor& value) {
+  auto list = std::make_shared<tensor::TensorList>();
+  list->Reset(1);
+  list->storage().tensors[0] = value;
+  spec.default_value = std::move(list);
+  return spec;
+}
+
 class RestPredictTest : public ::testing::Test {
  protected:
   std::string Predict(const std::string& body) {
@@ -64,6 +73,9 @@ class RestPredictTest : public ::testing::Test {
       EchoOf("half", {AnyShapeSpec("x", dtype::kHalf)}),
       EchoOf("complex", {AnyShapeSpec("x", 8)}),
       EchoOf("nothing", {}),
+      EchoOf("default", {WithDefault(AnyShapeSpec("t", dtype::kFloat),
+                                     NumberTensor<float>(dtype::kFloat, {2}, {0.5, 0.25})),
+                         AnyShapeSpec("x", dtype::kInt64)}),
       EchoOf("fixed", {Spec("x", dtype::kFloat, {-1, 2, 3})}),
   }};
   Code code_ = Code::kOk;
@@ -101,6 +113,41 @@ TEST_F(RestPredictTest, ColumnsAreWholeTensorsBothWays) {
             R"({"outputs": {"a": [7], "b": [[1.0], [2.0], [3.0]]}})");
   EXPECT_EQ(Predict(R"({"signature_name": "any", "inputs": 5})"), R"({"outputs": 5})");
   EXPECT_EQ(Seen().dims, Dims{});
+}
+
+TEST_F(RestPredictTest, AnInputThatIsNotSentHasItsDefault) {
+  const Floats standard = {0.5, 0.25};
+  for (const std::string values :
+       {R"("inputs": {"x": [1, 2]})", R"("inputs": [1, 2])", R"("instances": [{"x": 1}, {"x": 2}])",
+        R"("instances": [1, 2])"}) {
+    Predict(R"({"signature_name": "default", )" + values + "}");
+    ASSERT_EQ(code_, Code::kOk) << values;
+    EXPECT_EQ(NumbersOf<float>(Seen(0)), standard) << values;
+    EXPECT_EQ(Seen(0).dims, Dims{2}) << values;
+    EXPECT_EQ(NumbersOf<int64_t>(Seen(1)), (Ints{1, 2})) << values;
+  }
+}
+
+TEST_F(RestPredictTest, AnInputThatIsSentHasNoDefault) {
+  Predict(R"({"signature_name": "default", "instances": [{"x": 1, "t": 3}, {"t": 4, "x": 2}]})");
+  EXPECT_EQ(NumbersOf<float>(Seen(0)), (Floats{3, 4}));
+  Predict(R"({"signature_name": "default", "inputs": {"x": [1, 2], "t": 7}})");
+  EXPECT_EQ(NumbersOf<float>(Seen(0)), Floats{7});
+}
+
+TEST_F(RestPredictTest, RowsOfWhichSomeLackADefaultAreRefused) {
+  ExpectRefused(
+      R"({"signature_name": "default", "instances": [{"x": 1}, {"x": 2, "t": 4}]})",
+      "instances[1] has the input 't', and a row before does not: send it in all rows, or in none "
+      "for its default");
+  ExpectRefused(
+      R"({"signature_name": "default", "instances": [{"x": 1, "t": 4}, {"x": 2}]})",
+      "instances[1]: inputs do not match signature 'default'. Missing but required: {t}.");
+  ExpectRefused(
+      R"({"signature_name": "default", "instances": [{"t": 4}]})",
+      "instances[0]: inputs do not match signature 'default'. Missing but required: {x}.");
+  ExpectRefused(R"({"signature_name": "default", "inputs": {"t": 4}})",
+                "inputs do not match signature 'default'. Missing but required: {x}.");
 }
 
 TEST_F(RestPredictTest, TheSignatureMayBeNamedBehindTheValues) {

@@ -61,7 +61,7 @@ def listed(difference: str) -> list[str]:
         ({"x": (FLOAT, (-1, 3))}, ""),
         ({"x": (INT64, (-1, 3))}, "input 'x' is int64[?,3], was float[?,3]"),
         ({}, "input 'x' is gone"),
-        ({"x": (FLOAT, (-1, 3)), "z": (FLOAT, ())}, "input 'z' is new"),
+        ({"x": (FLOAT, (-1, 3)), "z": (FLOAT, ())}, "input 'z' is new, and has no default"),
     ],
 )
 def test_signature_inputs_keep_names_and_dtypes(now: Tensors, difference: str):
@@ -127,10 +127,48 @@ def test_signature_faults_list_every_difference():
     )
     now = signature_map(a=({"z": (FLOAT, ())}, {}), c=({}, {}))
     assert signature_faults(was, now) == [
-        "signature 'a': input 'x' is gone, input 'z' is new, output 'y' is gone",
+        "signature 'a': input 'x' is gone, input 'z' is new, and has no default, output 'y' is gone",
         "signature 'b' is gone",
         "signature 'c': input 'x' is gone",
     ]
+
+
+def with_default(serialized: bytes, name: str) -> bytes:
+    """Returns the signature map with a default for the input `name` of signature "s"."""
+    definitions = get_model_metadata_pb2.SignatureDefMap.FromString(serialized)
+    definitions.signature_def["s"].defaults[name].dtype = FLOAT
+    return definitions.SerializeToString()
+
+
+def test_signature_new_input_with_default_passes():
+    was = signature_map(s=({"x": (FLOAT, ())}, {}))
+    now = signature_map(s=({"x": (FLOAT, ()), "z": (FLOAT, ())}, {}))
+    assert signature_faults(was, with_default(now, "z")) == []
+
+
+def test_signature_input_that_loses_its_default_fails():
+    both = signature_map(s=({"x": (FLOAT, ()), "z": (FLOAT, ())}, {}))
+    expected = ["signature 's': input 'z' has no default any more"]
+    assert signature_faults(with_default(both, "z"), both) == expected
+    assert signature_faults(both, with_default(both, "z")) == []
+
+
+def ragged(serialized: bytes, name: str) -> bytes:
+    """Returns the signature map with output `name` of signature "s" as a RaggedTensor."""
+    definitions = get_model_metadata_pb2.SignatureDefMap.FromString(serialized)
+    definitions.signature_def["s"].outputs[name].composite_tensor.components.add(name="a:0")
+    return definitions.SerializeToString()
+
+
+def test_signature_output_that_becomes_ragged_fails():
+    dense = signature_map(s=({}, {"y": (FLOAT, (-1,))}))
+    expected = ["signature 's': output 'y' is composite float[?], was float[?]"]
+    assert signature_faults(dense, ragged(dense, "y")) == expected
+
+
+def test_signature_ragged_output_that_goes_passes():
+    was = ragged(signature_map(s=({}, {"y": (FLOAT, (-1,))})), "y")
+    assert signature_faults(was, signature_map(s=({}, {}))) == []
 
 
 def test_signature_of_tensorflows_own_is_not_looked_at():
