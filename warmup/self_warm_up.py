@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import Cancelled, MillpondError
+from serving.base.errors import Cancelled, MillpondError, PermissionDenied
 from serving.base.protos import predict_pb2
 from warmup.replay import IsCancelled, Predict
 
@@ -35,7 +35,8 @@ Pair = tuple[str, frozenset[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class SelfWarmUpResult:
-    """The counts of a self-warm-up's requests: each request ran, failed or was skipped."""
+    """The counts of a self-warm-up's requests: each request ran, failed, was skipped, or may not be
+    repeated."""
 
     run_count: int
     failed_count: int
@@ -44,6 +45,8 @@ class SelfWarmUpResult:
     first_error: str
     """The error of the first request that failed; "" if all requests succeeded."""
     seconds: float
+    unrepeatable_count: int = 0
+    """The requests that ended before they would change a variable. They are counted nowhere else."""
     failed_requests: tuple[bytes, ...] = ()
     """The failed requests, which the gates send to the predecessor. Some may have failed by a deadline."""
 
@@ -64,7 +67,8 @@ def self_warm_up(
     On the calling thread. Once the time budget is spent, only the first request of each pair of
     signature and set of outputs is run. After TIME_LIMIT_SECONDS no request is run. A request that
     fails is counted and not tried again: the gates send it to the predecessor, and refuse a version
-    if too many requests fail on it alone.
+    if too many requests fail on it alone. A request that would change a variable ends there, with
+    PermissionDenied: what it ran until then is warm.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
@@ -72,7 +76,7 @@ def self_warm_up(
     end_ns = started_ns + round(time_budget_seconds * NS_PER_SECOND)
     limit_ns = started_ns + round(TIME_LIMIT_SECONDS * NS_PER_SECOND)
     warm_pairs: set[Pair] = set()
-    run_count = 0
+    run_count = unrepeatable_count = 0
     errors: list[str] = []
     failed_requests: list[bytes] = []
     for request in requests:
@@ -81,18 +85,20 @@ def self_warm_up(
         if now_ns >= limit_ns or (now_ns >= end_ns and pair in warm_pairs):
             continue
         try:
-            _run(request, prepare, predict, is_cancelled, iterations)
+            is_whole = _run(request, prepare, predict, is_cancelled, iterations)
         except MillpondError as error:
             _check_is_wanted(is_cancelled)
             errors.append(str(error))
             failed_requests.append(request)
             continue
         warm_pairs.add(pair)
-        run_count += 1
+        run_count += int(is_whole)
+        unrepeatable_count += int(not is_whole)
     return SelfWarmUpResult(
         run_count=run_count,
         failed_count=len(errors),
-        skipped_count=len(requests) - run_count - len(errors),
+        skipped_count=len(requests) - run_count - unrepeatable_count - len(errors),
+        unrepeatable_count=unrepeatable_count,
         first_error=errors[0] if errors else "",
         seconds=(clock.now_ns() - started_ns) / NS_PER_SECOND,
         failed_requests=tuple(failed_requests),
@@ -126,6 +132,8 @@ def warm_joint_runs(
             for _ in range(iterations):
                 _check_is_wanted(is_cancelled)
                 answer(request)
+        except PermissionDenied:
+            continue
         except MillpondError as error:
             _check_is_wanted(is_cancelled)
             errors.append(str(error))
@@ -134,14 +142,20 @@ def warm_joint_runs(
 
 def _run(
     request: bytes, prepare: Prepare, predict: Predict, is_cancelled: IsCancelled, iterations: int
-) -> None:
+) -> bool:
+    """Returns False if the request ended because it would change a variable."""
+    is_whole = True
     _check_is_wanted(is_cancelled)
     # If there are too many callables, the callable for all outputs answers.
     with suppress(MillpondError):
         prepare(request)
     for _ in range(max(iterations, 1)):
         _check_is_wanted(is_cancelled)
-        predict(request)
+        try:
+            predict(request)
+        except PermissionDenied:
+            is_whole = False
+    return is_whole
 
 
 def _check_is_wanted(is_cancelled: IsCancelled) -> None:

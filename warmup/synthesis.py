@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.base.errors import InvalidArgument, InvalidConfig, NotFound
+from serving.base.errors import InvalidArgument, InvalidConfig, MillpondError, NotFound
+from serving.base.protos import get_model_metadata_pb2
 from serving.base.tensor_proto import array_dtype, to_tensor_proto
 from serving.client import Signature, TensorSpec, signature_of
 from warmup.prediction_log import Log
@@ -55,6 +56,7 @@ def synthesize(
 ) -> Synthesis:
     """Makes requests to model `name` for the signatures of `definitions` (SignatureDefs). Pure.
 
+    The requests do not send inputs that have a default.
     Without `signature_names`, uses all signatures and leaves out the ones for which requests cannot
     be made. Raises NotFound (no such signature), InvalidArgument (requests cannot be made for a
     named signature), InvalidConfig (requests cannot be made for any signature).
@@ -75,6 +77,19 @@ def synthesize(
     return Synthesis(logs, {} if signature_names else left_out)
 
 
+def made_up_request(signature_def_map: bytes, name: str, signature_name: str) -> bytes | None:
+    """Returns a serialized PredictRequest of one row for a signature of a SignatureDefMap; None if
+    values cannot be made up for it.
+    """
+    definitions = get_model_metadata_pb2.SignatureDefMap.FromString(signature_def_map).signature_def
+    try:
+        made = synthesize(definitions, name, SynthesisSettings(), [signature_name])
+    except MillpondError:
+        return None
+    request: bytes = made.logs[0].predict_log.request.SerializeToString()
+    return request
+
+
 def _check_can_be_made(name: str, definitions: Mapping[str, Any]) -> None:
     if name not in definitions:
         raise NotFound(f"no signature {name!r}; there are {sorted(definitions)}")
@@ -88,6 +103,8 @@ def _obstacle(definition: Any) -> str:
     if definition.method_name in _EXAMPLE_METHODS:
         return "takes serialized Examples, of unknown features; capture live requests"
     for name, info in sorted(definition.inputs.items()):
+        if name in definition.defaults:
+            continue
         if info.WhichOneof("encoding") not in ("name", None):
             return f"input {name!r} is not a dense tensor"
         try:
@@ -101,7 +118,7 @@ def _requests(
     generator: np.random.Generator, signature: Signature, settings: SynthesisSettings
 ) -> list[dict[str, npt.NDArray[Any]]]:
     # By name, because a map has no order and the same seed should give the same requests.
-    specs = sorted(signature.inputs.items())
+    specs = sorted(signature.required_inputs.items())
     batch_sizes = settings.batch_sizes if any(_has_batch(spec) for _, spec in specs) else (1,)
     return [
         {

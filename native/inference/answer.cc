@@ -64,8 +64,9 @@ Reply AnswerMethod(const servable::Servable& servable, std::string_view method, 
 }  // namespace
 
 Reply AnswerRequest(const servable::Servable& servable, std::string_view method, WireReader request,
-                    int64_t ns_max, const std::atomic<bool>* is_cancelled) {
+                    int64_t ns_max, const std::atomic<bool>* is_cancelled, bool may_write) {
   RunContext context;
+  context.may_write = may_write;
   context.is_cancelled = is_cancelled;
   if (ns_max != RunContext::kNoDeadline) context.deadline_ns = base::MonotonicNs() + ns_max;
   Reply reply = AnswerMethod(servable, method, request, context);

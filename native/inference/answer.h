@@ -19,10 +19,12 @@ namespace millpond::inference {
 //
 // A request that runs for longer than `ns_max` ends at its next kernel, with FAILED_PRECONDITION.
 // This code marks the version as broken, so that neither a loader nor a retry waits for it. A run
-// ends at its next kernel, with CANCELLED, once `is_cancelled` is true; null: never.
+// ends at its next kernel, with CANCELLED, once `is_cancelled` is true; null: never. Unless
+// `may_write`, it ends with PERMISSION_DENIED before it changes a variable.
 base::StatusOr<std::string> AnswerRequest(const servable::Servable& servable,
                                           std::string_view method, base::WireReader request,
                                           int64_t ns_max = tensor::RunContext::kNoDeadline,
-                                          const std::atomic<bool>* is_cancelled = nullptr);
+                                          const std::atomic<bool>* is_cancelled = nullptr,
+                                          bool may_write = true);
 
 }  // namespace millpond::inference

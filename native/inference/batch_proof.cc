@@ -207,7 +207,8 @@ class BatchProof::Recorder final : public servable::Servable {
 base::StatusOr<std::string> BatchProof::Answer(std::string_view method, base::WireReader request,
                                                const ProofLimits& limits) {
   const Recorder recorder(this);
-  return AnswerRequest(recorder, method, request, limits.run_ns_max, limits.is_cancelled);
+  return AnswerRequest(recorder, method, request, limits.run_ns_max, limits.is_cancelled,
+                       limits.may_write);
 }
 
 namespace {
@@ -224,6 +225,7 @@ Status RunWithin(const ProofLimits& limits, const Run& run) {
   if (limits.AreCancelled()) return Cancelled();
   tensor::RunContext context;
   context.is_cancelled = limits.is_cancelled;
+  context.may_write = false;
   if (limits.run_ns_max != tensor::RunContext::kNoDeadline) {
     context.deadline_ns = base::MonotonicNs() + limits.run_ns_max;
   }

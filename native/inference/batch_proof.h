@@ -23,6 +23,9 @@ struct ProofLimits {
   int64_t run_ns_max = tensor::RunContext::kNoDeadline;
   // Once it is true, each run ends at its next kernel. Null: nothing cancels the proof.
   const std::atomic<bool>* is_cancelled = nullptr;
+  // False: requests that are answered end before they change a variable. The proof's own runs
+  // always do.
+  bool may_write = true;
   // No hot batch is begun later than this after WarmUp has begun. Live requests are only probable
   // to come in such batches: more time would delay the swap.
   int64_t warm_up_ns_max = 10'000'000'000;

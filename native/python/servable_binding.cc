@@ -157,16 +157,26 @@ inference::ProofLimits LimitsOf(const PyServable& self) {
   return {replay_ns_max.load(std::memory_order_relaxed), &self.are_runs_cancelled()};
 }
 
-nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes request) {
+nb::bytes AnswerWithin(const PyServable& self, const std::string& method, nb::bytes request,
+                       bool may_write) {
   const servable::ServableHandle handle = PinAlive(self);
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
-    const inference::ProofLimits limits = LimitsOf(self);
+    inference::ProofLimits limits = LimitsOf(self);
+    limits.may_write = may_write;
     if (self.proof() != nullptr) return self.proof()->Answer(method, {&bytes, 1}, limits);
     return inference::AnswerRequest(*handle, method, {&bytes, 1}, limits.run_ns_max,
-                                    limits.is_cancelled);
+                                    limits.is_cancelled, may_write);
   }));
   return nb::bytes(reply.data(), reply.size());
+}
+
+nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes request) {
+  return AnswerWithin(self, method, std::move(request), /*may_write=*/true);
+}
+
+nb::bytes Replay(const PyServable& self, const std::string& method, nb::bytes request) {
+  return AnswerWithin(self, method, std::move(request), /*may_write=*/false);
 }
 
 nb::bytes Predict(const PyServable& self, nb::bytes request) {
@@ -186,7 +196,7 @@ int64_t ProveBatching(PyServable& self, const PyServable* predecessor) {
   if (proof == nullptr) return 0;
   return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<int64_t> {
     const inference::ProofLimits limits = LimitsOf(self);
-    MILLPOND_RETURN_IF_ERROR(proof->Conclude(self.loaded().model().MayWriteVariables(), limits));
+    MILLPOND_RETURN_IF_ERROR(proof->Conclude(self.loaded().model().MayChangeAnswers(), limits));
     if (predecessor == nullptr) return int64_t{0};
     return proof->WarmUp(predecessor->ListHotBatches(), limits);
   }));
@@ -305,6 +315,7 @@ void RegisterLoadedServable(nb::module_& module) {
       .def_prop_ro("handle_count",
                    [](const PyServable& self) { return self.entry()->handle_count(); })
       .def("answer", &Answer, nb::arg("method"), nb::arg("request"))
+      .def("replay", &Replay, nb::arg("method"), nb::arg("request"))
       .def("predict", &Predict, nb::arg("request"))
       .def("prepare", &Prepare, nb::arg("request"))
       .def("signature_def_map", &SignatureDefMap)
@@ -326,7 +337,7 @@ void RegisterLoadedServable(nb::module_& module) {
       .def_prop_ro("may_write_variables",
                    [](const PyServable& self) {
                      const servable::ServableHandle handle = PinAlive(self);
-                     return self.loaded().model().MayWriteVariables();
+                     return self.loaded().model().MayChangeAnswers();
                    })
       .def("arena_statistics", &ArenaStatisticsOf)
       .def_prop_ro("arena_overflow_block_count", &ArenaOverflowBlockCount)
@@ -340,6 +351,13 @@ void RegisterServable(nb::module_& module) {
   RegisterBatching(module);
   RegisterServableStatistics(module);
   RegisterLoadedServable(module);
+  nb::class_<tf::MissingKernel>(module, "MissingKernel", nb::is_final())
+      .def_ro("signature", &tf::MissingKernel::signature)
+      .def_ro("op", &tf::MissingKernel::op)
+      .def_ro("node", &tf::MissingKernel::node)
+      .def_ro("function", &tf::MissingKernel::function)
+      .def_ro("is_certain", &tf::MissingKernel::is_certain)
+      .def_ro("is_built", &tf::MissingKernel::is_built);
   using Load = PySavedModelLoad;
   nb::class_<Load>(module, "SavedModelLoad", nb::is_final())
       .def(nb::init<std::string, int64_t, const nb::str&, std::vector<std::string>>(),
@@ -347,10 +365,13 @@ void RegisterServable(nb::module_& module) {
       .def("read_graph", &Load::Run<&VersionLoad::ReadGraph>)
       .def("check_input_shapes", &Load::Run<&VersionLoad::CheckInputShapes>)
       .def("missing_ops", &Load::Get<&VersionLoad::MissingOps>)
+      .def("missing_kernels", &Load::Get<&VersionLoad::MissingKernels>)
+      .def_prop_ro("signature_names", &Load::Get<&VersionLoad::SignatureNames>)
       .def("create_session", &Load::Run<&VersionLoad::CreateSession>)
       .def("restore", &Load::Run<&VersionLoad::Restore>)
       .def("run_init", &Load::Run<&VersionLoad::RunInit>)
       .def("variables_without_value", &Load::Get<&VersionLoad::VariablesWithoutValue>)
+      .def("tables_without_value", &Load::Get<&VersionLoad::TablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)

@@ -273,6 +273,9 @@ class OpenBatch {
   Status RunAlone(Member* member) const {
     return RunOn(member->run, member->inputs, member->rows, &member->results);
   }
+  // Runs one member's rows as a run of its own, with the rows that a batch may have: a model that
+  // is compiled for each number of rows then has no other number to compile.
+  Status RunPadded(const Member& member, std::vector<TensorList>* results) const;
   // Turns batching off, because an output of `rows` rows has another number of rows.
   void RefuseRowsOf(int64_t rows) const {
     state_.Switch(false, "an output of a batch of " + std::to_string(rows) +
@@ -483,7 +486,7 @@ std::string OpenBatch::CompareWithSingleRuns() {
     if (from_end > 0 && member->rows > rows_left) continue;
     rows_left -= member->rows;
     std::vector<TensorList> alone;
-    const Status ran = RunOn(member->run, member->inputs, member->rows, &alone);
+    const Status ran = RunPadded(*member, &alone);
     // A request that ended meanwhile shows nothing about the model.
     if (ran.code() == Code::kCancelled || ran.code() == Code::kDeadlineExceeded) continue;
     // A request that fails alone failed the batch too, or its rows are not its own.
@@ -511,6 +514,18 @@ OpenBatch::Found OpenBatch::Compare(const std::vector<TensorList>& alone,
     worst = {difference.size, tensor::Describe(difference, name, where)};
   }
   return worst;
+}
+
+Status OpenBatch::RunPadded(const Member& member, std::vector<TensorList>* results) const {
+  const int64_t rows = servable_.PaddedRows(member.rows);
+  if (rows == member.rows) return RunOn(member.run, member.inputs, rows, results);
+  TensorList inputs;
+  MILLPOND_RETURN_IF_ERROR(tensor::JoinRows({{&member.inputs, 0, member.rows}},
+                                            tensor::LayoutOf(member.inputs), rows, &inputs));
+  MILLPOND_RETURN_IF_ERROR(RunOn(member.run, inputs, rows, results));
+  if (!HaveRows(*results, rows)) return base::Internal("an output does not have the run's rows");
+  for (TensorList& result : *results) result = tensor::ShareRows(result, 0, member.rows);
+  return {};
 }
 
 bool OpenBatch::DependsOnCompanions(const Member& member) const {
@@ -572,7 +587,10 @@ BatchingServable::State* BatchingServable::Find(const tensor::Signature& signatu
 
 BatchingServable::State* BatchingServable::FindOn(const tensor::Signature& signature) const {
   State* const state = Find(signature);
-  return state != nullptr && state->is_on.load(std::memory_order_relaxed) ? state : nullptr;
+  if (state == nullptr || !state->is_on.load(std::memory_order_relaxed)) return nullptr;
+  if (!inner_->MayChangeAnswers()) return state;
+  state->Switch(false, "a request changed a variable, so the order of requests counts");
+  return nullptr;
 }
 
 int64_t BatchingServable::PaddedRows(int64_t rows) const {

@@ -60,6 +60,10 @@ class Servable {
     return std::nullopt;
   }
 
+  // True if what a request writes could change the answer of a later one. May become true at any
+  // time.
+  virtual bool MayChangeAnswers() const { return false; }
+
   // The graph behind this version, for SessionRun; null if the version has none.
   virtual const Session* session() const { return nullptr; }
 };

@@ -22,6 +22,9 @@ struct RunContext {
 
   int64_t deadline_ns = kNoDeadline;                // by base::MonotonicNs's clock
   const std::atomic<bool>* is_cancelled = nullptr;  // may be null
+  // False: the run ends before it changes a variable, with PERMISSION_DENIED. For requests that are
+  // repeated.
+  bool may_write = true;
   size_t reply_bytes_max = base::kMaxReplyBytes;
   base::ByteBudget* budget = nullptr;  // the server's; null: nothing is counted
   // Times the request of the run, in Phase::kRun. A run that is shared with other requests is in

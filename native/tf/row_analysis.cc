@@ -387,6 +387,7 @@ RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& 
   const std::map<std::string, tensorflow::TensorInfo> outputs(signature.outputs().begin(),
                                                               signature.outputs().end());
   for (const auto& [name, info] : outputs) {
+    if (info.name().empty()) continue;  // a composite output, which no run computes
     RowVerdict verdict = VerdictOf(name, walk.ValueOf(info.name(), &graph));
     if (verdict.kind > worst.kind) worst = std::move(verdict);
   }

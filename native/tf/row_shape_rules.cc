@@ -13,7 +13,7 @@ using Kind = RowValue::Kind;
 using Quantities = std::vector<Quantity>;
 
 // The most integers that are followed one by one.
-constexpr size_t kIntegersMax = 1024;
+constexpr size_t kShapeIntegersMax = 1024;
 
 bool HasRows(const RowNode& node) {
   return std::any_of(node.inputs().begin(), node.inputs().end(),
@@ -631,7 +631,7 @@ std::optional<Quantities> Chain(const RowNode& node, size_t begin, size_t end) {
     const RowValue& input = node.input(i);
     if (!input.elements || !input.has_rank || input.rank() > 1) return std::nullopt;
     all.insert(all.end(), input.elements->begin(), input.elements->end());
-    if (all.size() > kIntegersMax) return std::nullopt;
+    if (all.size() > kShapeIntegersMax) return std::nullopt;
   }
   return all;
 }
@@ -699,7 +699,7 @@ std::optional<Quantities> CountUp(const RowNode& node) {
   Quantities all;
   for (int64_t at = *begin; at < *end; at += *step) {
     all.push_back(Quantity::Known(at));
-    if (all.size() > kIntegersMax) return std::nullopt;
+    if (all.size() > kShapeIntegersMax) return std::nullopt;
   }
   return all;
 }

@@ -10,13 +10,15 @@
 
 #include "native/base/clock.h"
 #include "native/base/wire_writer.h"
+#include "native/tensor/tensor_access.h"
 #include "native/tf/callable_set.h"
 #include "native/tf/checkpoint_index.h"
 #include "native/tf/core_share.h"
-#include "native/tensor/tensor_access.h"
 #include "native/tf/joint_runners.h"
+#include "native/tf/missing_kernels.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
+#include "native/tf/resource_reads.h"
 #include "native/tf/row_analysis.h"
 #include "native/tf/run_executor.h"
 #include "native/tf/runtime.h"
@@ -26,8 +28,8 @@
 #include "native/tf/signature_def.h"
 #include "native/tf/status.h"
 #include "native/tf/tensor_storage.h"
-#include "native/tf/variable_reads.h"
 #include "native/tf/variable_writes.h"
+#include "native/tf/write_watch.h"
 #include "tensorflow/cc/saved_model/constants.h"
 #include "tensorflow/cc/saved_model/loader.h"
 #include "tensorflow/cc/saved_model/loader_util.h"
@@ -242,6 +244,7 @@ struct SavedModel::State {
   std::string signature_def_map;
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
+  const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   std::shared_ptr<ParameterMemory> parameters;  // null: parameters come from the request memory
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
@@ -269,6 +272,14 @@ struct SavedModel::State {
       if (!signature.obstacle.empty()) return base::FailedPrecondition(signature.obstacle);
     }
     return {};
+  }
+
+  // Returns what watches the writes of a run, or null: a run on the request path pays for it only
+  // if its model assigns values that only a run shows.
+  WriteWatch* WatchOf(const tensor::RunContext& run) const {
+    const bool is_watched =
+        run.may_write ? writes.writing == Writing::kAssigns : writes.writing != Writing::kNone;
+    return is_watched ? write_watch.get() : nullptr;
   }
 
   StatusOr<const SignatureRunner*> RunnerOf(const tensor::Signature& signature) const {
@@ -407,7 +418,14 @@ Status SavedModel::RunInit() {
 std::vector<std::string> SavedModel::VariablesWithoutValue() const {
   if (state_->step != Step::kInitialized) return {};
   const std::set<std::string> names =
-      tf::VariablesWithoutValue(ReadVariables(state_->meta_graph), state_->session.get());
+      tf::VariablesWithoutValue(FindResourceReads(state_->meta_graph), state_->session.get());
+  return {names.begin(), names.end()};
+}
+
+std::vector<std::string> SavedModel::TablesWithoutValue() const {
+  if (state_->step != Step::kInitialized) return {};
+  const std::set<std::string> names =
+      tf::TablesWithoutValue(FindResourceReads(state_->meta_graph), state_->session.get());
   return {names.begin(), names.end()};
 }
 
@@ -446,7 +464,22 @@ void SavedModel::EndLoading() {
 bool SavedModel::IsReady() const { return state_->step == Step::kReady; }
 const std::shared_ptr<LoadControl>& SavedModel::control() const { return state_->control; }
 const std::vector<std::string>& SavedModel::missing_ops() const { return state_->missing_ops; }
-bool SavedModel::MayWriteVariables() const { return state_->writes.may_write_variables; }
+
+StatusOr<std::vector<MissingKernel>> SavedModel::MissingKernels() const {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "MissingKernels"));
+  std::string init_op;
+  MILLPOND_RETURN_IF_TF_ERROR(
+      tensorflow::internal::GetInitOp(state_->directory, state_->meta_graph, &init_op),
+      "looking for the init op of " + state_->directory);
+  return FindMissingKernels(state_->meta_graph, init_op);
+}
+
+bool SavedModel::MayWriteVariables() const { return state_->writes.has_writer; }
+bool SavedModel::MayChangeAnswers() const {
+  return state_->writes.writing == Writing::kChanges ||
+         (state_->writes.writing == Writing::kAssigns && state_->write_watch->has_changed());
+}
+bool SavedModel::CompilesEachShape() const { return state_->writes.compiles_each_shape; }
 bool SavedModel::CanBeSealed() const { return state_->writes.can_be_sealed; }
 const tensor::RowVerdicts& SavedModel::row_verdicts() const { return state_->row_verdicts; }
 const tensor::SignatureMap& SavedModel::signatures() const { return state_->signatures; }
@@ -464,7 +497,7 @@ Status SavedModel::Run(const tensor::Signature& signature, const tensor::OutputS
   const auto runner = state_->RunnerOf(signature);
   if (!runner.ok()) return runner.status();
   const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
-                       CurrentRunMemoryBytesMax());
+                       CurrentRunMemoryBytesMax(), state_->WatchOf(run));
   return scope.Explain(RunOnItsShare(*runner.value(), outputs, inputs, result));
 }
 
@@ -480,7 +513,8 @@ Status SavedModel::RunJoint(const JointRunner& joint,
   const bool has_shapes = std::all_of(
       signatures.begin(), signatures.end(),
       [&](const tensor::Signature* signature) { return HasShapesOf(*signature, inputs); });
-  const RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax());
+  const RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax(),
+                       state_->WatchOf(run));
   const CoreShareScope core_share;
   return scope.Explain(joint.Run(signatures, inputs, results));
 }

@@ -12,6 +12,7 @@
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
 #include "native/tf/load_control.h"
+#include "native/tf/missing_kernels.h"
 
 namespace millpond::memory {
 class MemoryResource;
@@ -63,6 +64,9 @@ class SavedModel {
   // Finds out what the graph shows about the rows of each signature's outputs, for row_verdicts().
   // After RunInit, before MakeCallables, and may be left out.
   base::Status AnalyzeRows();
+  // Returns the names of the tables that requests look keys up in, and that neither Restore nor
+  // RunInit has filled. After RunInit, before MakeCallables.
+  std::vector<std::string> TablesWithoutValue() const;
   // Makes a callable for each signature. Fails if serving_default cannot be run, or if no signature
   // can. If another signature cannot be run, Run returns the reason.
   base::Status MakeCallables();
@@ -76,8 +80,16 @@ class SavedModel {
   // The ops of the graph that no library in this process registers, sorted. If there are any,
   // CreateSession fails. From ReadGraph on.
   const std::vector<std::string>& missing_ops() const;
-  // True if a request could change the value of a variable. In doubt it is true. From ReadGraph on.
+  // Returns the nodes for which the CPU has no kernel. After ReadGraph, before CreateSession.
+  base::StatusOr<std::vector<MissingKernel>> MissingKernels() const;
+  // True if a request could write to a variable. In doubt it is true. From ReadGraph on.
   bool MayWriteVariables() const;
+  // True if what a request writes could change the answer of a later one: then it is not repeated.
+  // A model that assigns variables becomes one of these with the first run that assigns another
+  // value than the variable has (WriteWatch). From ReadGraph on; any thread.
+  bool MayChangeAnswers() const;
+  // True if a part of the model is compiled in the first run of each shape. From ReadGraph on.
+  bool CompilesEachShape() const;
   // True if nothing that a request runs is known to write to the parameters' memory. False in
   // doubt, and if a SessionRun may run any part of the graph. From ReadGraph on.
   bool CanBeSealed() const;

@@ -44,6 +44,7 @@ class SavedModelServable final : public servable::Servable, private servable::Se
     if (joint == nullptr) return std::nullopt;
     return model_.RunJoint(*joint, signatures, run, inputs, results);
   }
+  bool MayChangeAnswers() const override { return model_.MayChangeAnswers(); }
   const servable::Session* session() const override { return this; }
 
  private:

@@ -37,6 +37,11 @@ std::atomic<uint64_t> device_count{0};
 class RunMemory {
  public:
   static const tensor::RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
+  // Returns true if a watched kernel need not be computed.
+  static bool IsDone(const RunScope& scope, const tensorflow::OpKernel& kernel,
+                     tensorflow::OpKernelContext* context) {
+    return scope.writes_ != nullptr && scope.writes_->IsDone(kernel, scope.run_.may_write, context);
+  }
   static bool ChecksShapes(const RunScope& scope) { return scope.checks_shapes_; }
   // Returns true if the run may allocate `bytes` more.
   static bool Allows(RunScope* scope, size_t bytes) {
@@ -74,10 +79,12 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
 
 }  // namespace
 
-RunScope::RunScope(const tensor::RunContext& run, bool checks_shapes, int64_t memory_bytes_max)
+RunScope::RunScope(const tensor::RunContext& run, bool checks_shapes, int64_t memory_bytes_max,
+                   WriteWatch* writes)
     : run_(run),
       checks_shapes_(checks_shapes),
       memory_bytes_max_(memory_bytes_max),
+      writes_(writes),
       pool_usage_(memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()),
       outer_(current_scope) {
   if (memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()) {
@@ -196,6 +203,8 @@ void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelC
   const KernelInOrder in_order(*kernel, context);
   const absl::Status may_go_on = CheckMayGoOn(*kernel, id_, context);
   if (!may_go_on.ok()) return context->SetStatus(may_go_on);
+  if (current_scope != nullptr && RunMemory::IsDone(*current_scope, *kernel, context)) return;
+  if (!context->status().ok()) return;
   ThreadPoolDevice::Compute(kernel, context);
 }
 
@@ -207,6 +216,9 @@ void ServableDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel,
     context->SetStatus(may_go_on);
     return done();
   }
+  const bool is_done =
+      current_scope != nullptr && RunMemory::IsDone(*current_scope, *kernel, context);
+  if (is_done || !context->status().ok()) return done();
   ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
 }
 

@@ -10,6 +10,7 @@
 #include "native/tensor/run_context.h"
 #include "native/tf/parameter_memory.h"
 #include "native/tf/run_pool.h"
+#include "native/tf/write_watch.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 
@@ -23,13 +24,14 @@ namespace millpond::tf {
 // the run may end one kernel later (PoolUsageScope). The strings of a kernel are counted only when
 // the kernel has ended. Without jemalloc nothing is counted.
 //
-// If `checks_shapes`, CheckKernelShapes also checks the inputs of each kernel.
+// If `checks_shapes`, CheckKernelShapes also checks the inputs of each kernel. `writes` watches
+// each kernel; null: none may write, or the run may and nobody asks.
 class RunScope {
  public:
   static constexpr int64_t kNoLimit = INT64_MAX;
 
   explicit RunScope(const tensor::RunContext& run, bool checks_shapes = false,
-                    int64_t memory_bytes_max = kNoLimit);
+                    int64_t memory_bytes_max = kNoLimit, WriteWatch* writes = nullptr);
   ~RunScope();
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
@@ -44,6 +46,7 @@ class RunScope {
   const tensor::RunContext& run_;
   const bool checks_shapes_;
   const int64_t memory_bytes_max_;
+  WriteWatch* const writes_;
   int64_t usage_bytes_max_ = kNoLimit;  // by memory::ThreadUsageBytes
   bool was_refused_ = false;
   const PoolUsageScope pool_usage_;

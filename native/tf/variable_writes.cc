@@ -1,13 +1,15 @@
 #include "native/tf/variable_writes.h"
 
+#include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "native/tf/graph_names.h"
-#include "tensorflow/cc/saved_model/constants.h"
+#include "native/tf/graph_walk.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 #include "tensorflow/core/framework/types.h"
@@ -92,81 +94,215 @@ bool TakesVariable(const NodeDef& node) {
   return false;
 }
 
-// The nodes and functions that the signatures' outputs depend on.
-class Reached {
+constexpr char kCompiledModule[] = "XlaCallModule";
+constexpr char kHandleOp[] = "VarHandleOp";
+
+// Returns the indices of a node's inputs that are resource handles. Returns nullopt if they cannot
+// be told from the op: it takes a reference or a list.
+std::optional<std::vector<int>> HandleInputs(const NodeDef& node) {
+  const tensorflow::OpDef* const op = FindOp(node);
+  if (op == nullptr) return std::nullopt;
+  std::vector<int> inputs;
+  for (int i = 0; i < op->input_arg_size(); ++i) {
+    const auto& argument = op->input_arg(i);
+    const bool is_list = !argument.number_attr().empty() || !argument.type_list_attr().empty();
+    if (is_list || argument.is_ref()) return std::nullopt;
+    if (argument.type() == tensorflow::DT_RESOURCE) inputs.push_back(i);
+  }
+  if (inputs.empty()) return std::nullopt;
+  return inputs;
+}
+
+// Finds the VarHandleOps that a handle may come from, through the calls of functions.
+class HandleSearch {
  public:
-  explicit Reached(const MetaGraphDef& meta_graph) {
-    for (const NodeDef& node : meta_graph.graph_def().node()) nodes_[node.name()] = &node;
+  HandleSearch(const GraphWalk& graph, const MetaGraphDef& meta_graph) : graph_(graph) {
+    for (const NodeDef& node : meta_graph.graph_def().node()) AddCalls("", node);
     for (const FunctionDef& function : meta_graph.graph_def().library().function()) {
-      functions_[function.signature().name()] = &function;
+      for (const NodeDef& node : function.node_def()) AddCalls(function.signature().name(), node);
     }
   }
 
+  // Adds the keys of the VarHandleOps behind an input of a node of `function`. Returns false if the
+  // handle may come from elsewhere.
+  bool AddSources(const std::string& function, const std::string& input, Names* sources) {
+    if (!seen_.insert(function + '\n' + input).second) return true;
+    const std::string name(NodeOf(input));
+    if (const NodeDef* const node = graph_.FindNode(function, name)) {
+      if (node->op() == kHandleOp) {
+        sources->insert(KeyOf(*node));
+        return true;
+      }
+      const bool hands_on = node->op() == "Identity" || node->op() == "Switch" ||
+                            node->op() == "Merge" || node->op() == "Enter";
+      if (!hands_on) return false;
+      return std::all_of(node->input().begin(), node->input().end(), [&](const auto& each) {
+        return each.front() == '^' || AddSources(function, each, sources);
+      });
+    }
+    return AddSourcesOfArgument(function, name, sources);
+  }
+
+  // The key of a variable: its container and its name.
+  static std::string KeyOf(const NodeDef& node) {
+    const auto text = [&](const char* attribute) {
+      const auto found = node.attr().find(attribute);
+      return found == node.attr().end() ? std::string() : found->second.s();
+    };
+    const std::string name = text("shared_name");
+    return text("container") + '\n' + (name.empty() ? node.name() : name);
+  }
+
+  void Forget() { seen_.clear(); }
+
+ private:
+  struct Caller {
+    std::string function;
+    const NodeDef* node;
+    size_t first_input;
+  };
+
+  void AddCalls(const std::string& function, const NodeDef& node) {
+    std::set<std::string> called;
+    for (const Call& call : graph_.CallsOf(node)) {
+      callers_[call.function].push_back({function, &node, call.first_input});
+      called.insert(call.function);
+    }
+    for (const std::string& other : graph_.FunctionsOf(node)) {
+      // It gets arguments that cannot be told.
+      if (called.count(other) == 0) callers_[other].push_back({function, nullptr, 0});
+    }
+  }
+
+  bool AddSourcesOfArgument(const std::string& function, const std::string& name, Names* sources) {
+    const FunctionDef* const definition = graph_.FindFunction(function);
+    if (definition == nullptr) return false;
+    for (int i = 0; i < definition->signature().input_arg_size(); ++i) {
+      if (definition->signature().input_arg(i).name() != name) continue;
+      return std::all_of(callers_[function].begin(), callers_[function].end(),
+                         [&](const Caller& caller) {
+                           const size_t input = caller.first_input + static_cast<size_t>(i);
+                           return caller.node != nullptr &&
+                                  input < static_cast<size_t>(caller.node->input_size()) &&
+                                  AddSources(caller.function,
+                                             caller.node->input(static_cast<int>(input)), sources);
+                         });
+    }
+    return false;
+  }
+
+  const GraphWalk& graph_;
+  std::unordered_map<std::string, std::vector<Caller>> callers_;
+  Names seen_;
+};
+
+// The analysis of one model.
+class WriteSearch {
+ public:
+  explicit WriteSearch(const MetaGraphDef& meta_graph)
+      : graph_(meta_graph), handles_(graph_, meta_graph) {}
+
   Writes Analyze(const MetaGraphDef& meta_graph) {
-    const bool may_write_variables = AnyWrites(meta_graph);
-    return {may_write_variables, !may_write_variables && !keeps_memory_};
+    const std::vector<std::string> outputs = SignatureOutputs(meta_graph);
+    for (const std::string& output : outputs) {
+      if (graph_.FindNode("", NodeOf(output)) == nullptr) return {};
+    }
+    graph_.VisitReachable(outputs, [&](const NodeDef& node, const std::string& function) {
+      Look(node, function);
+      return true;
+    });
+    Writes writes;
+    writes.has_writer = is_in_doubt_ || !writers_.empty();
+    writes.can_be_sealed = !writes.has_writer && !keeps_memory_;
+    writes.compiles_each_shape = compiles_;
+    writes.writing = is_in_doubt_ ? Writing::kChanges : WritingOf(outputs);
+    return writes;
   }
 
  private:
-  bool AnyWrites(const MetaGraphDef& meta_graph) {
-    for (const auto& [name, signature] : meta_graph.signature_def()) {
-      // The init op runs before the version serves.
-      if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
-      for (const auto& [output, info] : signature.outputs()) Want(std::string(NodeOf(info.name())));
-    }
-    while (!wanted_.empty()) {
-      const auto node = nodes_.find(wanted_.back());
-      wanted_.pop_back();
-      // A name that is not a node belongs to a composite output, which no signature of a servable
-      // has.
-      if (node == nodes_.end() || NodeWrites(*node->second)) return true;
-      for (const std::string& input : node->second->input()) Want(std::string(NodeOf(input)));
-    }
-    return false;
-  }
+  struct Writer {
+    const NodeDef* node;
+    std::string function;
+  };
 
-  void Want(std::string node) {
-    if (seen_nodes_.insert(node).second) wanted_.push_back(std::move(node));
-  }
-
-  bool NodeWrites(const NodeDef& node) {
-    const bool is_call = functions_.count(node.op()) > 0;
-    if (is_call) return FunctionWrites(node.op());
-    if (WritesInPlace(node)) return true;
+  void Look(const NodeDef& node, const std::string& function) {
+    const bool is_compiled = IsCompiled(node);
+    compiles_ = compiles_ || is_compiled || node.op() == kCompiledModule;
+    for (const std::string& called : graph_.FunctionsOf(node)) {
+      if (graph_.FindFunction(called) == nullptr) is_in_doubt_ = true;
+    }
+    // A compiled function writes without kernels of its nodes.
+    if (is_compiled && TakesVariable(node)) has_compiled_variables_ = true;
+    if (graph_.FindFunction(node.op()) != nullptr) return;
     if (KeepsMemory(node) || MayFreeStrings(node)) keeps_memory_ = true;
-    if (TakesVariable(node) && ReadingOps().count(node.op()) == 0) return true;
-    for (const auto& [name, value] : node.attr()) {
-      if (value.has_func() && FunctionWrites(value.func().name())) return true;
-      for (const auto& function : value.list().func()) {
-        if (FunctionWrites(function.name())) return true;
-      }
-    }
-    return false;
+    if (WritesAnything(node)) writers_.push_back({&node, function});
   }
 
-  // Checks all nodes of a function: a node without outputs runs too if it has effects.
-  bool FunctionWrites(const std::string& name) {
-    if (!seen_functions_.insert(name).second) return false;
-    const auto function = functions_.find(name);
-    if (function == functions_.end()) return true;
-    for (const NodeDef& node : function->second->node_def()) {
-      if (NodeWrites(node)) return true;
-    }
-    return false;
+  static bool WritesAnything(const NodeDef& node) {
+    return WritesInPlace(node) || (TakesVariable(node) && ReadingOps().count(node.op()) == 0);
   }
 
-  std::unordered_map<std::string, const NodeDef*> nodes_;
-  std::unordered_map<std::string, const FunctionDef*> functions_;
-  Names seen_nodes_;
-  Names seen_functions_;
-  std::vector<std::string> wanted_;
+  bool IsCompiled(const NodeDef& node) const {
+    if (IsCompiledByXla(node.attr())) return true;
+    const std::vector<std::string> functions = graph_.FunctionsOf(node);
+    return std::any_of(functions.begin(), functions.end(), [&](const std::string& name) {
+      const FunctionDef* const function = graph_.FindFunction(name);
+      return function != nullptr && IsCompiledByXla(function->attr());
+    });
+  }
+
+  Writing WritingOf(const std::vector<std::string>& outputs) {
+    if (writers_.empty()) return Writing::kNone;
+    Names read;
+    graph_.VisitSources(outputs, [&](const NodeDef& node, const std::string&) {
+      if (node.op() == kHandleOp) read.insert(HandleSearch::KeyOf(node));
+      return true;
+    });
+    Writing writing = Writing::kNone;
+    for (const Writer& writer : writers_) {
+      if (IsUnread(writer, read)) continue;
+      const bool is_seen = writer.node->op() == kAssignOp && !has_compiled_variables_;
+      if (!is_seen) return Writing::kChanges;
+      writing = Writing::kAssigns;
+    }
+    return writing;
+  }
+
+  // Returns true if no output depends on the values of the variables that a node writes.
+  bool IsUnread(const Writer& writer, const Names& read) {
+    const auto inputs = HandleInputs(*writer.node);
+    if (WritesInPlace(*writer.node) || !inputs) return false;
+    Names written;
+    handles_.Forget();
+    for (const int input : *inputs) {
+      const bool is_known =
+          input < writer.node->input_size() &&
+          handles_.AddSources(writer.function, writer.node->input(input), &written);
+      if (!is_known) return false;
+    }
+    return std::none_of(written.begin(), written.end(),
+                        [&](const std::string& key) { return read.count(key) > 0; });
+  }
+
+  const GraphWalk graph_;
+  HandleSearch handles_;
+  std::vector<Writer> writers_;
+  bool is_in_doubt_ = false;
+  bool has_compiled_variables_ = false;
+  bool compiles_ = false;
   bool keeps_memory_ = false;  // true if a node has memory that it may write to while serving
 };
 
 }  // namespace
 
 Writes AnalyzeWrites(const MetaGraphDef& meta_graph) {
-  return Reached(meta_graph).Analyze(meta_graph);
+  return WriteSearch(meta_graph).Analyze(meta_graph);
+}
+
+bool MayWrite(const NodeDef& node) {
+  if (WritesInPlace(node)) return true;
+  const bool is_reading = ReadingOps().count(node.op()) > 0 && !IsCompiledByXla(node.attr());
+  return TakesVariable(node) && !is_reading;
 }
 
 }  // namespace millpond::tf

@@ -1,24 +1,45 @@
 #pragma once
 
+#include <string>
+
 namespace tensorflow {
 class MetaGraphDef;
+class NodeDef;
 }  // namespace tensorflow
 
 namespace millpond::tf {
+
+// The op that gives a variable a value. What it assigns may be what was read.
+inline constexpr char kAssignOp[] = "AssignVariableOp";
+
+// The effect of what the signatures of a model write to its variables, as far as the graph shows.
+enum class Writing {
+  kNone,     // no answer can change: nothing is written, or only what no output reads
+  kAssigns,  // assignments of whole variables, whose values show only in a run (WriteWatch)
+  kChanges,  // anything else. In doubt
+};
 
 // The memory that running the signatures of a model could write to, as far as the graph shows.
 // Covers the nodes that the signatures' outputs depend on, and all nodes of the functions that
 // these nodes call.
 struct Writes {
-  // True if a node takes a variable (a resource handle or a reference) and is not known to only
-  // read it, or writes in place. The answers of later requests could then change. True in doubt.
-  bool may_write_variables = true;
-  // True if may_write_variables is false, and no kernel keeps memory of its own from the load on
-  // and writes to it later. The kernels of tables and queues write at their first run. False in
-  // doubt.
+  // A node writes if it takes a variable (a resource handle or a reference) and is not known to
+  // only read it, or if it writes in place. What it writes counts if an output of some signature
+  // may depend on the variable's value.
+  Writing writing = Writing::kChanges;
+  // True if a node writes, also if no output depends on it.
+  bool has_writer = true;
+  // True if there is no writer, and no kernel keeps memory of its own from the load on and writes
+  // to it later. The kernels of tables and queues write at their first run. False in doubt.
   bool can_be_sealed = false;
+  // True if a part of the model is compiled by XLA in the first run of each shape.
+  bool compiles_each_shape = false;
 };
 
 Writes AnalyzeWrites(const tensorflow::MetaGraphDef& meta_graph);
+
+// Returns true if computing the node may change a variable. Nodes that call functions count only if
+// XLA compiles these: otherwise the functions' own nodes are computed one by one.
+bool MayWrite(const tensorflow::NodeDef& node);
 
 }  // namespace millpond::tf

@@ -27,6 +27,15 @@ void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
                          now_ns);
 }
 
+// Returns the rows that batches of a model may have which is compiled for each: a few sizes, to
+// which batches are padded, so that no request waits for the compiler once they are warm.
+std::vector<int64_t> CompiledRows(int64_t rows_max) {
+  std::vector<int64_t> rows;
+  for (int64_t size = 1; size < rows_max; size *= 2) rows.push_back(size);
+  rows.push_back(rows_max);
+  return rows;
+}
+
 }  // namespace
 
 VersionLoad::VersionLoad(servable::ServableId id, std::string directory,
@@ -85,6 +94,9 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
   model().EndLoading();
   std::unique_ptr<servable::Servable> servable = std::make_unique<SavedModelServable>(id_, loaded_);
   const servable::BatchingServable* batched = nullptr;
+  if (batching && batching->allowed_rows.empty() && model().CompilesEachShape()) {
+    batching->allowed_rows = CompiledRows(batching->rows_max);
+  }
   if (batching) {
     auto wrapped = std::make_unique<servable::BatchingServable>(std::move(servable), *batching);
     for (const auto& [name, verdict] : model().row_verdicts()) {
@@ -109,6 +121,23 @@ memory::ArenaRemains VersionLoad::Discard() {
 StatusOr<std::vector<std::string>> VersionLoad::MissingOps() const {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   return model().missing_ops();
+}
+
+StatusOr<std::vector<MissingKernel>> VersionLoad::MissingKernels() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().MissingKernels();
+}
+
+StatusOr<std::vector<std::string>> VersionLoad::SignatureNames() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  std::vector<std::string> names;
+  for (const auto& [name, signature] : model().signatures()) names.push_back(name);
+  return names;
+}
+
+StatusOr<std::vector<std::string>> VersionLoad::TablesWithoutValue() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().TablesWithoutValue();
 }
 
 StatusOr<std::vector<std::string>> VersionLoad::VariablesWithoutValue() const {

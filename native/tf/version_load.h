@@ -74,7 +74,8 @@ class VersionLoad {
   base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;
   // Ends the load. `reservoir` takes samples of the version's requests, and `statistics` reports
   // the requests from `now_ns` on; both may be null. With `batching` the version's requests may
-  // share runs; no signature is batched yet.
+  // share runs; no signature is batched yet. Batches of a model that XLA compiles for each shape
+  // have powers of two as their rows, unless `batching` names other rows.
   base::StatusOr<FinishedLoad> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
                                       metrics::RequestStatistics* statistics, int64_t now_ns,
                                       std::optional<servable::BatchSettings> batching = {});
@@ -85,7 +86,10 @@ class VersionLoad {
 
   // Properties of the model, from ReadGraph until the end (SavedModel).
   base::StatusOr<std::vector<std::string>> MissingOps() const;
+  base::StatusOr<std::vector<MissingKernel>> MissingKernels() const;
+  base::StatusOr<std::vector<std::string>> SignatureNames() const;
   base::StatusOr<std::vector<std::string>> VariablesWithoutValue() const;
+  base::StatusOr<std::vector<std::string>> TablesWithoutValue() const;
   base::StatusOr<bool> MayWriteVariables() const;
 
   // Makes a running Restore or RunInit end with CANCELLED, and each later one too.

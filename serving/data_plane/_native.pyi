@@ -557,6 +557,11 @@ class Servable:
         FAILED_PRECONDITION if the request runs for longer than `set_replay_seconds` allows.
         """
 
+    def replay(self, method: str, request: bytes) -> bytes:
+        """Does the same as `answer`, but changes no variable: the request is repeated, and no client
+        sends it. Raises PERMISSION_DENIED if the request would change one.
+        """
+
     def predict(self, request: bytes) -> bytes:
         """Answers a serialized PredictRequest exactly as the gRPC method does; returns a serialized
         PredictResponse. The name and version in the request's model_spec are ignored.
@@ -610,7 +615,10 @@ class Servable:
 
     @property
     def may_write_variables(self) -> bool:
-        """True if a request could change a variable, or if that is uncertain."""
+        """True if what a request writes to variables could change a later answer, or if that is
+        uncertain. A model that assigns variables is asked in each run: the first request that
+        assigns another value than the variable has makes this True.
+        """
 
     def arena_statistics(self) -> ArenaStatistics | None:
         """Returns None if the parameters lie in the request memory, or are freed."""
@@ -631,6 +639,30 @@ class Servable:
         Raises StatusError(FAILED_PRECONDITION) if the version is published or a request holds it. A
         second call does nothing and returns the same value. Any other call after it raises
         FAILED_PRECONDITION.
+        """
+
+@final
+class MissingKernel:
+    """A node for which the CPU has no kernel, and what runs it: a signature, or "" for the init op."""
+
+    @property
+    def signature(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def function(self) -> str:
+        """The function that holds the node; "" for the graph itself."""
+
+    @property
+    def is_certain(self) -> bool:
+        """True if every request on the signature needs the node. False in doubt, as in a branch."""
+
+    @property
+    def is_built(self) -> bool:
+        """True if every request needs the node's kernel, even if it takes another branch, unless
+        TensorFlow leaves the branch out.
         """
 
 @final
@@ -659,6 +691,13 @@ class SavedModelLoad:
         `read_graph`. `create_session` fails if any op is missing.
         """
 
+    def missing_kernels(self) -> list[MissingKernel]:
+        """Returns the nodes that signatures or the init op run and that have no kernel for the CPU,
+        the certain ones of each signature first. Call it between `read_graph` and `create_session`.
+        """
+
+    @property
+    def signature_names(self) -> list[str]: ...
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         """Returns the memory that the version will take. The slab has `headroom_bytes` more, for
         the allocations of its init op. Raises DATA_LOSS if variables.index does not parse. Reads no
@@ -695,6 +734,12 @@ class SavedModelLoad:
         run, its requests get the error.
         """
 
+    def tables_without_value(self) -> list[str]:
+        """Returns the names of tables that requests look keys up in and that nothing has filled,
+        sorted. Call it between `run_init` and `make_callables`; later the list is empty. A table is
+        left out if that is uncertain.
+        """
+
     def variables_without_value(self) -> list[str]:
         """Returns the names of variables that requests read and that hold no value, sorted. Call it
         between `run_init` and `make_callables`; later the list is empty. A variable is left out if
@@ -703,7 +748,7 @@ class SavedModelLoad:
 
     @property
     def may_write_variables(self) -> bool:
-        """True if a request could change a variable, or if that is uncertain. Valid after
+        """True if a request could write to a variable, or if that is uncertain. Valid after
         `read_graph`.
         """
 

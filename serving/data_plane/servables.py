@@ -169,13 +169,17 @@ class Servable(Protocol):
         """
         ...
 
+    def replay(self, method: str, request: bytes) -> bytes:
+        """Does the same, and changes no variable; raises PERMISSION_DENIED if it would."""
+        ...
+
     def predict(self, request: bytes) -> bytes:
         """Answers a serialized PredictRequest; the version need not be published."""
         ...
 
     @property
     def may_write_variables(self) -> bool:
-        """True if a request may change variables, and so later answers; also True if unknown."""
+        """True if a request may change a later answer; also True if unknown. May become True."""
         ...
 
     def signature_def_map(self) -> bytes:

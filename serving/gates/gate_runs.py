@@ -364,7 +364,7 @@ class GateRuns:
         return verdict_of(gate, mode, find_faults(compared), figures)
 
     def _golden(self, mode: GateMode) -> GateVerdict:
-        if self._subject.candidate.may_write_variables:
+        if self._candidate_writes():
             return skipped(Gate.GOLDEN, mode, _WRITES)
         tolerance = golden_tolerance(self._settings)
         # All records are compared: this takes about as long as their replay in the warm-up.
@@ -373,6 +373,8 @@ class GateRuns:
         ]
         if not comparisons:
             return skipped(Gate.GOLDEN, mode, "no warm-up record has a response")
+        if self._candidate_writes():  # which a replay may have shown
+            return skipped(Gate.GOLDEN, mode, _WRITES)
         figures = golden_figures(comparisons)
         return verdict_of(Gate.GOLDEN, mode, golden_faults(comparisons), figures)
 
@@ -380,6 +382,8 @@ class GateRuns:
         if self._may_write_variables():
             return skipped(Gate.LATENCY, mode, _WRITES)
         latencies = latencies_of(self._compared_trials())
+        if self._may_write_variables():  # which a replay may have shown
+            return skipped(Gate.LATENCY, mode, _WRITES)
         if not latencies:
             return skipped(Gate.LATENCY, mode, "both versions answer no request")
         faults = latency_faults(latencies, self._settings.latency_ratio_max)
@@ -389,6 +393,8 @@ class GateRuns:
         if self._may_write_variables():
             return skipped(Gate.DRIFT, mode, _WRITES)
         comparisons = self._drifts(self._compared_trials())
+        if self._may_write_variables():  # which a replay may have shown
+            return skipped(Gate.DRIFT, mode, _WRITES)
         if not comparisons:
             return skipped(Gate.DRIFT, mode, "all requests have golden answers")
         faults = drift_faults(comparisons, self._settings.drift_share_max)
@@ -415,9 +421,12 @@ class GateRuns:
 
     # --- Inputs of the gates ----------------------------------------------------------------------
 
+    def _candidate_writes(self) -> bool:
+        return self._subject.candidate.may_write_variables
+
     def _may_write_variables(self) -> bool:
         """Returns True if either version may write variables: such requests must not be repeated."""
-        return self._subject.candidate.may_write_variables or self._trials.read_predecessor(
+        return self._candidate_writes() or self._trials.read_predecessor(
             lambda servable: servable.may_write_variables
         )
 

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from serving.base.clock import NS_PER_SECOND, Clock, pause
-from serving.base.errors import Cancelled, FailedPrecondition, MillpondError
+from serving.base.errors import (
+    Cancelled,
+    FailedPrecondition,
+    MillpondError,
+    PermissionDenied,
+)
 from serving.core.model_settings import GateMode, GateSettings
 from serving.data_plane.servables import RequestReservoir, Servable
 from serving.gates.answer_checks import Compared
@@ -137,8 +142,10 @@ class GateTrials:
             raise PredecessorGone from error
 
     def ask_candidate(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
-        """Returns the new version's answer and its duration in ns. Raises, also MillpondErrors."""
-        return self._ask(partial(self._subject.candidate.answer, method), request)
+        """Returns the new version's answer and its duration in ns. Raises, also MillpondErrors:
+        PermissionDenied if the request may change a variable.
+        """
+        return self._ask(partial(self._subject.candidate.replay, method), request)
 
     def compared(self, requests: Sequence[TrialRequest]) -> list[Trial]:
         """Returns trials of the requests that the predecessor answers. Raises.
@@ -242,13 +249,17 @@ class GateTrials:
             return []
         try:
             self.ask_candidate(request)
+        except PermissionDenied:
+            return []
         except MillpondError as error:
             self._check_is_wanted()
             return [str(error)] if is_failure_of_model(error) else []
         return []
 
     def _tried(self, trial_request: TrialRequest) -> list[Trial]:
-        """Returns one trial, or none if the predecessor refuses the request."""
+        """Returns one trial; none if the predecessor refuses the request, or if it may not be
+        repeated.
+        """
         try:
             expected, predecessor_ns = self._ask_predecessor(trial_request.request)
         except Cancelled:
@@ -260,6 +271,8 @@ class GateTrials:
             actual, candidate_ns = self.ask_candidate(trial_request.request)
         except Cancelled:
             raise
+        except PermissionDenied:
+            return []
         except MillpondError as error:
             return [Trial(trial_request=trial_request, comparison=refused(error), latency=None)]
         comparison = compare_responses(expected, actual, drift_tolerance(self._settings))
@@ -294,7 +307,7 @@ class GateTrials:
         return Latency(predecessor_ns=predecessor_ns, candidate_ns=candidate_ns)
 
     def _ask_predecessor(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
-        return self._ask(partial(self._predecessor().answer, method), request)
+        return self._ask(partial(self._predecessor().replay, method), request)
 
     def _ask(self, predict: Predict, request: bytes) -> tuple[bytes, int]:
         self._check_is_wanted()

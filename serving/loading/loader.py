@@ -10,11 +10,17 @@ from typing import Protocol, TypeVar
 import structlog
 
 from serving.base.clock import Clock, SystemClock, seconds_since
-from serving.base.errors import Cancelled, FailedPrecondition, NotFound, from_status
+from serving.base.errors import (
+    Cancelled,
+    FailedPrecondition,
+    MillpondError,
+    NotFound,
+    from_status,
+)
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict, LoadStage, ServableId
-from serving.data_plane.loads import SavedModelLoad, SavedModelPlane
+from serving.data_plane.loads import MissingKernel, SavedModelLoad, SavedModelPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import RequestReservoir, Servable
 from serving.gates.answer_watch import AnswerWatch
@@ -24,7 +30,16 @@ from serving.gates.gates import refusal
 from serving.loading.arenas import Arenas, report_remains
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
+from serving.loading.load_checks import (
+    has_failed_for_kernel,
+    missing_kernels_fault,
+    missing_kernels_message,
+    missing_ops_message,
+    unset_tables_message,
+    unset_variables_message,
+)
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
+from warmup.synthesis import made_up_request
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
 """Replays the warm-up records of a version directory through a servable's `answer`.
@@ -151,38 +166,6 @@ def statuses_as_errors(status_error: type[Exception]) -> Iterator[None]:
         raise from_status(code, message) from error
 
 
-MISSING_OPS_SHOWN_MAX = 10
-"""The most missing ops that an error lists."""
-
-UNSET_VARIABLE_COUNT_MAX = 5
-"""The most names of variables that an error lists."""
-
-
-def missing_ops_message(ops: Sequence[str]) -> str:
-    """Returns an error that names the first of the ops, with the remedy."""
-    shown = ", ".join(ops[:MISSING_OPS_SHOWN_MAX])
-    if len(ops) > MISSING_OPS_SHOWN_MAX:
-        shown += f" and {len(ops) - MISSING_OPS_SHOWN_MAX} more"
-    subject = f"op {shown} is" if len(ops) == 1 else f"ops {shown} are"
-    return (
-        f"{subject} not registered: start the server with --op_package=NAME for a pip package of ops, "
-        "or with --op_library=PATH for one library; docs/install.md#custom-ops lists packages by their ops"
-    )
-
-
-def unset_variables_message(names: Sequence[str]) -> str:
-    """Returns the error for a model whose requests read variables without a value."""
-    listed = ", ".join(repr(name) for name in names[:UNSET_VARIABLE_COUNT_MAX])
-    more = len(names) - UNSET_VARIABLE_COUNT_MAX
-    if more > 0:
-        listed += f" and {more} more"
-    return (
-        f"its signatures read {len(names)} variables that neither the checkpoint nor an init op "
-        f"gives a value: {listed}; export the model with model.export(path) or "
-        "tf.keras.export.ExportArchive, not with tf.saved_model.save"
-    )
-
-
 class SavedModelLoader:
     """Loads one SavedModel step by step, each step a timed stage, and warms it up.
 
@@ -205,6 +188,8 @@ class SavedModelLoader:
         self._settings = settings
         self._plane = plane
         self._clock = clock
+        self._signature_names: Sequence[str] = ()
+        self._missing_kernels: Sequence[MissingKernel] = ()
 
     def load(self, progress: LoadProgress) -> Servable:
         """See `Loader`."""
@@ -227,6 +212,7 @@ class SavedModelLoader:
             self._plane.mark_request_memory_peak()
             # A run of a warm-up may be long, or endless.
             with progress.cancellation.stops_by(servable.cancel_runs):
+                self._try_missing_kernels(servable)
                 warmed = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
                 rise_bytes = self._plane.request_memory_peak_rise_bytes()
@@ -293,23 +279,66 @@ class SavedModelLoader:
         missing_ops = load.missing_ops()
         if missing_ops:
             raise _MissingOps(f"{self._id}: {missing_ops_message(missing_ops)}", missing_ops)
+        self._check_kernels(load)
+
+    def _check_kernels(self, load: SavedModelLoad) -> None:
+        missing = load.missing_kernels()
+        self._signature_names = load.signature_names
+        certain = [row for row in missing if row.is_certain]
+        fault = missing_kernels_fault(certain, self._signature_names)
+        if fault:
+            raise FailedPrecondition(f"{self._id}: {fault}")
+        self._missing_kernels = missing
+        if missing:
+            _log.warning(
+                "op_without_kernel",
+                model=self._id.name,
+                version=self._id.version,
+                reason=f"requests that come to it fail: {missing_kernels_message(missing)}",
+            )
+
+    def _try_missing_kernels(self, servable: Servable) -> None:
+        """Raises FailedPrecondition if requests fail because of an op in a branch that they do not take.
+
+        TensorFlow makes the kernels of both branches, unless it finds out before that one is never
+        taken. A run of made-up values shows that, whatever branch it takes.
+        """
+        found: list[MissingKernel] = []
+        for row in self._missing_kernels:
+            if row.is_certain or not row.is_built or not row.signature:
+                continue
+            request = made_up_request(servable.signature_def_map(), self._id.name, row.signature)
+            try:
+                if request is not None:
+                    self._answer(partial(servable.replay, "Predict"), request)
+            except Cancelled:
+                raise
+            except MillpondError as error:
+                found += [row] if has_failed_for_kernel(row, str(error)) else []
+        certain = [row for row in self._missing_kernels if row.is_certain]
+        fault = missing_kernels_fault([*certain, *found], self._signature_names)
+        if fault:
+            raise FailedPrecondition(f"{self._id}: {fault}")
 
     def _run_init(self, load: SavedModelLoad) -> None:
         load.run_init()
-        names = load.variables_without_value()
-        if not names:
-            return
-        message = unset_variables_message(names)
-        # A signature that writes variables may set them before another signature reads them.
-        if not load.may_write_variables:
-            raise FailedPrecondition(f"{self._id}: {message}")
-        _log.warning(
-            "variables_without_value",
-            model=self._id.name,
-            version=self._id.version,
-            count=len(names),
-            reason=message,
-        )
+        for event, names, message_of in (
+            ("variables_without_value", load.variables_without_value(), unset_variables_message),
+            ("tables_without_value", load.tables_without_value(), unset_tables_message),
+        ):
+            if not names:
+                continue
+            message = message_of(names)
+            # A signature that writes variables or tables may set them before another one reads them.
+            if not load.may_write_variables:
+                raise FailedPrecondition(f"{self._id}: {message}")
+            _log.warning(
+                event,
+                model=self._id.name,
+                version=self._id.version,
+                count=len(names),
+                reason=message,
+            )
 
     def _take_arena(self, arenas: Arenas, load: SavedModelLoad, progress: LoadProgress) -> None:
         progress.measured(arenas.take(self._id, load, self._graph_bytes()))
@@ -449,18 +478,9 @@ class SavedModelLoader:
         warmed: _Warmed,
         progress: LoadProgress,
     ) -> None:
-        if servable.may_write_variables:
-            # A client's write to a variable must not be repeated.
-            _log.info(
-                "self_warm_up_skipped",
-                model=self._id.name,
-                version=self._id.version,
-                reason="a request may change a variable",
-            )
-            return
-
+        # A client's write to a variable is not repeated: a replay ends before it.
         def predict(request: bytes) -> bytes:
-            response = self._answer(servable.predict, request)
+            response = self._answer(partial(servable.replay, "Predict"), request)
             warmed.live.saw("Predict", request, response)
             return response
 
@@ -472,10 +492,13 @@ class SavedModelLoader:
         )
         if progress.cancellation.is_cancelled:
             raise Cancelled(f"{self._id}: no longer aspired; stopped in its self-warm-up")
-        warmed.replayed = result
+        if servable.may_write_variables:
+            self._report_writes(result.unrepeatable_count, progress)
+        if not servable.may_write_variables or result.run_count + result.failed_count:
+            warmed.replayed = result
         errors = warm_joint_runs(
             reservoir.joint_requests(),
-            answer=partial(self._answer_method, servable, "MultiInference"),
+            answer=partial(self._answer, partial(servable.replay, "MultiInference")),
             is_cancelled=lambda: progress.cancellation.is_cancelled,
             clock=self._clock,
         )
@@ -504,6 +527,17 @@ class SavedModelLoader:
             failed_count=result.failed_count,
             skipped_count=result.skipped_count,
             first_error=result.first_error,
+        )
+
+    def _report_writes(self, unrepeatable_count: int, progress: LoadProgress) -> None:
+        progress.measured({"changes_variables": 1, "unrepeatable_count": unrepeatable_count})
+        _log.warning(
+            "requests_not_repeated",
+            model=self._id.name,
+            version=self._id.version,
+            count=unrepeatable_count,
+            reason="a request may change a variable: live requests warmed the version up only as far "
+            "as they change nothing, and no gate compares its answers",
         )
 
     def _pass_gates(

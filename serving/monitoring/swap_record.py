@@ -186,12 +186,20 @@ def problem_of(record: SwapRecord) -> str:
     failed_count = round(record.figures.get("self_warm_up_failed_count", 0))
     request_count = round(record.figures.get("self_warm_up_request_count", 0))
     replay = f"{failed_count} of {request_count} replayed live requests failed"
+    writes = (
+        "a request may change a variable: "
+        f"{round(record.figures.get('unrepeatable_count', 0))} live requests warmed the version up "
+        "only in part, and no gate compared its answers"
+    )
     gates = [
         f"gate {verdict.gate!r} ({verdict.mode}): {verdict.reason}"
         for verdict in record.verdicts
         if not verdict.is_passed
     ]
-    return "; ".join([*([replay] if failed_count else []), *gates])
+    changes_variables = bool(record.figures.get("changes_variables", 0))
+    return "; ".join(
+        [*([replay] if failed_count else []), *([writes] if changes_variables else []), *gates]
+    )
 
 
 # --- As JSON ------------------------------------------------------------------------------------------

@@ -119,6 +119,132 @@ TEST_F(SavedModelTest, AnInputOfAnotherTypeIsInvalid) {
   EXPECT_EQ(ran.message(), "the graph's argument 0 has the dtype float, but was fed with int32");
 }
 
+// A signature "s" that assigns `value` to the variable of VariableModel, and then answers x * v.
+SavedModelFiles AssigningModel(const std::string& value) {
+  SavedModelFiles files = testing::VariableModel(Vector<float>({1, 2}));
+  files.AddNode("assign", "AssignVariableOp", {"v", value}, [](tensorflow::NodeDef* node) {
+    (*node->mutable_attr())["dtype"].set_type(tensorflow::DT_FLOAT);
+  });
+  files.AddNode("after", "Identity", {"product", "^assign"}, testing::SetFloat);
+  files.AddSignature("s", {{"x", "x:0", tensorflow::DT_FLOAT}},
+                     {{"y", "after:0", tensorflow::DT_FLOAT}});
+  return files;
+}
+
+TEST_F(SavedModelTest, ARunThatMayNotWriteChangesNoVariable) {
+  Load(AssigningModel("x"));
+  EXPECT_FALSE(model_->MayChangeAnswers());
+  tensor::RunContext replay;
+  replay.may_write = false;
+  tensor::TensorList outputs;
+  const Status refused = Run("s", {Vector<float>({3, 4})}, &outputs, replay);
+  EXPECT_EQ(refused.code(), Code::kPermissionDenied);
+  EXPECT_NE(refused.message().find("node 'assign'"), std::string::npos) << refused.message();
+  EXPECT_TRUE(model_->MayChangeAnswers());
+  ASSERT_TRUE(Run("serving_default", {Vector<float>({1, 1})}, &outputs).ok());
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{1, 2}));
+}
+
+TEST_F(SavedModelTest, AnAssignmentOfWhatWasReadMayBeRepeated) {
+  Load(AssigningModel("v/read"));
+  EXPECT_TRUE(model_->MayWriteVariables());
+  tensor::RunContext replay;
+  replay.may_write = false;
+  tensor::TensorList outputs;
+  const Status ran = Run("s", {Vector<float>({3, 4})}, &outputs, replay);
+  ASSERT_TRUE(ran.ok()) << ran.message();
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{3, 8}));
+  EXPECT_FALSE(model_->MayChangeAnswers());
+}
+
+TEST_F(SavedModelTest, ARequestThatAssignsAnotherValueWritesIt) {
+  Load(AssigningModel("x"));
+  tensor::TensorList outputs;
+  ASSERT_TRUE(Run("s", {Vector<float>({1, 2})}, &outputs).ok());  // what the variable has
+  EXPECT_FALSE(model_->MayChangeAnswers());
+  ASSERT_TRUE(Run("s", {Vector<float>({3, 4})}, &outputs).ok());
+  EXPECT_TRUE(model_->MayChangeAnswers());
+  ASSERT_TRUE(Run("serving_default", {Vector<float>({1, 1})}, &outputs).ok());
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{3, 4}));
+}
+
+TEST_F(SavedModelTest, AnyOtherWriteIsRefusedToARepeatedRun) {
+  SavedModelFiles files = testing::VariableModel(Vector<float>({1, 2}));
+  files.AddNode("grow", "AssignAddVariableOp", {"v", "x"}, [](tensorflow::NodeDef* node) {
+    (*node->mutable_attr())["dtype"].set_type(tensorflow::DT_FLOAT);
+  });
+  files.AddNode("after", "Identity", {"product", "^grow"}, testing::SetFloat);
+  files.AddSignature("s", {{"x", "x:0", tensorflow::DT_FLOAT}},
+                     {{"y", "after:0", tensorflow::DT_FLOAT}});
+  Load(files);
+  EXPECT_TRUE(model_->MayChangeAnswers());
+  tensor::RunContext replay;
+  replay.may_write = false;
+  tensor::TensorList outputs;
+  EXPECT_EQ(Run("s", {Vector<float>({3, 4})}, &outputs, replay).code(), Code::kPermissionDenied);
+  const Status reads = Run("serving_default", {Vector<float>({1, 1})}, &outputs, replay);
+  ASSERT_TRUE(reads.ok()) << reads.message();
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{1, 2}));
+}
+
+TEST_F(SavedModelTest, ATableThatNoInitOpFillsIsNamed) {
+  SavedModelFiles files = testing::TableModel();
+  files.meta_graph().mutable_signature_def()->erase("__saved_model_init_op");
+  files.Write(directory_.path());
+  SavedModel model(directory_.path(), {"serve"});
+  ASSERT_TRUE(model.ReadGraph().ok());
+  ASSERT_TRUE(model.CreateSession().ok());
+  ASSERT_TRUE(model.Restore().ok());
+  ASSERT_TRUE(model.RunInit().ok());
+  EXPECT_EQ(model.TablesWithoutValue(), std::vector<std::string>{"words"});
+}
+
+TEST_F(SavedModelTest, ATableThatTheInitOpFillsIsNotNamed) {
+  testing::TableModel().Write(directory_.path());
+  SavedModel model(directory_.path(), {"serve"});
+  ASSERT_TRUE(model.ReadGraph().ok());
+  ASSERT_TRUE(model.CreateSession().ok());
+  ASSERT_TRUE(model.Restore().ok());
+  ASSERT_TRUE(model.RunInit().ok());
+  EXPECT_EQ(model.TablesWithoutValue(), std::vector<std::string>());
+}
+
+// DoublingModel, and a signature `name` whose only output is a SparseTensor.
+SavedModelFiles SparseModel(const std::string& name) {
+  SavedModelFiles files = testing::DoublingModel();
+  auto& signature = (*files.meta_graph().mutable_signature_def())[name];
+  signature.mutable_outputs()->clear();
+  (*signature.mutable_outputs())["sparse"].mutable_coo_sparse()->set_values_tensor_name("sum:0");
+  return files;
+}
+
+TEST_F(SavedModelTest, CompositeOutputsAreLeftOut) {
+  SavedModelFiles files = testing::DoublingModel();
+  auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+  (*signature.mutable_outputs())["sparse"].mutable_coo_sparse()->set_values_tensor_name("sum:0");
+  Load(files);
+  tensor::TensorList outputs;
+  ASSERT_TRUE(Run("serving_default", {Vector<float>({1})}, &outputs).ok());
+  ASSERT_EQ(outputs.size(), 1);
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), std::vector<float>{2});
+}
+
+TEST_F(SavedModelTest, ASignatureOfCompositeTensorsKeepsNoOtherOut) {
+  Load(SparseModel("serving_default"));
+  tensor::TensorList outputs;
+  EXPECT_TRUE(Run("names", {Vector<float>({1})}, &outputs).ok());
+}
+
+TEST_F(SavedModelTest, AModelOfCompositeTensorsAloneIsRefused) {
+  SavedModelFiles files = SparseModel("serving_default");
+  files.meta_graph().mutable_signature_def()->erase("names");
+  files.Write(directory_.path());
+  SavedModel model(directory_.path(), {"serve"});
+  const Status refused = LoadAll(model);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("'sparse'"), std::string::npos) << refused.message();
+}
+
 // An op of which nothing is computed, as a faulty custom op leaves its outputs.
 REGISTER_OP("SetsNoOutput").Output("y: float").Output("z: float");
 class SetsNoOutput final : public tensorflow::OpKernel {

@@ -16,7 +16,7 @@ using testing::SavedModelFiles;
 SavedModelFiles VariableModel() { return testing::VariableModel(testing::Vector<float>({1, 2})); }
 
 bool WritesVariables(const tensorflow::MetaGraphDef& meta_graph) {
-  return AnalyzeWrites(meta_graph).may_write_variables;
+  return AnalyzeWrites(meta_graph).has_writer;
 }
 bool CanBeSealed(const tensorflow::MetaGraphDef& meta_graph) {
   return AnalyzeWrites(meta_graph).can_be_sealed;
@@ -93,6 +93,101 @@ TEST(Writes, InPlaceOperationCountsAsAVariableWrite) {
                 [](tensorflow::NodeDef* node) { (*node->mutable_attr())["T"].set_type(DT_FLOAT); });
   files.AddSignature("over", {{"x", "x:0", DT_FLOAT}}, {{"y", "over:0", DT_FLOAT}});
   EXPECT_TRUE(WritesVariables(files.meta_graph()));
+}
+
+// VariableModel, with an output `y` of signature "s" that waits for `op`, which gets `inputs`.
+SavedModelFiles WaitingModel(const std::string& op, const std::vector<std::string>& inputs) {
+  SavedModelFiles files = VariableModel();
+  files.AddNode("counter", "VarHandleOp", {}, [](tensorflow::NodeDef* node) {
+    SetDtypeFloat(node);
+    (*node->mutable_attr())["shared_name"].set_s("counter");
+  });
+  files.AddNode("write", op, inputs, SetDtypeFloat);
+  files.AddNode("after", "Identity", {"x", "^write"}, testing::SetFloat);
+  files.AddSignature("s", {{"x", "x:0", DT_FLOAT}}, {{"y", "after:0", DT_FLOAT}});
+  return files;
+}
+
+Writing WritingOf(const SavedModelFiles& files) {
+  SavedModelFiles copy = files;
+  return AnalyzeWrites(copy.meta_graph()).writing;
+}
+
+TEST(Writing, AValueThatNoOutputReadsChangesNoAnswer) {
+  EXPECT_EQ(WritingOf(WaitingModel("AssignAddVariableOp", {"counter", "x"})), Writing::kNone);
+  EXPECT_EQ(WritingOf(WaitingModel("AssignVariableOp", {"counter", "x"})), Writing::kNone);
+}
+
+TEST(Writing, AnAssignmentOfAValueThatAnOutputReadsIsWatched) {
+  EXPECT_EQ(WritingOf(WaitingModel("AssignVariableOp", {"v", "x"})), Writing::kAssigns);
+}
+
+TEST(Writing, AnotherWriteOfAValueThatIsReadChangesAnswers) {
+  EXPECT_EQ(WritingOf(WaitingModel("AssignAddVariableOp", {"v", "x"})), Writing::kChanges);
+}
+
+TEST(Writing, AValueThatAnOtherSignatureReadsCounts) {
+  SavedModelFiles files = WaitingModel("AssignAddVariableOp", {"counter", "x"});
+  files.AddNode("counter/read", "ReadVariableOp", {"counter"}, SetDtypeFloat);
+  files.AddSignature("count", {}, {{"n", "counter/read:0", DT_FLOAT}});
+  EXPECT_EQ(WritingOf(files), Writing::kChanges);
+}
+
+TEST(Writing, AValueThatAnAssertionReadsCounts) {
+  SavedModelFiles files = WaitingModel("AssignAddVariableOp", {"counter", "x"});
+  files.AddNode("counter/read", "ReadVariableOp", {"counter"}, SetDtypeFloat);
+  files.AddNode("few", "Assert", {"counter/read", "x"});
+  EXPECT_EQ(WritingOf(files), Writing::kChanges);
+}
+
+// A model whose function "body" adds to its first argument, and returns its second one. The first
+// call hands it `handle`.
+SavedModelFiles ModelThatCallsAWriter(const std::string& handle) {
+  SavedModelFiles files = WaitingModel("NoOp", {});
+  auto* const body = files.meta_graph().mutable_graph_def()->mutable_library()->add_function();
+  body->mutable_signature()->set_name("body");
+  body->mutable_signature()->add_input_arg()->set_name("handle");
+  body->mutable_signature()->add_input_arg()->set_name("value");
+  tensorflow::NodeDef* const node = body->add_node_def();
+  node->set_name("grow");
+  node->set_op("AssignAddVariableOp");
+  node->add_input("handle");
+  node->add_input("value");
+  (*body->mutable_ret())["result"] = "value";
+  (*body->mutable_control_ret())["grow"] = "grow";
+  files.AddNode("call", "StatefulPartitionedCall", {handle, "x"}, [](tensorflow::NodeDef* call) {
+    (*call->mutable_attr())["f"].mutable_func()->set_name("body");
+    (*call->mutable_attr())["Tin"].mutable_list()->add_type(DT_RESOURCE);
+  });
+  files.AddSignature("called", {{"x", "x:0", DT_FLOAT}}, {{"y", "call:0", DT_FLOAT}});
+  return files;
+}
+
+TEST(Writing, AHandleIsFollowedThroughCalls) {
+  EXPECT_EQ(WritingOf(ModelThatCallsAWriter("counter")), Writing::kNone);
+  EXPECT_EQ(WritingOf(ModelThatCallsAWriter("v")), Writing::kChanges);
+}
+
+TEST(Writing, AHandleOfAnUnknownOriginChangesAnswers) {
+  EXPECT_EQ(WritingOf(ModelThatCallsAWriter("nowhere")), Writing::kChanges);
+}
+
+TEST(Writing, ACompiledFunctionThatAssignsChangesAnswers) {
+  SavedModelFiles files = WaitingModel("AssignVariableOp", {"v", "x"});
+  files.AddNode("compiled", "PartitionedCall", {"v"}, [](tensorflow::NodeDef* call) {
+    (*call->mutable_attr())["f"].mutable_func()->set_name("body");
+    (*call->mutable_attr())["_XlaMustCompile"].set_b(true);
+    (*call->mutable_attr())["Tin"].mutable_list()->add_type(DT_RESOURCE);
+  });
+  auto* const body = files.meta_graph().mutable_graph_def()->mutable_library()->add_function();
+  body->mutable_signature()->set_name("body");
+  files.AddSignature("compiled", {}, {{"y", "compiled:0", DT_FLOAT}});
+  EXPECT_EQ(WritingOf(files), Writing::kChanges);
+  EXPECT_TRUE(AnalyzeWrites(files.meta_graph()).compiles_each_shape);
+}
+
+TEST(Writing, AModelOfTensorFlowsKernelsIsNotCompiled) {
+  EXPECT_FALSE(AnalyzeWrites(VariableModel().meta_graph()).compiles_each_shape);
 }
 
 TEST(Writes, TensorArrayOfOneRunIsNotAVariable) {

@@ -202,6 +202,14 @@ def test_gates_skip_version_that_may_write_variables(swap: Swap, writer: str):
     assert swap.old.predicted == swap.candidate.predicted == []
 
 
+@pytest.mark.parametrize("writer", ["old", "candidate"])
+def test_gates_leave_out_requests_that_would_write(swap: Swap, writer: str):
+    swap.keep(1, 2)
+    getattr(swap, writer).writing_requests = {request(1)}
+    assert swap.verdict("drift").is_passed
+    assert set(swap.candidate.predicted) == {request(2)}
+
+
 def test_golden_gate_skips_versions_that_write(swap: Swap):
     swap.candidate.may_write_variables = True
     swap.write_records(swap.record(1, golden=response(2)))

@@ -21,15 +21,16 @@ from serving.base.protos import get_model_metadata_pb2
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import LoadStage, ServableId
 from serving.loading.arenas import Arenas, MemoryLimits
-from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp, missing_ops_message
+from serving.loading.load_checks import missing_ops_message
+from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
+from tests.unit.fakes.data_plane import FakeMissingKernel, FakePlane, FakeSlabPool
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.loads import FakeProgress
 from tests.unit.fakes.memory import FakeRemains
 from tests.unit.fakes.requests import FakeReservoir
 from tests.unit.fakes.servables import FakeServable
-from warmup.self_warm_up import SelfWarmUpResult
+from warmup.self_warm_up import SelfWarmUpResult, self_warm_up
 
 Ask = Callable[[str, bytes], bytes]
 IsCancelled = Callable[[], bool]
@@ -132,6 +133,42 @@ def test_load_whose_signature_may_set_variables_warns(version: Path) -> None:
     with capture_logs() as lines:
         make_loader(version, plane).load(FakeProgress())
     assert [line["count"] for line in lines if line["event"] == "variables_without_value"] == [1]
+
+
+def test_load_with_unfilled_tables_fails_with_names(version: Path) -> None:
+    plane = FakePlane()
+    plane.tables_without_value = ["vocabulary"]
+    with pytest.raises(FailedPrecondition, match=r"1 tables that no init op fills: 'vocabulary'"):
+        make_loader(version, plane).load(FakeProgress())
+    assert plane.loads[0].is_discarded
+
+
+def test_load_whose_signature_may_fill_tables_warns(version: Path) -> None:
+    plane = FakePlane()
+    plane.tables_without_value = ["vocabulary"]
+    plane.may_write_variables = True
+    with capture_logs() as lines:
+        make_loader(version, plane).load(FakeProgress())
+    assert [line["count"] for line in lines if line["event"] == "tables_without_value"] == [1]
+
+
+def test_load_without_a_kernel_fails_with_the_op(version: Path) -> None:
+    plane = FakePlane()
+    plane.missing_kernels = [FakeMissingKernel(op="EagerPyFunc", node="py", function="inner")]
+    with pytest.raises(FailedPrecondition) as failed:
+        make_loader(version, plane).load(FakeProgress())
+    assert "op EagerPyFunc (node 'py' in function 'inner'" in failed.value.message
+    assert "tf.py_function" in failed.value.message
+    assert "create_session" not in plane.steps
+    assert plane.loads[0].is_discarded
+
+
+def test_load_without_a_kernel_in_a_branch_warns(version: Path) -> None:
+    plane = FakePlane()
+    plane.missing_kernels = [FakeMissingKernel(is_certain=False, is_built=False)]
+    with capture_logs() as lines:
+        make_loader(version, plane).load(FakeProgress())
+    assert len([line for line in lines if line["event"] == "op_without_kernel"]) == 1
 
 
 def test_loader_times_every_stage(version: Path) -> None:
@@ -516,21 +553,29 @@ def test_loader_cancelled_self_warm_up_reports_nothing(version: Path) -> None:
     assert plane.servables[0].is_destroyed
 
 
-def test_loader_skips_replay_that_may_write_variables(version: Path) -> None:
-    plane = FakePlane()
+def test_loader_replays_so_that_nothing_is_written(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
     plane.may_write_variables = True
 
-    def self_warm_up(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
-        raise AssertionError("a client's request happens twice")
+    def replay(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
+        servable = plane.servables[0]
+        servable.writing_requests = {b"writes", b"joint"}
+        return self_warm_up(requests, clock=FakeClock(), **how)
 
-    make_loader(
-        version,
-        plane,
-        self_warm_up=self_warm_up,
-        reservoir=FakeReservoir(kept=[b"live"], kept_jointly=[b"joint"]),
-    ).load(FakeProgress())
-    assert plane.servables[0].predicted == []
+    with capture_logs() as logs:
+        make_loader(
+            version,
+            plane,
+            self_warm_up=replay,
+            reservoir=FakeReservoir(kept=[b"live", b"writes"], kept_jointly=[b"joint"]),
+        ).load(progress)
+    assert plane.servables[0].predicted == [b"live", b"live"]
     assert plane.servables[0].answered_jointly == []
+    (event,) = [log for log in logs if log["event"] == "requests_not_repeated"]
+    assert (event["log_level"], event["count"]) == ("warning", 1)
+    assert progress.figures["changes_variables"] == 1
+    assert progress.figures["unrepeatable_count"] == 1
+    assert progress.figures["self_warm_up_failed_count"] == 0
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def with_default(serialized: bytes, name: str) -> bytes:
     """Returns the signature map with a default for the input `name` of signature "s"."""
     definitions = get_model_metadata_pb2.SignatureDefMap.FromString(serialized)
     definitions.signature_def["s"].defaults[name].dtype = FLOAT
-    return definitions.SerializeToString()
+    return bytes(definitions.SerializeToString())
 
 
 def test_signature_new_input_with_default_passes():
@@ -157,7 +157,7 @@ def ragged(serialized: bytes, name: str) -> bytes:
     """Returns the signature map with output `name` of signature "s" as a RaggedTensor."""
     definitions = get_model_metadata_pb2.SignatureDefMap.FromString(serialized)
     definitions.signature_def["s"].outputs[name].composite_tensor.components.add(name="a:0")
-    return definitions.SerializeToString()
+    return bytes(definitions.SerializeToString())
 
 
 def test_signature_output_that_becomes_ragged_fails():

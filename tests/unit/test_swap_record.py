@@ -27,6 +27,11 @@ FAILED = {"self_warm_up_request_count": 12.0, "self_warm_up_failed_count": 3.0}
         ({}, ""),
         ({"figures": {**FAILED, "self_warm_up_failed_count": 0.0}}, ""),
         ({"figures": FAILED}, "3 of 12 replayed live requests failed"),
+        (
+            {"figures": {"changes_variables": 1.0, "unrepeatable_count": 5.0}},
+            "a request may change a variable: 5 live requests warmed the version up only in part, "
+            "and no gate compared its answers",
+        ),
         ({"verdicts": (DRIFT,)}, "gate 'drift' (warn): NaN"),
         ({"verdicts": (replace(DRIFT, is_passed=True),)}, ""),
         ({"verdicts": (DRIFT,), "result": SwapResult.REFUSED}, ""),

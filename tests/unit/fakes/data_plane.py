@@ -53,7 +53,10 @@ class FakePlane:
         self.on_proof: Callable[[], None] = lambda: None
         self.parameter_bytes = 1_000
         self.missing_ops: list[str] = []
+        self.missing_kernels: list[FakeMissingKernel] = []
+        self.signature_names = ["serving_default"]
         self.variables_without_value: list[str] = []
+        self.tables_without_value: list[str] = []
         self.op_libraries: list[str] = []
         self.background_threads: dict[str, str] = {}
         # All loads, in their order.
@@ -238,6 +241,18 @@ class FakeSlabPool:
         self.is_stopped = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class FakeMissingKernel:
+    """Like `_native.MissingKernel`."""
+
+    signature: str = "serving_default"
+    op: str = "PyFunc"
+    node: str = "call"
+    function: str = ""
+    is_certain: bool = True
+    is_built: bool = True
+
+
 class FakeSavedModelLoad:
     """Like `_native.SavedModelLoad`."""
 
@@ -283,8 +298,18 @@ class FakeSavedModelLoad:
     def run_init(self) -> None:
         self._plane.take_step("run_init")
 
+    def missing_kernels(self) -> list["FakeMissingKernel"]:
+        return self._plane.missing_kernels
+
+    @property
+    def signature_names(self) -> list[str]:
+        return self._plane.signature_names
+
     def variables_without_value(self) -> list[str]:
         return self._plane.variables_without_value
+
+    def tables_without_value(self) -> list[str]:
+        return self._plane.tables_without_value
 
     @property
     def may_write_variables(self) -> bool:

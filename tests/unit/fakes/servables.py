@@ -104,6 +104,8 @@ class FakeServable:
         # Set by tests.
         self.arena: FakeArenaStatistics | None = None
         self.may_write_variables = False
+        # Set by tests: the requests that would change a variable.
+        self.writing_requests: set[bytes] = set()
         self.is_sealed = False
         self.figures = FakeStatistics()
         # Set by a load with batching, and by tests: the signatures that batching refuses.
@@ -145,6 +147,11 @@ class FakeServable:
             return self.respond(request)
         assert method == "Predict"
         return self.predict(request)
+
+    def replay(self, method: str, request: bytes) -> bytes:
+        if request in self.writing_requests:
+            raise StatusError(StatusCode.PERMISSION_DENIED, "a request may change a variable")
+        return self.answer(method, request)
 
     def predict(self, request: bytes) -> bytes:
         assert not self.is_destroyed

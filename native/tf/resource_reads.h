@@ -1,0 +1,39 @@
+#pragma once
+
+#include <set>
+#include <string>
+
+namespace tensorflow {
+class MetaGraphDef;
+class Session;
+}  // namespace tensorflow
+
+namespace millpond::tf {
+
+// The key of a variable or a table in a session's resource manager.
+struct ResourceKey {
+  std::string container;
+  std::string name;
+
+  bool operator<(const ResourceKey& other) const {
+    return container != other.container ? container < other.container : name < other.name;
+  }
+};
+
+// The resources that each request on some signature reads (GraphWalk::VisitNeeded). In doubt a
+// resource is left out.
+struct ResourceReads {
+  std::set<ResourceKey> variables;  // by the VarHandleOps of the graph
+  // Tables that need an initializer. None if a request may be what initializes them.
+  std::set<ResourceKey> tables;
+};
+
+ResourceReads FindResourceReads(const tensorflow::MetaGraphDef& meta_graph);
+
+// Returns the names of the variables for which no device of `session` holds a value.
+std::set<std::string> VariablesWithoutValue(const ResourceReads& reads,
+                                            tensorflow::Session* session);
+// Returns the names of the tables that no device of `session` holds initialized.
+std::set<std::string> TablesWithoutValue(const ResourceReads& reads, tensorflow::Session* session);
+
+}  // namespace millpond::tf
