@@ -71,7 +71,7 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 # What both parts of the first line need comes first, so that nothing is built twice at once. The longest part
 # comes first, and the unit tests follow the fleets' because that lane ends long before the other. One run shows
 # every failure.
-test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed ## Run all tests
+test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed $(BUILD)/jax/.installed ## Run all tests
 	@failed=0; \
 	scripts/run_together.sh '$(MAKE) integration' '$(MAKE) --keep-going ray fleet unit JOBS=1' || failed=1; \
 	$(MAKE) --keep-going native sanitize || failed=1; \
@@ -152,7 +152,7 @@ RAY_TESTS   := tests/integration/test_fleet_ray.py
 FLEET_TESTS := $(filter-out $(RAY_TESTS),$(wildcard tests/integration/test_fleet*.py)) tests/integration/test_kubernetes.py
 
 .PHONY: integration
-integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed ## Run the integration tests of a server (stock clients, real models)
+integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/jax/.installed ## Run the integration tests of a server (stock clients, real models)
 	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile --no-loadscope-reorder \
 	  $(addprefix --ignore=,$(RAY_TESTS) $(FLEET_TESTS))
 
@@ -184,6 +184,16 @@ $(BUILD)/kubernetes/.installed: pyproject.toml | $(VENV)/.build-dependencies
 	test -x $(@D)/bin/pip || $(BIN)/python -m venv $(@D)
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1,<27'
 	$(@D)/bin/pip install --quiet --group kubernetes
+	@touch $@
+
+# JAX beside the packages of the server's own environment: what that has counts where both have it.
+$(BUILD)/jax/.installed: pyproject.toml | $(VENV)/.dependencies
+	@echo "Installing JAX into $(@D) (half a minute and 400 MB the first time)"
+	test -x $(@D)/bin/pip || $(BIN)/python -m venv $(@D)
+	$(BIN)/python -c 'import sysconfig; print("import sys; sys.path.insert(0, %r)" % sysconfig.get_path("purelib"))' \
+	  >"$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/server.pth"
+	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1,<27'
+	$(@D)/bin/pip install --quiet --group jax
 	@touch $@
 
 .PHONY: fuzz

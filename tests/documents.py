@@ -9,6 +9,8 @@ An example is a fenced block. Its first word is the language; marks follow:
     ```toml file=/etc/a.toml written to that file before the blocks that follow
 
 A page that needs a server before its first block names the model in a comment: <!-- examples: ctr -->.
+A page whose blocks of Python need packages that the server's environment lacks names the environment
+below build/ that has them: <!-- python: jax -->.
 """
 
 import re
@@ -46,6 +48,7 @@ NOT_RUN: Mapping[str, str] = {
 _FENCE = re.compile(r"^```(\S+)(?: ([^\n]*))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _BARE_FENCE = re.compile(r"^(?:```|~~~) *$", re.MULTILINE)
 _MODEL = re.compile(r"^<!-- examples: (\w+) -->$", re.MULTILINE)
+_PYTHON = re.compile(r"^<!-- python: (\w+) -->$", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -105,6 +108,12 @@ def all_blocks() -> list[Block]:
 def model_of(page: Path) -> str:
     """Returns the model that a server of the page's examples has from the start, or ""."""
     found = _MODEL.search(page.read_text())
+    return found[1] if found else ""
+
+
+def python_of(page: Path) -> str:
+    """Returns the folder below build/ of the environment for the page's blocks of Python, or ""."""
+    found = _PYTHON.search(page.read_text())
     return found[1] if found else ""
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from loadtest.drive.shell_server import free_port
-from tests.documents import PAGES, Block, blocks_of, commands_of, model_of
+from tests.documents import PAGES, Block, blocks_of, commands_of, model_of, python_of
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import REPOSITORY
 
@@ -142,8 +142,8 @@ class World:
     def _bash(self, script: str) -> str:
         return self._run(["bash", "-euo", "pipefail", "-c", self.here(script)])
 
-    def run_python(self, text: str) -> str:
-        return self._run([sys.executable, "-c", self.here(text)])
+    def run_python(self, text: str, python: str = sys.executable) -> str:
+        return self._run([python, "-c", self.here(text)])
 
     def _run(self, command: list[str]) -> str:
         result = subprocess.run(
@@ -271,7 +271,10 @@ def test_examples_of_page_run_as_shown(page: Path, world: World):
 
 def run_python(block: Block, world: World) -> str:
     code = block.text + (NO_TENSORFLOW if block.page.name == WITHOUT_TENSORFLOW else "")
-    printed = world.run_python(code)
+    environment = python_of(block.page)
+    python = f"{REPOSITORY}/build/{environment}/bin/python" if environment else sys.executable
+    assert Path(python).exists(), f"make build/{environment}/.installed"
+    printed = world.run_python(code, python)
     shown = [
         line
         for text in PRINTED.findall(block.text)

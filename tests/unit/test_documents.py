@@ -60,7 +60,7 @@ FOREIGN_FLAGS = {
     "ld": {"no-as-needed"},
 }
 # Names of other programs and libraries.
-FOREIGN_NAMES = {"export_saved_model"}
+FOREIGN_NAMES = {"export_saved_model", "jit_compile", "native_serialization_platforms"}
 # A file name that is not part of a web address.
 MARKDOWN_FILE = re.compile(r"(?<![\w/.-])(?:\.\./|docs/|deploy/)*([\w-]+\.md)\b")
 FLAG = re.compile(r"(?<![\w-])--(\w[\w.-]*)")
