@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import select
 import socket
 import subprocess
 import threading
@@ -29,6 +30,8 @@ BODY = b'{"inputs": [1, 2]}'
 ANSWER = {"outputs": {"y": [2, 3], "version": 1}}
 HEAD = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n".encode()
 POST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+# As many as --rest_api_num_threads has by default.
+THREAD_COUNT = 4 * (os.cpu_count() or 1)
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -232,10 +235,13 @@ def test_endless_requests_of_one_model_stop_no_other(server: ModelServer) -> Non
     head = b"POST /v1/models/slow:predict HTTP/1.1\r\nHost: localhost\r\n"
     endless = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with ExitStack() as clients:
-        for _ in range(4 * (os.cpu_count() or 1) + 8):
-            clients.enter_context(socket_to(server)).sendall(endless)
+        senders = [clients.enter_context(socket_to(server)) for _ in range(THREAD_COUNT + 8)]
+        for sender in senders:
+            sender.sendall(endless)
         for _ in range(20):
             assert answers_to(server, POST, 1) == [(200, ANSWER)]
+        answered, _, _ = select.select(senders, [], [], 0)
+        assert not answered
 
 
 # --- Clients of OpenVINO's server -----------------------------------------------------------------
