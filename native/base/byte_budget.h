@@ -3,16 +3,19 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace millpond::base {
 
-// The memory that all requests and replies under way may take together, over every protocol. Each
-// holder has a Share, which returns its bytes when it is destroyed.
+// The memory that clients may take of the server together, over every protocol: connections, calls,
+// requests and replies. What a client causes to exist is held by an object with a Share. The object
+// takes the bytes before it takes the memory, and the Share returns them when it is destroyed. What
+// gets no bytes is not kept.
 //
 // Thread: any thread at any time; wait-free. Owner: shared by the servers of all protocols; it
 // outlives the shares. Cost: an atomic addition for each change of a share. If threads take bytes
-// at the same time near the limit, each may cause a refusal of another. The limit is never
+// at the same time near the limit, each may cause a refusal of another. The limit of a Use is never
 // exceeded.
 class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line is shared
  public:
@@ -21,13 +24,24 @@ class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line
   // The limit of a budget that counts bytes and never refuses any.
   static constexpr int64_t kUnlimited = INT64_MAX;
 
+  // The purpose of bytes. The later ones may exceed the limit by a reserve, so that a server
+  // without memory for requests still takes probes and operators' questions, and keeps its
+  // connections.
+  enum class Use {
+    kMessage,     // messages, what they decode to, and replies
+    kCall,        // calls, short questions and their answers, new connections
+    kConnection,  // the state of connections that live
+  };
+  // 32 MiB are some 10,000 calls, and a small part of any machine.
+  static constexpr int64_t kReserveBytes = int64_t{32} << 20U;
+
   explicit ByteBudget(int64_t limit_bytes = kUnlimited) : limit_bytes_(limit_bytes) {}
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
   // Takes `bytes` and returns true. If fewer are left, takes nothing, counts a refusal and returns
   // false.
-  bool Take(int64_t bytes);
+  bool Take(int64_t bytes, Use use = Use::kMessage);
   void Return(int64_t bytes) { in_use_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   int64_t limit_bytes() const { return limit_bytes_; }
@@ -45,14 +59,17 @@ class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line
 class ByteBudget::Share {
  public:
   Share() = default;
-  explicit Share(ByteBudget* budget) : budget_(budget) {}
+  explicit Share(ByteBudget* budget, Use use = Use::kMessage) : budget_(budget), use_(use) {}
   ~Share() { Resize(0); }
   Share(Share&& other) noexcept
-      : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : budget_(std::exchange(other.budget_, nullptr)),
+        use_(other.use_),
+        bytes_(std::exchange(other.bytes_, 0)) {}
   Share& operator=(Share&& other) noexcept {
     if (this == &other) return *this;
     Resize(0);
     budget_ = std::exchange(other.budget_, nullptr);
+    use_ = other.use_;
     bytes_ = std::exchange(other.bytes_, 0);
     return *this;
   }
@@ -60,13 +77,21 @@ class ByteBudget::Share {
   // Changes the share to `bytes`. Returns false and changes nothing if the budget has too few bytes
   // left. A share can always shrink.
   bool Resize(int64_t bytes);
+  bool Add(int64_t bytes) { return Resize(bytes_ + bytes); }
 
   int64_t bytes() const { return bytes_; }
   const ByteBudget* budget() const { return budget_; }
 
  private:
   ByteBudget* budget_ = nullptr;
+  Use use_ = Use::kMessage;
   int64_t bytes_ = 0;
+};
+
+// The bytes of a client's message, with their share.
+struct ChargedText {
+  std::string text;
+  ByteBudget::Share share;
 };
 
 }  // namespace millpond::base

@@ -29,6 +29,7 @@ struct ReplyLimits {
   ByteBudget* budget = nullptr;       // null: the reply is not counted
   int64_t deadline_ns = kNoDeadline;  // by MonotonicNs's clock
   const std::atomic<bool>* is_cancelled = nullptr;
+  ByteBudget::Use use = ByteBudget::Use::kMessage;
 };
 
 // A finished reply. Its bytes count in the server's budget until it is destroyed, after it was
@@ -66,7 +67,8 @@ class ReplyBuffer {
   // The most bytes that one Reserve may request.
   static constexpr size_t kMaxReserveBytes = 4096;
 
-  explicit ReplyBuffer(const ReplyLimits& limits) : limits_(limits), share_(limits.budget) {}
+  explicit ReplyBuffer(const ReplyLimits& limits)
+      : limits_(limits), share_(limits.budget, limits.use) {}
   ReplyBuffer(const ReplyBuffer&) = delete;
   ReplyBuffer& operator=(const ReplyBuffer&) = delete;
 

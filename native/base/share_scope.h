@@ -1,17 +1,28 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "native/base/byte_budget.h"
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 
 namespace millpond::base {
 
-// Counts what this thread decodes in `share` while the scope lives. Decoders take no argument for
-// the share. A thread without a scope counts nothing.
+// Counts what this thread decodes in `share` while the scope lives, and says if the request that it
+// decodes is still wanted. Decoders take no argument for it. A thread without a scope counts
+// nothing.
+//
+// A request of 30 bytes may decode to terabytes. So a decoder adds the bytes of whatever it makes
+// before it makes it, and looks at the deadline in loops whose length the client sets (DecodeLook).
 class ShareScope {
  public:
-  explicit ShareScope(ByteBudget::Share* share);
+  // Bytes are added to the share in steps of this size at least: small requests write to no shared
+  // cache line. So a thread has less than one step that does not count.
+  static constexpr int64_t kStepBytes = 64 * 1024;
+
+  // Borrows the share, and the flag of `limits`. The deadline and the flag may end the decoding.
+  explicit ShareScope(ByteBudget::Share* share, const ReplyLimits& limits = {});
   ~ShareScope();
   ShareScope(const ShareScope&) = delete;
   ShareScope& operator=(const ShareScope&) = delete;
@@ -21,9 +32,35 @@ class ShareScope {
   // Returns base::NoMemoryFor of the budget of this thread's share. Only to be called after Add has
   // returned false.
   static Status NoMemoryFor(const std::string& what);
+  // Returns CANCELLED or DEADLINE_EXCEEDED if this thread's request is not wanted any more.
+  static Status CheckIsWanted();
 
  private:
-  ByteBudget::Share* const outer_;
+  ByteBudget::Share* const share_;
+  const ReplyLimits limits_;
+  int64_t pending_bytes_ = 0;  // added, and not yet in the share
+  ShareScope* const outer_;
+};
+
+// Looks if the thread's request is still wanted, once every kLookSteps steps. For loops of tiny
+// steps over what a client sends.
+class DecodeLook {
+ public:
+  static constexpr int64_t kLookSteps = 65'536;
+
+  // Counts `steps`. Returns false if the request is not wanted any more: status() has the reason.
+  // Cost: below 1 ns.
+  bool Count(int64_t steps = 1) {
+    left_ -= steps;
+    return left_ > 0 || Look();
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  bool Look();
+
+  int64_t left_ = kLookSteps;
+  Status status_;
 };
 
 }  // namespace millpond::base

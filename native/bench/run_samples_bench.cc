@@ -61,7 +61,7 @@ void MakeInputs(int64_t row_count, bool has_words, tensor::TensorList* inputs) {
   if (has_words) is_made &= tensor::MakeTensor(dtype::kString, {row_count}, 2, inputs).ok();
   if (!is_made) std::abort();
   for (int64_t i = 0; has_words && i < row_count; ++i) {
-    tensor::SetString(2, i, std::string(kWordBytes, 'w'), inputs);
+    is_made &= tensor::SetString(2, i, std::string(kWordBytes, 'w'), inputs).ok();
   }
 }
 

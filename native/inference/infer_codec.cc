@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/inference/infer_datatype.h"
 #include "native/tensor/dtype.h"
 
@@ -287,7 +288,8 @@ struct Wanted {
 };
 
 // Reads the values of a field. It counts them with `skip` before it allocates memory for the shape.
-// Then `store(element, reader)` reads each value.
+// Then `store(element, reader, refused)` reads each value. It sets `refused` if there is no memory
+// for the value.
 template <typename Skip, typename Store>
 Status ReadValues(WireReader contents, const ContentsField& from, const Wanted& wanted,
                   const Skip& skip, const Store& store) {
@@ -305,8 +307,14 @@ Status ReadValues(WireReader contents, const ContentsField& from, const Wanted& 
   MILLPOND_RETURN_IF_ERROR(
       tensor::MakeTensor(wanted.dtype, wanted.dims, wanted.index, wanted.tensors));
   int64_t element = 0;
-  const auto store_one = [&](WireReader* reader) { return store(element++, reader); };
+  base::DecodeLook look;
+  Status refused;
+  const auto store_one = [&](WireReader* reader) {
+    return look.Count() && store(element++, reader, &refused);
+  };
   if (VisitValues(contents, from.number, from.single, store_one)) return {};
+  if (!refused.ok()) return refused;
+  if (!look.status().ok()) return look.status();
   return base::InvalidArgument(std::string(from.name) + " has value " +
                                std::to_string(element - 1) + " out of the range of " +
                                std::string(DatatypeName(wanted.dtype)));
@@ -317,7 +325,7 @@ template <typename T, typename Wire>
 Status ReadVarints(WireReader contents, const ContentsField& from, const Wanted& wanted) {
   uint64_t raw = 0;
   const auto skip = [&](WireReader* reader) { return reader->ReadVarint(&raw); };
-  const auto store = [&](int64_t element, WireReader* reader) {
+  const auto store = [&](int64_t element, WireReader* reader, Status*) {
     if (!reader->ReadVarint(&raw)) return false;
     const auto value = static_cast<Wire>(raw);
     static_cast<T*>(tensor::MutableElements(wanted.index, wanted.tensors))[element] =
@@ -330,7 +338,7 @@ Status ReadVarints(WireReader contents, const ContentsField& from, const Wanted&
 Status ReadBools(WireReader contents, const Wanted& wanted) {
   uint64_t raw = 0;
   const auto skip = [&](WireReader* reader) { return reader->ReadVarint(&raw); };
-  const auto store = [&](int64_t element, WireReader* reader) {
+  const auto store = [&](int64_t element, WireReader* reader, Status*) {
     if (!reader->ReadVarint(&raw)) return false;
     static_cast<bool*>(tensor::MutableElements(wanted.index, wanted.tensors))[element] = raw != 0;
     return true;
@@ -343,7 +351,7 @@ template <typename T>
 Status ReadFixed(WireReader contents, const ContentsField& from, const Wanted& wanted) {
   T value{};
   const auto skip = [&](WireReader* reader) { return reader->Copy(&value, sizeof value); };
-  const auto store = [&](int64_t element, WireReader* reader) {
+  const auto store = [&](int64_t element, WireReader* reader, Status*) {
     void* const elements = tensor::MutableElements(wanted.index, wanted.tensors);
     return reader->Copy(static_cast<T*>(elements) + element, sizeof(T));
   };
@@ -354,11 +362,12 @@ Status ReadFixed(WireReader contents, const ContentsField& from, const Wanted& w
 Status ReadStrings(WireReader contents, const Wanted& wanted) {
   WireReader body;
   const auto skip = [&](WireReader* reader) { return reader->ReadDelimited(&body); };
-  const auto store = [&](int64_t element, WireReader* reader) {
+  const auto store = [&](int64_t element, WireReader* reader, Status* refused) {
     if (!reader->ReadDelimited(&body)) return false;
     const size_t size = body.remaining_bytes();
-    char* const to = tensor::ResizeString(wanted.index, element, size, wanted.tensors);
-    return size == 0 || body.Copy(to, size);
+    const auto to = tensor::ResizeString(wanted.index, element, size, wanted.tensors);
+    *refused = to.status();
+    return to.ok() && (size == 0 || body.Copy(to.value(), size));
   };
   return ReadValues(contents, {field::kBytesContents, WireType::kLengthDelimited, "bytes_contents"},
                     wanted, skip, store);

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "native/base/share_scope.h"
 #include "native/inference/infer_datatype.h"
 #include "native/tensor/dtype.h"
 #include "native/tensor/signature.h"
@@ -39,13 +40,16 @@ Status ReadStrings(WireReader raw, const std::vector<int64_t>& dims, int64_t ele
                      "4 for each element's length, and its bytes");
   }
   MILLPOND_RETURN_IF_ERROR(tensor::MakeTensor(tensor::dtype::kString, dims, index, tensors));
+  base::DecodeLook look;
   for (int64_t element = 0; element < element_count; ++element) {
     uint32_t size = 0;
     if (!raw.ReadFixed32(&size) || size > raw.remaining_bytes()) {
       return NoStrings(element, element_count);
     }
-    char* const to = tensor::ResizeString(index, element, size, tensors);
-    if (size > 0 && !raw.Copy(to, size)) return NoStrings(element, element_count);
+    const auto to = tensor::ResizeString(index, element, size, tensors);
+    if (!to.ok()) return to.status();
+    if (size > 0 && !raw.Copy(to.value(), size)) return NoStrings(element, element_count);
+    if (!look.Count()) return look.status();
   }
   return raw.AtEnd() ? Status() : NoStrings(element_count, element_count);
 }

@@ -1,6 +1,7 @@
 #include "native/inference/tf_example_request.h"
 
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/inference/signature_request.h"
 #include "native/tensor/dtype.h"
 #include "native/tensor/tensor_access.h"
@@ -22,6 +23,9 @@ constexpr uint32_t kListContext = 2;
 
 constexpr char kInputName[] = "inputs";
 
+// The bytes of a context that take as long to copy as a step of a base::DecodeLook.
+constexpr int64_t kBytesPerStep = 16;
+
 bool ReadField(WireTag tag, WireReader* proto, ExampleRequest* request) {
   WireReader body;
   if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
@@ -35,23 +39,31 @@ bool ReadField(WireTag tag, WireReader* proto, ExampleRequest* request) {
 
 // Writes the examples of `list`, starting at string `*index`. ExampleInput::Read has read the list
 // before.
-bool WriteExamples(WireReader list, const std::string& context, int64_t* index,
-                   tensor::TensorList* examples) {
+Status WriteExamples(WireReader list, const std::string& context, int64_t* index,
+                     tensor::TensorList* examples) {
+  const auto unreadable = [] {
+    return base::Internal("a list of examples that was read once cannot be read again");
+  };
+  base::DecodeLook look;
   WireTag tag;
   while (!list.AtEnd()) {
-    if (!list.ReadTag(&tag)) return false;
+    if (!list.ReadTag(&tag)) return unreadable();
     if (tag.field != kListExamples || tag.type != WireType::kLengthDelimited) {
-      if (!list.SkipField(tag)) return false;
+      if (!list.SkipField(tag)) return unreadable();
       continue;
     }
     WireReader example;
-    if (!list.ReadDelimited(&example)) return false;
+    if (!list.ReadDelimited(&example)) return unreadable();
     const size_t example_bytes = example.remaining_bytes();
-    char* const to = tensor::ResizeString(0, (*index)++, context.size() + example_bytes, examples);
-    context.copy(to, context.size());
-    if (!example.Copy(to + context.size(), example_bytes)) return false;
+    const auto to = tensor::ResizeString(0, (*index)++, context.size() + example_bytes, examples);
+    if (!to.ok()) return to.status();
+    context.copy(to.value(), context.size());
+    if (!example.Copy(to.value() + context.size(), example_bytes)) return unreadable();
+    if (!look.Count(1 + static_cast<int64_t>(context.size()) / kBytesPerStep)) {
+      return look.status();
+    }
   }
-  return true;
+  return {};
 }
 
 }  // namespace
@@ -112,9 +124,7 @@ Status ExampleInput::MakeTensor(tensor::TensorList* examples) const {
       tensor::MakeTensor(tensor::dtype::kString, {example_count_}, 0, examples));
   int64_t index = 0;
   for (const WireReader& list : lists_) {
-    if (!WriteExamples(list, context_, &index, examples)) {
-      return base::Internal("a list of examples that was read once cannot be read again");
-    }
+    MILLPOND_RETURN_IF_ERROR(WriteExamples(list, context_, &index, examples));
   }
   return {};
 }

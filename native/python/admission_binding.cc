@@ -32,7 +32,9 @@ void RegisterByteBudget(nb::module_& module) {
   using base::ByteBudget;
   nb::class_<ByteBudget>(module, "ByteBudget", nb::is_final())
       .def(nb::init<int64_t>(), nb::arg("limit_bytes"))
-      .def("take", &ByteBudget::Take, nb::arg("bytes"))
+      .def(
+          "take", [](ByteBudget& self, int64_t bytes) { return self.Take(bytes); },
+          nb::arg("bytes"))
       .def("return_bytes", &ByteBudget::Return, nb::arg("bytes"))
       .def_prop_ro("limit_bytes", &ByteBudget::limit_bytes)
       .def_prop_ro("in_use_bytes", &ByteBudget::in_use_bytes)

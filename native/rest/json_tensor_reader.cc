@@ -70,8 +70,10 @@ struct StringElement {
     if (reader->Peek() == '{') return ReadBase64(reader, to);
     std::string_view text;
     if (reader->Peek() != '"') return ReadResult::kOther;
-    if (reader->ReadString(&text)) tensor::SetString(to.index, to.element, text, to.tensors);
-    return ReadResult::kRead;  // or the reader has failed, which ends the list
+    if (!reader->ReadString(&text)) return ReadResult::kRead;  // it has failed: the list ends
+    const Status set = tensor::SetString(to.index, to.element, text, to.tensors);
+    if (!set.ok()) reader->Fail(set);
+    return ReadResult::kRead;
   }
 
   static ReadResult ReadBase64(JsonReader* reader, const ElementPlace& to) {
@@ -80,8 +82,12 @@ struct StringElement {
     const bool is_coded = EnterBase64(reader);
     const JsonReader::Mark coded = reader->Here();
     if (is_coded && reader->ReadString(&text)) {
-      char* const plain = tensor::ResizeString(to.index, to.element, PlainBytes(text), to.tensors);
-      if (!DecodeBase64(text, plain)) {
+      const auto plain = tensor::ResizeString(to.index, to.element, PlainBytes(text), to.tensors);
+      if (!plain.ok()) {
+        reader->Fail(plain.status());
+        return ReadResult::kRead;
+      }
+      if (!DecodeBase64(text, plain.value())) {
         reader->GoBack(coded);
         return ReadResult::kInvalidBase64;
       }
@@ -204,6 +210,7 @@ bool TensorReader::ReadElementsOf(JsonReader* reader, bool is_list, int64_t* pos
     }
     ++next_.element;
     ++count;
+    if (!look_.Count()) return reader->Fail(look_.status());
   } while (is_list && reader->NextElement());
   *position = count;
   return reader->ok();

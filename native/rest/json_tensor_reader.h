@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/share_scope.h"
 #include "native/base/status.h"
 #include "native/rest/json_number.h"
 #include "native/rest/json_reader.h"
@@ -73,6 +74,7 @@ class TensorReader {
   int64_t rank_ = kUnknown;    // kUnknown until the first element or the first empty list
   int64_t row_count_ = 0;      // the number of rows that were started
   ElementPlace next_;
+  base::DecodeLook look_;
   int64_t capacity_ = 0;  // the tensor's elements; 0 until it is made
 };
 

@@ -425,7 +425,7 @@ Status RestWorkers::State::Serve(const Job& job, const servable::ServableHandle&
   std::string_view body;
   base::ByteBudget::Share share(options.budget.get());
   MILLPOND_RETURN_IF_ERROR(ReadBody(job.request, options.body_bytes_max, &share, &inflated, &body));
-  const base::ShareScope share_scope(&share);
+  const base::ShareScope share_scope(&share, job.run.reply_limits());
   const inference::SampledServable sampled(*handle, handle.reservoir(), job.request.received_ns,
                                            samples);
   MILLPOND_RETURN_IF_ERROR(

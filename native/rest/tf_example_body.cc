@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/base/wire_writer.h"
 #include "native/rest/base64.h"
 #include "native/rest/json_number.h"
@@ -29,6 +30,10 @@ constexpr uint32_t kEntryKey = 1;
 constexpr uint32_t kEntryValue = 2;
 constexpr uint32_t kListValue = 1;
 
+// The times that the bytes of a body are in memory while it is read, beside the tensor: as values,
+// as features, which are twice as long as their JSON, and as examples.
+constexpr int64_t kBodyCopies = 5;
+
 // The kind of a feature's values. The number is that of Feature's field.
 enum class FeatureKind : uint32_t { kNone = 0, kBytes = 1, kFloat = 2, kInt64 = 3 };
 
@@ -36,6 +41,9 @@ const char* KindName(FeatureKind kind) {
   if (kind == FeatureKind::kBytes) return "bytes";
   return kind == FeatureKind::kFloat ? "float" : "int64";
 }
+
+// The bytes of a context that take as long to copy as a step of a base::DecodeLook.
+constexpr int64_t kBytesPerStep = 16;
 
 // Makes `to` longer by `bytes`, and returns a writer for them.
 WireWriter Extend(size_t bytes, std::string* to) {
@@ -61,9 +69,13 @@ class FeatureReader {
   bool PutInt64(int64_t value);
   bool FailValue(const std::string& why);
   void EndFeature();
+  bool NoteName();
+  bool NoteStep();
   bool CheckNamesDiffer();
 
   JsonReader* const json_;
+  base::DecodeLook look_;
+  size_t charged_names_ = 0;        // for so many names
   std::string features_;            // the features of the example
   std::vector<std::string> names_;  // the names of the features
   std::string name_;                // the name of the current feature
@@ -84,13 +96,27 @@ bool FeatureReader::ReadExample(std::string* examples) {
     name_ = name;
     if (!ReadFeature()) return false;
     EndFeature();
-    names_.push_back(std::move(name_));
+    if (!NoteName() || !NoteStep()) return false;
   }
   if (!json_->ok() || !CheckNamesDiffer()) return false;
   WireWriter writer = Extend(DelimitedBytes(kExampleFeatures, features_.size()), examples);
   writer.BytesField(kExampleFeatures, features_);
   return true;
 }
+
+// Keeps the name until the end of the example. A name takes more memory than its feature.
+bool FeatureReader::NoteName() {
+  if (names_.size() == charged_names_) {
+    if (!base::ShareScope::Add(sizeof(std::string))) {
+      return json_->Fail(base::ShareScope::NoMemoryFor("the features of an example"));
+    }
+    ++charged_names_;
+  }
+  names_.push_back(std::move(name_));
+  return true;
+}
+
+bool FeatureReader::NoteStep() { return look_.Count() || json_->Fail(look_.status()); }
 
 // Refuses a repeated feature. Protobuf would silently keep the last of the two.
 bool FeatureReader::CheckNamesDiffer() {
@@ -107,7 +133,7 @@ bool FeatureReader::ReadFeature() {
   if (json_->Peek() != '[') return ReadValue();
   if (!json_->EnterArray()) return false;
   while (json_->NextElement()) {
-    if (!ReadValue()) return false;
+    if (!ReadValue() || !NoteStep()) return false;
   }
   return json_->ok();
 }
@@ -287,6 +313,9 @@ bool ExampleBodyReader::ReadExamples() {
   if (!json_.EnterArray()) return false;
   while (json_.NextElement()) {
     if (!features_.ReadExample(&*examples_)) return false;
+    if (!base::ShareScope::Add(sizeof(size_t))) {
+      return json_.Fail(base::ShareScope::NoMemoryFor("the examples of a body"));
+    }
     ends_.push_back(examples_->size());
   }
   if (json_.ok() && ends_.empty()) {
@@ -317,13 +346,18 @@ Status ExampleBodyReader::MakeTensor(tensor::TensorList* examples) const {
   examples->Reset(1);
   MILLPOND_RETURN_IF_ERROR(
       tensor::MakeTensor(tensor::dtype::kString, {static_cast<int64_t>(count)}, 0, examples));
+  base::DecodeLook look;
   size_t begin = 0;
   for (size_t i = 0; i < count; begin = ends_[i++]) {
     const std::string_view example = std::string_view(*examples_).substr(begin, ends_[i] - begin);
-    char* const to =
+    const auto to =
         tensor::ResizeString(0, static_cast<int64_t>(i), context.size() + example.size(), examples);
-    context.copy(to, context.size());
-    example.copy(to + context.size(), example.size());
+    if (!to.ok()) return to.status();
+    context.copy(to.value(), context.size());
+    example.copy(to.value() + context.size(), example.size());
+    if (!look.Count(1 + static_cast<int64_t>(context.size()) / kBytesPerStep)) {
+      return look.status();
+    }
   }
   return {};
 }
@@ -331,6 +365,10 @@ Status ExampleBodyReader::MakeTensor(tensor::TensorList* examples) const {
 }  // namespace
 
 Status ReadExampleBody(std::string_view body, ExampleBody* read) {
+  if (!base::ShareScope::Add(kBodyCopies * static_cast<int64_t>(body.size()))) {
+    return base::ShareScope::NoMemoryFor("the examples of a body of " +
+                                         std::to_string(body.size()) + " bytes");
+  }
   return ExampleBodyReader(body).Read(read);
 }
 

@@ -41,10 +41,10 @@ base::Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorL
 void* MutableElements(size_t index, TensorList* tensors);
 
 // Sets string `element` of tensor `index`, a tensor of strings. Strings are counted in row-major
-// order.
-void SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors);
-// Resizes that string to `size` bytes and returns them, for the caller to write.
-char* ResizeString(size_t index, int64_t element, size_t size, TensorList* tensors);
+// order. Returns RESOURCE_EXHAUSTED if no memory is left for it.
+base::Status SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors);
+// Resizes that string to `size` bytes. Returns them, for the caller to write, or the same error.
+base::StatusOr<char*> ResizeString(size_t index, int64_t element, size_t size, TensorList* tensors);
 std::string_view StringAt(const TensorList& tensors, size_t index, int64_t element);
 
 // The dtype, shape and elements of a tensor. Valid as long as the tensor does not change.

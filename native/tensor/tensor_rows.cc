@@ -12,6 +12,8 @@
 namespace millpond::tensor {
 namespace {
 
+using base::Status;
+
 int64_t Product(const std::vector<int64_t>& dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
@@ -28,17 +30,19 @@ class ElementCopier {
 
   const TensorView& view() const { return view_; }
 
-  void Copy(int64_t from_element, int64_t to_element, int64_t count) const {
-    if (count == 0) return;
+  Status Copy(int64_t from_element, int64_t to_element, int64_t count) const {
+    if (count == 0) return {};
     if (element_bytes_ > 0) {
       const size_t bytes = static_cast<size_t>(count) * element_bytes_;
       std::memcpy(target_ + to_element * static_cast<int64_t>(element_bytes_),
                   view_.bytes.data() + from_element * static_cast<int64_t>(element_bytes_), bytes);
-      return;
+      return {};
     }
     for (int64_t i = 0; i < count; ++i) {
-      SetString(index_, to_element + i, StringAt(from_, index_, from_element + i), to_);
+      MILLPOND_RETURN_IF_ERROR(
+          SetString(index_, to_element + i, StringAt(from_, index_, from_element + i), to_));
     }
+    return {};
   }
 
  private:
@@ -51,39 +55,44 @@ class ElementCopier {
 };
 
 // Copies a block of dimensions `from` into a block of dimensions `to`, none of which is smaller.
-void CopyBlock(const ElementCopier& copier, const int64_t* from, const int64_t* to, size_t rank,
-               int64_t from_element, int64_t to_element) {
+Status CopyBlock(const ElementCopier& copier, const int64_t* from, const int64_t* to, size_t rank,
+                 int64_t from_element, int64_t to_element) {
   if (rank == 0) return copier.Copy(from_element, to_element, 1);
   if (rank == 1) return copier.Copy(from_element, to_element, from[0]);
   const int64_t from_step = Product({from + 1, from + rank});
   const int64_t to_step = Product({to + 1, to + rank});
   for (int64_t i = 0; i < from[0]; ++i) {
-    CopyBlock(copier, from + 1, to + 1, rank - 1, from_element + i * from_step,
-              to_element + i * to_step);
+    MILLPOND_RETURN_IF_ERROR(CopyBlock(copier, from + 1, to + 1, rank - 1,
+                                       from_element + i * from_step, to_element + i * to_step));
   }
+  return {};
 }
 
 // Fills tensor `index` of `joined` with the rows of all parts.
-void FillTensor(const std::vector<RowRange>& parts, const RowLayout::Column& column,
-                int64_t row_count, size_t index, TensorList* joined) {
+Status FillTensor(const std::vector<RowRange>& parts, const RowLayout::Column& column,
+                  int64_t row_count, size_t index, TensorList* joined) {
   const int64_t row_elements = Product(column.dims);
   int64_t row = 0;
-  const auto take = [&](const RowRange& part) {
+  const auto take = [&](const RowRange& part) -> Status {
     const ElementCopier copier(index, *part.tensors, joined);
     const std::vector<int64_t> dims(copier.view().dims.begin() + 1, copier.view().dims.end());
     if (dims == column.dims) {
-      copier.Copy(part.first * row_elements, row * row_elements, part.count * row_elements);
       row += part.count;
-      return;
+      return copier.Copy(part.first * row_elements, (row - part.count) * row_elements,
+                         part.count * row_elements);
     }
     const int64_t from_elements = Product(dims);
     for (int64_t i = 0; i < part.count; ++i, ++row) {
-      CopyBlock(copier, dims.data(), column.dims.data(), dims.size(),
-                (part.first + i) * from_elements, row * row_elements);
+      MILLPOND_RETURN_IF_ERROR(CopyBlock(copier, dims.data(), column.dims.data(), dims.size(),
+                                         (part.first + i) * from_elements, row * row_elements));
     }
+    return {};
   };
-  for (const RowRange& part : parts) take(part);
-  while (row < row_count) take({parts.front().tensors, parts.front().first, 1});
+  for (const RowRange& part : parts) MILLPOND_RETURN_IF_ERROR(take(part));
+  while (row < row_count) {
+    MILLPOND_RETURN_IF_ERROR(take({parts.front().tensors, parts.front().first, 1}));
+  }
+  return {};
 }
 
 }  // namespace
@@ -154,7 +163,7 @@ base::Status JoinRows(const std::vector<RowRange>& parts, const RowLayout& layou
       const TensorView view = ViewTensor(*joined, i);
       if (!view.bytes.empty()) std::memset(MutableElements(i, joined), 0, view.bytes.size());
     }
-    FillTensor(parts, layout.columns[i], row_count, i, joined);
+    MILLPOND_RETURN_IF_ERROR(FillTensor(parts, layout.columns[i], row_count, i, joined));
   }
   return {};
 }

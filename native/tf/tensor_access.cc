@@ -95,11 +95,15 @@ void* MutableElements(size_t index, TensorList* tensors) {
   return tensors->storage().tensors[index].data();
 }
 
-void SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors) {
+Status SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors) {
+  MILLPOND_RETURN_IF_ERROR(tf::ChargeStrings(1, value.size()));
   StringElement(index, element, tensors).assign(value.data(), value.size());
+  return {};
 }
 
-char* ResizeString(size_t index, int64_t element, size_t size, TensorList* tensors) {
+base::StatusOr<char*> ResizeString(size_t index, int64_t element, size_t size,
+                                   TensorList* tensors) {
+  MILLPOND_RETURN_IF_ERROR(tf::ChargeStrings(1, size));
   tstring& string = StringElement(index, element, tensors);
   string.resize_uninitialized(size);
   return string.mdata();
@@ -130,6 +134,7 @@ int64_t FirstSize(const TensorList& tensors, size_t index) {
 TensorList ShareTensors(const TensorList& tensors) {
   TensorList shared;
   shared.storage().tensors = tensors.storage().tensors;
+  shared.storage().charge = tensors.storage().charge;
   return shared;
 }
 
@@ -148,6 +153,7 @@ TensorList ShareRows(const TensorList& tensors, int64_t first, int64_t count) {
   for (const Tensor& tensor : tensors.storage().tensors) {
     shared.storage().tensors.push_back(tensor.Slice(first, first + count));
   }
+  shared.storage().charge = tensors.storage().charge;
   return shared;
 }
 

@@ -14,9 +14,13 @@
 namespace millpond::tf {
 namespace {
 
-// The least size of a tensor that is counted in the budget. Thousands of smaller tensors take
-// little memory, and each count would cost the request threads an access to a shared atomic.
-constexpr int64_t kCountedBytesMin = 64 * 1024;
+// The longest string that lies in its tstring, which is 24 bytes.
+constexpr size_t kInlineStringBytes = 22;
+// An allocator adds about so much to a short block.
+constexpr int64_t kBlockBytes = 16;
+
+// The bytes that are copied between two looks: below a millisecond's work.
+constexpr size_t kPieceBytes = size_t{4} << 20U;
 
 }  // namespace
 
@@ -71,7 +75,7 @@ base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
   if (!made.ok()) return base::InvalidArgument(std::string(made.message()));
   const int64_t bytes =
       shape.num_elements() * BufferBytesPerElement(static_cast<tensorflow::DataType>(dtype));
-  if (bytes >= kCountedBytesMin && !base::ShareScope::Add(bytes)) {
+  if (!base::ShareScope::Add(bytes)) {
     return base::ShareScope::NoMemoryFor(tensor::DescribeTensor(dtype, true, dims));
   }
   *tensor = tensorflow::Tensor(tensorflow::cpu_allocator(),
@@ -79,6 +83,37 @@ base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
   if (tensor->IsInitialized()) return {};
   return {base::Code::kResourceExhausted,
           "no memory for " + tensor::DescribeTensor(dtype, true, dims)};
+}
+
+base::Status ChargeStrings(int64_t count, size_t size) {
+  if (size <= kInlineStringBytes) return {};
+  const int64_t string_bytes = static_cast<int64_t>(size) + kBlockBytes;
+  if (count > base::kMaxTensorBytes / string_bytes) {
+    return {base::Code::kResourceExhausted, std::to_string(count) + " strings of " +
+                                                std::to_string(size) + " bytes take more than " +
+                                                std::to_string(base::kMaxTensorBytes) +
+                                                " bytes; send them in smaller batches"};
+  }
+  if (base::ShareScope::Add(count * string_bytes)) return {};
+  return base::ShareScope::NoMemoryFor(std::to_string(count) + " strings of " +
+                                       std::to_string(size) + " bytes");
+}
+
+base::Status ChargeContent(int64_t bytes, const tensorflow::Tensor& tensor) {
+  if (base::ShareScope::Add(bytes)) return {};
+  return base::ShareScope::NoMemoryFor(std::to_string(bytes) + " bytes of a tensor of " +
+                                       tensorflow::DataTypeString(tensor.dtype()));
+}
+
+base::Status CopyContent(base::WireReader* from, size_t size, char* to) {
+  while (size > 0) {
+    const size_t piece = std::min(size, kPieceBytes);
+    if (!from->Copy(to, piece)) return base::InvalidArgument("its bytes are not a TensorProto");
+    to += piece;
+    size -= piece;
+    if (size > 0) MILLPOND_RETURN_IF_ERROR(base::ShareScope::CheckIsWanted());
+  }
+  return {};
 }
 
 }  // namespace millpond::tf

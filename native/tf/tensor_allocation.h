@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/base/wire_reader.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.pb.h"
 
@@ -23,10 +25,19 @@ int64_t BufferBytesPerElement(tensorflow::DataType dtype);
 // base::kMaxTensorBytes.
 base::Status CheckTensorBytes(int dtype, const std::vector<int64_t>& dims, int64_t element_count);
 
-// Makes a tensor in memory of the request allocator. Counts it in the thread's base::ShareScope
-// unless it is small. Returns RESOURCE_EXHAUSTED if no memory is left. The caller has made the
-// checks above.
+// Makes a tensor in memory of the request allocator. Counts it in the thread's base::ShareScope.
+// Returns RESOURCE_EXHAUSTED if no memory is left. The caller has made the checks above.
 base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
                             tensorflow::Tensor* tensor);
+
+// Counts what `count` strings of `size` bytes take beside their tensor's buffer, before they are
+// made. Returns RESOURCE_EXHAUSTED if no memory is left, or if they take more than
+// base::kMaxTensorBytes. A short string lies in the buffer and takes nothing.
+base::Status ChargeStrings(int64_t count, size_t size);
+// Counts `bytes` of copies that the decoding of `tensor` makes.
+base::Status ChargeContent(int64_t bytes, const tensorflow::Tensor& tensor);
+
+// Copies `size` bytes from `from`, in pieces between which it looks if the request is still wanted.
+base::Status CopyContent(base::WireReader* from, size_t size, char* to);
 
 }  // namespace millpond::tf

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <complex>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/tensor/dtype.h"
 #include "native/tensor/tensor_codec.h"
 #include "native/tf/tensor_allocation.h"
@@ -28,6 +30,7 @@ namespace field = tf::field;
 using tf::AllocateTensor;
 using tf::BufferBytesPerElement;
 using tf::CheckTensorBytes;
+using tf::CopyContent;
 using tf::CountElements;
 using tf::FieldOf;
 using tf::Layout;
@@ -149,7 +152,10 @@ Status CheckContentBytes(const ScannedTensor& scanned, int64_t element_count) {
   return got_bytes == want_bytes ? Status() : ContentContradiction(scanned, got_bytes, want_bytes);
 }
 
+// The content is copied twice: into one piece, and from there into the strings.
 Status DecodeStringContent(const ScannedTensor& scanned, Tensor* tensor) {
+  MILLPOND_RETURN_IF_ERROR(
+      tf::ChargeContent(2 * static_cast<int64_t>(scanned.content.remaining_bytes()), *tensor));
   std::string content;
   WireReader reader = scanned.content;
   reader.AppendRest(&content);
@@ -169,15 +175,16 @@ Status DecodeContent(const ScannedTensor& scanned, Tensor* tensor) {
   const auto want_bytes = static_cast<int64_t>(tensor->TotalBytes());
   WireReader content = scanned.content;
   const size_t got_bytes = content.remaining_bytes();
-  if (static_cast<int64_t>(got_bytes) != want_bytes || !content.Copy(tensor->data(), got_bytes)) {
+  if (static_cast<int64_t>(got_bytes) != want_bytes) {
     return ContentContradiction(scanned, got_bytes, want_bytes);
   }
+  MILLPOND_RETURN_IF_ERROR(CopyContent(&content, got_bytes, static_cast<char*>(tensor->data())));
   if (tensor->dtype() == tensorflow::DT_BOOL) NormalizeBools(tensor);
   return {};
 }
 
 // Takes the values of one typed field in order, and writes them to `out`, which has room for
-// `capacity` values.
+// `capacity` values. The first failure is final: Fill returns it.
 template <typename T>
 class ValueSink {
  public:
@@ -185,32 +192,57 @@ class ValueSink {
 
   int64_t count() const { return count_; }
   bool IsOverfull() const { return count_ > capacity_; }
+  const Status& status() const { return status_; }
 
-  void Put(T value) {
-    if (count_ < capacity_) out_[count_] = value;
+  // False if the value is the last one, because the sink has failed.
+  bool Put(T value) {
+    if (!look_.Count()) return Fail(look_.status());
+    if (count_ < capacity_) out_[count_] = std::move(value);
     ++count_;
+    return true;
   }
   // Takes `count` values that have the same layout in memory as on the wire.
   bool PutAll(WireReader* from, int64_t count) {
     const int64_t taken = std::min(count, std::max<int64_t>(0, capacity_ - count_));
-    if (!from->Copy(out_ + std::min(count_, capacity_), static_cast<size_t>(taken) * sizeof(T))) {
-      return false;
-    }
+    const Status copied = CopyContent(from, static_cast<size_t>(taken) * sizeof(T),
+                                      reinterpret_cast<char*>(out_ + std::min(count_, capacity_)));
+    if (!copied.ok()) return Fail(copied);
     count_ += count;
     return true;
   }
   // Fills the remaining elements with the last value, by TensorFlow's rule; with zero if there are
-  // no values.
-  void Fill() {
-    if (count_ >= capacity_) return;
+  // no values. All of their memory is charged before the first is written.
+  Status Fill() {
+    if (!status_.ok() || count_ >= capacity_) return status_;
     const T last = count_ > 0 ? out_[count_ - 1] : T();
-    std::fill(out_ + count_, out_ + capacity_, last);
+    if constexpr (std::is_same_v<T, tensorflow::tstring>) {
+      if (!ChargeStrings(capacity_ - count_, last.size())) return status_;
+    }
+    while (count_ < capacity_) {
+      const int64_t part = std::min(capacity_ - count_, base::DecodeLook::kLookSteps);
+      if (!look_.Count(part)) return look_.status();
+      std::fill(out_ + count_, out_ + count_ + part, last);
+      count_ += part;
+    }
+    return {};
+  }
+  // Charges what `count` strings of `size` bytes take. False if they may not be made.
+  bool ChargeStrings(int64_t count, size_t size) {
+    status_ = tf::ChargeStrings(count, size);
+    return status_.ok();
   }
 
  private:
+  bool Fail(const Status& status) {
+    status_ = status;
+    return false;
+  }
+
   T* out_;
   int64_t capacity_;
   int64_t count_ = 0;
+  base::DecodeLook look_;
+  Status status_;
 };
 
 // Reads one value of a fixed-width field, or a packed run of values.
@@ -219,9 +251,7 @@ bool ReadFixedValues(WireReader* proto, WireTag tag, ValueSink<T>* sink) {
   constexpr WireType kSingle = sizeof(T) == 4 ? WireType::kFixed32 : WireType::kFixed64;
   if (tag.type == kSingle) {
     T value{};
-    if (!proto->Copy(&value, sizeof value)) return false;
-    sink->Put(value);
-    return true;
+    return proto->Copy(&value, sizeof value) && sink->Put(value);
   }
   if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
   WireReader packed;
@@ -235,16 +265,13 @@ template <typename T, typename Convert>
 bool ReadVarintValues(WireReader* proto, WireTag tag, Convert convert, ValueSink<T>* sink) {
   uint64_t value = 0;
   if (tag.type == WireType::kVarint) {
-    if (!proto->ReadVarint(&value)) return false;
-    sink->Put(convert(value));
-    return true;
+    return proto->ReadVarint(&value) && sink->Put(convert(value));
   }
   if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
   WireReader packed;
   if (!proto->ReadDelimited(&packed)) return false;
   while (!packed.AtEnd()) {
-    if (!packed.ReadVarint(&value)) return false;
-    sink->Put(convert(value));
+    if (!packed.ReadVarint(&value) || !sink->Put(convert(value))) return false;
   }
   return true;
 }
@@ -262,10 +289,9 @@ bool ReadStringValue(WireReader* proto, WireTag tag, ValueSink<tensorflow::tstri
   if (!proto->ReadDelimited(&bytes)) return false;
   tensorflow::tstring value;
   const size_t size = bytes.remaining_bytes();
+  if (!sink->ChargeStrings(1, size)) return false;
   value.resize_uninitialized(size);
-  if (!bytes.Copy(value.mdata(), size)) return false;
-  sink->Put(std::move(value));
-  return true;
+  return bytes.Copy(value.mdata(), size) && sink->Put(std::move(value));
 }
 
 // Runs `read` for each occurrence of the typed field, and fills the remaining elements.
@@ -278,14 +304,14 @@ Status DecodeField(const ScannedTensor& scanned, uint32_t number, T* out, int64_
   while (!proto.AtEnd()) {
     const bool parses = proto.ReadTag(&tag) &&
                         (tag.field == number ? read(&proto, tag, &sink) : proto.SkipField(tag));
+    if (!sink.status().ok()) return sink.status();
     if (!parses) return base::InvalidArgument("its bytes are not a TensorProto");
   }
   if (sink.IsOverfull()) {
     return base::InvalidArgument("holds " + std::to_string(sink.count()) + " values, " +
                                  Describe(scanned) + " takes " + std::to_string(capacity));
   }
-  sink.Fill();
-  return {};
+  return sink.Fill();
 }
 
 // Decodes a fixed-width field. `per_element` is 2 for complex numbers, whose parts are separate
@@ -370,9 +396,18 @@ Status DecodeTypedField(const ScannedTensor& scanned, TypedField typed, Tensor* 
   return base::Internal("no typed field for " + DtypeName(tensor->dtype()));
 }
 
+// The times that a message's bytes are in memory while TensorFlow decodes it: a copy in one piece,
+// the parsed message, whose objects are larger than their bytes, and the tensor's objects.
+constexpr int64_t kTensorFlowCopies = 8;
+
 // Decodes variants and resource handles with TensorFlow, because they hold messages of their own.
 // They are rare, and small enough for TensorFlow's copies.
-Status DecodeWithTensorFlow(const ScannedTensor& scanned, Tensor* tensor) {
+Status DecodeWithTensorFlow(const ScannedTensor& scanned, int64_t element_count, Tensor* tensor) {
+  const int64_t charged_bytes =
+      kTensorFlowCopies * static_cast<int64_t>(scanned.whole.remaining_bytes()) +
+      element_count * BufferBytesPerElement(static_cast<DataType>(scanned.dtype));
+  if (!base::ShareScope::Add(charged_bytes))
+    return base::ShareScope::NoMemoryFor(Describe(scanned));
   std::string bytes;
   WireReader reader = scanned.whole;
   reader.AppendRest(&bytes);
@@ -401,7 +436,9 @@ Status DecodeTensor(WireReader proto, const TensorSpec& spec, size_t index, Tens
   MILLPOND_RETURN_IF_ERROR(CheckTensorBytes(scanned.dtype, scanned.dims, count.value()));
   Tensor& tensor = tensors->storage().tensors[index];
   const TypedField typed = FieldOf(static_cast<DataType>(scanned.dtype));
-  if (typed.layout == Layout::kOther) return DecodeWithTensorFlow(scanned, &tensor);
+  if (typed.layout == Layout::kOther) {
+    return DecodeWithTensorFlow(scanned, count.value(), &tensor);
+  }
   const bool has_content = !scanned.content.AtEnd();
   if (has_content) MILLPOND_RETURN_IF_ERROR(CheckContentBytes(scanned, count.value()));
   MILLPOND_RETURN_IF_ERROR(AllocateTensor(scanned.dtype, scanned.dims, &tensor));

@@ -12,6 +12,7 @@ size_t TensorList::size() const { return storage_->tensors.size(); }
 void TensorList::Reset(size_t size) {
   storage_->tensors.clear();
   storage_->tensors.resize(size);
+  storage_->charge = nullptr;
 }
 
 }  // namespace millpond::tensor

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/tensor/tensor_list.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -11,6 +13,8 @@ namespace millpond::tensor {
 // copy.
 struct TensorStorage {
   std::vector<tensorflow::Tensor> tensors;
+  // Counts the results of a run until the last list that has a part of them is gone.
+  std::shared_ptr<const base::ByteBudget::Share> charge;
 };
 
 }  // namespace millpond::tensor

@@ -28,6 +28,21 @@ TEST(ByteBudget, WithoutALimitCountsAndRefusesNothing) {
   EXPECT_EQ(budget.refused_count(), 0);
 }
 
+TEST(ByteBudget, CallsAndConnectionsHaveReservesBeyondTheLimit) {
+  using Use = ByteBudget::Use;
+  constexpr int64_t kReserve = ByteBudget::kReserveBytes;
+  ByteBudget budget(100);
+  ASSERT_TRUE(budget.Take(100));
+  EXPECT_FALSE(budget.Take(1));
+  EXPECT_TRUE(budget.Take(kReserve, Use::kCall));
+  EXPECT_FALSE(budget.Take(1, Use::kCall));
+  EXPECT_TRUE(budget.Take(kReserve, Use::kConnection));
+  EXPECT_FALSE(budget.Take(1, Use::kConnection));
+  budget.Return(2 * kReserve);
+  EXPECT_FALSE(budget.Take(1));
+  EXPECT_TRUE(ByteBudget().Take(INT64_MAX / 2, Use::kConnection));
+}
+
 TEST(ByteBudget, AnAbsurdSizeIsRefused) {
   ByteBudget budget(100);
   ASSERT_TRUE(budget.Take(100));

@@ -101,11 +101,13 @@ void* MutableElements(size_t index, TensorList* tensors) {
   return tensors->storage().tensors[index].bytes.data();
 }
 
-void SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors) {
+base::Status SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors) {
   tensors->storage().tensors[index].strings[element] = value;
+  return {};
 }
 
-char* ResizeString(size_t index, int64_t element, size_t size, TensorList* tensors) {
+base::StatusOr<char*> ResizeString(size_t index, int64_t element, size_t size,
+                                   TensorList* tensors) {
   std::string& text = tensors->storage().tensors[index].strings[element];
   text.resize(size);
   return text.data();

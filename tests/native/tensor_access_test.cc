@@ -49,7 +49,7 @@ TEST_F(TensorAccessTest, AStringTensorIsMadeWrittenAndRead) {
   ASSERT_TRUE(MakeTensor(dtype::kString, {3}, 1, &list_).ok());
   const std::string large(1'000, 'x');
   SetString(1, 0, large, &list_);
-  std::fill_n(ResizeString(1, 2, 3, &list_), 3, '\0');
+  std::fill_n(ResizeString(1, 2, 3, &list_).value(), 3, '\0');
   EXPECT_EQ(StringAt(list_, 1, 0), large);
   EXPECT_EQ(StringAt(list_, 1, 1), "");
   EXPECT_EQ(StringAt(list_, 1, 2), std::string_view("\0\0\0", 3));

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/tensor/dtype.h"
 #include "native/tf/tensor_storage.h"
 #include "native/tf/typed_field.h"
@@ -240,6 +242,49 @@ TEST(DecodeTensor, FillsALargeShapeWithOneValue) {
   TensorList list;
   ASSERT_TRUE(Decode(proto, &list).ok());
   EXPECT_EQ(list.storage().tensors[0].flat<double>()(99'999), 2.5);
+}
+
+// A string tensor of `count` elements, all of them the one of `bytes`.
+std::string FilledStrings(int64_t count, size_t bytes) {
+  TensorProto proto;
+  proto.set_dtype(tensorflow::DT_STRING);
+  proto.mutable_tensor_shape()->add_dim()->set_size(count);
+  proto.add_string_val(std::string(bytes, 's'));
+  return proto.SerializeAsString();
+}
+
+base::Status DecodeStrings(const std::string& bytes) {
+  tensor::TensorSpec any;
+  any.dtype = tensorflow::DT_STRING;
+  TensorList list;
+  list.Reset(1);
+  const std::string_view segment = bytes;
+  return DecodeTensor(WireReader(&segment, 1), any, 0, &list);
+}
+
+TEST(DecodeTensor, StringsThatFillAShapeAreChargedBeforeTheyExist) {
+  base::ByteBudget budget(int64_t{64} << 20U);
+  base::ByteBudget::Share share(&budget);
+  const base::ShareScope scope(&share);
+  const int64_t before_bytes = RuntimeMemory().Statistics().in_use_bytes;
+  const base::Status refused = DecodeStrings(FilledStrings(100'000, 10'000));
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted) << refused.message();
+  EXPECT_LT(RuntimeMemory().Statistics().in_use_bytes - before_bytes, int64_t{1} << 20U);
+  EXPECT_TRUE(DecodeStrings(FilledStrings(1'000, 10'000)).ok());
+  EXPECT_GE(budget.in_use_bytes(), 1'000 * 10'000);
+}
+
+TEST(DecodeTensor, StringsOfMoreThanATensorMayTakeAreRefused) {
+  const base::Status refused = DecodeStrings(FilledStrings(1'000'000, 10'000));
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted) << refused.message();
+}
+
+TEST(DecodeTensor, EndsAtTheDeadline) {
+  base::ByteBudget::Share share;
+  base::ReplyLimits limits;
+  limits.deadline_ns = base::MonotonicNs() - 1'000'000'000;
+  const base::ShareScope scope(&share, limits);
+  EXPECT_EQ(DecodeStrings(FilledStrings(1'000'000, 10)).code(), Code::kDeadlineExceeded);
 }
 
 TEST(DecodeTensor, ReadsStringsWithNulsAndOfNoBytesInBothEncodings) {
