@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/base/no_memory.h"
 #include "native/inference/metadata.h"
 #include "native/python/binding.h"
 #include "native/rest/rest_workers.h"
@@ -73,8 +74,13 @@ class PyRestWorkers {
     request.headers = ToHeaders(headers);
     request.body = {body.c_str(), body.size()};
     request.deadline_ns = request.received_ns + SecondsToNs(timeout_seconds);
+    base::ByteBudget::Share charge(options_.budget.get());
+    if (!charge.Resize(static_cast<int64_t>(body.size()))) {
+      ThrowIfError(base::NoMemoryFor("a body of " + std::to_string(body.size()) + " bytes",
+                                     *options_.budget));
+    }
     const uint64_t id = ValueOrThrow(workers_.Submit(std::move(request)));
-    bodies_.emplace(id, std::move(body));
+    bodies_.emplace(id, Body{std::move(body), std::move(charge)});
     return id;
   }
 
@@ -88,10 +94,16 @@ class PyRestWorkers {
                              std::optional<std::string> label);
 
  private:
+  // A body, which a run may read for longer than its client waits.
+  struct Body {
+    nb::bytes bytes;
+    base::ByteBudget::Share charge;
+  };
+
   servable::ServingMap* const map_;
   const RestWorkersOptions options_;
   // Guarded by the GIL. Declared before the workers, which read the bodies until they end.
-  std::unordered_map<uint64_t, nb::bytes> bodies_;
+  std::unordered_map<uint64_t, Body> bodies_;
   RestWorkers workers_;
 };
 

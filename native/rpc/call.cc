@@ -14,9 +14,9 @@
 namespace millpond::rpc {
 namespace {
 
-// Messages up to it that are no requests to models come in while no memory is left: probes and
-// operators ask then most of all.
-constexpr int64_t kUncountedBytesMax = 4096;
+// Messages up to it that are no requests to models, and answers to them, have the budget's reserve:
+// probes and operators ask most of all while no memory is left.
+constexpr int64_t kShortBytesMax = 4096;
 
 // A message up to it is copied into one piece: a copy is cheaper than what decodes several pieces.
 constexpr int64_t kSmallBytesMax = 8192;
@@ -53,25 +53,36 @@ std::string MethodHandler::ModelNameOf(const Call&) const { return ""; }
 void MethodHandler::RecordRefusal(const Call&, base::Code) const {}
 
 // PROTOCOL-HTTP2: one byte that says if the message is compressed, and its length, big-endian.
-void OutMessage::Begin(std::string_view body, bool is_compressed) {
-  body_ = body;
-  const auto size = static_cast<uint32_t>(body.size());
+OutMessage::OutMessage(base::ReplyBytes reply, bool is_compressed) : reply_(std::move(reply)) {
+  const auto size = static_cast<uint32_t>(reply_.size());
   prefix_[0] = is_compressed ? 1 : 0;
   for (int i = 0; i < 4; ++i) prefix_[1 + i] = static_cast<char>(size >> (24U - 8U * i));
 }
 
-Call::Call(std::shared_ptr<Connection> connection, const CallLimits* limits, int32_t stream_id)
+int64_t Call::BeginBytes() {
+  // Its place in the connection's table takes less.
+  constexpr int64_t kPlaceBytes = 128;
+  return static_cast<int64_t>(sizeof(Call)) + kPlaceBytes + kHeaderRoomBytes;
+}
+
+Call::Call(std::shared_ptr<Connection> connection, const CallLimits* limits, int32_t stream_id,
+           base::ByteBudget::Share charge)
     : connection_(std::move(connection)),
       limits_(limits),
       stream_id_(stream_id),
-      share_(limits->budget.get()) {}
+      charge_(std::move(charge)) {}
 
 Call::~Call() { connection_->ForgetCall(*this); }
 
 // --- What the connection brings ---
 
-size_t Call::AddHeader(std::string_view name, std::string_view value) {
+bool Call::AddHeader(std::string_view name, std::string_view value) {
   header_bytes_ += name.size() + value.size() + kHeaderOverheadBytes;
+  const auto room_bytes = static_cast<size_t>(charge_.bytes() - BeginBytes() + kHeaderRoomBytes);
+  if (header_bytes_ > room_bytes && charge_.bytes() > 0 &&
+      !charge_.Add(static_cast<int64_t>(header_bytes_ - room_bytes) + kHeaderRoomBytes)) {
+    return false;
+  }
   if (name == ":path") {
     path_ = value;
   } else if (name == ":method") {
@@ -89,7 +100,7 @@ size_t Call::AddHeader(std::string_view name, std::string_view value) {
     metadata_.append(name).push_back('\0');
     metadata_.append(value).push_back('\0');
   }
-  return header_bytes_;
+  return true;
 }
 
 int Call::HttpStatus() const {
@@ -158,14 +169,21 @@ base::Status Call::BeginMessage() {
                 " bytes, and its method takes at most " + std::to_string(MessageBytesMax()) +
                 " (--max_request_bytes, or less for this method); send less"};
   }
+  // A short message may decompress to a long one.
+  const int64_t bytes_max = is_compressed_ ? MessageBytesMax() : message_bytes_;
+  share_ = base::ByteBudget::Share(limits_->budget.get(), UseOf(bytes_max));
   return {};
+}
+
+base::ByteBudget::Use Call::UseOf(int64_t bytes) const {
+  const bool is_short = bytes <= kShortBytesMax && !method_->handler->IsLimited();
+  return is_short ? base::ByteBudget::Use::kCall : base::ByteBudget::Use::kMessage;
 }
 
 // The bytes count as they come: a client may announce 2 GB and send none.
 base::Status Call::AddBody(std::string_view data, ReceiveSpace* space) {
   arrived_bytes_ += static_cast<int64_t>(data.size());
-  const bool is_counted = message_bytes_ > kUncountedBytesMax || method_->handler->IsLimited();
-  if (is_counted && !share_.Resize(share_.bytes() + static_cast<int64_t>(data.size()))) {
+  if (!share_.Add(static_cast<int64_t>(data.size()))) {
     return base::NoMemoryFor("a message of " + std::to_string(message_bytes_) + " bytes",
                              *share_.budget());
   }
@@ -218,8 +236,10 @@ base::Status Call::EndMessage() {
     return {base::Code::kResourceExhausted,
             std::to_string(kUnreadMessagesMax) + " messages wait; send fewer at once"};
   }
-  messages_.push_back(std::move(small_));
-  small_.clear();
+  if (!share_.Add(static_cast<int64_t>(sizeof(base::ChargedText)))) {
+    return base::NoMemoryFor("a message that waits", *share_.budget());
+  }
+  messages_.push_back({std::exchange(small_, {}), std::move(share_)});
   is_due_ = true;
   return {};
 }
@@ -254,6 +274,8 @@ bool Call::Arrive() {
   received_ns_ = base::MonotonicNs();
   if (!method_->handler->IsLimited()) {
     Handle();
+    // Whoever answers later has what is needed for it.
+    FreeRequest();
     return false;
   }
   const base::Status entered = Enter();
@@ -261,17 +283,20 @@ bool Call::Arrive() {
   return entered.ok();
 }
 
+// A client that does not read its answers is not read any further: each message may cause an answer
+// that is much longer. The connection calls Arrive again when the client has read (OnSendData).
 void Call::HandleMessages() {
-  // `small_` may have the first part of the next message.
-  while (!messages_.empty() && !is_over()) {
-    const std::string message = std::move(messages_.front());
+  FreeHeaders();
+  while (!is_over()) {
+    if (connection_->WaitsForReader(this)) return;
+    if (messages_.empty()) break;
+    const base::ChargedText message = std::move(messages_.front());
     messages_.pop_front();
-    segments_ = {message};
+    segments_ = {message.text};
     is_read_ = true;
     method_->handler->Handle(this);
     segments_.clear();
   }
-  share_.Resize(std::min(share_.bytes(), static_cast<int64_t>(small_.size())));
   if (has_ended_request_ && !is_over()) method_->handler->HandleEnd(this);
 }
 
@@ -335,7 +360,7 @@ void Call::Handle() {
   Read();
   if (read_status_.ok()) {
     base::ByteBudget::Share decoded(limits_->budget.get());
-    const base::ShareScope share_scope(&decoded);
+    const base::ShareScope share_scope(&decoded, run_.reply_limits());
     return method_->handler->Handle(this);
   }
   method_->handler->RecordRefusal(*this, read_status_.code());
@@ -370,10 +395,9 @@ void Call::RefuseForDelay() {
 void Call::RefuseForFullBatches() { Refuse(servable::WaitingLimit::Refusal()); }
 
 void Call::RefuseArriving(base::Code code) {
-  if (method_ == nullptr) return;
-  method_->handler->RecordRefusal(*this, code);
+  if (method_ != nullptr) method_->handler->RecordRefusal(*this, code);
   // Another thread may be at the messages of a stream.
-  if (method_->kind != MethodKind::kBidiStreaming) FreeRequest();
+  if (method_ == nullptr || method_->kind != MethodKind::kBidiStreaming) FreeRequest();
 }
 
 void Call::Read() {
@@ -398,6 +422,11 @@ void Call::ForgetRead() {
 }
 
 void Call::FreeRequest() {
+  FreeMessage();
+  FreeHeaders();
+}
+
+void Call::FreeMessage() {
   segments_.clear();
   raw_segments_.clear();
   inflated_.clear();
@@ -407,23 +436,29 @@ void Call::FreeRequest() {
   share_.Resize(0);
 }
 
+// An answer may wait for its client for long.
+void Call::FreeHeaders() {
+  path_ = {};
+  content_type_ = {};
+  accepted_encodings_ = {};
+  metadata_ = {};
+  charge_.Resize(std::min(charge_.bytes(), BeginBytes()));
+}
+
 // --- For handlers ---
 
-base::StatusOr<std::string> Call::TakeRequest() {
+base::StatusOr<base::ChargedText> Call::TakeRequest() {
   int64_t bytes = 0;
   for (const std::string_view segment : segments_) bytes += static_cast<int64_t>(segment.size());
-  // One that was too short to count stays so.
-  const int64_t counted_bytes = share_.bytes() > 0 ? bytes : 0;
-  if (!share_.Resize(share_.bytes() + counted_bytes)) {
+  base::ChargedText copy{{}, base::ByteBudget::Share(limits_->budget.get(), UseOf(bytes))};
+  if (!copy.share.Resize(bytes)) {
     return base::NoMemoryFor("a copy of a message of " + std::to_string(bytes) + " bytes",
-                             *share_.budget());
+                             *limits_->budget);
   }
-  std::string copy;
-  copy.reserve(static_cast<size_t>(bytes));
-  request().AppendRest(&copy);
-  FreeRequest();
-  share_.Resize(counted_bytes);
-  return copy;
+  copy.text.reserve(static_cast<size_t>(bytes));
+  request().AppendRest(&copy.text);
+  FreeMessage();
+  return {std::move(copy)};
 }
 
 std::optional<std::string_view> Call::FindMetadata(std::string_view key) const {
@@ -469,16 +504,29 @@ void Call::Reply(base::ReplyBytes reply) {
   const Encoding encoding =
       ChooseReplyEncoding(limits_->reply_compression, encoding_, accepted_encodings_, reply.size());
   if (encoding != Encoding::kIdentity) {
-    if (auto compressed = Compress(encoding, reply.view())) {
-      reply = {};
-      return End(std::make_shared<OutMessage>(std::move(*compressed), true), encoding, {});
+    // A reply that cannot be compressed, for lack of memory, is sent as it is.
+    auto compressed = Compress(encoding, reply.view(), run_.reply_limits());
+    if (compressed.ok()) {
+      reply = std::move(compressed.value());
+      return End(std::make_shared<OutMessage>(std::move(reply), true), encoding, {});
     }
   }
-  End(std::make_shared<OutMessage>(std::move(reply)), Encoding::kIdentity, {});
+  End(std::make_shared<OutMessage>(std::move(reply), false), Encoding::kIdentity, {});
+}
+
+base::StatusOr<std::shared_ptr<OutMessage>> Call::MakeMessage(std::string_view bytes) const {
+  base::ReplyLimits limits;
+  limits.budget = limits_->budget.get();
+  limits.use = UseOf(static_cast<int64_t>(bytes.size()));
+  auto copy = base::CopyReply(bytes, limits);
+  if (!copy.ok()) return copy.status();
+  return std::make_shared<OutMessage>(std::move(copy.value()), false);
 }
 
 void Call::Reply(std::string_view bytes) {
-  End(std::make_shared<OutMessage>(std::string(bytes), false), Encoding::kIdentity, {});
+  auto message = MakeMessage(bytes);
+  if (!message.ok()) return Fail(message.status());
+  End(std::move(message.value()), Encoding::kIdentity, {});
 }
 
 void Call::Fail(const base::Status& status) {
@@ -497,9 +545,10 @@ void Call::End(std::shared_ptr<OutMessage> message, Encoding encoding, const bas
   connection_->Answer(this, std::move(message), encoding, status);
 }
 
-void Call::Send(std::string_view message) {
-  if (!connection_->Send(this, std::make_shared<OutMessage>(std::string(message), false),
-                         kUnreadMessagesMax)) {
+void Call::Send(std::string_view bytes) {
+  auto message = MakeMessage(bytes);
+  if (!message.ok()) return Fail(message.status());
+  if (!connection_->Send(this, std::move(message.value()), kUnreadMessagesMax)) {
     Fail({base::Code::kResourceExhausted,
           std::to_string(kUnreadMessagesMax) + " messages wait for the client to read them"});
   }

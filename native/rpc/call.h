@@ -77,39 +77,42 @@ struct Method {
   int64_t message_bytes_max = INT64_MAX;
 };
 
-// A message on its way to the client, with the five bytes before it. Owns the bytes.
+// A message on its way to the client, with the five bytes before it. Owns the bytes, which count in
+// the server's budget, as those of every base::ReplyBytes.
 class OutMessage {
  public:
   static constexpr size_t kPrefixBytes = 5;
 
-  OutMessage(base::ReplyBytes reply) : reply_(std::move(reply)) { Begin(reply_.view(), false); }
-  OutMessage(std::string text, bool is_compressed) : text_(std::move(text)) {
-    Begin(text_, is_compressed);
-  }
+  OutMessage(base::ReplyBytes reply, bool is_compressed);
   OutMessage(const OutMessage&) = delete;
   OutMessage& operator=(const OutMessage&) = delete;
 
   std::string_view prefix() const { return {prefix_, kPrefixBytes}; }
-  std::string_view body() const { return body_; }
-  size_t size() const { return kPrefixBytes + body_.size(); }
+  std::string_view body() const { return reply_.view(); }
+  size_t size() const { return kPrefixBytes + reply_.size(); }
 
  private:
-  void Begin(std::string_view body, bool is_compressed);
-
   base::ReplyBytes reply_;
-  std::string text_;
-  std::string_view body_;
   char prefix_[kPrefixBytes];
 };
 
 // One call: its headers, its messages as they arrive, and its answer. Its connection makes it and
 // feeds it; a handler answers it.
 //
+// All that it holds counts in the server's budget: the call itself and its headers in one share
+// from its beginning to its end, its message in another one, its answers in their own (OutMessage).
+//
 // Thread: the connection calls the functions of the first part, under its lock; handlers call those
 // of the second part, one thread at a time.
 class Call final : public std::enable_shared_from_this<Call> {
  public:
-  Call(std::shared_ptr<Connection> connection, const CallLimits* limits, int32_t stream_id);
+  // The bytes that a call takes when it begins: its object, and room for usual headers.
+  static constexpr int64_t kHeaderRoomBytes = 2'048;
+  static int64_t BeginBytes();
+
+  // `charge` has the BeginBytes.
+  Call(std::shared_ptr<Connection> connection, const CallLimits* limits, int32_t stream_id,
+       base::ByteBudget::Share charge);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -117,9 +120,11 @@ class Call final : public std::enable_shared_from_this<Call> {
   // --- for the connection ---
 
   int32_t stream_id() const { return stream_id_; }
+  // The bytes of the budget that the call itself and its headers take.
+  int64_t charged_bytes() const { return charge_.bytes(); }
   size_t header_bytes() const { return header_bytes_; }
-  // Takes one header of the request; returns the size of all.
-  size_t AddHeader(std::string_view name, std::string_view value);
+  // Takes one header of the request. False if no memory is left for it.
+  bool AddHeader(std::string_view name, std::string_view value);
   // Returns the HTTP status for headers that are no gRPC call; 200 if they are one.
   int HttpStatus() const;
   const std::string& header_path() const { return path_; }
@@ -144,12 +149,13 @@ class Call final : public std::enable_shared_from_this<Call> {
   bool is_paused(int64_t since_ns) const {
     return is_receiving() && method_->kind != MethodKind::kBidiStreaming && data_ns_ < since_ns;
   }
-  // True if its answer waits for the client to read it, and nothing was sent since then.
+  // True if messages wait for the client to read them, and nothing was sent since then.
   bool is_left_unread(int64_t since_ns) const {
-    return is_answered_ && !out.messages.empty() && out.progress_ns < since_ns;
+    return !out.messages.empty() && out.progress_ns < since_ns;
   }
   // True if the admission counts it.
   bool is_limited() const { return method_->handler->IsLimited(); }
+  bool is_answered() const { return is_answered_; }
   // True if an answer is still waited for.
   bool IsWanted(int64_t now_ns) const {
     return !cancellation_.is_cancelled() && now_ns < run_.deadline_ns;
@@ -179,6 +185,7 @@ class Call final : public std::enable_shared_from_this<Call> {
     Encoding encoding = Encoding::kIdentity;
     int64_t pushback_ms = -1;
     bool names_encodings = false;  // the end carries grpc-accept-encoding
+    bool resumes_reading = false;  // HandleMessages waits for the client to read `messages`
   };
   Outgoing out;
 
@@ -216,7 +223,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   base::WireReader request() const { return {segments_.data(), segments_.size()}; }
   // Returns the bytes of the message as one string, and frees those that came: request() is empty
   // then. RESOURCE_EXHAUSTED if the budget has no place for the copy beside them.
-  base::StatusOr<std::string> TakeRequest();
+  base::StatusOr<base::ChargedText> TakeRequest();
   int64_t received_ns() const { return received_ns_; }
   // The client's deadline, and its cancellation.
   const tensor::RunContext& run_context() const { return run_; }
@@ -248,8 +255,12 @@ class Call final : public std::enable_shared_from_this<Call> {
   void Finish(const base::Status& status);
   // True if nothing can be sent any more. Any thread.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
+  // Keeps `attachment` exactly as long as the call: what a handler notes about a stream goes with
+  // it. Once, in Handle.
+  void Attach(std::shared_ptr<void> attachment) { attachment_ = std::move(attachment); }
 
  private:
+  // More than a client sends at once, or leaves unread, that means well.
   static constexpr size_t kUnreadMessagesMax = 64;
 
   // The version that the request waits for, and for how long.
@@ -263,12 +274,16 @@ class Call final : public std::enable_shared_from_this<Call> {
   void AddCopy(std::string_view data);
   base::Status EndMessage();
   void HandleMessages();
+  base::ByteBudget::Use UseOf(int64_t bytes) const;
+  base::StatusOr<std::shared_ptr<OutMessage>> MakeMessage(std::string_view bytes) const;
   base::Status Enter();
   void Handle();
   void Refuse(const base::Status& status);
   std::string StartOfMessage() const;  // decompressed
   void ForgetRead();
-  void FreeRequest();
+  void FreeRequest();  // the message and the headers
+  void FreeMessage();
+  void FreeHeaders();
   void End(std::shared_ptr<OutMessage> message, Encoding encoding, const base::Status& status);
   int64_t MessageBytesMax() const;
 
@@ -276,6 +291,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   const CallLimits* const limits_;
   const int32_t stream_id_;
   const Method* method_ = nullptr;
+  base::ByteBudget::Share charge_;  // for the call itself, and its headers
 
   // Headers.
   size_t header_bytes_ = 0;
@@ -300,9 +316,9 @@ class Call final : public std::enable_shared_from_this<Call> {
   bool is_compressed_ = false;
   bool has_ended_request_ = false;
   bool is_due_ = false;
-  int64_t data_ns_ = 0;               // when the last part came
-  std::string small_;                 // a short message, in one piece
-  std::deque<std::string> messages_;  // of a method that takes many, until Arrive
+  int64_t data_ns_ = 0;                     // when the last part came
+  std::string small_;                       // a short message, in one piece
+  std::deque<base::ChargedText> messages_;  // of a method that takes many, until Arrive
   std::vector<std::shared_ptr<const void>> owners_;
   std::shared_ptr<std::string> copy_;           // the last of `owners_` that is a copy
   std::vector<std::string_view> raw_segments_;  // as they came
@@ -318,6 +334,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   servable::BatchKey batch_key_ = servable::kNoBatchKey;
   std::optional<Awaited> awaited_;  // what the handler asked for in this turn
   base::Cancellation cancellation_;
+  std::shared_ptr<void> attachment_;
   bool is_answered_ = false;
   std::atomic<bool> is_over_{false};
 };

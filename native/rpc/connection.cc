@@ -26,6 +26,9 @@ constexpr int kReadsPerTurn = 16;
 
 // Bytes wait in nghttp2, which knows the client's windows and its streams, and not here.
 constexpr size_t kOutputBytesMax = 262'144;
+// So much of it is in a connection's first charge. Beyond it, output is charged for all that may
+// be.
+constexpr size_t kFreeOutputBytes = 8'192;
 
 // A thread that says goodbye waits so long for the client to have seen it.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
@@ -112,11 +115,15 @@ constexpr std::string_view kHttp1Answer =
 // --- Its life ---
 
 Connection::Connection(std::shared_ptr<Wire> wire, std::unique_ptr<Transport> transport,
-                       std::string peer, std::string address, int64_t now_ns)
+                       std::string peer, std::string address, int64_t now_ns,
+                       base::ByteBudget::Share charge)
     : wire_(std::move(wire)),
+      charge_(std::move(charge)),
       transport_(std::move(transport)),
       peer_(std::move(peer)),
       address_(std::move(address)),
+      session_memory_(wire_->calls.budget.get()),
+      output_charge_(wire_->calls.budget.get(), base::ByteBudget::Use::kConnection),
       begin_ns_(now_ns),
       now_ns_(now_ns),
       read_ns_(now_ns),
@@ -156,8 +163,10 @@ void Connection::Open() {
                                       2 * static_cast<size_t>(wire_->limits.control_frames_max));
   nghttp2_option_set_stream_reset_rate_limit(option, wire_->limits.reset_burst,
                                              wire_->limits.resets_per_second);
-  nghttp2_session_server_new2(&session_, Callbacks(), this, option);
+  nghttp2_session_server_new3(&session_, Callbacks(), this, option, session_memory_.callbacks());
   nghttp2_option_del(option);
+  // No memory is left for it.
+  if (session_ == nullptr) return CloseLocked();
   const nghttp2_settings_entry settings[] = {
       {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, wire_->limits.streams_per_connection},
       {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, kStreamWindowBytes},
@@ -189,8 +198,8 @@ void Connection::Proceed(ReceiveSpace* space, Calls* to_run) {
         now_ns_ = base::MonotonicNs();
         // A client that does not read what it is sent is not read either: what it sends may cause
         // more to be sent. The kernel tells when it reads again.
-        if (output_.size() >= kOutputBytesMax) Flush();
-        goes_on = output_.size() < kOutputBytesMax && ReadSome(space);
+        if (!MayOutput()) Flush();
+        goes_on = MayOutput() && ReadSome(space);
         // Also within a long message, whose client waits for the window to open.
         if (!goes_on || i + 1 == kReadsPerTurn) Flush();
         due.swap(due_);
@@ -259,12 +268,24 @@ void Connection::AnswerForeigner(std::string_view bytes) {
 }
 
 void Connection::Flush() {
+  WriteOutput();
+  CountUnread();
+}
+
+// False while the client has too much to read, and while no memory is left for more.
+bool Connection::MayOutput() {
+  if (output_.size() >= kOutputBytesMax) return false;
+  const bool is_free = output_.copied_bytes() < kFreeOutputBytes;
+  return output_charge_.Resize(is_free ? 0 : static_cast<int64_t>(kOutputBytesMax));
+}
+
+void Connection::WriteOutput() {
   if (is_closed() || session_ == nullptr) return;
   // A client that speaks HTTP/1 would read the first frames as its answer, so the client begins.
   // RFC 9113, 3.4, makes each client send its preface without waiting for the server's.
   if (!has_preface_) return;
   while (true) {
-    while (output_.size() < kOutputBytesMax) {
+    while (MayOutput()) {
       const uint8_t* data = nullptr;
       const ssize_t size = nghttp2_session_mem_send(session_, &data);
       if (size < 0) return CloseLocked();
@@ -329,16 +350,17 @@ int Connection::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, voi
 
 int Connection::BeginCall(int32_t stream_id) {
   CountData();
-  const auto bytes = static_cast<int64_t>(sizeof(Call));
-  if (!MayBeginCall(bytes)) {
+  const int64_t bytes = Call::BeginBytes();
+  base::ByteBudget::Share charge(wire_->calls.budget.get(), base::ByteBudget::Use::kCall);
+  if (!MayBeginCall(bytes) || !charge.Resize(bytes)) {
     wire_->limit_counts.Add(ReachedLimit::kArrivingBytes);
     nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_REFUSED_STREAM);
     return 0;
   }
-  AddOpenBytes(bytes);
   wire_->call_count.fetch_add(1);
-  auto call = std::make_shared<Call>(shared_from_this(), &wire_->calls, stream_id);
-  call->counted_open_bytes = bytes;
+  auto call =
+      std::make_shared<Call>(shared_from_this(), &wire_->calls, stream_id, std::move(charge));
+  CountOpen(call.get(), bytes);
   nghttp2_session_set_stream_user_data(session_, stream_id, call.get());
   calls_.emplace(stream_id, std::move(call));
   return 0;
@@ -353,7 +375,22 @@ bool Connection::MayBeginCall(int64_t bytes) const {
          open_call_bytes_.load(std::memory_order_relaxed) + bytes <= share;
 }
 
+void Connection::CountOpen(Call* call, int64_t bytes) {
+  AddOpenBytes(bytes - std::exchange(call->counted_open_bytes, bytes));
+}
+
+// A call with an answer that its client does not read counts again. Most are gone by now.
+void Connection::CountUnread() {
+  for (const int32_t stream_id : answered_) {
+    const auto call = calls_.find(stream_id);
+    if (call == calls_.end() || call->second->counted_open_bytes > 0) continue;
+    CountOpen(call->second.get(), Call::BeginBytes());
+  }
+  answered_.clear();
+}
+
 void Connection::AddOpenBytes(int64_t bytes) {
+  if (bytes == 0) return;
   wire_->open_call_bytes.fetch_add(bytes, std::memory_order_relaxed);
   open_call_bytes_.fetch_add(bytes, std::memory_order_relaxed);
 }
@@ -369,14 +406,12 @@ int Connection::OnHeader(nghttp2_session* session, const nghttp2_frame* frame, c
   Call* const call = connection->FindCall(frame->hd.stream_id);
   // A stream that was refused, or the trailers of a client, which gRPC does not have.
   if (call == nullptr || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
-  const size_t before = call->header_bytes();
-  const size_t bytes = call->AddHeader(Text(name, name_size), Text(value, value_size));
-  call->counted_open_bytes += static_cast<int64_t>(bytes - before);
-  connection->AddOpenBytes(static_cast<int64_t>(bytes - before));
-  if (bytes <= connection->wire_->limits.header_list_bytes_max) return 0;
-  connection->wire_->limit_counts.Add(ReachedLimit::kHeaderBytes);
+  const bool is_taken = call->AddHeader(Text(name, name_size), Text(value, value_size));
+  if (is_taken && call->header_bytes() <= connection->wire_->limits.header_list_bytes_max) return 0;
+  connection->wire_->limit_counts.Add(is_taken ? ReachedLimit::kHeaderBytes
+                                               : ReachedLimit::kArrivingBytes);
   nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
-                            NGHTTP2_ENHANCE_YOUR_CALM);
+                            is_taken ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_REFUSED_STREAM);
   nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, nullptr);
   return 0;
 }
@@ -450,13 +485,16 @@ void Connection::CalmDown(ReachedLimit limit, const char* reason) {
 }
 
 void Connection::BeginRequest(Call* call, bool is_last) {
+  CountOpen(call, std::max(call->charged_bytes(), Call::BeginBytes()));
   const int http_status = call->HttpStatus();
   const auto method = wire_->methods.find(call->header_path());
   base::Status begun;
   if (http_status != kHttpOk) {
+    call->RefuseArriving(base::Code::kUnimplemented);
     SubmitHttpStatus(call, http_status);
   } else if (method == wire_->methods.end()) {
-    EndCall(call, {base::Code::kUnimplemented, "this server has no method " + call->header_path()});
+    const std::string path = call->header_path();
+    RefuseCall(call, {base::Code::kUnimplemented, "this server has no method " + path});
   } else if (begun = call->Begin(&method->second, now_ns_); !begun.ok()) {
     RefuseCall(call, begun);
   }
@@ -482,7 +520,7 @@ void Connection::EndRequest(Call* call) {
   if (!call->is_receiving()) return call->MarkRequestEnded();
   const base::Status ended = call->EndRequest();
   // A call without a place in the admission counts here until its end.
-  if (call->is_limited()) AddOpenBytes(-std::exchange(call->counted_open_bytes, 0));
+  if (call->is_limited()) CountOpen(call, 0);
   if (ended.ok()) {
     call->has_arrived = true;
     wire_->arrived_call_count.fetch_add(1);
@@ -528,6 +566,12 @@ void Connection::Answer(Call* call, std::shared_ptr<OutMessage> message, Encodin
   closed.swap(closed_);
 }
 
+bool Connection::WaitsForReader(Call* call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  call->out.resumes_reading = !call->out.messages.empty();
+  return call->out.resumes_reading;
+}
+
 void Connection::WriteAnswers() {
   Calls closed;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -542,6 +586,7 @@ bool Connection::Send(Call* call, std::shared_ptr<OutMessage> message, size_t me
   if (call->is_over()) return true;
   if (call->out.messages.size() >= messages_max) return false;
   now_ns_ = base::MonotonicNs();
+  if (call->out.messages.empty()) call->out.progress_ns = now_ns_;
   call->out.messages.push_back(std::move(message));
   SubmitData(call);
   Flush();
@@ -563,6 +608,7 @@ void Connection::SubmitEnd(Call* call, const base::Status& status) {
   call->out.end = status;
   call->out.progress_ns = now_ns_;
   call->MarkAnswered();
+  answered_.push_back(call->stream_id());
   if (!call->out.messages.empty() || call->out.is_submitted) return SubmitData(call);
   const EndHeaders headers(call->out, true);
   nghttp2_submit_response(session_, call->stream_id(), headers.data(), headers.size(), nullptr);
@@ -643,6 +689,9 @@ int Connection::OnSendData(nghttp2_session*, nghttp2_frame*, const uint8_t* head
   if (out.sent_bytes == message->size()) {
     out.messages.pop_front();
     out.sent_bytes = 0;
+  }
+  if (out.messages.empty() && std::exchange(out.resumes_reading, false)) {
+    static_cast<Connection*>(self)->AddDue(static_cast<Call*>(source->ptr));
   }
   return 0;
 }
@@ -729,18 +778,21 @@ void Connection::SubmitLastGoaway() {
                         nullptr, 0);
 }
 
-void Connection::CheckTimes(int64_t now_ns) {
+bool Connection::CheckTimes(int64_t now_ns) {
   bool says_goodbye = false;
+  bool has_due = false;
   {
     Calls closed;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (is_closed()) return;
+    if (is_closed()) return false;
     now_ns_ = now_ns;
     says_goodbye = CheckTimesLocked();
     Flush();
+    has_due = !due_.empty();
     closed.swap(closed_);
   }
   if (says_goodbye) SayGoodbye(now_ns);
+  return has_due;
 }
 
 bool Connection::CheckTimesLocked() {

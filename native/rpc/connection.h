@@ -17,6 +17,7 @@
 #include "native/rpc/frame_filter.h"
 #include "native/rpc/output_queue.h"
 #include "native/rpc/receive_block.h"
+#include "native/rpc/session_memory.h"
 #include "native/rpc/transport.h"
 #include "native/rpc/wire_limits.h"
 
@@ -37,7 +38,9 @@ struct Wire {
 
   std::atomic<int64_t> call_count{0};          // calls that live: begun, and not yet let go
   std::atomic<int64_t> arrived_call_count{0};  // of them, those whose request has arrived
-  std::atomic<int64_t> open_call_bytes{0};     // of calls whose request has not arrived
+  // Of calls that no admission counts: whose request has not arrived, whose answer waits for its
+  // client, or whose method is not for models.
+  std::atomic<int64_t> open_call_bytes{0};
   std::atomic<int64_t> connection_count{0};
 };
 
@@ -56,8 +59,14 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   using Calls = std::vector<std::shared_ptr<Call>>;
 
+  // The bytes that a connection takes of the budget as long as it lives: its object, its place in
+  // the tables, and the first output. A TLS session has buffers of its own.
+  static constexpr int64_t kBeginBytes = 16 * 1024;
+  static constexpr int64_t kTlsBytes = 32 * 1024;
+
+  // `charge` has the bytes above.
   Connection(std::shared_ptr<Wire> wire, std::unique_ptr<Transport> transport, std::string peer,
-             std::string address, int64_t now_ns);
+             std::string address, int64_t now_ns, base::ByteBudget::Share charge);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -66,6 +75,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // The client's IP address without its port; "" for a UNIX socket.
   const std::string& address() const { return address_; }
   int fd() const { return transport_->fd(); }
+  // The name of its events, which Network sets once, before the first of them.
+  uint64_t key() const { return key_; }
+  void set_key(uint64_t key) { key_ = key; }
 
   // Reads, writes, and handles what has arrived, if no other thread is at it. Adds the requests
   // that a thread is to run. `space` is the thread's own.
@@ -78,8 +90,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // True if Proceed has left something unread, so that other connections have their turn.
   bool has_more() const { return has_more_.load(std::memory_order_acquire); }
 
-  // Looks for pauses that are too long. About once a second.
-  void CheckTimes(int64_t now_ns);
+  // Looks for pauses that are too long. About once a second. Returns true if something has arrived
+  // and no thread is at it: Proceed is to be called.
+  bool CheckTimes(int64_t now_ns);
   // False while a goodbye may meet a client that is still connecting. gRPC's client (1.85) then
   // takes the connection for a live one for ever: its call hangs until the call's deadline.
   bool IsSettled(int64_t now_ns);
@@ -101,6 +114,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
               const base::Status& status);
   // Writes the answers that HeldAnswers held.
   void WriteAnswers();
+  // True if messages wait for the client to read them: then Arrive is called when it has.
+  bool WaitsForReader(Call* call);
   // False if `messages_max` wait already.
   bool Send(Call* call, std::shared_ptr<OutMessage> message, size_t messages_max);
   void ForgetCall(const Call& call);
@@ -130,6 +145,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   int BeginCall(int32_t stream_id);
   bool MayBeginCall(int64_t bytes) const;
   void AddOpenBytes(int64_t bytes);
+  void CountOpen(Call* call, int64_t bytes);
+  void CountUnread();
   int CountControlFrame();
   void CountReset(uint32_t error_code);
   void CountData() {
@@ -155,6 +172,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void EndCall(Call* call, const base::Status& status);
   void RefuseCall(Call* call, const base::Status& status);  // records it, and ends it
   void Flush();
+  void WriteOutput();
+  bool MayOutput();
   void CloseLocked();
   bool CheckTimesLocked();  // true if it is time for a goodbye
   void EndPausedCalls();
@@ -162,9 +181,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void CloseFor(ReachedLimit limit);
 
   const std::shared_ptr<Wire> wire_;
+  const base::ByteBudget::Share charge_;
   const std::unique_ptr<Transport> transport_;
   const std::string peer_;
   const std::string address_;
+  uint64_t key_ = 0;
   std::atomic<int> turn_{kFree};
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_more_{false};
@@ -173,18 +194,21 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::atomic<int64_t> open_call_bytes_{0};  // of this connection, as in Wire
 
   std::mutex mutex_;
+  SessionMemory session_memory_;
   nghttp2_session* session_ = nullptr;
   std::unordered_map<int32_t, std::shared_ptr<Call>> calls_;
-  Calls due_;     // calls with something for Call::Arrive
-  Calls closed_;  // let go without the lock
+  Calls due_;                      // calls with something for Call::Arrive
+  Calls closed_;                   // let go without the lock
+  std::vector<int32_t> answered_;  // streams that are answered, and were not flushed since
   OutputQueue output_;
-  ReceiveSpace* space_ = nullptr;  // of the thread that reads
-  bool has_preface_ = false;       // the client has spoken HTTP/2
-  int64_t acknowledged_ns_ = 0;    // when the client took the settings; 0: not yet
-  std::string first_bytes_;        // until it has
-  FrameFilter frames_;             // of all after that
-  bool is_ending_ = false;         // closed as soon as the output is written
-  int64_t ended_writes_ns_ = 0;    // 0: not yet
+  base::ByteBudget::Share output_charge_;  // beyond what the first charge has
+  ReceiveSpace* space_ = nullptr;          // of the thread that reads
+  bool has_preface_ = false;               // the client has spoken HTTP/2
+  int64_t acknowledged_ns_ = 0;            // when the client took the settings; 0: not yet
+  std::string first_bytes_;                // until it has
+  FrameFilter frames_;                     // of all after that
+  bool is_ending_ = false;                 // closed as soon as the output is written
+  int64_t ended_writes_ns_ = 0;            // 0: not yet
   int early_ping_count_ = 0;
   bool has_data_since_ping_ = false;
   const int64_t begin_ns_;

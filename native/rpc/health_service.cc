@@ -1,8 +1,8 @@
 #include "native/rpc/health_service.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "native/base/no_memory.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
 
@@ -41,50 +41,105 @@ std::string EncodeStatus(HealthStatus status) {
 
 base::Status ShuttingDown() { return {base::Code::kUnavailable, "the server is shutting down"}; }
 
-// Ended watchers are dropped when the list has twice the size that it had after the last drop, and
-// at least this size.
-constexpr size_t kWatchersMin = 16;
-
 }  // namespace
 
-HealthStatus HealthService::StatusOf(const std::string& service) const {
-  const auto status = statuses_.find(service);
-  return status == statuses_.end() ? HealthStatus::kServiceUnknown : status->second;
-}
-
-void HealthService::Notify(const std::string& service) {
-  for (Watcher& watcher : watchers_) {
-    const HealthStatus status = StatusOf(service);
-    if (watcher.service != service || watcher.written == status) continue;
-    watcher.written = status;
-    watcher.call->Send(EncodeStatus(status));
+// A Watch under way. Its call owns it, so it goes with its stream; it leaves the service's set
+// then. Its memory counts in the server's budget.
+class HealthService::Watcher {
+ public:
+  // Null if no memory is left for it.
+  static std::shared_ptr<Watcher> Make(const std::shared_ptr<State>& state, std::string service,
+                                       Call* call) {
+    base::ByteBudget::Share charge(call->run_context().budget, base::ByteBudget::Use::kCall);
+    // Its place in the set, and the block of shared_ptr, take less than as much again.
+    if (!charge.Resize(static_cast<int64_t>(2 * sizeof(Watcher) + service.size()))) return nullptr;
+    return std::make_shared<Watcher>(state, std::move(service), call, std::move(charge));
   }
+
+  Watcher(std::shared_ptr<State> state, std::string service, Call* call,
+          base::ByteBudget::Share charge)
+      : state_(std::move(state)),
+        service_(std::move(service)),
+        call_(call->shared_from_this()),
+        charge_(std::move(charge)) {}
+  ~Watcher() {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->watchers.erase(this);
+  }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  const std::string& service() const { return service_; }
+  // Null if the call is going.
+  std::shared_ptr<Call> call() const { return call_.lock(); }
+
+  // Sends the status if it is not the last one sent, and the end if the service is closed. `call`
+  // is the watcher's.
+  void Write(Call* call) {
+    const std::lock_guard<std::mutex> lock(write_mutex_);
+    HealthStatus status = HealthStatus::kUnknown;
+    bool is_closed = false;
+    {
+      const std::lock_guard<std::mutex> state_lock(state_->mutex);
+      status = state_->StatusOf(service_);
+      is_closed = state_->is_closed;
+    }
+    if (std::exchange(written_, status) != status) call->Send(EncodeStatus(status));
+    if (is_closed) call->Finish(ShuttingDown());
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  const std::string service_;
+  const std::weak_ptr<Call> call_;
+  const base::ByteBudget::Share charge_;
+  std::mutex write_mutex_;  // held while it sends: the last status is sent last
+  HealthStatus written_ = HealthStatus::kUnknown;
+};
+
+HealthStatus HealthService::State::StatusOf(const std::string& service) const {
+  const auto status = statuses.find(service);
+  return status == statuses.end() ? HealthStatus::kServiceUnknown : status->second;
 }
 
-void HealthService::DropEndedWatchers() {
-  if (watchers_.size() < std::max(2 * watchers_after_drop_, kWatchersMin)) return;
-  const auto has_ended = [](const Watcher& watcher) { return watcher.call->is_over(); };
-  watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(), has_ended), watchers_.end());
-  watchers_after_drop_ = watchers_.size();
+std::vector<HealthService::Watching> HealthService::State::WatchersOf(
+    const std::string* service) const {
+  std::vector<Watching> found;
+  for (Watcher* const watcher : watchers) {
+    if (service != nullptr && watcher->service() != *service) continue;
+    if (std::shared_ptr<Call> call = watcher->call()) found.emplace_back(std::move(call), watcher);
+  }
+  return found;
 }
 
 void HealthService::Set(const std::string& service, bool is_serving) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  statuses_[service] = is_serving ? HealthStatus::kServing : HealthStatus::kNotServing;
-  Notify(service);
+  std::vector<Watching> watching;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->statuses[service] = is_serving ? HealthStatus::kServing : HealthStatus::kNotServing;
+    watching = state_->WatchersOf(&service);
+  }
+  for (const auto& [call, watcher] : watching) watcher->Write(call.get());
 }
 
 void HealthService::Remove(const std::string& service) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  statuses_.erase(service);
-  Notify(service);
+  std::vector<Watching> watching;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->statuses.erase(service);
+    watching = state_->WatchersOf(&service);
+  }
+  for (const auto& [call, watcher] : watching) watcher->Write(call.get());
 }
 
 void HealthService::Close() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  is_closed_ = true;
-  for (const Watcher& watcher : watchers_) watcher.call->Finish(ShuttingDown());
-  watchers_.clear();
+  std::vector<Watching> watching;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->is_closed = true;
+    watching = state_->WatchersOf(nullptr);
+  }
+  for (const auto& [call, watcher] : watching) watcher->Write(call.get());
 }
 
 void HealthService::HandleCheck(Call* call) {
@@ -93,8 +148,8 @@ void HealthService::HandleCheck(Call* call) {
   if (!decoded.ok()) return call->Fail(decoded);
   HealthStatus status = HealthStatus::kUnknown;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    status = StatusOf(service);
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    status = state_->StatusOf(service);
   }
   if (status != HealthStatus::kServiceUnknown) return call->Reply(EncodeStatus(status));
   call->Fail(base::NotFound("unknown service '" + service +
@@ -102,16 +157,19 @@ void HealthService::HandleCheck(Call* call) {
 }
 
 void HealthService::HandleWatch(Call* call) {
-  Watcher watcher;
-  const base::Status decoded = DecodeService(call->request(), &watcher.service);
+  std::string service;
+  const base::Status decoded = DecodeService(call->request(), &service);
   if (!decoded.ok()) return call->Finish(decoded);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  watcher.call = call->shared_from_this();
-  watcher.written = StatusOf(watcher.service);
-  call->Send(EncodeStatus(watcher.written));
-  if (is_closed_) return call->Finish(ShuttingDown());
-  DropEndedWatchers();
-  watchers_.push_back(std::move(watcher));
+  const auto watcher = Watcher::Make(state_, std::move(service), call);
+  if (watcher == nullptr) {
+    return call->Finish(base::NoMemoryFor("a watcher", *call->run_context().budget));
+  }
+  call->Attach(watcher);
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->watchers.insert(watcher.get());
+  }
+  watcher->Write(call);
 }
 
 }  // namespace millpond::rpc

@@ -3,7 +3,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/rpc/call.h"
@@ -38,25 +40,28 @@ class HealthService {
     void Handle(Call* call) override { health->HandleWatch(call); }
     HealthService* const health;
   };
-  // A Watch under way.
-  struct Watcher {
-    std::shared_ptr<Call> call;
-    std::string service;
-    HealthStatus written = HealthStatus::kUnknown;
+  class Watcher;
+  // A watcher, and the call that owns it.
+  using Watching = std::pair<std::shared_ptr<Call>, Watcher*>;
+
+  // The part that watchers share with the service. A call may outlive the service.
+  struct State {
+    HealthStatus StatusOf(const std::string& service) const;  // needs mutex
+    // Returns the watchers of `service`, or all without it. Needs mutex.
+    std::vector<Watching> WatchersOf(const std::string* service) const;
+
+    // Held for look-ups, and never while something is sent: what a connection lets go meanwhile may
+    // be another watcher. Predict requests do not take it.
+    std::mutex mutex;
+    bool is_closed = false;
+    std::map<std::string, HealthStatus> statuses;
+    std::set<Watcher*> watchers;
   };
 
   void HandleCheck(Call* call);
   void HandleWatch(Call* call);
-  HealthStatus StatusOf(const std::string& service) const;  // needs mutex_
-  void Notify(const std::string& service);                  // needs mutex_
-  void DropEndedWatchers();                                 // needs mutex_
 
-  // Held for look-ups, and while a status is written. Predict requests do not take it.
-  std::mutex mutex_;
-  bool is_closed_ = false;
-  std::map<std::string, HealthStatus> statuses_;
-  std::vector<Watcher> watchers_;
-  size_t watchers_after_drop_ = 0;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
   Check check_{this};
   Watch watch_{this};
 };

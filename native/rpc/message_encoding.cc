@@ -176,26 +176,40 @@ Encoding ChooseReplyEncoding(ReplyCompression replies, Encoding request_encoding
   return is_accepted ? encoding : Encoding::kIdentity;
 }
 
-std::optional<std::string> Compress(Encoding encoding, std::string_view message) {
+base::StatusOr<base::ReplyBytes> Compress(Encoding encoding, std::string_view message,
+                                          const base::ReplyLimits& limits) {
   constexpr int kWindowBits = 15;
   constexpr int kGzipWrapper = 16;
   constexpr int kMemoryLevel = 8;
+  // zlib counts in 32 bits.
+  constexpr size_t kPieceBytes = size_t{1} << 20U;
+  base::ReplyBuffer compressed(limits);
   z_stream stream{};
   const int window_bits = encoding == Encoding::kGzip ? kWindowBits + kGzipWrapper : kWindowBits;
   if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window_bits, kMemoryLevel,
                    Z_DEFAULT_STRATEGY) != Z_OK) {
-    return {};
+    return Status(base::Code::kResourceExhausted, "no memory to compress a reply");
   }
-  std::string compressed(deflateBound(&stream, message.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(message.data()));
-  stream.avail_in = static_cast<uInt>(message.size());
-  stream.next_out = reinterpret_cast<Bytef*>(compressed.data());
-  stream.avail_out = static_cast<uInt>(std::min<size_t>(compressed.size(), UINT_MAX));
-  const int result = deflate(&stream, Z_FINISH);
-  compressed.resize(compressed.size() - stream.avail_out);
+  int result = Z_OK;
+  while (result == Z_OK && compressed.ok()) {
+    if (stream.avail_in == 0) {
+      const std::string_view piece = message.substr(0, kPieceBytes);
+      message.remove_prefix(piece.size());
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(piece.data()));
+      stream.avail_in = static_cast<uInt>(piece.size());
+    }
+    constexpr size_t kRoomBytes = base::ReplyBuffer::kMaxReserveBytes;
+    stream.next_out = reinterpret_cast<Bytef*>(compressed.Reserve(kRoomBytes));
+    stream.avail_out = static_cast<uInt>(kRoomBytes);
+    result = deflate(&stream, message.empty() ? Z_FINISH : Z_NO_FLUSH);
+    compressed.Advance(kRoomBytes - stream.avail_out);
+    if (stream.avail_in == 0 && !message.empty()) compressed.IsWanted();
+  }
   deflateEnd(&stream);
-  if (result != Z_STREAM_END) return {};
-  return compressed;
+  if (compressed.ok() && result != Z_STREAM_END) {
+    return base::Internal("zlib could not compress a reply");
+  }
+  return compressed.Take();
 }
 
 }  // namespace millpond::rpc

@@ -3,13 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "native/base/byte_budget.h"
 #include "native/base/inflate_stream.h"
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 
 namespace millpond::rpc {
@@ -46,7 +46,8 @@ std::string DecompressStart(Encoding encoding, const std::vector<std::string_vie
 Encoding ChooseReplyEncoding(ReplyCompression replies, Encoding request_encoding,
                              std::string_view accepted, size_t reply_bytes);
 
-// Returns the compressed `message`; nothing if zlib gets no memory.
-std::optional<std::string> Compress(Encoding encoding, std::string_view message);
+// Returns the compressed `message` within `limits`.
+base::StatusOr<base::ReplyBytes> Compress(Encoding encoding, std::string_view message,
+                                          const base::ReplyLimits& limits);
 
 }  // namespace millpond::rpc

@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -38,6 +39,17 @@ constexpr int kEventsPerLook = 16;
 // The numbers of events: the wake-up, the listeners, and below them the connections' places.
 constexpr uint64_t kWakeKey = UINT64_MAX;
 constexpr uint64_t kListenerKeys = UINT64_MAX - 1'024;
+
+// Connections may have so much of the process's descriptors: one part of kDescriptorParts. HTTP has
+// less (serving/http/descriptors.py), and versions and probes always find some.
+constexpr int64_t kDescriptorParts = 2;
+
+// The descriptors that this process may have open.
+int64_t DescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT32_MAX) return INT32_MAX;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
 
 constexpr char kUnixPrefix[] = "unix:";
 constexpr char kDescriptorPrefix[] = "fd:";
@@ -163,6 +175,10 @@ Status Network::Listen(const std::vector<std::string>& addresses,
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  connection_count_max_ = DescriptorLimit() / kDescriptorParts;
+  if (wire_->limits.connection_count_max > 0) {
+    connection_count_max_ = std::min(connection_count_max_, wire_->limits.connection_count_max);
+  }
   if (epoll_fd_ < 0 || wake_fd_ < 0) return CannotListen("any address", std::strerror(errno));
   epoll_event wake{};
   wake.events = EPOLLIN | EPOLLET;
@@ -299,10 +315,7 @@ void Network::RefuseForLackOfDescriptors(const Listener& listener) {
 
 bool Network::MayAdd(const std::string& address) {
   const WireLimits& limits = wire_->limits;
-  if (limits.connection_count_max > 0 &&
-      wire_->connection_count.load() >= limits.connection_count_max) {
-    return false;
-  }
+  if (wire_->connection_count.load() >= connection_count_max_) return false;
   if (limits.connections_per_address_max <= 0 || address.empty()) return true;
   const auto found = counts_by_address_.find(address);
   return found == counts_by_address_.end() || found->second < limits.connections_per_address_max;
@@ -320,10 +333,12 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
   }
   const bool is_tls = certificates_ != nullptr && !listener.is_unix;
   auto transport = std::make_unique<Transport>(fd, is_tls ? certificates_->context() : nullptr);
+  const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
+  base::ByteBudget::Share charge(wire_->calls.budget.get(), base::ByteBudget::Use::kCall);
   uint64_t key = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!MayAdd(address)) {
+    if (!MayAdd(address) || !charge.Resize(bytes)) {
       wire_->limit_counts.Add(ReachedLimit::kConnections);
       return;
     }
@@ -336,9 +351,11 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
     }
     if (!address.empty()) counts_by_address_[address] += 1;
     wire_->connection_count.fetch_add(1);
-    places_[place].connection = std::make_shared<Connection>(
-        wire_, std::move(transport), std::move(peer), std::move(address), base::MonotonicNs());
+    places_[place].connection =
+        std::make_shared<Connection>(wire_, std::move(transport), std::move(peer),
+                                     std::move(address), base::MonotonicNs(), std::move(charge));
     key = KeyOf(place, places_[place].generation);
+    places_[place].connection->set_key(key);
   }
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
@@ -407,11 +424,7 @@ void Network::Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
   connection->Proceed(space, to_run);
   if (connection->is_closed()) return Remove(key);
   if (!connection->has_more()) return;
-  // Brings the edge again.
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = key;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection->fd(), &event);
+  ArmAgain(key, *connection);
 }
 
 void Network::Wake() {
@@ -420,7 +433,17 @@ void Network::Wake() {
 }
 
 void Network::CheckTimes(int64_t now_ns) {
-  for (const auto& connection : All()) connection->CheckTimes(now_ns);
+  for (const auto& connection : All()) {
+    // Another thread's turn would not come before the client sends something.
+    if (connection->CheckTimes(now_ns)) ArmAgain(connection->key(), *connection);
+  }
+}
+
+void Network::ArmAgain(uint64_t key, const Connection& connection) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = key;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection.fd(), &event);
 }
 
 // --- The stop ---

@@ -90,6 +90,8 @@ class Network final : public EventSource {
   bool MayAdd(const std::string& address);
   void Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
                std::vector<std::shared_ptr<Call>>* to_run);
+  // Brings the edge of a connection's socket again.
+  void ArmAgain(uint64_t key, const Connection& connection);
   std::shared_ptr<Connection> Find(uint64_t key);
   void Remove(uint64_t key);
   std::vector<std::shared_ptr<Connection>> All();
@@ -100,6 +102,7 @@ class Network final : public EventSource {
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
   int spare_fd_ = -1;  // closed to accept, and refuse, one connection when no descriptor is left
+  int64_t connection_count_max_ = 0;
   int port_ = 0;
   std::vector<Listener> listeners_;
 

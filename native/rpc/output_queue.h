@@ -22,11 +22,14 @@ class OutputQueue {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  // The bytes that the queue owns: the others belong to their messages.
+  size_t copied_bytes() const { return copied_bytes_; }
 
   void Append(std::string_view bytes) {
     if (pieces_.empty() || pieces_.back().owner != nullptr) pieces_.emplace_back();
     pieces_.back().copied.append(bytes);
     size_ += bytes.size();
+    copied_bytes_ += bytes.size();
   }
 
   // The same for bytes that `owner` keeps alive.
@@ -70,6 +73,7 @@ class OutputQueue {
     written_ += bytes;
     while (!pieces_.empty() && written_ >= pieces_.front().bytes().size()) {
       written_ -= pieces_.front().bytes().size();
+      copied_bytes_ -= pieces_.front().copied.size();
       if (pieces_.size() == 1 && pieces_.front().owner == nullptr &&
           pieces_.front().copied.capacity() <= 4 * kCopiedBytesMax) {
         // The next answer uses its memory again.
@@ -83,6 +87,7 @@ class OutputQueue {
   std::deque<Piece> pieces_;
   size_t written_ = 0;  // of the first piece
   size_t size_ = 0;     // of all bytes to be written
+  size_t copied_bytes_ = 0;
 };
 
 }  // namespace millpond::rpc

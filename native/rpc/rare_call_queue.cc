@@ -25,7 +25,7 @@ bool IsForwarded(const Call& call) {
 
 }  // namespace
 
-RareCall::RareCall(Call* call, std::string request,
+RareCall::RareCall(Call* call, base::ChargedText request,
                    std::shared_ptr<metrics::MethodRecorder> requests)
     : call_(call->shared_from_this()),
       requests_(std::move(requests)),
@@ -59,6 +59,7 @@ base::Status RareCall::Reply(const std::string& response) {
   if (!call.ok()) return call.status();
   Record(base::Code::kOk);
   call.value()->Reply(response);
+  FreeRequest();
   return {};
 }
 
@@ -67,8 +68,12 @@ base::Status RareCall::Fail(const base::Status& status) {
   if (!call.ok()) return call.status();
   Record(status.code());
   call.value()->Fail(status);
+  FreeRequest();
   return {};
 }
+
+// Python may keep this object. Only now, because the answer may be the request itself.
+void RareCall::FreeRequest() { request_ = {}; }
 
 void RareCall::Record(base::Code code) { requests_->Record(code, watch_.End(base::MonotonicNs())); }
 

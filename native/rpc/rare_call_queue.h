@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 #include "native/base/trace_context.h"
 #include "native/metrics/request_recorder.h"
@@ -23,13 +24,15 @@ class Call;
 class RareCall {
  public:
   // `request` is the message of `call`.
-  RareCall(Call* call, std::string request, std::shared_ptr<metrics::MethodRecorder> requests);
+  RareCall(Call* call, base::ChargedText request,
+           std::shared_ptr<metrics::MethodRecorder> requests);
   ~RareCall();
   RareCall(const RareCall&) = delete;
   RareCall& operator=(const RareCall&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::string& request() const { return request_; }
+  // "" once the call is answered.
+  const std::string& request() const { return request_.text; }
   // The trace that the call is a part of, if its client named one.
   const std::optional<base::TraceContext>& trace_context() const { return trace_context_; }
   // The client's end of the connection: see Call.
@@ -54,6 +57,7 @@ class RareCall {
  private:
   base::StatusOr<std::shared_ptr<Call>> TakeCall();
   void Record(base::Code code);
+  void FreeRequest();
 
   std::shared_ptr<Call> call_;  // null once answered
   const std::shared_ptr<metrics::MethodRecorder> requests_;
@@ -61,7 +65,7 @@ class RareCall {
   // Copies, because the call is gone after its answer.
   const int64_t deadline_ns_;  // tensor::RunContext::kNoDeadline if the client set no deadline
   const std::string path_;
-  const std::string request_;
+  base::ChargedText request_;
   const std::optional<base::TraceContext> trace_context_;
   const std::string peer_;
   const std::vector<std::string> client_names_;

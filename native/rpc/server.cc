@@ -29,8 +29,9 @@ constexpr size_t kMaxThreadsPerCore = 4;
 // question, and as many messages as may wait (RareCallQueue) take 1 GiB together.
 constexpr int64_t kRareMessageBytesMax = int64_t{4} << 20U;
 
-// A probe's message is the name of a service.
-constexpr int64_t kCheckMessageBytesMax = int64_t{64} << 10U;
+// A probe's message is the name of a service, and a question of reflection that of a symbol. A
+// Watch keeps it.
+constexpr int64_t kCheckMessageBytesMax = 4096;
 
 // Between two looks at whether all calls have ended: the end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
@@ -56,7 +57,7 @@ class RareHandler final : public MethodHandler {
       : queue_(queue), requests_(std::move(requests)) {}
 
   void Handle(Call* call) override {
-    base::StatusOr<std::string> request = call->TakeRequest();
+    base::StatusOr<base::ChargedText> request = call->TakeRequest();
     if (!request.ok()) {
       RecordRefusal(*call, request.status().code());
       return call->Fail(request.status());

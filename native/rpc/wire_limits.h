@@ -19,7 +19,8 @@ struct WireLimits {
   // SETTINGS_MAX_CONCURRENT_STREAMS of each connection. A client queues its calls beyond it.
   uint32_t streams_per_connection = 1'000;
   // All connections, and the connections of one IP address; 0: no limit. 20,000 are more than the
-  // clients of one server. An address has no limit because it may be that of a proxy.
+  // clients of one server. Half of the process's descriptors is a limit in any case. An address has
+  // no limit because it may be that of a proxy.
   int64_t connection_count_max = 20'000;
   int64_t connections_per_address_max = 0;
   // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.

@@ -131,6 +131,8 @@ class RestApplication(ABC):
 
     async def _run(self, target: RestTarget, body: bytes, scope: Scope, send: Send) -> None:
         """Sends a worker's answer."""
+        # The workers count the body from here on: they may read it for longer than the client waits.
+        hold_of(scope).release()
         answer = await self._bridge.submit(
             target, scope["headers"], body, connection=_connection_of(scope)
         )

@@ -1,7 +1,8 @@
 """The limits on the memory of requests and replies, from the flags and the machine's memory.
 
 The data plane counts and refuses (`native/base/byte_budget.h`). Over HTTP, a `MemoryHold` counts the
-memory of one request in Python: its body until it is answered, its answer until the client has it.
+memory of one request in Python: its body until the workers have it, its answer until the client has
+it.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ BUDGET_MESSAGES_MIN = 2
 """The number of largest gRPC messages that every budget holds, however little memory is free: one
 request and its reply."""
 
+ALL_RUNS_COUNT = 2
+"""The runs of the largest size that all runs together always hold."""
+
 RUN_BYTES_MIN = 2**28
 """The smallest limit of one run, however little memory is free. A smaller limit would refuse every
 request of common models for as long as the server runs."""
@@ -39,6 +43,7 @@ class RequestMemoryLimits:
 
     budget_bytes: int
     run_bytes: int
+    all_runs_bytes: int
     grpc_reply_bytes_max: int
     rest_reply_bytes_max: int
 
@@ -53,9 +58,14 @@ def request_memory_limits(config: ServerConfig, available_bytes: int) -> Request
     )
     # A budget set by its flag limits runs too, even below RUN_BYTES_MIN.
     run_bytes_min = 0 if config.request_memory_bytes else RUN_BYTES_MIN
+    run_bytes = config.run_memory_bytes or max(_share(budget_bytes, RUN_SHARE), run_bytes_min)
     return RequestMemoryLimits(
         budget_bytes=budget_bytes,
-        run_bytes=config.run_memory_bytes or max(_share(budget_bytes, RUN_SHARE), run_bytes_min),
+        run_bytes=run_bytes,
+        # As much as requests have: so models keep half of the free memory, however many runs there are.
+        all_runs_bytes=min(
+            max(_share(available_bytes, BUDGET_SHARE), ALL_RUNS_COUNT * run_bytes), UNLIMITED_BYTES
+        ),
         grpc_reply_bytes_max=config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
         rest_reply_bytes_max=config.max_reply_bytes or REST_REPLY_BYTES_MAX,
     )

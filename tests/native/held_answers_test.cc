@@ -38,8 +38,9 @@ class Peer {
     fd_ = sockets[1];
     wire_->calls.admission = std::make_shared<servable::Admission>();
     wire_->methods[kTestPath] = {kTestPath, MethodKind::kUnary, &handler_};
-    connection_ = std::make_shared<Connection>(
-        wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", base::MonotonicNs());
+    connection_ =
+        std::make_shared<Connection>(wire_, std::make_unique<Transport>(sockets[0], nullptr), "",
+                                     "", base::MonotonicNs(), base::ByteBudget::Share());
     Send(testing::kPreface + testing::FrameBytes(testing::kSettingsFrame, 0, 0, ""));
     call_ = NewCall();
   }

@@ -43,15 +43,17 @@ class RunQueueTest : public ::testing::Test {
     std::array<int, 2> sockets{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
     peer_ = sockets[1];
-    connection_ = std::make_shared<Connection>(
-        wire_, std::make_unique<Transport>(sockets[0], nullptr), "", "", now_ns_);
+    connection_ =
+        std::make_shared<Connection>(wire_, std::make_unique<Transport>(sockets[0], nullptr), "",
+                                     "", now_ns_, base::ByteBudget::Share());
   }
   ~RunQueueTest() override { close(peer_); }
 
   std::shared_ptr<Call> NewCall(const std::string& model, const std::string& timeout) {
     const std::string path = "/test/" + model;
     wire_->methods[path] = {path, MethodKind::kUnary, &handler_};
-    auto call = std::make_shared<Call>(connection_, &wire_->calls, ++stream_id_);
+    auto call =
+        std::make_shared<Call>(connection_, &wire_->calls, ++stream_id_, base::ByteBudget::Share());
     if (!timeout.empty()) call->AddHeader("grpc-timeout", timeout);
     EXPECT_TRUE(call->Begin(&wire_->methods[path], now_ns_).ok());
     return call;
