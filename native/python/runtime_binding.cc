@@ -58,7 +58,8 @@ void RegisterRuntime(nb::module_& module) {
   module.def(
       "open_crash_page", [](int descriptor) { ThrowIfError(base::OpenCrashPage(descriptor)); },
       nb::arg("descriptor"));
-  module.def("set_run_memory_bytes", &tf::SetRunMemoryBytesMax, nb::arg("bytes"));
+  module.def("set_run_memory_bytes", &tf::SetRunMemoryBytesMax, nb::arg("bytes"),
+             nb::arg("all_runs_bytes"));
   module.def("runs_ended_by_memory", &tf::RunsEndedByMemory);
   module.def("load_op_library", &LoadOpLibrary, nb::arg("path"));
   module.def("check_saved_model", &CheckSavedModel, nb::arg("directory"));

@@ -28,6 +28,7 @@ constexpr int kDevicePriority = 300;
 
 // Read by every run.
 std::atomic<int64_t> run_memory_bytes_max{INT64_MAX};
+std::atomic<base::ByteBudget*> runs_budget{nullptr};
 
 constexpr char kAllocatorName[] = "millpond_request";
 
@@ -149,9 +150,13 @@ RuntimeOptions CurrentRuntimeOptions() {
 
 int64_t CurrentRunMemoryBytesMax() { return run_memory_bytes_max.load(std::memory_order_relaxed); }
 
-void SetRunMemoryBytesMax(int64_t bytes) {
+void SetRunMemoryBytesMax(int64_t bytes, int64_t all_runs_bytes) {
   run_memory_bytes_max.store(bytes, std::memory_order_relaxed);
+  // The one before is never freed: a run under way may have a share of it.
+  runs_budget.store(new base::ByteBudget(all_runs_bytes), std::memory_order_release);
 }
+
+base::ByteBudget* CurrentRunsBudget() { return runs_budget.load(std::memory_order_acquire); }
 
 bool IsRuntimeInitialized() {
   Runtime& runtime = TheRuntime();

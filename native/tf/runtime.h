@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 
 namespace millpond::memory {
@@ -43,10 +44,13 @@ base::Status InitializeRuntime(const RuntimeOptions& options,
 RuntimeOptions CurrentRuntimeOptions();
 bool IsRuntimeInitialized();
 
-// Sets the memory that the kernels of one run may have allocated at a time (RunScope), for later
-// runs. Without a call the memory is not limited. Any thread.
-void SetRunMemoryBytesMax(int64_t bytes);
+// Sets the memory that the kernels of one run may have allocated at a time, and those of all runs
+// of clients together (RunScope), for later runs. Without a call the memory is not limited. Any
+// thread.
+void SetRunMemoryBytesMax(int64_t bytes, int64_t all_runs_bytes);
 int64_t CurrentRunMemoryBytesMax();
+// Returns the budget of all runs; null without a limit. Lives as long as the process.
+base::ByteBudget* CurrentRunsBudget();
 
 // Returns the number of runs that were ended because their kernels needed too much memory, since
 // the start of the process.

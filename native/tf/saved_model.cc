@@ -496,9 +496,11 @@ Status SavedModel::Run(const tensor::Signature& signature, const tensor::OutputS
                        tensor::TensorList* result) const {
   const auto runner = state_->RunnerOf(signature);
   if (!runner.ok()) return runner.status();
-  const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
-                       CurrentRunMemoryBytesMax(), state_->WatchOf(run));
-  return scope.Explain(RunOnItsShare(*runner.value(), outputs, inputs, result));
+  RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs), CurrentRunMemoryBytesMax(),
+                 state_->WatchOf(run), CurrentRunsBudget());
+  const Status ran = scope.Explain(RunOnItsShare(*runner.value(), outputs, inputs, result));
+  if (ran.ok()) result->storage().charge = scope.TakeCharge();
+  return ran;
 }
 
 const JointRunner* SavedModel::FindOrMakeJoint(
@@ -513,10 +515,14 @@ Status SavedModel::RunJoint(const JointRunner& joint,
   const bool has_shapes = std::all_of(
       signatures.begin(), signatures.end(),
       [&](const tensor::Signature* signature) { return HasShapesOf(*signature, inputs); });
-  const RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax(),
-                       state_->WatchOf(run));
+  RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax(),
+                 state_->WatchOf(run), CurrentRunsBudget());
   const CoreShareScope core_share;
-  return scope.Explain(joint.Run(signatures, inputs, results));
+  const Status ran = scope.Explain(joint.Run(signatures, inputs, results));
+  if (!ran.ok()) return ran;
+  const auto charge = scope.TakeCharge();
+  for (tensor::TensorList& result : *results) result.storage().charge = charge;
+  return ran;
 }
 
 Status SavedModel::RunSession(const servable::SessionRunNames& names, const tensor::RunContext& run,
@@ -525,9 +531,12 @@ Status SavedModel::RunSession(const servable::SessionRunNames& names, const tens
     return {base::Code::kUnimplemented,
             "SessionRun is off: start the server with --enable_session_run"};
   }
-  const RunScope scope(run, /*checks_shapes=*/true, CurrentRunMemoryBytesMax());
+  RunScope scope(run, /*checks_shapes=*/true, CurrentRunMemoryBytesMax(), /*writes=*/nullptr,
+                 CurrentRunsBudget());
   const CoreShareScope core_share;
-  return scope.Explain(state_->session_callables->Run(names, fed, fetched));
+  const Status ran = scope.Explain(state_->session_callables->Run(names, fed, fetched));
+  if (ran.ok()) fetched->storage().charge = scope.TakeCharge();
+  return ran;
 }
 
 }  // namespace millpond::tf

@@ -49,8 +49,7 @@ class RunMemory {
     const int64_t left_bytes =
         scope->usage_bytes_max_ - memory::ThreadUsageBytes() - scope->pool_usage_.bytes();
     if (left_bytes >= 0 && bytes <= static_cast<size_t>(left_bytes)) return true;
-    scope->was_refused_ = true;
-    return false;
+    return scope->Grow(static_cast<int64_t>(std::min<size_t>(bytes, INT64_MAX / 2)));
   }
 };
 
@@ -80,24 +79,70 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
 }  // namespace
 
 RunScope::RunScope(const tensor::RunContext& run, bool checks_shapes, int64_t memory_bytes_max,
-                   WriteWatch* writes)
+                   WriteWatch* writes, base::ByteBudget* all_runs)
     : run_(run),
       checks_shapes_(checks_shapes),
       memory_bytes_max_(memory_bytes_max),
       writes_(writes),
+      // The runs of a load are the operator's: clients must not be able to fail it.
+      charge_(run.budget == nullptr ? nullptr : all_runs),
       pool_usage_(memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()),
       outer_(current_scope) {
   if (memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()) {
-    usage_bytes_max_ = memory::ThreadUsageBytes() + memory_bytes_max;
+    begin_bytes_ = memory::ThreadUsageBytes();
+    const bool is_charged = charge_.budget() != nullptr;
+    usage_bytes_max_ =
+        begin_bytes_ + (is_charged ? std::min(kFreeBytes, memory_bytes_max) : memory_bytes_max);
   }
   current_scope = this;
 }
 
 RunScope::~RunScope() { current_scope = outer_; }
 
+int64_t RunScope::UsageBytes() const {
+  return memory::ThreadUsageBytes() + pool_usage_.bytes() - begin_bytes_;
+}
+
+// Charges an eighth more than is asked for, so that a run that grows in small steps does not write
+// to the budget's cache line in each.
+bool RunScope::Grow(int64_t bytes) {
+  const int64_t wanted_bytes = UsageBytes() + bytes;
+  if (wanted_bytes > memory_bytes_max_) {
+    refusal_ = Refusal::kOfRun;
+    return false;
+  }
+  const int64_t charged_bytes =
+      std::min(memory_bytes_max_, wanted_bytes + std::max(kFreeBytes, wanted_bytes / 8));
+  if (!charge_.Resize(charged_bytes)) {
+    refusal_ = Refusal::kOfAllRuns;
+    return false;
+  }
+  // The pool's part is counted beside the thread's.
+  usage_bytes_max_ = begin_bytes_ + charged_bytes;
+  return true;
+}
+
+std::shared_ptr<const base::ByteBudget::Share> RunScope::TakeCharge() {
+  if (charge_.bytes() == 0) return nullptr;
+  const int64_t left_bytes = std::clamp<int64_t>(UsageBytes(), 0, charge_.bytes());
+  charge_.Resize(left_bytes);
+  if (left_bytes < kFreeBytes) return nullptr;
+  return std::make_shared<const base::ByteBudget::Share>(std::move(charge_));
+}
+
 base::Status RunScope::Explain(base::Status ran) const {
-  if (!was_refused_ || ran.ok()) return ran;
+  if (refusal_ == Refusal::kNone || ran.ok()) return ran;
   runs_ended_by_memory.fetch_add(1, std::memory_order_relaxed);
+  if (refusal_ == Refusal::kOfAllRuns) {
+    return {base::Code::kResourceExhausted,
+            "no memory is left for the run: all runs under way take " +
+                std::to_string(charge_.budget()->in_use_bytes()) + " of the " +
+                std::to_string(charge_.budget()->limit_bytes()) +
+                " bytes that all together may (a quarter of the memory that was free at the start, "
+                "and at least twice --run_memory_bytes); try again later, send a smaller request, "
+                "or use another server: " +
+                ran.message()};
+  }
   return {base::Code::kResourceExhausted,
           "the run needed more than the " + std::to_string(memory_bytes_max_) +
               " bytes that --run_memory_bytes allows; send a smaller request, or raise the flag: " +

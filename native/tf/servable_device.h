@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/parameter_memory.h"
@@ -19,36 +20,52 @@ namespace millpond::tf {
 // Applies limits to the kernels that ServableDevice computes on this thread while the scope lives.
 //
 // Each kernel first checks `run` for cancellation and deadline. Together the kernels may have at
-// most `memory_bytes_max` allocated at a time. Allocations beyond that fail, and the run ends with
-// RESOURCE_EXHAUSTED before its next kernel. If another thread of a kernel allocated the memory,
-// the run may end one kernel later (PoolUsageScope). The strings of a kernel are counted only when
-// the kernel has ended. Without jemalloc nothing is counted.
+// most `memory_bytes_max` allocated at a time. If the run is a client's, what it allocates counts
+// in `all_runs` too, as it grows, so that all runs under way are bounded together. Allocations
+// beyond either limit fail, and the run ends with RESOURCE_EXHAUSTED before its next kernel. If
+// another thread of a kernel allocated the memory, the run may end one kernel later
+// (PoolUsageScope). The strings of a kernel are counted only when the kernel has ended. Without
+// jemalloc nothing is counted.
 //
 // If `checks_shapes`, CheckKernelShapes also checks the inputs of each kernel. `writes` watches
 // each kernel; null: none may write, or the run may and nobody asks.
 class RunScope {
  public:
   static constexpr int64_t kNoLimit = INT64_MAX;
+  // Runs that allocate less at a time count in no budget, and write to no shared cache line. A
+  // server has few threads that run: they take no more than this each.
+  static constexpr int64_t kFreeBytes = int64_t{1} << 20U;
 
   explicit RunScope(const tensor::RunContext& run, bool checks_shapes = false,
-                    int64_t memory_bytes_max = kNoLimit, WriteWatch* writes = nullptr);
+                    int64_t memory_bytes_max = kNoLimit, WriteWatch* writes = nullptr,
+                    base::ByteBudget* all_runs = nullptr);
   ~RunScope();
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
-  // Returns `ran`, the status of the run. If the run was ended by its memory limit, returns an
+  // Returns `ran`, the status of the run. If the run was ended by a limit of its memory, returns an
   // error that names the limit.
   base::Status Explain(base::Status ran) const;
+  // Returns the share of what the run has left allocated, its results: whoever keeps them keeps it.
+  // Null if that is too little to count.
+  std::shared_ptr<const base::ByteBudget::Share> TakeCharge();
 
  private:
   friend class RunMemory;
+
+  enum class Refusal { kNone, kOfRun, kOfAllRuns };
+
+  bool Grow(int64_t bytes);
+  int64_t UsageBytes() const;  // of the run
 
   const tensor::RunContext& run_;
   const bool checks_shapes_;
   const int64_t memory_bytes_max_;
   WriteWatch* const writes_;
-  int64_t usage_bytes_max_ = kNoLimit;  // by memory::ThreadUsageBytes
-  bool was_refused_ = false;
+  int64_t begin_bytes_ = 0;             // by memory::ThreadUsageBytes, as the next
+  int64_t usage_bytes_max_ = kNoLimit;  // that the run may have now
+  base::ByteBudget::Share charge_;
+  Refusal refusal_ = Refusal::kNone;
   const PoolUsageScope pool_usage_;
   RunScope* const outer_;
 };

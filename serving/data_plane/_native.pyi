@@ -93,9 +93,12 @@ class RequestMemoryStatistics:
     def allocation_count(self) -> int: ...
 
 def request_memory_statistics() -> RequestMemoryStatistics: ...
-def set_run_memory_bytes(bytes: int) -> None:  # noqa: A002 (the module's name for it)
-    """Bounds the bytes that the kernels of one run may hold at a time, for runs from now on. It has
-    no effect without jemalloc.
+def set_run_memory_bytes(
+    bytes: int,  # noqa: A002 (the module's name for it)
+    all_runs_bytes: int,
+) -> None:
+    """Bounds the bytes that the kernels of one run may hold at a time, and those of all runs of
+    clients together, for runs from now on. It has no effect without jemalloc.
     """
 
 def set_replay_seconds(seconds: float) -> None:

@@ -111,8 +111,8 @@ GRPC_LIMITS_REACHED = MetricFamily(
 UNDER_WAY_BYTES = MetricFamily(
     name="serving_requests_under_way_bytes",
     kind="gauge",
-    help="Memory of requests and replies under way, over gRPC and HTTP: bodies and messages, also "
-    "while they arrive, their decompressed and decoded data, and replies until they are sent.",
+    help="Memory that clients take, over gRPC and HTTP: connections and calls, bodies and messages, "
+    "also while they arrive, their decompressed and decoded data, and replies until they are sent.",
 )
 UNDER_WAY_LIMIT = MetricFamily(
     name="serving_requests_under_way_limit_bytes",
@@ -130,7 +130,7 @@ RUNS_ENDED_BY_MEMORY = MetricFamily(
     name="serving_runs_ended_by_memory_total",
     kind="counter",
     help="Runs that ended with RESOURCE_EXHAUSTED because their kernels needed more than "
-    "--run_memory_bytes, warm-up runs included.",
+    "--run_memory_bytes, warm-up runs included, or because all runs took what they may together.",
 )
 
 # --- Batches ----------------------------------------------------------------------------------------

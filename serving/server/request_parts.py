@@ -40,10 +40,15 @@ def make_request_parts(foundation: Foundation, *, spans: SpanBuffer | None) -> R
 
 
 def make_request_memory(foundation: Foundation) -> RequestMemory:
-    """Returns the budget of requests. Also bounds the memory of each run from now on."""
+    """Returns the budget of requests. Also bounds the memory of each run, and of all, from now on."""
     limits = request_memory_limits(foundation.config, available_bytes())
-    foundation.data_plane.set_run_memory_bytes(limits.run_bytes)
-    _log.info("memory_limits", request_bytes=limits.budget_bytes, run_bytes=limits.run_bytes)
+    foundation.data_plane.set_run_memory_bytes(limits.run_bytes, limits.all_runs_bytes)
+    _log.info(
+        "memory_limits",
+        request_bytes=limits.budget_bytes,
+        run_bytes=limits.run_bytes,
+        all_runs_bytes=limits.all_runs_bytes,
+    )
     return RequestMemory(
         limits=limits, budget=foundation.data_plane.ByteBudget(limits.budget_bytes)
     )

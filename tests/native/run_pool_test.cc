@@ -300,6 +300,43 @@ TEST_F(RunMemoryTest, TheErrorNamesTheLimitAndTheFlag) {
   EXPECT_EQ(RunsEndedByMemory(), ended_count + 1);
 }
 
+TEST_F(RunMemoryTest, AllRunsOfClientsHaveOneBudget) {
+  base::ByteBudget requests;
+  tensor::RunContext run;
+  run.budget = &requests;
+  base::ByteBudget all_runs(10 * kMiB);
+  {
+    RunScope first(run, /*checks_shapes=*/false, kLimitBytes, /*writes=*/nullptr, &all_runs);
+    void* const block = allocator_.AllocateRaw(64, 5 * kMiB);
+    ASSERT_NE(block, nullptr);
+    EXPECT_GE(all_runs.in_use_bytes(), 5 * kMiB);
+    testing::RunTogether(1, [&](int) {
+      const RunScope second(run, /*checks_shapes=*/false, kLimitBytes, /*writes=*/nullptr,
+                            &all_runs);
+      EXPECT_TRUE(Allocates(RunScope::kFreeBytes / 2));
+      EXPECT_FALSE(Allocates(6 * kMiB));
+      const base::Status explained = second.Explain(base::Internal("a kernel's"));
+      EXPECT_EQ(explained.code(), Code::kResourceExhausted);
+      EXPECT_NE(explained.message().find("all runs"), std::string::npos) << explained.message();
+      EXPECT_TRUE(Allocates(2 * kMiB));
+    });
+    // The results of a run stay charged for as long as they are kept.
+    const auto charge = first.TakeCharge();
+    ASSERT_NE(charge, nullptr);
+    EXPECT_GE(all_runs.in_use_bytes(), 5 * kMiB);
+    EXPECT_LT(all_runs.in_use_bytes(), 6 * kMiB);
+    allocator_.DeallocateRaw(block);
+  }
+  EXPECT_EQ(all_runs.in_use_bytes(), 0);
+}
+
+TEST_F(RunMemoryTest, TheRunsOfALoadAreOutsideTheBudgetOfClients) {
+  base::ByteBudget all_runs(0);
+  const RunScope scope(run_, /*checks_shapes=*/false, kLimitBytes, /*writes=*/nullptr, &all_runs);
+  EXPECT_TRUE(Allocates(5 * kMiB));
+  EXPECT_EQ(all_runs.in_use_bytes(), 0);
+}
+
 TEST_F(RunMemoryTest, WithoutALimitNothingIsRefused) {
   const RunScope scope(run_);
   EXPECT_TRUE(Allocates(4 * kLimitBytes));

@@ -37,6 +37,7 @@ class FakePlane:
         self.admissions: list[FakeAdmission] = []
         self.budgets: list[FakeByteBudget] = []
         self.run_memory_bytes = 0
+        self.all_runs_bytes = 0
         self.failures: dict[str, Exception] = {}
         self.steps: list[str] = []
         self.servables: list[FakeServable] = []
@@ -135,8 +136,9 @@ class FakePlane:
         self.budgets.append(FakeByteBudget(limit_bytes))
         return self.budgets[-1]
 
-    def set_run_memory_bytes(self, bytes: int) -> None:  # noqa: A002
+    def set_run_memory_bytes(self, bytes: int, all_runs_bytes: int) -> None:  # noqa: A002
         self.run_memory_bytes = bytes
+        self.all_runs_bytes = all_runs_bytes
 
     def set_replay_seconds(self, seconds: float) -> None:
         self.replay_seconds = seconds
