@@ -16,6 +16,9 @@ import google_crc32c
 from serving.base.directory_files import opened_directory, replace_file
 from serving.base.errors import DataLoss
 
+RECORD_BYTES_MAX = 2**28
+"""The longest record that is read. It is in memory several times while it is replayed."""
+
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 # TFRecord stores checksums rotated and shifted by this, because the crc of data that holds its own
@@ -97,6 +100,11 @@ def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: object) -> 
         raise DataLoss(
             f"{path}: record at byte {offset} of {length_bytes} bytes is cut short at the file's "
             f"end, byte {size_bytes}; copy the file again"
+        )
+    if length_bytes > RECORD_BYTES_MAX:
+        raise DataLoss(
+            f"{path}: record at byte {offset} has {length_bytes} bytes, and at most "
+            f"{RECORD_BYTES_MAX} are read of one; write it with a smaller request"
         )
     record = file.read(length_bytes)
     (record_crc32c,) = _FOOTER.unpack(file.read(_FOOTER.size))

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
+from serving.base.bounded_files import read_bounded_bytes, read_bounded_text
 from serving.base.errors import DataLoss, NotFound
 from serving.base.protos import saved_model_pb2
 
@@ -14,6 +15,9 @@ DEFAULT_TAGS = ("serve",)
 
 INIT_OP_SIGNATURE = "__saved_model_init_op"
 """TensorFlow saves the init op as a signature too, which clients may not run."""
+
+GRAPH_BYTES_MAX = 2**31 - 1
+"""The longest message that protobuf parses."""
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 """A version has at least one of these files; if it has both, the first is read."""
@@ -48,9 +52,13 @@ def _read_saved_model(directory: Path) -> saved_model_pb2.SavedModel:
     binary, text = (directory / name for name in SAVED_MODEL_FILES)
     try:
         if binary.exists():
-            return saved_model_pb2.SavedModel.FromString(binary.read_bytes())
+            return saved_model_pb2.SavedModel.FromString(
+                read_bounded_bytes(binary, GRAPH_BYTES_MAX)
+            )
         if text.exists():
-            return text_format.Parse(text.read_text(), saved_model_pb2.SavedModel())
+            return text_format.Parse(
+                read_bounded_text(text, GRAPH_BYTES_MAX), saved_model_pb2.SavedModel()
+            )
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
         raise DataLoss(f"{directory}: its SavedModel does not parse: {error}") from error
     raise NotFound(_nothing_in(directory))

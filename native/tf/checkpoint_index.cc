@@ -30,6 +30,8 @@ using tensorflow::BundleEntryProto;
 // The length of the file's footer: two block handles (offset and size, as varints), padding and a
 // magic number.
 constexpr size_t kFooterBytes = 48;
+// The index of a million variables has some 100 MB.
+constexpr uint64_t kIndexBytesMax = uint64_t{512} << 20U;
 constexpr size_t kBlockTrailerBytes = 5;  // compression and crc32c, which the handle does not count
 
 // The most shards: the names of data files have five digits.
@@ -143,6 +145,11 @@ Status CheckpointIndexReader::OpenTable() {
   MILLPOND_RETURN_IF_TF_ERROR(env->GetFileSize(header_.index_path, &file_bytes), opening);
   MILLPOND_RETURN_IF_TF_ERROR(env->NewRandomAccessFile(header_.index_path, &file_), opening);
   if (file_bytes < kFooterBytes) return Damaged("it is too short");
+  // A block is read whole, and the file itself says how long it is.
+  if (file_bytes > kIndexBytesMax) {
+    return Damaged("it has " + std::to_string(file_bytes) + " bytes, and at most " +
+                   std::to_string(kIndexBytesMax) + " are read of an index");
+  }
   char scratch[kFooterBytes];
   absl::string_view footer;
   MILLPOND_RETURN_IF_TF_ERROR(

@@ -23,6 +23,26 @@ using base::StatusOr;
 using tensorflow::Env;
 using tensorflow::io::JoinPath;
 
+// The files that TensorFlow reads whole, with the most that it may read. protobuf parses no longer
+// message than the graph's. A fingerprint is five numbers.
+struct SizedFile {
+  const char* name;
+  uint64_t bytes_max;
+};
+constexpr SizedFile kSizedFiles[] = {
+    {tensorflow::kSavedModelFilenamePb, INT32_MAX},
+    {tensorflow::kSavedModelFilenamePbTxt, INT32_MAX},
+    {"fingerprint.pb", 1U << 20U},
+};
+
+Status CheckSize(const std::string& directory, const SizedFile& file) {
+  const std::string path = JoinPath(directory, file.name);
+  uint64_t bytes = 0;
+  if (!Env::Default()->GetFileSize(path, &bytes).ok() || bytes <= file.bytes_max) return {};
+  return base::DataLoss(path + " has " + std::to_string(bytes) + " bytes, and at most " +
+                        std::to_string(file.bytes_max) + " are read of it; export the model again");
+}
+
 bool IsVariableOp(const std::string& op) {
   static const auto* const kOps =
       new std::unordered_set<std::string>{"VarHandleOp", "VariableV2", "Variable"};
@@ -94,6 +114,7 @@ Status CheckVariables(const std::string& directory) {
 StatusOr<std::vector<std::string>> CheckSavedModel(const std::string& directory) {
   // First, because opening a pipe waits for its writer: TensorFlow's readers would never return.
   MILLPOND_RETURN_IF_ERROR(base::CheckRegularFiles(directory));
+  for (const SizedFile& file : kSizedFiles) MILLPOND_RETURN_IF_ERROR(CheckSize(directory, file));
   tensorflow::SavedModel saved_model;
   const absl::Status read = tensorflow::ReadSavedModel(directory, &saved_model);
   if (absl::IsNotFound(read)) {

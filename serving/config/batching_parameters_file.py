@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from serving.base.bounded_files import SETTINGS_BYTES_MAX, read_bounded_text
 from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import (
@@ -32,7 +33,7 @@ def read_batching_parameters_file(path: Path) -> BatchingSettings:
     read or parsed, or if its values are invalid or contradict each other.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path, SETTINGS_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{path}: cannot be read: {error}") from error
     return parse_batching_parameters(text, str(path))
@@ -45,7 +46,7 @@ def read_batching_parameters_of_version(directory: Path) -> BatchingSettings | N
     """
     path = directory / VERSION_FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path, SETTINGS_BYTES_MAX)
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:

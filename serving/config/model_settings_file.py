@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from serving.base.bounded_files import CONFIG_BYTES_MAX, read_bounded_text
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
 from serving.core.model_settings import (
@@ -73,7 +74,7 @@ def read_model_settings_file(path: Path, model_names: Collection[str]) -> Settin
     model that is not configured, and a canary table without a weight.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path, CONFIG_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{path}: cannot be read: {error}") from error
     return parse_model_settings(text, str(path), model_names)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from serving.base.bounded_files import SETTINGS_BYTES_MAX, read_bounded_text
 from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidConfig
 
@@ -18,7 +19,7 @@ def read_monitoring_config_file(path: Path) -> str:
     path is not a path of HTTP.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path, SETTINGS_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{path}: cannot be read: {error}") from error
     return parse_monitoring_config(text, str(path))

@@ -28,6 +28,8 @@ _PROGRAM_HEADERS_AT = 32  # e_phoff of the file's header; then e_phentsize and e
 _PROGRAM_HEADER_SIZES_AT = 54
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_STRTAB, _DT_STRSZ = 5, 10
+_TABLE_BYTES_MAX = 2**26
+"""The most that is read of a table, whose length the file itself gives. TensorFlow's own has 20 MB."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _dynamic_names(file: BinaryIO) -> bytes:
     if offset is None:
         return b""
     file.seek(offset)
-    return file.read(entries.get(_DT_STRSZ, 0))
+    return file.read(min(entries.get(_DT_STRSZ, 0), _TABLE_BYTES_MAX))
 
 
 def _segments(file: BinaryIO) -> list[_Segment]:
@@ -153,7 +155,7 @@ def _dynamic_entries(file: BinaryIO, segments: Sequence[_Segment]) -> dict[int, 
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
             file.seek(segment.offset)
-            table = file.read(segment.size_bytes)
+            table = file.read(min(segment.size_bytes, _TABLE_BYTES_MAX))
             return dict(struct.iter_unpack("<qQ", table[: len(table) // 16 * 16]))
     return {}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from serving.base.bounded_files import SETTINGS_BYTES_MAX, read_bounded_text
 from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidConfig
 
@@ -37,7 +38,7 @@ class TlsConfig:
 def read_tls_config(path: Path) -> TlsConfig:
     """Reads a text SSLConfig. Raises InvalidConfig if it is unreadable, or as `parse_tls_config`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path, SETTINGS_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{path}: cannot be read: {error}") from error
     return parse_tls_config(text, str(path))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import structlog
 
+from serving.base.bounded_files import SETTINGS_BYTES_MAX, read_bounded_text
 from serving.base.clock import Clock, pause
 from serving.base.errors import InvalidConfig
 from serving.base.periodic_thread import PeriodicThread
@@ -83,8 +84,8 @@ class CertificateWatcher:
     def _read(self) -> str:
         """Returns the file's text; "" if it cannot be read, which `_parse` then reports."""
         try:
-            return Path(self._file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            return read_bounded_text(Path(self._file), SETTINGS_BYTES_MAX)
+        except (OSError, UnicodeDecodeError, InvalidConfig):
             return ""
 
     def _parse(self, text: str) -> TlsConfig:

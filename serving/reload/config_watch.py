@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from serving.base.bounded_files import CONFIG_BYTES_MAX, read_bounded_text
 from serving.base.clock import Clock, pause
 from serving.base.errors import InvalidConfig, MillpondError, from_exception
 from serving.base.periodic_thread import PeriodicThread
@@ -145,7 +146,7 @@ class ConfigWatcher:
     def _read(self) -> _Texts:
         return _Texts(
             _read(self._config_file, read_config_text),
-            _read(self._settings_file, lambda path: path.read_text(encoding="utf-8")),
+            _read(self._settings_file, lambda path: read_bounded_text(path, CONFIG_BYTES_MAX)),
         )
 
     def _apply(self, config: _Text | None, settings: _Text | None) -> None:
@@ -200,7 +201,7 @@ def _read(path: str, read_text: Callable[[Path], str]) -> _Text | None:
         return None
     try:
         return _Text(read_text(Path(path)))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, InvalidConfig) as error:
         return _Text(error=str(error))
 
 

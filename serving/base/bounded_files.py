@@ -1,0 +1,34 @@
+"""Reads files whole, up to a bound: a file of any size must not take the server's memory.
+
+A sparse file of 1 GB takes no disk, and whoever may write a version may write one.
+"""
+
+from pathlib import Path
+
+from serving.base.errors import InvalidConfig
+
+CONFIG_BYTES_MAX = 2**26
+"""The most that is read of a file that lists models: as much as a client may send to reload."""
+
+SETTINGS_BYTES_MAX = 2**20
+"""The most that is read of any other file of settings; the longest that people write have some KB."""
+
+
+def read_bounded_bytes(path: Path, bytes_max: int) -> bytes:
+    """Returns the file's content. Raises InvalidConfig if it is longer than `bytes_max`, of which no
+    more is read; OSError.
+    """
+    with path.open("rb") as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise InvalidConfig(
+            f"{path}: has more than {bytes_max} bytes, the most that is read of such a file; make "
+            "it shorter"
+        )
+    return content
+
+
+def read_bounded_text(path: Path, bytes_max: int) -> str:
+    """Does the same for UTF-8, with the line ends of `Path.read_text`. Raises UnicodeDecodeError too."""
+    text = read_bounded_bytes(path, bytes_max).decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
