@@ -30,8 +30,9 @@ _deferred: list[DeferredModule] = []
 def load_deferred_modules() -> None:
     """Imports all deferred modules.
 
-    A server calls this once it is ready. Otherwise the import of numpy would hold the interpreter for
-    70 ms during the first swap, while requests over HTTP wait for it.
+    A server calls this before it opens a port. Otherwise the import of numpy would hold the interpreter
+    for 70 ms during the first swap, while requests over HTTP wait for it. And it would fail if clients
+    have taken all descriptors by then.
     """
     for module in _deferred:
         module.load()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 from serving.base.errors import OperatorError
 from serving.config.server_config import HttpPort
 from serving.http.connections import ConnectionLimits, GuardedConnection, connection_class
+from serving.http.descriptors import connection_count_max
 from serving.http.entrance import entrance_class
 from serving.http.listeners import (
     BACKLOG,
@@ -195,7 +197,9 @@ class HttpServer:
         self._inner = _InnerServer(
             _uvicorn_config(entry or app, connection_class(limits, self._stops), limits)
         )
-        at_entrance = replace(limits, connection_count_max=ENTRANCE_CONNECTION_COUNT_MAX)
+        at_entrance = replace(
+            limits, connection_count_max=connection_count_max(ENTRANCE_CONNECTION_COUNT_MAX)
+        )
         connections = entrance_class(at_entrance, self._stops, self._inner.adopt, probes)
         self._entrance = _EntranceServer(_uvicorn_config(entry or app, connections, at_entrance))
         self._threads: list[threading.Thread] = []
@@ -303,7 +307,7 @@ class HttpServer:
     ) -> None:
         self._lower_priority()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_log_loop_error)
+        loop.set_exception_handler(LoopErrorLog())
         limiter = anyio.to_thread.current_default_thread_limiter()
         limiter.total_tokens = blocking_thread_count
         if server is self._inner:
@@ -370,11 +374,36 @@ def log_uvicorn() -> None:
         logger.propagate = False
 
 
-def _log_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    del loop
-    error = context.get("exception")
-    _log.error(
-        "on_http_server_log",
-        message=context["message"],
-        **({"exc_info": error} if error else {}),
-    )
+LACK_LOG_SECONDS = 1.0
+"""The time between two log lines that say that no descriptor is left. asyncio reports it for each
+connection that waits, a thousand times a second."""
+
+
+class LoopErrorLog:
+    """Logs the errors of one event loop, as its exception handler."""
+
+    def __init__(self) -> None:
+        self._lack_logged_at = -LACK_LOG_SECONDS
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Implements asyncio's handler."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            self._log_lack(loop.time(), error)
+            return
+        _log.error(
+            "on_http_server_log",
+            message=context["message"],
+            **({"exc_info": error} if error else {}),
+        )
+
+    def _log_lack(self, now: float, error: OSError) -> None:
+        if now - self._lack_logged_at < LACK_LOG_SECONDS:
+            return
+        self._lack_logged_at = now
+        _log.error(
+            "connection_not_accepted",
+            reason=error.strerror,
+            consequence="new connections over HTTP wait until others are closed",
+            remedy="raise the limit of open files (ulimit -n), or use another server",
+        )

@@ -10,6 +10,8 @@ from starlette.types import ASGIApp
 from serving.config.server_config import HttpPort, ServerConfig
 from serving.data_plane.requests import ByteBudget, RestWorkers
 from serving.http.app import HttpSettings, make_http_app
+from serving.http.connections import ConnectionLimits
+from serving.http.descriptors import connection_count_max
 from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HTTP_NICE, HttpServer
 from serving.kserve.inference_api import InferenceApi
@@ -153,6 +155,9 @@ def make_http_server(
         ),
         host=config.http_host,
         port=port,
+        limits=ConnectionLimits(
+            connection_count_max=connection_count_max(ConnectionLimits.connection_count_max)
+        ),
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
         probes=[config.metrics_path] if config.metrics_path else [],
     )

@@ -403,6 +403,8 @@ class Server:
 
         Raises Unavailable or InvalidConfig if a port cannot be opened.
         """
+        # Before a port is open: an import opens files, and clients may take all descriptors.
+        load_deferred_modules()
         self._health.update()
         config = self._config
         if config.grpc_descriptors or config.rest_api_port.descriptors:
@@ -475,7 +477,6 @@ class Server:
         if not self._readiness.is_listening and self._readiness.wait():
             self._listen()
             self._readiness.report()
-        load_deferred_modules()
         return self._stop_requests.get()
 
     def stop(self) -> bool:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
@@ -24,7 +25,7 @@ from serving.base.errors import InvalidConfig, Unavailable
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, closes_within, make_http_app
 from serving.http.listeners import accept_waiting, bind, refuse_handshakes
-from serving.http.server import HttpServer, StructlogHandler
+from serving.http.server import HttpServer, LoopErrorLog, StructlogHandler
 
 FREE = HttpPort(0)
 
@@ -382,3 +383,31 @@ def test_client_commands_do_not_import_the_http_server() -> None:
     )
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+class Loop:
+    """An event loop that only has a time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_lack_of_descriptors_is_logged_once_a_second() -> None:
+    log, loop = LoopErrorLog(), cast("Any", Loop())
+    lack = {"message": "socket.accept() out of system resource", "exception": OSError(24, "EMFILE")}
+    with capture_logs() as lines:
+        for now in (100.0, 100.0, 100.9, 101.0, 101.5):
+            loop.now = now
+            log(loop, lack)
+    assert [line["event"] for line in lines] == ["connection_not_accepted"] * 2
+
+
+def test_other_loop_errors_are_all_logged() -> None:
+    log, loop = LoopErrorLog(), cast("Any", Loop())
+    with capture_logs() as lines:
+        for _ in range(2):
+            log(loop, {"message": "a bug", "exception": ValueError("x")})
+    assert [line["message"] for line in lines] == ["a bug"] * 2

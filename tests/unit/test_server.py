@@ -135,6 +135,21 @@ def test_server_reports_listening_and_ready(tmp_path: Path, plane: FakePlane) ->
     assert notified == ["listening 12345", "ready 12345"]
 
 
+def test_server_imports_all_before_a_port_is_open(
+    tmp_path: Path, plane: FakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tmp_path / "m", 1)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    http_ports: list[int | None] = []
+    monkeypatch.setattr(
+        "serving.server.server.load_deferred_modules",
+        lambda: http_ports.append(server.http_port),
+    )
+    server.start()
+    server.stop()
+    assert http_ports == [None]
+
+
 def test_server_health_follows_models_until_drain(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m"), native=plane)
