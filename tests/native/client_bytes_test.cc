@@ -176,11 +176,12 @@ std::vector<Hold> Holds() {
          client->http2().SendFrame(testing::kHeadersFrame, 0, 1,
                                    GrpcHeaders(kPredictPath, headers));
        }},
-      {"ArrivingMessage", true, 100'000,
+      // Within the window that a client has before it has read the server's settings.
+      {"ArrivingMessage", true, 50'000,
        [](Client* client) {
          const uint32_t stream = client->Open(kPredictPath);
-         const std::string message = GrpcMessage(std::string(200'000, 'x'));
-         for (size_t at = 0; at < 100'005; at += 10'000) {
+         const std::string message = GrpcMessage(std::string(60'000, 'x'));
+         for (size_t at = 0; at < 50'000; at += 10'000) {
            client->http2().SendFrame(testing::kDataFrame, 0, stream, message.substr(at, 10'000));
          }
        }},
