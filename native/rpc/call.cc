@@ -115,7 +115,7 @@ base::Status Call::Begin(const Method* method, int64_t now_ns) {
     return base::InvalidArgument(
         "the header grpc-timeout must be 1 to 8 digits and one of the units H, M, S, m, u and n");
   }
-  const bool is_limited = method_->handler->IsLimited();
+  const bool is_limited = is_of_model_ = method_->handler->IsLimited();
   has_servers_deadline_ = !timeout_ns_ && is_limited && limits_->request_ns_max > 0;
   if (has_servers_deadline_) timeout_ns_ = limits_->request_ns_max;
   if (timeout_ns_) run_.deadline_ns = now_ns + *timeout_ns_;
@@ -176,7 +176,7 @@ base::Status Call::BeginMessage() {
 }
 
 base::ByteBudget::Use Call::UseOf(int64_t bytes) const {
-  const bool is_short = bytes <= kShortBytesMax && !method_->handler->IsLimited();
+  const bool is_short = bytes <= kShortBytesMax && !is_of_model_;
   return is_short ? base::ByteBudget::Use::kCall : base::ByteBudget::Use::kMessage;
 }
 

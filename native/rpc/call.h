@@ -290,7 +290,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   const std::shared_ptr<Connection> connection_;
   const CallLimits* const limits_;
   const int32_t stream_id_;
-  const Method* method_ = nullptr;
+  const Method* method_ = nullptr;  // gone with the server, which an answer may outlive
+  bool is_of_model_ = false;        // the method is limited
   base::ByteBudget::Share charge_;  // for the call itself, and its headers
 
   // Headers.
