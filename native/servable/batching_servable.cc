@@ -273,8 +273,7 @@ class OpenBatch {
   Status RunAlone(Member* member) const {
     return RunOn(member->run, member->inputs, member->rows, &member->results);
   }
-  // Runs one member's rows as a run of its own, with the rows that a batch may have: a model that
-  // is compiled for each number of rows then has no other number to compile.
+  // Runs one member's rows as a run of its own, with the rows that a batch may have.
   Status RunPadded(const Member& member, std::vector<TensorList>* results) const;
   // Turns batching off, because an output of `rows` rows has another number of rows.
   void RefuseRowsOf(int64_t rows) const {
@@ -486,7 +485,9 @@ std::string OpenBatch::CompareWithSingleRuns() {
     if (from_end > 0 && member->rows > rows_left) continue;
     rows_left -= member->rows;
     std::vector<TensorList> alone;
-    const Status ran = RunPadded(*member, &alone);
+    const Status ran = servable_.settings_.is_compiled
+                           ? RunPadded(*member, &alone)
+                           : RunOn(member->run, member->inputs, member->rows, &alone);
     // A request that ended meanwhile shows nothing about the model.
     if (ran.code() == Code::kCancelled || ran.code() == Code::kDeadlineExceeded) continue;
     // A request that fails alone failed the batch too, or its rows are not its own.

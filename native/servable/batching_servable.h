@@ -50,6 +50,9 @@ struct BatchSettings {
   // The most requests of a signature that may wait for a thread; 0: any.
   int64_t waiting_requests_max = 0;
   std::shared_ptr<BatchSlots> slots;  // null: any number of batches at the same time
+  // The model is compiled for each number of rows: the single runs that batches are compared with
+  // are padded too, or each would compile another program within a request.
+  bool is_compiled = false;
   // How far the answers of a batch may be from those of single runs (tensor::Compare).
   double relative_tolerance = tensor::kRoundingTolerance;
   // Signatures whose graph mixes rows are batched like those whose graph shows nothing.

@@ -96,6 +96,7 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
   const servable::BatchingServable* batched = nullptr;
   if (batching && batching->allowed_rows.empty() && model().CompilesEachShape()) {
     batching->allowed_rows = CompiledRows(batching->rows_max);
+    batching->is_compiled = true;
   }
   if (batching) {
     auto wrapped = std::make_unique<servable::BatchingServable>(std::move(servable), *batching);

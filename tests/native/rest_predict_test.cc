@@ -199,7 +199,7 @@ TEST_F(RestPredictTest, MalformedBodiesAreRefused) {
                 "JSON Parse error: expected ',' or ']', got } at offset: 17");
   ExpectRefused(R"({"inputs": [[1, 2]], "signature_name": "none"})",
                 "Serving signature key \"none\" not found; signatures of m version 7: any bool "
-                "complex fixed half int8 nothing serving_default text text_bytes two",
+                "complex default fixed half int8 nothing serving_default text text_bytes two",
                 Code::kFailedPrecondition);
 }
 
