@@ -16,6 +16,8 @@ from rich.table import Table
 from loadtest.commands.options import Command, add_json_option, positive
 from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.generator import Generator
+from loadtest.drive.mixing_model import BURST, mixing_clients, write_mixing_model
+from loadtest.drive.mixing_model import MODEL_NAME as MIXING_NAME
 from loadtest.drive.soak_events import (
     EVENTS,
     FIRST_VERSION,
@@ -27,6 +29,7 @@ from loadtest.drive.soak_events import (
     write_settings,
 )
 from loadtest.drive.soak_unfit import UnfitVersion
+from loadtest.drive.traffic import Outcome as BurstOutcome
 from loadtest.drive.version_series import VersionSeries, content_of
 from loadtest.measure.process_memory import MemoryWatch
 from loadtest.measure.soak_blocked import blocked_answers, blocked_spans
@@ -98,7 +101,10 @@ def live(world: World, minutes: float, is_enough: Callable[[], bool]) -> None:
 # --- The command ----------------------------------------------------------------------------------
 
 
-_SHOWN = ("done", "loads", "refusals", "forbidden_answers", "blocked_answers", "resident_mb")
+_SHOWN = (
+    *("done", "loads", "refusals", "forbidden_answers", "blocked_answers", "resident_mb"),
+    "mixing_errors",
+)
 
 
 def _not_negative(text: str) -> float:
@@ -142,6 +148,16 @@ class SoakResult:
     refusals: Mapping[str, int]
     bugs: Sequence[LogEvent]
     resident_mb: Sequence[float]
+    mixing: Sequence[BurstOutcome]
+
+    @property
+    def mixing_errors(self) -> Mapping[str, int]:
+        """The errors of the bursts that failed or were answered wrongly, with their counts."""
+        return Counter(
+            burst.error or "a wrong answer"
+            for burst in self.mixing
+            if burst.answer is None or not burst.answer.is_right
+        )
 
     @property
     def is_good(self) -> bool:
@@ -150,7 +166,7 @@ class SoakResult:
         """
         is_lost = self.outcome.codes.any()
         answered = self.forbidden_answers or self.blocked_answers
-        return not (self.bugs or self.wrong_count or answered or is_lost)
+        return not (self.bugs or self.wrong_count or answered or is_lost or self.mixing_errors)
 
 
 def soak(setup: SoakSetup, console: Console) -> SoakResult:
@@ -160,15 +176,22 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
     with ExitStack() as stack:
         series, unfit = _versions(stack, console)
         files = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millpond-soak-")))
+        mixing_path = files / MIXING_NAME
+        write_mixing_model(mixing_path)
         write_settings(files, "")
-        write_config(files, series.base_path, {MODEL_NAME: ""})
+        write_config(files, {MODEL_NAME: series.base_path, MIXING_NAME: mixing_path})
         server = stack.enter_context(_server(files, setup))
         server.wait_until_available(MODEL_NAME, FIRST_VERSION, _START_TIMEOUT_SECONDS)
+        server.wait_until_available(MIXING_NAME, 1, _START_TIMEOUT_SECONDS)
         client = stack.enter_context(Client(server.admin_target))
         dice, is_tight = random.Random(setup.seed), setup.memory_versions > 0
         world = World(series, files, client, clock, dice, unfit, is_tight)
+        world.lasting[MIXING_NAME] = mixing_path
         watch = stack.enter_context(MemoryWatch([server.process_id], clock))
-        with Generator(_plan(load, setup), server.target) as generator:
+        with (
+            Generator(_plan(load, setup), server.target) as generator,
+            mixing_clients(server.target, clock) as mixing,
+        ):
             live(world, setup.minutes, lambda: _load_count(server.events()) >= setup.load_count_min)
             last = come_to_rest(world)
             server.wait_until_available(MODEL_NAME, last, _REST_TIMEOUT_SECONDS)
@@ -191,6 +214,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         refusals=_counts(events, "code", ("FAILED_PRECONDITION", "RESOURCE_EXHAUSTED")),
         bugs=[event for event in events if event["event"] in _BUG_EVENTS],
         resident_mb=[samples[0], max(samples), samples[-1]] if samples else [],
+        mixing=mixing.outcomes(),
     )
 
 
@@ -239,6 +263,7 @@ def _server(files: Path, setup: SoakSetup) -> ModelServer:
         "load_retry_interval_micros": 500_000,
         "load_jitter_seconds": setup.load_jitter_seconds,
         "model_memory_limit_bytes": round(setup.memory_versions * _TABLE_BYTES),
+        "enable_batching": True,
     }
     return ModelServer(**flags)  # type: ignore[arg-type]
 
@@ -268,9 +293,12 @@ def _run(parsed: argparse.Namespace) -> int:
     console.print(
         f"failed {report['errors']}, wrong {result.wrong_count}, answered by forbidden versions "
         f"{sum(result.forbidden_answers.values())}, by rolled-back versions "
-        f"{sum(result.blocked_answers.values())}, bugs {len(result.bugs)}"
+        f"{sum(result.blocked_answers.values())}, bugs {len(result.bugs)}; of "
+        f"{BURST * len(result.mixing)} requests to a model that mixes rows, in bursts of {BURST}, "
+        f"bursts failed or wrong: {sum(result.mixing_errors.values())}"
     )
-    for message in (*report["error_messages"], *map(str, result.bugs[:5])):
+    errors = [f"{MIXING_NAME}: {count} x {text}" for text, count in result.mixing_errors.items()]
+    for message in (*report["error_messages"], *errors, *map(str, result.bugs[:5])):
         console.print(f"  {message}", markup=False)
     shown = {name: getattr(result, name) for name in _SHOWN}
     write_json(parsed.json, {**report, **shown, "seed": parsed.seed, "bugs": len(result.bugs)})

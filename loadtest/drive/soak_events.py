@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from loadtest.drive.demo_model import MODEL_NAME
@@ -54,6 +55,8 @@ class World:
     selection: str = ""
     label_version: int | None = None
     has_neighbour: bool = False
+    # The base paths of models by name that no event changes.
+    lasting: dict[str, Path] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
     # The time (ns of the wall clock) and version of each call that allows a version again.
     allowed: list[tuple[int, int]] = field(default_factory=list)
@@ -72,22 +75,25 @@ class World:
         pause(self.clock, seconds)
 
     def write_config(self) -> None:
-        """Writes the server's config file for the world's state, by one rename."""
+        """Writes the server's config file for the world's state."""
         label = ""
         if self.label_version is not None:
             label = f'version_labels {{ key: "stable" value: {self.label_version} }}'
         policy = f"model_version_policy {{ {self.selection} }}" if self.selection else ""
-        models = {MODEL_NAME: f"{policy} {label}"}
+        base_paths = {MODEL_NAME: self.series.base_path, **self.lasting}
         if self.has_neighbour:
-            models[NEIGHBOUR_NAME] = ""
-        write_config(self.directory, self.series.base_path, models)
+            base_paths[NEIGHBOUR_NAME] = self.series.base_path
+        write_config(self.directory, base_paths, {MODEL_NAME: f"{policy} {label}"})
 
 
-def write_config(directory: Path, base_path: Path, models: Mapping[str, str]) -> None:
-    """Writes a config file. `models` has for each name the rest of its config."""
+def write_config(
+    directory: Path, base_paths: Mapping[str, Path], more: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Writes a config file by one rename. `more` has the rest of a model's config by its name."""
     configs = (
-        f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {more} }}'
-        for name, more in models.items()
+        f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" '
+        f"{more.get(name, '')} }}"
+        for name, path in base_paths.items()
     )
     _replace(directory / "models.config", f"model_config_list {{ {' '.join(configs)} }}")
 

@@ -35,4 +35,6 @@ def test_random_changes_lose_no_request(seconds: float):
     assert not result.forbidden_answers
     assert not result.bugs
     assert not result.wrong_count
+    assert len(result.mixing) > 0
+    assert not result.mixing_errors
     assert not result.outcome.codes.any()

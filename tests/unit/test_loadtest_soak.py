@@ -8,6 +8,7 @@ import pytest
 
 from loadtest.commands.soak import SoakResult, answers_of
 from loadtest.drive.demo_model import DemoModel
+from loadtest.drive.mixing_model import expected, sender
 from loadtest.drive.soak_events import (
     FIRST_VERSION,
     World,
@@ -21,11 +22,13 @@ from loadtest.drive.soak_events import (
     toggle_neighbour,
 )
 from loadtest.drive.soak_unfit import UnfitVersion, add_golden_answers
+from loadtest.drive.traffic import Answer
+from loadtest.drive.traffic import Outcome as BurstOutcome
 from loadtest.drive.version_series import VersionSeries
 from loadtest.plan.plan import Reply
 from serving.base.errors import FailedPrecondition, StatusCode
 from serving.base.protos import predict_pb2, prediction_log_pb2
-from serving.base.tensor_proto import from_tensor_proto
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.commands.ctr_request import predict_request
 from serving.config.model_config_file import read_model_config_file
@@ -146,6 +149,53 @@ def test_rest_restores_all_and_drops_highest_version(world: World) -> None:
     assert world.client.allowed == [7]
 
 
+def test_config_keeps_models_that_no_event_changes(world: World) -> None:
+    world.lasting["mixing"] = world.directory / "mixing"
+    toggle_neighbour(world)
+    select_all(world)
+    come_to_rest(world)
+    assert configured(world)["mixing"].base_path == str(world.directory / "mixing")
+
+
+# --- The model that mixes rows --------------------------------------------------------------------
+
+
+class FakePredictions:
+    """Runs the requests of a burst together if `is_batching`, as a server that batches wrongly."""
+
+    def __init__(self, *, is_batching: bool) -> None:
+        self._is_batching = is_batching
+        self._inputs: list[Any] = []
+        self.Predict = self
+
+    def future(self, request: Any, *, timeout: float) -> "FakeCall":
+        del timeout
+        self._inputs.append(from_tensor_proto(request.inputs["x"]))
+        return FakeCall(self, self._inputs[-1])
+
+    def answer(self, x: Any) -> predict_pb2.PredictResponse:
+        together = np.concatenate(self._inputs) if self._is_batching else x
+        response = predict_pb2.PredictResponse()
+        is_doubled = (expected(together) != together).any()
+        response.outputs["y"].CopyFrom(to_tensor_proto(x * 2 if is_doubled else x))
+        return response
+
+
+class FakeCall:
+    def __init__(self, predictions: FakePredictions, x: Any) -> None:
+        self._predictions, self._x = predictions, x
+
+    def result(self) -> predict_pb2.PredictResponse:
+        return self._predictions.answer(self._x)
+
+
+@pytest.mark.parametrize("is_batching", [True, False])
+def test_burst_with_a_rare_row_shows_batching(is_batching: bool) -> None:
+    bursts = range(50)
+    are_right = {sender(FakePredictions(is_batching=is_batching))(n).is_right for n in bursts}
+    assert are_right == ({True, False} if is_batching else {True})
+
+
 # --- Versions that must not serve -----------------------------------------------------------------
 
 
@@ -168,6 +218,7 @@ def result_of(**changes: Any) -> SoakResult:
         "forbidden_answers": {},
         "blocked_answers": {},
         "bugs": [],
+        "mixing": [BurstOutcome(0, 1, Answer(1, is_right=True))],
         **changes,
     }
     return SoakResult(done={}, loads={}, refusals={}, resident_mb=[], **values)
@@ -180,6 +231,8 @@ def result_of(**changes: Any) -> SoakResult:
         {"forbidden_answers": {6: 1}},
         {"blocked_answers": {6: 1}},
         {"bugs": [{"event": "control_failed"}]},
+        {"mixing": [BurstOutcome(0, 1, None, "unavailable")]},
+        {"mixing": [BurstOutcome(0, 1, Answer(1, is_right=False))]},
         {"outcome": outcome_of([(0, 0, 1)], codes=[14])},
     ],
 )
