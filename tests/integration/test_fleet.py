@@ -236,7 +236,7 @@ def test_fleet_goes_on_after_its_coordinator_ends(fleet: Fleet, scale_model: Sca
 
 def test_coordinator_serves_page_and_metrics(fleet: Fleet) -> None:
     address = f"http://127.0.0.1:{fleet.port}"
-    assert "Millpond fleet" in httpx.get(address).text
+    assert "Millpond fleet" in httpx.get(address, headers={"Accept": "text/html"}).text
     assert httpx.get(address, headers={"Host": "evil.example"}).status_code != 200
     metrics = httpx.get(address + METRICS_PATH).text
     assert 'fleet_servers{state="live"} 3.0' in metrics
