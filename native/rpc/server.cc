@@ -29,9 +29,11 @@ constexpr size_t kMaxThreadsPerCore = 4;
 // question, and as many messages as may wait (RareCallQueue) take 1 GiB together.
 constexpr int64_t kRareMessageBytesMax = int64_t{4} << 20U;
 
-// A probe's message is the name of a service, and a question of reflection that of a symbol. A
-// Watch keeps it.
+// A probe's message is the name of a service. A Watch keeps it.
 constexpr int64_t kCheckMessageBytesMax = 4096;
+
+// A question of reflection is the name of a symbol, or of a file.
+constexpr int64_t kReflectionMessageBytesMax = int64_t{64} << 10U;
 
 // Between two looks at whether all calls have ended: the end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
@@ -217,7 +219,7 @@ void Server::State::AddMethods() {
   reflection.emplace(*options.reflection);
   for (const char* const edition : {"v1", "v1alpha"}) {
     Add(std::string("/grpc.reflection.") + edition + ".ServerReflection/ServerReflectionInfo",
-        &*reflection, kCheckMessageBytesMax, MethodKind::kBidiStreaming);
+        &*reflection, kReflectionMessageBytesMax, MethodKind::kBidiStreaming);
   }
 }
 
