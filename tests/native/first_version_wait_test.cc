@@ -88,6 +88,8 @@ TEST_F(FirstVersionWaitTest, WaitingRequestsReleaseTheirReadBytes) {
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   }
   EXPECT_EQ(options_.budget->refused_count(), 0);
+  contexts.clear();
+  client_.reset();  // its connection counts too
   while (options_.budget->in_use_bytes() > 0) std::this_thread::yield();
 }
 
