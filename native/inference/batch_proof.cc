@@ -271,7 +271,8 @@ class Trial {
     for (const int64_t rows : BatchRows()) {
       const auto run_ns = CompareBatch(rows);
       // A busy machine says nothing about the model: smaller batches have passed.
-      if (rows > BatchRows().front() && IsOfTheMachine(run_ns.status().code())) break;
+      const bool is_first = rows == BatchRows().front();
+      if (!run_ns.ok() && !is_first && !servable::IsOfTheModel(run_ns.status().code())) break;
       if (!run_ns.ok()) return run_ns.status().message();
       const int64_t ns_max = servable_.settings().run_ns_max;
       if (ns_max > 0 && run_ns.value() > ns_max / 2) break;
@@ -322,10 +323,6 @@ class Trial {
     const auto& outputs = signature_.outputs;
     const bool has_name = difference.tensor < outputs.size();
     return tensor::Describe(difference, has_name ? outputs[difference.tensor].name : "", where);
-  }
-
-  static bool IsOfTheMachine(base::Code code) {
-    return code == base::Code::kDeadlineExceeded || code == base::Code::kResourceExhausted;
   }
 
   // Returns the rows of the batches to run: those that batches will have, as far as that is known.
@@ -406,7 +403,8 @@ class Trial {
       if (is_independent_ && !is_large) continue;
       bool is_mixed = is_large && !is_independent_;
       if (!is_mixed && std::exchange(may_look_beside, false)) {
-        is_mixed = DependsOnOthers(parts, i, batched, is_independent_);
+        is_mixed = DependsOnOthers(parts[i], i, static_cast<int64_t>(parts.size()), batched,
+                                   is_independent_);
       }
       if (!is_mixed) continue;
       return DescribeHere(difference, "a batch of " + std::to_string(parts.size()) + " rows");
@@ -414,17 +412,17 @@ class Trial {
     return "";
   }
 
-  // Returns true if row `at` gives something else at the same place of as large a batch, beside
-  // copies of itself. Rounding gives the same: the sums have the same order.
-  bool DependsOnOthers(std::vector<Part> parts, size_t at, const TensorList& batched,
+  // Returns true if row `at` gives something else beside copies of itself.
+  bool DependsOnOthers(const Part& own, size_t at, int64_t rows, const TensorList& batched,
                        bool much) const {
-    const Part own = parts[at];
-    std::fill(parts.begin(), parts.end(), own);
-    TensorList inputs;
-    TensorList result;
-    if (!RunParts(parts, &inputs, &result).ok()) return false;
-    const Difference difference =
-        CompareRows(batched, tensor::ShareRows(result, static_cast<int64_t>(at), 1));
+    const auto run = [this](const TensorList& inputs, std::vector<TensorList>* results) {
+      return Run(inputs, &results->emplace_back());
+    };
+    const auto beside_copies =
+        servable::RunBesideCopies({&own.sample->inputs, own.row, 1}, static_cast<int64_t>(at), rows,
+                                  tensor::LayoutOf(samples_.front().inputs), run);
+    if (!beside_copies.ok()) return false;
+    const Difference difference = CompareRows(batched, beside_copies.value().front());
     return much ? difference.size == Difference::Size::kLarge
                 : difference.size != Difference::Size::kNone;
   }

@@ -41,6 +41,14 @@ bool HasNamedShapes(const tensor::Signature& signature, const TensorList& inputs
   return true;
 }
 
+// Returns the context of a run that shows what a model does, or that several requests share: it
+// ends before it changes a variable.
+tensor::RunContext WithoutWriting(const tensor::RunContext& run) {
+  tensor::RunContext context = run;
+  context.may_write = false;
+  return context;
+}
+
 // Joins the results of the pieces of a request of `rows` rows. Each piece but the last one has
 // `piece_rows` rows, and all have equal layouts.
 Status JoinPieces(const std::vector<std::vector<TensorList>>& pieces, int64_t piece_rows,
@@ -114,6 +122,42 @@ Status NoSlot() {
 }
 
 }  // namespace
+
+bool IsOfTheModel(Code code) {
+  switch (code) {
+    case Code::kCancelled:
+    case Code::kDeadlineExceeded:
+    case Code::kResourceExhausted:
+    case Code::kUnavailable:
+      return false;
+    default:
+      return true;
+  }
+}
+
+base::StatusOr<std::vector<TensorList>> RunBesideCopies(
+    const tensor::RowRange& own, int64_t first, int64_t rows, const tensor::RowLayout& layout,
+    const std::function<Status(const TensorList&, std::vector<TensorList>*)>& run) {
+  const tensor::RowRange copy{own.tensors, own.first, 1};
+  std::vector<tensor::RowRange> parts(static_cast<size_t>(first), copy);
+  parts.push_back(own);
+  parts.resize(parts.size() + static_cast<size_t>(rows - first - own.count), copy);
+  TensorList inputs;
+  std::vector<TensorList> results;
+  MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, layout, rows, &inputs));
+  MILLPOND_RETURN_IF_ERROR(run(inputs, &results));
+  if (!HaveRows(results, rows)) return base::Internal("an output does not have the run's rows");
+  for (TensorList& result : results) result = tensor::ShareRows(result, first, own.count);
+  return results;
+}
+
+BatchSettings ForCompiledModel(BatchSettings settings) {
+  settings.is_compiled = true;
+  if (!settings.allowed_rows.empty()) return settings;
+  for (int64_t rows = 1; rows < settings.rows_max; rows *= 2) settings.allowed_rows.push_back(rows);
+  settings.allowed_rows.push_back(settings.rows_max);
+  return settings;
+}
 
 bool BatchSlots::Take(int64_t until_ns) {
   std::unique_lock<std::mutex> lock(mutex_);
@@ -273,8 +317,14 @@ class OpenBatch {
   Status RunAlone(Member* member) const {
     return RunOn(member->run, member->inputs, member->rows, &member->results);
   }
-  // Runs one member's rows as a run of its own, with the rows that a batch may have.
-  Status RunPadded(const Member& member, std::vector<TensorList>* results) const;
+  // Turns batching off if a run without writing was to change a variable: a change belongs to one
+  // request, and its order counts.
+  void RefuseWriting(const Status& ran) const {
+    if (ran.code() == Code::kPermissionDenied) state_.Switch(false, ran.message());
+  }
+  // Runs one member's rows as a run of its own, to compare it: without writing. A compiled model
+  // runs them with the rows that a batch may have.
+  Status RunToCompare(const Member& member, std::vector<TensorList>* results) const;
   // Turns batching off, because an output of `rows` rows has another number of rows.
   void RefuseRowsOf(int64_t rows) const {
     state_.Switch(false, "an output of a batch of " + std::to_string(rows) +
@@ -405,6 +455,7 @@ void OpenBatch::Run() {
     // One request may have failed the others: each gets its own result. Signatures that do not run
     // together at all have not failed.
     if (joined.code() != Code::kUnimplemented) state_.statistics.RecordFailedBatch();
+    RefuseWriting(joined);
     for (Member* member : members_) member->status = RunAlone(member);
   }
   const int64_t end_ns = base::MonotonicNs();
@@ -414,7 +465,7 @@ void OpenBatch::Run() {
 
 Status OpenBatch::RunJoined() {
   std::vector<tensor::RowRange> parts;
-  tensor::RunContext run = members_.front()->run;
+  tensor::RunContext run = WithoutWriting(members_.front()->run);
   run.is_cancelled = nullptr;
   run.deadline_ns = LastDeadlineNs();
   for (const Member* member : members_) parts.push_back({&member->inputs, 0, member->rows});
@@ -485,11 +536,8 @@ std::string OpenBatch::CompareWithSingleRuns() {
     if (from_end > 0 && member->rows > rows_left) continue;
     rows_left -= member->rows;
     std::vector<TensorList> alone;
-    const Status ran = servable_.settings_.is_compiled
-                           ? RunPadded(*member, &alone)
-                           : RunOn(member->run, member->inputs, member->rows, &alone);
-    // A request that ended meanwhile shows nothing about the model.
-    if (ran.code() == Code::kCancelled || ran.code() == Code::kDeadlineExceeded) continue;
+    const Status ran = RunToCompare(*member, &alone);
+    if (!ran.ok() && !IsOfTheModel(ran.code())) continue;
     // A request that fails alone failed the batch too, or its rows are not its own.
     if (!ran.ok()) return "a request that fails alone does not fail in a batch: " + ran.message();
     Found found = Compare(alone, member->results, "a batch of " + std::to_string(rows_) + " rows");
@@ -517,40 +565,34 @@ OpenBatch::Found OpenBatch::Compare(const std::vector<TensorList>& alone,
   return worst;
 }
 
-Status OpenBatch::RunPadded(const Member& member, std::vector<TensorList>* results) const {
-  const int64_t rows = servable_.PaddedRows(member.rows);
-  if (rows == member.rows) return RunOn(member.run, member.inputs, rows, results);
+Status OpenBatch::RunToCompare(const Member& member, std::vector<TensorList>* results) const {
+  const bool is_compiled = servable_.settings_.is_compiled;
+  const int64_t rows = is_compiled ? servable_.PaddedRows(member.rows) : member.rows;
+  const tensor::RunContext run = WithoutWriting(member.run);
+  if (rows == member.rows) return RunOn(run, member.inputs, rows, results);
   TensorList inputs;
   MILLPOND_RETURN_IF_ERROR(tensor::JoinRows({{&member.inputs, 0, member.rows}},
                                             tensor::LayoutOf(member.inputs), rows, &inputs));
-  MILLPOND_RETURN_IF_ERROR(RunOn(member.run, inputs, rows, results));
+  MILLPOND_RETURN_IF_ERROR(RunOn(run, inputs, rows, results));
   if (!HaveRows(*results, rows)) return base::Internal("an output does not have the run's rows");
   for (TensorList& result : *results) result = tensor::ShareRows(result, 0, member.rows);
   return {};
 }
 
 bool OpenBatch::DependsOnCompanions(const Member& member) const {
-  std::vector<tensor::RowRange> parts;
   int64_t first = 0;
-  bool is_before = true;
   for (const Member* other : members_) {
-    is_before = is_before && other != &member;
-    if (is_before) first += other->rows;
-    if (other == &member) {
-      parts.push_back({&member.inputs, 0, member.rows});
-      continue;
-    }
-    for (int64_t i = 0; i < other->rows; ++i) parts.push_back({&member.inputs, 0, 1});
+    if (other == &member) break;
+    first += other->rows;
   }
-  TensorList inputs;
-  std::vector<TensorList> results;
-  const int64_t rows = servable_.PaddedRows(rows_);
-  const bool has_run = tensor::JoinRows(parts, layout_, rows, &inputs).ok() &&
-                       RunOn(member.run, inputs, rows, &results).ok() && HaveRows(results, rows);
+  const auto run = [&](const TensorList& inputs, std::vector<TensorList>* results) {
+    return RunOn(WithoutWriting(member.run), inputs, *tensor::CountRows(inputs), results);
+  };
+  const auto beside_copies = RunBesideCopies({&member.inputs, 0, member.rows}, first,
+                                             servable_.PaddedRows(rows_), layout_, run);
   // The request's deadline may have passed: that shows nothing.
-  if (!has_run) return false;
-  for (TensorList& result : results) result = tensor::ShareRows(result, first, member.rows);
-  return Compare(member.results, results, "").size != tensor::Difference::Size::kNone;
+  if (!beside_copies.ok()) return false;
+  return Compare(member.results, beside_copies.value(), "").size != tensor::Difference::Size::kNone;
 }
 
 std::vector<std::string> OpenBatch::NamesOf(size_t index) const {
@@ -598,6 +640,11 @@ int64_t BatchingServable::PaddedRows(int64_t rows) const {
   const std::vector<int64_t>& allowed = settings_.allowed_rows;
   const auto next = std::lower_bound(allowed.begin(), allowed.end(), rows);
   return next == allowed.end() ? rows : *next;
+}
+
+bool BatchingServable::HasRunSize(int64_t rows) const {
+  const std::vector<int64_t>& allowed = settings_.allowed_rows;
+  return !settings_.is_compiled || allowed.empty() || rows <= allowed.back();
 }
 
 int64_t BatchingServable::RunRowsMax(const State& state) const {
@@ -697,6 +744,7 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
   BatchScope* const scope = BatchScope::Current();
   work.state().statistics.RecordSplit();
   const tensor::RowLayout layout = tensor::LayoutOf(member->inputs);
+  const tensor::RunContext run = WithoutWriting(member->run);
   std::vector<std::vector<TensorList>> pieces;
   for (int64_t first = 0; first < member->rows; first += piece_rows) {
     const int64_t count = std::min(piece_rows, member->rows - first);
@@ -706,7 +754,11 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     const int64_t padded_rows = PaddedRows(count);
     MILLPOND_RETURN_IF_ERROR(
         tensor::JoinRows({{&member->inputs, first, count}}, layout, padded_rows, &inputs));
-    MILLPOND_RETURN_IF_ERROR(work.RunOn(member->run, inputs, padded_rows, &pieces.emplace_back()));
+    const Status ran = work.RunOn(run, inputs, padded_rows, &pieces.emplace_back());
+    // No piece has changed anything: the request is whole.
+    work.RefuseWriting(ran);
+    if (ran.code() == Code::kPermissionDenied) return work.RunAlone(member);
+    MILLPOND_RETURN_IF_ERROR(ran);
     if (!HaveRows(pieces.back(), padded_rows)) {
       work.RefuseRowsOf(padded_rows);
       return work.RunAlone(member);
@@ -717,9 +769,9 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
     }
     work.RecordHot(padded_rows);
     const int64_t end_ns = base::MonotonicNs();
-    BatchRun run;
-    if (first == 0) run.Add(begin_ns - member->joined_ns);
-    work.state().statistics.RecordRun(run, count, padded_rows - count, end_ns - begin_ns);
+    BatchRun figures;
+    if (first == 0) figures.Add(begin_ns - member->joined_ns);
+    work.state().statistics.RecordRun(figures, count, padded_rows - count, end_ns - begin_ns);
     member->Enter(metrics::Phase::kBatch, end_ns);
     if (first + count >= member->rows || std::exchange(scope->is_giving_turns_, true)) continue;
     while (base::MonotonicNs() - end_ns < end_ns - begin_ns &&
@@ -729,21 +781,21 @@ Status BatchingServable::RunInPieces(const OpenBatch& work, Member* member,
   }
   MILLPOND_RETURN_IF_ERROR(JoinPieces(pieces, piece_rows, member->rows, &member->results));
   // The whole run takes a thread for as long as all pieces do, without a turn for other requests.
-  if (member->rows <= kWholePiecesMax * piece_rows && work.state().TakeTurn()) {
-    ComparePieces(work, member);
-  }
-  return {};
+  const bool may_compare = member->rows <= kWholePiecesMax * piece_rows && HasRunSize(member->rows);
+  return may_compare && work.state().TakeTurn() ? ComparePieces(work, member) : Status();
 }
 
-void BatchingServable::ComparePieces(const OpenBatch& work, Member* member) const {
-  std::vector<TensorList> pieces = std::move(member->results);
-  if (!work.RunAlone(member).ok()) {
-    member->results = std::move(pieces);
-    return;
-  }
+Status BatchingServable::ComparePieces(const OpenBatch& work, Member* member) const {
+  std::vector<TensorList> whole;
+  const Status ran = work.RunToCompare(*member, &whole);
+  work.RefuseWriting(ran);
+  if (ran.code() == Code::kPermissionDenied) return work.RunAlone(member);
+  if (!ran.ok()) return {};
   // Its answer is that of the whole run. Pieces have other numbers of rows, as other kernels may.
+  const std::vector<TensorList> pieces = std::exchange(member->results, std::move(whole));
   const OpenBatch::Found found = work.Compare(member->results, pieces, "pieces");
   if (found.size == tensor::Difference::Size::kLarge) work.state().Switch(false, found.text);
+  return {};
 }
 
 void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t rows,

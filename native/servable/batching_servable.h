@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "native/servable/servable.h"
 #include "native/tensor/row_verdict.h"
 #include "native/tensor/tensor_compare.h"
+#include "native/tensor/tensor_rows.h"
 
 namespace millpond::servable {
 
@@ -34,6 +36,19 @@ class BatchSlots {
   std::condition_variable freed_;
   int64_t free_count_;
 };
+
+// Returns true if a run that fails with `code` shows something about its model. A client that left,
+// memory pressure and a busy machine show nothing.
+bool IsOfTheModel(base::Code code);
+
+// Returns what rows `own` give at row `first` of a run of `rows` rows, beside copies of their first
+// row: rounding gives the same as beside other rows, because the sums have the same order. `run`
+// runs inputs, with the layout `layout`, and sets the results. Returns the error of a run without
+// results.
+base::StatusOr<std::vector<tensor::TensorList>> RunBesideCopies(
+    const tensor::RowRange& own, int64_t first, int64_t rows, const tensor::RowLayout& layout,
+    const std::function<base::Status(const tensor::TensorList& inputs,
+                                     std::vector<tensor::TensorList>* results)>& run);
 
 // How the requests of one version are batched.
 struct BatchSettings {
@@ -58,6 +73,10 @@ struct BatchSettings {
   // Signatures whose graph mixes rows are batched like those whose graph shows nothing.
   bool may_mix_rows = false;
 };
+
+// Returns `settings` for a model that is compiled for each number of rows. Unless they name sizes,
+// batches are padded to a few: powers of two and the largest.
+BatchSettings ForCompiledModel(BatchSettings settings);
 
 // Which batches of live requests are compared with single runs.
 struct BatchChecks {
@@ -88,6 +107,9 @@ struct SignatureBatching {
 // of one servable, so of one version, with equal signatures, outputs, dtypes and row shapes.
 //
 // - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
+// - A run that requests share, and each piece of a large one, ends before it changes a variable.
+// The
+//   requests then run one by one, and the signature is turned off.
 // - If a batch fails, its requests are run one by one, and each gets its own result.
 // - If an output does not have the batch's rows, the requests are run one by one, and the signature
 //   is turned off. So it is if two pieces of a large request have outputs of different row layouts,
@@ -160,6 +182,8 @@ class BatchingServable final : public Servable {
   State* FindOn(const tensor::Signature& signature) const;
   // Returns the rows of a run of `rows` rows, with its padding.
   int64_t PaddedRows(int64_t rows) const;
+  // Returns false if a run of `rows` rows would be compiled for itself.
+  bool HasRunSize(int64_t rows) const;
   // Returns the most rows of a run, padding included.
   int64_t RunRowsMax(const State& state) const;
   // Runs `member` in a batch of this thread, or alone if it cannot be batched now, or never:
@@ -167,8 +191,9 @@ class BatchingServable final : public Servable {
   base::Status RunMember(OpenBatch* own, Member* member, bool has_named_shapes) const;
   void Fetch(BatchScope* scope, OpenBatch* batch, const Member& member) const;
   base::Status RunInPieces(const OpenBatch& work, Member* member, int64_t piece_rows) const;
-  // Runs a request whole after its pieces, and turns batching off if the results differ.
-  void ComparePieces(const OpenBatch& work, Member* member) const;
+  // Runs a request whole after its pieces, and turns batching off if the results differ. Returns
+  // the error of a request that only runs alone.
+  base::Status ComparePieces(const OpenBatch& work, Member* member) const;
 
   const std::unique_ptr<Servable> inner_;
   const BatchSettings settings_;

@@ -27,15 +27,6 @@ void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
                          now_ns);
 }
 
-// Returns the rows that batches of a model may have which is compiled for each: a few sizes, to
-// which batches are padded, so that no request waits for the compiler once they are warm.
-std::vector<int64_t> CompiledRows(int64_t rows_max) {
-  std::vector<int64_t> rows;
-  for (int64_t size = 1; size < rows_max; size *= 2) rows.push_back(size);
-  rows.push_back(rows_max);
-  return rows;
-}
-
 }  // namespace
 
 VersionLoad::VersionLoad(servable::ServableId id, std::string directory,
@@ -94,9 +85,8 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
   model().EndLoading();
   std::unique_ptr<servable::Servable> servable = std::make_unique<SavedModelServable>(id_, loaded_);
   const servable::BatchingServable* batched = nullptr;
-  if (batching && batching->allowed_rows.empty() && model().CompilesEachShape()) {
-    batching->allowed_rows = CompiledRows(batching->rows_max);
-    batching->is_compiled = true;
+  if (batching && model().CompilesEachShape()) {
+    batching = servable::ForCompiledModel(std::move(*batching));
   }
   if (batching) {
     auto wrapped = std::make_unique<servable::BatchingServable>(std::move(servable), *batching);

@@ -264,6 +264,17 @@ TEST_F(BatchProofTest, BatchThatFailsIsRefusedWithItsError) {
   ExpectRefusal("a batch of 8 rows fails: five rows" + kNotShown);
 }
 
+// Smaller batches have passed.
+TEST_F(BatchProofTest, LargeBatchThatTheMachineEndsIsNoReason) {
+  for (const base::Code code : {base::Code::kResourceExhausted, base::Code::kUnavailable}) {
+    Make([code](const Floats& x) -> base::StatusOr<Floats> {
+      if (x.size() > 4) return Status{code, "no"};
+      return x;
+    });
+    EXPECT_TRUE(Conclude().is_on);
+  }
+}
+
 TEST_F(BatchProofTest, ModelThatFailsOnMadeUpRowsIsRefused) {
   Make([](const Floats&) -> base::StatusOr<Floats> { return base::InvalidArgument("bad id"); });
   ExpectRefusal("no warm-up request shows rows that it takes, and made-up rows fail: bad id" +

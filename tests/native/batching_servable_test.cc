@@ -611,6 +611,77 @@ TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOff) {
   EXPECT_TRUE(Batching("other").is_on);
 }
 
+// --- Requests that change a variable ---
+
+// A load sees no request that writes, so the model is batched until the first one comes.
+TEST_F(BatchingServableTest, RequestThatWritesChangesNoOtherRequest) {
+  inner_->writing_x = 777;
+  Request a = RequestOf({1});
+  Request b = RequestOf({777});
+  Request c = RequestOf({3});
+  AnswerAll({&a, &b, &c});
+  EXPECT_EQ(inner_->run_rows(), (Values{3, 1, 1, 1}));
+  EXPECT_EQ(inner_->write_count(), 1);
+  for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+  EXPECT_FALSE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal, "a request may change a variable");
+}
+
+TEST_F(BatchingServableTest, PieceThatWritesLetsItsRequestRunWhole) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  inner_->writing_x = 777;
+  Request large = RequestOf({1, 2, 3, 4, 777, 6});
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 2, 6}));
+  EXPECT_EQ(inner_->write_count(), 1);
+  ExpectOwnRows(large);
+  EXPECT_FALSE(Batching().is_on);
+}
+
+// A client that may not write does not: such a request is repeated.
+TEST_F(BatchingServableTest, RequestThatMayNotWriteFailsAlone) {
+  inner_->writing_x = 777;
+  Request a = RequestOf({777});
+  a.context.may_write = false;
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(a.status.code(), Code::kPermissionDenied);
+  ExpectOwnRows(b);
+  EXPECT_EQ(inner_->write_count(), 0);
+}
+
+TEST_F(BatchingServableTest, RunsThatCompareDoNotWrite) {
+  BatchSettings settings;
+  settings.rows_max = 2;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), {0, 0, true});
+  std::vector<bool> may_write;
+  watch_ = [&](const RowRun& run) {
+    may_write.push_back(run.context.may_write);
+    return Status();
+  };
+  for (uint64_t i = 0; i < 2 * BatchingServable::kCheckedEvery; ++i) {
+    Request a = RequestOf({1});
+    Request b = RequestOf({2});
+    Request large = RequestOf({1, 2, 3, 4});
+    AnswerAll({&a, &b, &large});
+  }
+  EXPECT_GT(inner_->run_rows().size(), 2 * BatchingServable::kCheckedEvery * 3);
+  EXPECT_EQ(std::count(may_write.begin(), may_write.end(), true), 0);
+}
+
+TEST_F(BatchingServableTest, VersionWhoseAnswersMayChangeIsBatchedNoMore) {
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  inner_->changes_answers = true;
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{1, 1}));
+  EXPECT_FALSE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal, "a request changed a variable, so the order of requests counts");
+}
+
 // --- Batches that are checked ---
 
 TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOff) {
@@ -752,6 +823,69 @@ TEST_F(BatchingServableTest, RequestThatEndsWhileItsBatchIsCheckedProvesNothing)
   AnswerAll({&a, &b});
   ExpectOwnRows(a);
   EXPECT_TRUE(Batching().is_on) << Batching().refusal;
+}
+
+// Memory pressure and a busy machine say nothing about the model either.
+TEST_F(BatchingServableTest, CheckThatTheMachineEndsProvesNothing) {
+  for (const Code code : {Code::kResourceExhausted, Code::kUnavailable, Code::kInternal}) {
+    Make({});
+    servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
+    watch_ = [&](const RowRun& run) { return run.rows == 1 ? Status{code, "no"} : Status(); };
+    Request a = RequestOf({1});
+    Request b = RequestOf({2});
+    AnswerAll({&a, &b});
+    EXPECT_EQ(Batching().is_on, code != Code::kInternal) << Batching().refusal;
+  }
+  EXPECT_EQ(Batching().refusal, "a request that fails alone does not fail in a batch: no");
+}
+
+// --- A model that is compiled for each number of rows ---
+
+TEST(BatchSettings, CompiledModelHasTheNamedSizesOrPowersOfTwo) {
+  BatchSettings settings;
+  settings.rows_max = 12;
+  const BatchSettings of_its_own = ForCompiledModel(settings);
+  EXPECT_TRUE(of_its_own.is_compiled);
+  EXPECT_EQ(of_its_own.allowed_rows, (Values{1, 2, 4, 8, 12}));
+  settings.allowed_rows = {3, 12};
+  const BatchSettings named = ForCompiledModel(settings);
+  EXPECT_TRUE(named.is_compiled);
+  EXPECT_EQ(named.allowed_rows, (Values{3, 12}));
+}
+
+TEST_F(BatchingServableTest, CompiledModelIsComparedInAllowedSizesOnly) {
+  BatchSettings settings;
+  settings.allowed_rows = {4, 8};
+  settings.is_compiled = true;
+  settings.rows_max = 8;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, true});
+  for (uint64_t i = 0; i < 2 * BatchingServable::kCheckedEvery; ++i) {
+    Request a = RequestOf({1, 2, 3, 4, 5});
+    Request b = RequestOf({6});
+    Request large = RequestOf({1, 2, 3, 4, 5, 6, 7, 8, 9});
+    AnswerAll({&a, &b, &large});
+    for (const Request* request : {&a, &b, &large}) ExpectOwnRows(*request);
+  }
+  const Values rows = inner_->run_rows();
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), 4) + std::count(rows.begin(), rows.end(), 8),
+            static_cast<int64_t>(rows.size()))
+      << ::testing::PrintToString(rows);
+  EXPECT_TRUE(Batching().is_on) << Batching().refusal;
+}
+
+TEST_F(BatchingServableTest, CompiledModelThatMixesRowsIsTurnedOff) {
+  BatchSettings settings;
+  settings.allowed_rows = {4, 8};
+  settings.is_compiled = true;
+  settings.rows_max = 8;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), {1, 1, true});
+  inner_->mixes_rows = true;
+  Request a = RequestOf({1, 2, 3, 4, 5});
+  Request b = RequestOf({6});
+  AnswerAll({&a, &b});
+  EXPECT_FALSE(Batching().is_on);
 }
 
 // --- Several signatures in one run ---

@@ -65,6 +65,13 @@ class RowServable : public FakeServable {
     return run_rows_;
   }
 
+  bool MayChangeAnswers() const override { return changes_answers; }
+  // A row of this number changes a variable.
+  std::atomic<int64_t> writing_x{INT64_MIN};
+  // The runs that changed it.
+  int write_count() const { return write_count_; }
+  std::atomic<bool> changes_answers{false};
+
   // Faults of a model, which show only in a batch.
   std::atomic<bool> mixes_rows{false};  // y also has the sum of all x
   std::atomic<bool> loses_rows{false};  // z has one row
@@ -94,6 +101,11 @@ class RowServable : public FakeServable {
       run_rows_.push_back(run.rows);
     }
     if (watch_) MILLPOND_RETURN_IF_ERROR(watch_(run));
+    const bool writes = std::count(run.values.begin(), run.values.end(), writing_x) > 0;
+    if (writes && !context.may_write) {
+      return {base::Code::kPermissionDenied, "a request may change a variable"};
+    }
+    if (writes) write_count_ += 1;
     for (const int64_t value : run.values) {
       if (value < 0) return base::InvalidArgument("bad id " + std::to_string(value));
     }
@@ -130,6 +142,7 @@ class RowServable : public FakeServable {
   const Watch watch_;
   mutable std::mutex mutex_;
   mutable std::vector<int64_t> run_rows_;
+  mutable std::atomic<int> write_count_{0};
 };
 
 // Returns inputs of a RowServable. `width` is the number of values of a row.
