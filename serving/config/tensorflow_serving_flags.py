@@ -31,7 +31,8 @@ _ONLY_TFLITE = (
     "accepted for compatibility, without effect: it applies only to --prefer_tflite_model, "
     "which is refused"
 )
-_XLA = "Millpond runs SavedModels on TensorFlow's CPU kernels, without XLA"
+_CLUSTERS = "Millpond compiles by XLA what a model says, and looks for no more"
+_ONLY_CPU = "Millpond runs on CPUs"
 
 # The flags are in the order of tensorflow_model_server's own help.
 TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
@@ -278,8 +279,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "refuse Classify and Regress if the signature's method_name is that of another method",
         "",
     ),
-    RefusedFlag("xla_cpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
-    RefusedFlag("xla_gpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
+    RefusedFlag("xla_cpu_compilation_enabled", _CLUSTERS, boolean, harmless=(False,)),
+    RefusedFlag("xla_gpu_compilation_enabled", _ONLY_CPU, boolean, harmless=(False,)),
     Flag(
         "enable_profiler",
         boolean,

@@ -5,11 +5,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
 from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.deferred_module import DeferredModule
 from serving.base.errors import (
     Cancelled,
     FailedPrecondition,
@@ -39,7 +40,12 @@ from serving.loading.load_checks import (
     unset_variables_message,
 )
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
-from warmup.synthesis import made_up_request
+
+if TYPE_CHECKING:
+    from warmup import synthesis
+else:
+    # It needs numpy, which a start does not wait for.
+    synthesis = DeferredModule("warmup.synthesis")
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
 """Replays the warm-up records of a version directory through a servable's `answer`.
@@ -307,7 +313,8 @@ class SavedModelLoader:
         for row in self._missing_kernels:
             if row.is_certain or not row.is_built or not row.signature:
                 continue
-            request = made_up_request(servable.signature_def_map(), self._id.name, row.signature)
+            signatures = servable.signature_def_map()
+            request = synthesis.made_up_request(signatures, self._id.name, row.signature)
             try:
                 if request is not None:
                     self._answer(partial(servable.replay, "Predict"), request)
