@@ -12,8 +12,10 @@ write of a coordinator that was replaced before its servers' first reports.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from typing import Protocol
 
 import structlog
@@ -124,9 +126,14 @@ class Coordinator:
 
     @property
     def sightings(self) -> Mapping[str, Sighting]:
-        """The servers of the fleet with their last reports, as they are now."""
+        """The servers of the fleet with their last reports, as they are now.
+
+        Leaves out new models for which the fleet has no room. All are counted together here, and not as
+        each report comes, because the state takes up the models of all of them in one step.
+        """
         with self._lock:
-            return dict(self._sightings)
+            sightings = dict(self._sightings)
+        return with_room(sightings, self.state.models.keys())
 
     def set_servers(
         self,
@@ -170,9 +177,8 @@ class Coordinator:
             self._identities = identities
 
     def receive(self, name: str, report: ServerReport) -> None:
-        """Takes the report of a server. Ignores a server that is not in the fleet, and models that are too many."""
+        """Takes the report of a server. Ignores a server that is not in the fleet."""
         now_ns = self._clock.now_ns()
-        report = with_room(report, self.state.models.keys())
         with self._lock:
             before = self._sightings.get(name)
             if before is None:
@@ -275,16 +281,32 @@ class Coordinator:
             self._on_change(found)
 
 
-def with_room(report: ServerReport, known: Collection[str]) -> ServerReport:
-    """Returns the report without the new models for which the fleet has no room. Pure."""
-    new = sorted(report.models.keys() - known)
-    room = max(0, MODEL_COUNT_MAX - len(known))
-    if len(new) <= room:
-        return report
-    kept = {*known, *new[:room]}
-    return replace(
-        report, models={name: row for name, row in report.models.items() if name in kept}
+def with_room(
+    sightings: Mapping[str, Sighting], known: Collection[str], count_max: int = MODEL_COUNT_MAX
+) -> Mapping[str, Sighting]:
+    """Returns the sightings without the new models for which the fleet has no room. Pure.
+
+    There is room for those that two servers have before those of one alone, which may have made them up.
+    """
+    counts = Counter(
+        name
+        for row in sightings.values()
+        if row.report
+        for name in row.report.models.keys() - known
     )
+    room = max(0, count_max - len(known))
+    if len(counts) <= room:
+        return sightings
+    taken = nsmallest(room, counts, key=lambda name: (counts[name] == 1, name))
+    kept = {*known, *taken}
+    return {name: _with_models(row, kept) for name, row in sightings.items()}
+
+
+def _with_models(sighting: Sighting, names: set[str]) -> Sighting:
+    if sighting.report is None or sighting.report.models.keys() <= names:
+        return sighting
+    models = {name: row for name, row in sighting.report.models.items() if name in names}
+    return replace(sighting, report=replace(sighting.report, models=models))
 
 
 def _log_change(change: Change) -> None:

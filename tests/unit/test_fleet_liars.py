@@ -1,15 +1,22 @@
 """A member whose reports are untrue, or huge, does not keep the other members from their versions."""
 
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind, SimulatedServer
-from serving.fleet.coordinator import MODEL_COUNT_MAX, ORDER_FOLLOWED_MAX, Coordinator
+from serving.fleet.coordinator import (
+    MODEL_COUNT_MAX,
+    ORDER_FOLLOWED_MAX,
+    Coordinator,
+    with_room,
+)
 from serving.fleet.operations import aborted
-from serving.fleet.reports import Grant, ModelReport, ServerReport
+from serving.fleet.reports import Grant, ModelReport, ServerReport, Sighting
 from serving.fleet.wave_settings import Wave, WaveSettings
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.state_stores import MemoryStore
@@ -149,6 +156,57 @@ def test_models_that_are_made_up_do_not_fill_the_state() -> None:
         coordinator.step()
     assert len(coordinator.state.models) == MODEL_COUNT_MAX
     assert coordinator.sightings["honest"].report == known
+
+
+def reports_of(*names: str) -> ServerReport:
+    return ServerReport(models={name: ModelReport(found=frozenset({1})) for name in names})
+
+
+def test_reports_between_two_steps_share_the_room() -> None:
+    store = MemoryStore()
+    coordinator = Coordinator(store, lambda grants: None, WaveSettings(), FakeClock())
+    coordinator.set_servers(["a", "b", *map(str, range(4))])
+    coordinator.receive("a", reports_of("old"))
+    coordinator.step()
+    for liar in map(str, range(4)):
+        names = (f"{liar}-{number}" for number in range(2_000))
+        coordinator.receive(liar, reports_of("old", *names))
+    # Two servers have these, whose names come last.
+    for name in ("a", "b"):
+        coordinator.receive(name, reports_of("old", "z1", "z2"))
+    assert len({*chain(*(row.report.models for row in seen(coordinator)))}) == MODEL_COUNT_MAX
+    coordinator.step()
+    assert len(coordinator.state.models) == MODEL_COUNT_MAX
+    assert {"old", "z1", "z2"} <= coordinator.state.models.keys()
+    coordinator.step()
+    assert len(coordinator.state.models) == MODEL_COUNT_MAX
+
+
+def seen(coordinator: Coordinator) -> list[Any]:
+    return [row for row in coordinator.sightings.values() if row.report is not None]
+
+
+names_of_reports = st.lists(st.frozensets(st.sampled_from("abcdefgh")), max_size=5)
+
+
+@given(names_of_reports, st.frozensets(st.sampled_from("abcdefgh"), max_size=4), st.integers(0, 8))
+def test_room_goes_to_names_of_two_servers_first(
+    reports: list[frozenset[str]], known: frozenset[str], room: int
+) -> None:
+    sightings = {str(index): Sighting(reports_of(*names), 0) for index, names in enumerate(reports)}
+    kept = with_room(sightings, known, room)
+    left = {name: set(row.report.models) for name, row in kept.items() if row.report}
+    new = set().union(*left.values()) - known
+    assert len(new) <= max(0, room - len(known))
+    lost = set().union(*reports) - known - new
+    # A name is kept or lost on all servers, and room is left empty only if no name was lost.
+    assert all(left[str(index)] == names - lost for index, names in enumerate(reports))
+    assert not lost or len(new) == max(0, room - len(known))
+
+    def is_of_two(name: str) -> bool:
+        return sum(name in names for names in reports) > 1
+
+    assert all(map(is_of_two, new)) or not any(map(is_of_two, lost))
 
 
 @pytest.mark.parametrize(
