@@ -133,7 +133,10 @@ class ServableSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class GateVerdict:
-    """The verdict of one gate on one version. `figures` are its measurements, by name with unit."""
+    """The verdict of one gate on one version. `figures` are its measurements, by name with unit.
+
+    Without a predecessor nothing was there to compare the version with, so it may be sound despite a warning.
+    """
 
     gate: str
     # A `GateMode.value`. An enforced gate that is not passed ends the version.
@@ -141,6 +144,7 @@ class GateVerdict:
     is_passed: bool
     reason: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    has_predecessor: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,22 @@ retrained model may change each value.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
 from serving.base.deferred_module import DeferredModule
 from serving.base.errors import InvalidArgument
-from serving.base.protos import predict_pb2, types_pb2
+from serving.base.protos import (
+    classification_pb2,
+    inference_pb2,
+    predict_pb2,
+    regression_pb2,
+    types_pb2,
+)
 from serving.base.tensor_proto import from_tensor_proto
 from serving.gates.answer_watch import Answer
 from serving.gates.tensor_compare import Outputs, values_of
@@ -190,10 +197,10 @@ def constant_suspects(answers: Sequence[Answer]) -> list[Answer]:
 def constant_faults(compared: Sequence[Compared]) -> list[str]:
     """Returns the outputs that are the same for all distinct inputs while the predecessor's vary.
 
-    An input is a row of a request if each input and the output have a first dimension of the same
-    size, and else the whole request. Equal inputs count once, so a version that is asked the same
-    again and again is never found constant. CONSTANT_INPUT_COUNT_MIN and CONSTANT_SHARE_MAX are the
-    rule.
+    An input is an Example with its context, or a row of a Predict request if each input and the output
+    have a first dimension of the same size, and else the whole request. Equal inputs count once, so a
+    version that is asked the same again and again is never found constant. CONSTANT_INPUT_COUNT_MIN and
+    CONSTANT_SHARE_MAX are the rule.
     """
     answered = [pair for pair in compared if pair.before is not None]
     was = _by_output([replace(pair.answer, outputs=pair.before or {}) for pair in answered])
@@ -270,29 +277,103 @@ def _by_output(answers: Sequence[Answer]) -> dict[_Output, _ByInput]:
             continue
         signature, inputs = request
         rows = _row_count(inputs)
-        for name, tensor in answer.outputs.items():
-            values = values_of(tensor)
-            if values is None:
-                continue
+        for name, data_type, values in _outputs(answer):
             by_input = found[signature, name]
             for digest, part in _parts(rows, inputs, values):
                 if len(by_input) == INPUT_COUNT_MAX:
                     break
-                value = _Value(values=part, data_type=tensor.dtype, answer=answer)
+                value = _Value(values=part, data_type=data_type, answer=answer)
                 by_input.setdefault(digest, value)
     return dict(found)
 
 
-def _read_request(answer: Answer) -> tuple[str, list[npt.NDArray[Any]]] | None:
-    """Returns signature and inputs of a Predict request; None if it is none or cannot be read."""
-    if answer.method != "Predict":
-        return None
+_Request: TypeAlias = tuple[str, list["npt.NDArray[Any]"]]  # signature, inputs
+
+
+def _read_request(answer: Answer) -> _Request | None:
+    """Returns signature and inputs of a request; None if it cannot be read."""
     try:
-        request = predict_pb2.PredictRequest.FromString(answer.request)
-        inputs = [from_tensor_proto(request.inputs[name]) for name in sorted(request.inputs)]
+        if answer.method == "Predict":
+            return _read_predict(answer.request)
+        if answer.method == "MultiInference":
+            multi = inference_pb2.MultiInferenceRequest.FromString(answer.request)
+            names = [_signature_name(task.model_spec) for task in multi.tasks]
+            return ", ".join(names), [_examples(multi.input)]
+        kind = _EXAMPLE_REQUESTS.get(answer.method)
+        if kind is None:
+            return None
+        request = kind.FromString(answer.request)
     except (DecodeError, InvalidArgument):
         return None
-    return request.model_spec.signature_name or "serving_default", inputs
+    return _signature_name(request.model_spec), [_examples(request.input)]
+
+
+_EXAMPLE_REQUESTS: Mapping[str, Any] = {
+    "Classify": classification_pb2.ClassificationRequest,
+    "Regress": regression_pb2.RegressionRequest,
+}
+
+
+def _read_predict(serialized: bytes) -> _Request:
+    request = predict_pb2.PredictRequest.FromString(serialized)
+    inputs = [from_tensor_proto(request.inputs[name]) for name in sorted(request.inputs)]
+    return _signature_name(request.model_spec), inputs
+
+
+def _signature_name(model_spec: Any) -> str:
+    name: str = model_spec.signature_name
+    return name or "serving_default"
+
+
+def _examples(sent: Any) -> npt.NDArray[Any]:
+    """Returns the Examples of an Input, each with a digest of the context that they share."""
+    if sent.WhichOneof("kind") == "example_list_with_context":
+        with_context = sent.example_list_with_context
+        examples, context = with_context.examples, hash(_as_bytes(with_context.context))
+    else:
+        examples, context = sent.example_list.examples, 0
+    rows = np.empty(len(examples), object)
+    rows[:] = [_as_bytes(example) + b"%d" % context for example in examples]
+    return rows
+
+
+def _as_bytes(example: Any) -> bytes:
+    # Features are a map, whose order differs between equal Examples.
+    serialized: bytes = example.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _outputs(answer: Answer) -> Iterator[tuple[str, int, npt.NDArray[Any]]]:
+    """Yields name, data type and values of each output. The classes of an Example are one value."""
+    for name, tensor in answer.outputs.items():
+        values = values_of(tensor)
+        if values is None:
+            continue
+        task = name.removesuffix("scores")
+        counts = answer.outputs.get(f"{task}class counts")
+        if answer.method == "Predict" or name.endswith("values"):
+            yield name, tensor.dtype, values
+        elif name.endswith("scores") and counts is not None:
+            labels = values_of(answer.outputs[f"{task}labels"])
+            sizes = values_of(counts)
+            if labels is not None and sizes is not None and sizes.size:
+                yield f"{task}classes", *_classes(sizes, labels, values)
+
+
+def _classes(
+    sizes: npt.NDArray[Any], labels: npt.NDArray[Any], scores: npt.NDArray[Any]
+) -> tuple[int, npt.NDArray[Any]]:
+    """Returns the labels and scores of each Example as one value, with its data type.
+
+    Labels alone may well be the same for all Examples, and so may scores that a signature does not have.
+    """
+    # So few bits that two numbers of labels never differ by less than what counts as rounding.
+    codes = np.fromiter((crc32(label) & 0xFFFF for label in labels), np.float64, labels.size)
+    coded = np.stack([codes, scores.astype(np.float64)], axis=-1)
+    if (sizes == sizes[0]).all():
+        return types_pb2.DT_FLOAT, coded.reshape(sizes.size, -1)
+    parts = np.split(coded, np.cumsum(sizes)[:-1])
+    return types_pb2.DT_INT64, np.array([_digest(part) for part in parts], np.int64)
 
 
 def _row_count(inputs: Sequence[npt.NDArray[Any]]) -> int | None:

@@ -5,7 +5,7 @@ compared with the answers of its predecessor, which serves meanwhile (`gate_tria
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
 
@@ -331,11 +331,12 @@ class GateRuns:
         alone = [Compared(answer=answer, before=None) for answer in suspects]
         faults = [f"{fault}, and it has no predecessor" for fault in non_finite_faults(alone)]
         figures = {"answer_count": len(self._subject.answers), "suspect_count": len(suspects)}
-        return verdict_of(Gate.FINITE, GateMode.WARN, faults, figures)
+        verdict = verdict_of(Gate.FINITE, GateMode.WARN, faults, figures)
+        return replace(verdict, has_predecessor=False)
 
     def _constant(self, mode: GateMode) -> GateVerdict:
         count = distinct_input_count(self._subject.answers)
-        if 0 < count < CONSTANT_INPUT_COUNT_MIN:
+        if self._subject.answers and count < CONSTANT_INPUT_COUNT_MIN:
             why = (
                 f"{count} distinct inputs were replayed, and {CONSTANT_INPUT_COUNT_MIN} are needed"
             )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.base.protos import classification_pb2, predict_pb2
+from serving.base.protos import (
+    classification_pb2,
+    example_pb2,
+    inference_pb2,
+    predict_pb2,
+    regression_pb2,
+)
 from serving.base.tensor_proto import to_tensor_proto
 from serving.gates.answer_checks import (
     CONSTANT_INPUT_COUNT_MIN,
@@ -29,7 +36,7 @@ from serving.gates.answer_watch import (
     Answer,
     AnswerWatch,
 )
-from serving.gates.tensor_compare import has_non_finite
+from serving.gates.tensor_compare import has_non_finite, outputs_of
 
 NAN, INF = math.nan, math.inf
 
@@ -316,3 +323,150 @@ def test_watch_passes_over_answers_it_cannot_read():
     watch = AnswerWatch()
     watch.saw("Predict", b"", b"\xff")
     assert watch.answers == []
+
+
+# --- Constant answers to Examples -----------------------------------------------------------------
+
+Respond = Callable[[int], float]
+
+
+def example(number: int) -> Any:
+    message = example_pb2.Example()
+    for name in ("x", "b", "a"):
+        message.features.feature[name].float_list.value.append(number)
+    return message
+
+
+def fill(sent: Any, numbers: Sequence[int], *, context: int | None = None) -> None:
+    if context is None:
+        sent.example_list.examples.extend(map(example, numbers))
+    else:
+        sent.example_list_with_context.examples.extend(map(example, numbers))
+        sent.example_list_with_context.context.CopyFrom(example(context))
+
+
+def classified(result: Any, scores: Sequence[float]) -> None:
+    """Both labels, always in the same order, with their scores."""
+    for score in scores:
+        classes = result.classifications.add().classes
+        classes.add(label="no", score=1 - score)
+        classes.add(label="yes", score=score)
+
+
+def answered(method: str, numbers: Sequence[int], respond: Respond, **how: Any) -> Answer:
+    """Returns the answer of a model to one request of Examples with these numbers."""
+    values = [respond(number) for number in numbers]
+    request: Any
+    response: Any
+    if method == "Classify":
+        request = classification_pb2.ClassificationRequest()
+        response = classification_pb2.ClassificationResponse()
+        classified(response.result, values)
+    elif method == "Regress":
+        request, response = regression_pb2.RegressionRequest(), regression_pb2.RegressionResponse()
+        for value in values:
+            response.result.regressions.add(value=value)
+    else:
+        request, response = (
+            inference_pb2.MultiInferenceRequest(),
+            inference_pb2.MultiInferenceResponse(),
+        )
+        request.tasks.add().model_spec.signature_name = "c"
+        request.tasks.add().model_spec.signature_name = "r"
+        classified(response.results.add().classification_result, values)
+        regressions = response.results.add().regression_result.regressions
+        for number in numbers:
+            regressions.add(value=number)
+    fill(request.input, numbers, **how)
+    return Answer(method=method, request=request.SerializeToString(), outputs=outputs_of(response))
+
+
+def compared_of(
+    method: str, requests: Sequence[Sequence[int]], now: Respond, before: Respond
+) -> list[Compared]:
+    return [
+        Compared(
+            answer=answered(method, numbers, now),
+            before=answered(method, numbers, before).outputs,
+        )
+        for numbers in requests
+    ]
+
+
+EXAMPLE_METHODS = ["Classify", "Regress", "MultiInference"]
+
+
+@pytest.mark.parametrize("method", EXAMPLE_METHODS)
+@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=6), min_size=1, max_size=8))
+def test_constant_answer_to_examples_is_found(method: str, requests: list[list[int]]):
+    compared = compared_of(method, requests, lambda number: 0.25, lambda number: number / 64)
+    distinct = {number for numbers in requests for number in numbers}
+    answers = [pair.answer for pair in compared]
+    is_fault = len(distinct) >= CONSTANT_INPUT_COUNT_MIN
+    assert distinct_input_count(answers) == len(distinct)
+    assert bool(constant_suspects(answers)) == is_fault
+    assert bool(constant_faults(compared)) == is_fault
+
+
+@pytest.mark.parametrize("method", EXAMPLE_METHODS)
+def test_answers_to_examples_that_vary_are_no_suspects(method: str):
+    answers = [answered(method, [number, number + 50], lambda it: it / 128) for number in range(20)]
+    assert constant_suspects(answers) == []
+
+
+@pytest.mark.parametrize("method", EXAMPLE_METHODS)
+def test_constant_predecessor_excuses_examples(method: str):
+    compared = compared_of(method, [range(20)], lambda number: 0.25, lambda number: 0.5)
+    assert constant_faults(compared) == []
+
+
+def test_fault_of_a_task_names_it():
+    compared = compared_of("MultiInference", [range(20)], lambda it: 0.5, lambda it: it / 32)
+    assert constant_faults(compared) == [
+        "output 'task 0 classes' of signature 'c, r' is the same for 20 distinct inputs, "
+        "and the predecessor's varies"
+    ]
+
+
+@pytest.mark.parametrize("label", [None, "yes"])
+def test_label_alone_is_an_answer(label: str | None):
+    """A signature may have no scores, and one class for each Example."""
+
+    def answer(number: int, label: str) -> Answer:
+        found = answered("Classify", [number], lambda it: 0)
+        response = classification_pb2.ClassificationResponse()
+        response.result.classifications.add().classes.add(label=label)
+        return Answer(method="Classify", request=found.request, outputs=outputs_of(response))
+
+    compared = [
+        Compared(
+            answer=answer(number, label or f"{number}"), before=answer(number, f"{number}").outputs
+        )
+        for number in range(12)
+    ]
+    assert bool(constant_faults(compared)) == (label is not None)
+
+
+def test_example_with_another_context_is_another_input():
+    answers = [answered("Regress", [1], lambda it: 0, context=it) for it in (1, 2, 2)]
+    assert distinct_input_count(answers) == 2
+
+
+def test_examples_with_unlike_counts_are_compared():
+    def answer(number: int, count: int) -> Answer:
+        found = answered("Classify", [number, number + 100], lambda it: 0)
+        response = classification_pb2.ClassificationResponse()
+        for size in (count, 1):
+            classes = response.result.classifications.add().classes
+            for index in range(size):
+                classes.add(label=f"{index}", score=0.5)
+        return Answer(method="Classify", request=found.request, outputs=outputs_of(response))
+
+    compared = [
+        Compared(answer=answer(number, 1), before=answer(number, number).outputs)
+        for number in range(2, 14)
+    ]
+    # Half of the predecessor's inputs have one class too.
+    assert len(constant_faults(compared)) == 1
+    before = [replace(pair.answer, outputs=pair.before or {}) for pair in compared]
+    assert constant_suspects(before) == []

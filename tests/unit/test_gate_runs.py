@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serving.base.errors import Cancelled, DataLoss, InvalidArgument
-from serving.base.protos import get_model_metadata_pb2, predict_pb2
+from serving.base.protos import get_model_metadata_pb2, predict_pb2, regression_pb2
 from serving.base.tensor_proto import to_tensor_proto
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict, ServableId
@@ -413,6 +413,7 @@ def test_finite_gate_without_predecessor_warns(swap: Swap):
     verdicts = swap.verdicts(**NEVER_MEANT)
     assert list(verdicts) == ["finite"]
     assert (verdicts["finite"].is_passed, verdicts["finite"].mode) == (False, "warn")
+    assert not verdicts["finite"].has_predecessor
     assert verdicts["finite"].reason == (
         "output 'y' is NaN in 2 of 2 values, and it has no predecessor"
     )
@@ -440,6 +441,34 @@ def test_constant_gate_of_few_inputs_is_skipped(swap: Swap):
     verdict = swap.verdict("constant")
     assert verdict.is_passed
     assert verdict.reason == "skipped: 9 distinct inputs were replayed, and 10 are needed"
+
+
+def regressed(*values: float) -> bytes:
+    message = regression_pb2.RegressionResponse()
+    for value in values:
+        message.result.regressions.add(value=value)
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def test_constant_gate_refuses_constant_regressions(swap: Swap):
+    swap.old.respond = lambda sent: regressed(*range(CONSTANT_INPUT_COUNT_MIN))
+    sent = regression_pb2.RegressionRequest()
+    for number in range(CONSTANT_INPUT_COUNT_MIN):
+        features = sent.input.example_list.examples.add().features
+        features.feature["x"].float_list.value.append(number)
+    constant = regressed(*[1.0] * CONSTANT_INPUT_COUNT_MIN)
+    swap.watch.saw("Regress", sent.SerializeToString(), constant)
+    verdict = swap.verdict("constant")
+    assert not verdict.is_passed
+    assert "output 'values' of signature 'serving_default' is the same for 10" in verdict.reason
+
+
+def test_constant_gate_that_reads_no_input_is_skipped(swap: Swap):
+    """It must not pass as if it had compared: it has seen answers, but to no input that it can read."""
+    swap.watch.saw("Predict", b"not a request", response(7))
+    verdict = swap.verdict("constant")
+    assert verdict.reason == "skipped: 0 distinct inputs were replayed, and 10 are needed"
 
 
 def test_constant_gate_asks_slow_predecessor_enough(swap: Swap):

@@ -145,7 +145,7 @@ class FakeServable:
         if method == "MultiInference":
             self.answered_jointly.append(request)
             return self.respond(request)
-        assert method == "Predict"
+        assert method in ("Predict", "Classify", "Regress")
         return self.predict(request)
 
     def replay(self, method: str, request: bytes) -> bytes:
