@@ -18,7 +18,7 @@ action that was lost is repeated, and a server that comes back is corrected. The
   if its load was withdrawn and does not end.
 - A version that waits for files while no server that may try it has them gives way to a newer one.
 - A version about which a gate has warned on a server goes to no further server until an operator has decided,
-  unless the settings let it pass.
+  unless the settings let it pass, or the gate is one whose warnings are shown only.
 - A rollout begins with a version that two servers have: one that lies about its files holds up none.
 - A server that serves nothing, or a version that it must not serve, needs no slot.
 - Before a first version has passed there is none to go back to. Then each server keeps the version
@@ -47,6 +47,7 @@ from serving.fleet.trial import (
     is_held,
     lacks_comparison,
     may_have_version,
+    may_hold,
     needed_count,
     noted_setbacks,
     noted_warnings,
@@ -443,7 +444,9 @@ class _Step:
         view = self.view
         is_full = self.watch.full_since_ns is not None
         if is_held(rollout, self.settings):
-            name, reason = next(iter(sorted(rollout.warned.items())))
+            name, reason = min(
+                rollout.warned.items(), key=lambda row: (not may_hold(row[1]), row[0])
+            )
             more = f" and {len(rollout.warned) - 1} more" if len(rollout.warned) > 1 else ""
             return f"warned on {name}{more}: {reason}; millpond fleet promote or abort"
         if self._lacks_files(state, rollout):

@@ -73,7 +73,7 @@ WARNED = MetricFamily(
     kind="gauge",
     labels=_ROLLOUT,
     help="Servers on which a gate has warned about the version on its way, up to 10. It waits for an operator then, "
-    'unless warned_gates is "pass".',
+    'unless warned_gates is "pass" or the gate holds none.',
 )
 IDLE = MetricFamily(
     name="fleet_rollout_idle_seconds",

@@ -81,7 +81,17 @@ def _version(row: Mapping[str, Any]) -> VersionReport:
             _name(gate): _text(reason)
             for gate, reason in _few("warned", row.get("warned", {}), _GATE_COUNT_MAX).items()
         },
+        warned_alone=_gates("warned_alone", row),
+        excused=_gates("excused", row),
     )
+
+
+def _gates(name: str, row: Mapping[str, Any]) -> frozenset[str]:
+    """Returns a list of gates. A server of an earlier release does not report it."""
+    gates = row.get(name, [])
+    if not isinstance(gates, list):
+        raise TypeError(f"{_short(gates)} is not a list")
+    return frozenset(_name(_text(gate)) for gate in _few(name, gates, _GATE_COUNT_MAX))
 
 
 def _few(name: str, values: Any, count_max: int) -> Any:

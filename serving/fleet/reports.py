@@ -13,12 +13,18 @@ _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReport:
-    """One version on one server. `warned` has the gates that it did not pass and that only warn, with reasons."""
+    """One version on one server. `warned` has the gates that it did not pass and that only warn, with reasons.
+
+    Of these, `warned_alone` had no predecessor to compare it with. `excused` are gates that found its answers
+    suspicious, and passed it because its predecessor's are alike.
+    """
 
     state: ServableState
     health: Health = HEALTHY
     figures: VersionFigures = NO_REQUESTS
     warned: Mapping[str, str] = field(default_factory=dict)
+    warned_alone: frozenset[str] = frozenset()
+    excused: frozenset[str] = frozenset()
 
     @property
     def is_refused(self) -> bool:

@@ -33,7 +33,9 @@ class FleetRollout:
     no members: there every server may try it. `setbacks` are the servers on which it failed. They are
     back at the stable version. One that an operator has promoted is not judged by its requests. `warned`
     are servers on which a gate has warned about the version, with its reason: the first ones. The version
-    `is_doubtful` if one of these gates was about its answers.
+    `is_doubtful` if one of these gates looks for what is never meant. `warned_alone` are such gates that had no
+    predecessor on their server, and `excused` those that passed it on a server because its predecessor's
+    answers are alike.
     """
 
     version: int
@@ -44,6 +46,8 @@ class FleetRollout:
     is_promoted: bool = False
     warned: Mapping[str, str] = field(default_factory=dict)
     is_doubtful: bool = False
+    warned_alone: frozenset[str] = frozenset()
+    excused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +122,20 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "is_promoted": rollout.is_promoted,
             "warned": dict(rollout.warned),
             "is_doubtful": rollout.is_doubtful,
+            "warned_alone": sorted(rollout.warned_alone),
+            "excused": sorted(rollout.excused),
         },
         "blocked": as_rows(model.blocked),
         "loading": {name: [slot.version, slot.order] for name, slot in model.loading.items()},
-        "verdicts": [asdict(verdict) for verdict in model.verdicts],
+        "verdicts": [_verdict_document(verdict) for verdict in model.verdicts],
     }
+
+
+def _verdict_document(verdict: GateVerdict) -> dict[str, Any]:
+    """Returns it without what no verdict of a fleet has: an earlier release could not read the state."""
+    document = asdict(verdict)
+    del document["has_predecessor"]
+    return document
 
 
 def _model(document: Mapping[str, Any]) -> ModelState:
@@ -142,6 +155,8 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             is_promoted=rollout.get("is_promoted", False),
             warned=rollout.get("warned", {}),
             is_doubtful=rollout.get("is_doubtful", False),
+            warned_alone=frozenset(rollout.get("warned_alone", ())),
+            excused=frozenset(rollout.get("excused", ())),
         ),
         blocked=from_rows(document["blocked"]),
         loading={name: Slot(*slot) for name, slot in document["loading"].items()},

@@ -20,8 +20,17 @@ WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to loa
 """The cause of a setback that no report shows."""
 
 
-GATES_OF_SPEED = frozenset({Gate.LATENCY.value, Gate.CONVERGENCE.value})
-"""The gates whose warnings are shown and hold nothing. A wave compares latencies itself, over more requests."""
+GATES_THAT_HOLD_NOTHING = frozenset(
+    gate.value for gate in (Gate.GOLDEN, Gate.SHAPES, Gate.LATENCY, Gate.CONVERGENCE)
+)
+"""The gates whose warnings are shown only. Other gates look for what is never meant or fails requests.
+
+A retrained version that is as good as its predecessor may differ from the golden answers of a file that was
+copied to it, or declare other shapes. A wave compares latencies itself, over more requests.
+"""
+
+# A server may report any text as a gate's name. Only these are kept.
+_GATES = frozenset(gate.value for gate in Gate)
 
 WARNED_COUNT_MAX = 10
 """The servers with a warning that are kept: one holds the rollout, and the state stays small."""
@@ -118,24 +127,59 @@ def noted_warnings(rollout: FleetRollout, view: ModelView) -> FleetRollout:
     They stay, because a server that has restarted has nothing to compare the version with any more.
     """
     warned, is_doubtful = dict(rollout.warned), rollout.is_doubtful
-    if is_doubtful and len(warned) >= WARNED_COUNT_MAX:
-        return rollout
+    alone, excused = set(rollout.warned_alone), set(rollout.excused)
     for name, report in view.live.items():
         row = report.versions.get(rollout.version)
-        if row is None or not row.warned or not has_version(report, rollout):
+        if row is None or not has_version(report, rollout):
             continue
-        is_doubtful = is_doubtful or not row.warned.keys() <= GATES_OF_SPEED
-        if name not in warned and len(warned) < WARNED_COUNT_MAX:
-            gates = "; ".join(f"gate {gate}: {text}" for gate, text in sorted(row.warned.items()))
-            warned[name] = gates[:WARNED_LENGTH_MAX]
-    if len(warned) == len(rollout.warned) and is_doubtful == rollout.is_doubtful:
-        return rollout
-    return replace(rollout, warned=warned, is_doubtful=is_doubtful)
+        excused |= row.excused & _GATES
+        holding = row.warned.keys() - GATES_THAT_HOLD_NOTHING
+        of_row = holding & row.warned_alone & _GATES
+        alone |= of_row
+        is_doubtful = is_doubtful or not holding <= of_row
+        if row.warned:
+            _keep_warning(warned, name, row.warned)
+    noted = replace(
+        rollout,
+        warned=warned,
+        is_doubtful=is_doubtful,
+        warned_alone=frozenset(alone),
+        excused=frozenset(excused),
+    )
+    return rollout if noted == rollout else noted
+
+
+def _keep_warning(warned: dict[str, str], server: str, gates: Mapping[str, str]) -> None:
+    """Adds a server's warning if there is room. One that may hold the version takes the place of one that cannot."""
+    order = sorted(gates, key=lambda gate: (gate in GATES_THAT_HOLD_NOTHING, gate))
+    text = "; ".join(f"gate {gate}: {gates[gate]}" for gate in order)[:WARNED_LENGTH_MAX]
+    if server not in warned and len(warned) < WARNED_COUNT_MAX:
+        warned[server] = text
+    elif not may_hold(text):
+        return
+    elif server in warned:
+        warned[server] = warned[server] if may_hold(warned[server]) else text
+    else:
+        others = [name for name, kept in warned.items() if not may_hold(kept)]
+        if others:
+            del warned[others[-1]]
+            warned[server] = text
+
+
+def may_hold(warning: str) -> bool:
+    """Returns True if the first gate of a kept warning is one that holds a version."""
+    gate = warning.partition(":")[0].removeprefix("gate ")
+    return gate not in GATES_THAT_HOLD_NOTHING
 
 
 def is_held(rollout: FleetRollout, settings: WaveSettings) -> bool:
-    """Returns True if the version waits for an operator, because a gate has warned about it on a server."""
-    return rollout.is_doubtful and settings.warned_gates == HOLD and not rollout.is_promoted
+    """Returns True if the version waits for an operator, because a gate has warned about it on a server.
+
+    A warning of a server that had no predecessor does not count if the gate has passed like answers on
+    another one, or on the same one before it restarted.
+    """
+    is_doubtful = rollout.is_doubtful or bool(rollout.warned_alone - rollout.excused)
+    return is_doubtful and settings.warned_gates == HOLD and not rollout.is_promoted
 
 
 def has_version(report: ModelReport, rollout: FleetRollout) -> bool:

@@ -159,6 +159,10 @@ class FleetService:
                 verdict.gate: verdict.reason[:TEXT_LENGTH_MAX]
                 for verdict in warnings(status.verdicts)
             },
+            "warned_alone": [
+                verdict.gate for verdict in warnings(status.verdicts) if not verdict.has_predecessor
+            ],
+            "excused": [verdict.gate for verdict in status.verdicts if _is_excused(verdict)],
             "latency_counts": list(counts or ()),
             **(_request_counts(servable) if servable else {}),
         }
@@ -167,6 +171,12 @@ class FleetService:
 def warnings(verdicts: Iterable[GateVerdict]) -> Iterator[GateVerdict]:
     """Yields the verdicts of gates that were not passed and only warn."""
     return (row for row in verdicts if not row.is_passed and row.mode == GateMode.WARN.value)
+
+
+def _is_excused(verdict: GateVerdict) -> bool:
+    """Returns True if answers were suspicious, and the predecessor's were as suspicious."""
+    is_compared = verdict.has_predecessor and verdict.figures.get("suspect_count", 0) > 0
+    return verdict.is_passed and is_compared
 
 
 def _latest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -30,6 +30,8 @@ FULL = FleetState(
                 is_promoted=True,
                 warned={"a": "gate drift: NaN"},
                 is_doubtful=True,
+                warned_alone=frozenset({"finite"}),
+                excused=frozenset({"finite"}),
             ),
             is_paused=True,
             blocked={9: BlockedVersion(by=BlockedBy.CANARY, reason="slow", since_wall_ns=4)},
@@ -48,11 +50,16 @@ def test_state_survives_its_json(state: FleetState) -> None:
 
 def test_state_of_an_earlier_release_is_read() -> None:
     document = json.loads(FULL.as_json())
-    for key in ("is_promoted", "warned", "is_doubtful"):
+    for key in ("is_promoted", "warned", "is_doubtful", "warned_alone", "excused"):
         del document["models"]["ctr"]["rollout"][key]
     rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
     assert rollout is not None
-    assert (rollout.is_promoted, rollout.warned, rollout.is_doubtful) == (False, {}, False)
+    assert rollout == FleetRollout(version=2, wave=1, members={"a": 5}, setbacks=frozenset({"b"}))
+
+
+def test_state_is_readable_by_an_earlier_release() -> None:
+    (verdict,) = json.loads(FULL.as_json())["models"]["ctr"]["verdicts"]
+    assert verdict.keys() == {"gate", "mode", "is_passed", "reason", "figures"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.core.servable import AVAILABLE
 from serving.fleet.changes import changes
@@ -10,8 +12,10 @@ from serving.fleet.operations import aborted, promoted
 from serving.fleet.reports import VersionReport
 from serving.fleet.state import fleet_state_from_json
 from serving.fleet.status import fleet_status
-from serving.fleet.trial import WARNED_COUNT_MAX, WARNED_LENGTH_MAX
+from serving.fleet.trial import WARNED_COUNT_MAX, WARNED_LENGTH_MAX, is_held, noted_warnings
+from serving.fleet.view import ModelView, model_views
 from serving.fleet.wave_settings import PASS, WaveSettings
+from serving.gates.gates import Gate
 from tests.unit.worlds.fleet import LAST_WAVE_ONLY, MODEL, SETTINGS, FleetWorld, requests
 
 WARNING = {"drift": "output 'y': NaN in 100 of 100 values"}
@@ -48,16 +52,102 @@ def test_warned_version_passes_if_the_settings_say_so() -> None:
     assert world.rollout.warned
 
 
-def test_gate_of_speed_is_shown_and_holds_nothing() -> None:
+SHOWN_ONLY = {"golden", "shapes", "latency", "convergence"}
+
+
+@pytest.mark.parametrize("gate", [*(gate.value for gate in Gate), "of_a_later_release"])
+def test_gate_holds_what_is_never_meant(gate: str) -> None:
     world = FleetWorld()
     world.step()
     world.take()
-    slow = {"latency": "p99 is 3.4 times that of version 1"}
-    world.set_version(world.members[0], 2, VersionReport(state=AVAILABLE, warned=slow))
+    row = VersionReport(state=AVAILABLE, warned={gate: "it differs"})
+    world.set_version(world.members[0], 2, row)
     world.step()
-    assert "gate latency: p99" in world.rollout.warned[world.members[0]]
+    assert f"gate {gate}: it differs" in world.rollout.warned[world.members[0]]
     world.step(100)
-    assert world.rollout.wave == 1
+    assert world.rollout.wave == (1 if gate in SHOWN_ONLY else 0)
+
+
+ALONE = VersionReport(
+    state=AVAILABLE,
+    warned={"finite": "output 'y' is -inf, and it has no predecessor"},
+    warned_alone=frozenset({"finite"}),
+)
+EXCUSED = VersionReport(state=AVAILABLE, excused=frozenset({"finite"}))
+
+
+@pytest.mark.parametrize("is_excused", [False, True])
+def test_member_that_restarts_holds_no_sound_version(is_excused: bool) -> None:
+    """It has no predecessor then, and may warn of a mask that its predecessor had too."""
+    world = FleetWorld()
+    world.step()
+    world.take()
+    (member,) = world.members
+    if is_excused:
+        world.set_version(member, 2, EXCUSED)
+        world.step()
+        world.state = fleet_state_from_json(world.state.as_json())
+    world.set_version(member, 2, ALONE)
+    world.step()
+    assert world.rollout.warned
+    assert is_held(world.rollout, SETTINGS) != is_excused
+    world.step(100)
+    assert world.rollout.wave == is_excused
+
+
+rows = st.sampled_from(
+    [
+        VersionReport(state=AVAILABLE),
+        EXCUSED,
+        ALONE,
+        VersionReport(state=AVAILABLE, warned=WARNING),
+        VersionReport(state=AVAILABLE, warned={"finite": "NaN"}),
+        VersionReport(state=AVAILABLE, warned={"golden": "it differs"}),
+        replace(ALONE, warned={**ALONE.warned, "drift": "NaN"}),
+        replace(EXCUSED, excused=frozenset({"constant"})),
+        replace(EXCUSED, excused=frozenset({"made up"})),
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), rows), max_size=30))
+def test_held_version_follows_the_stated_rule(looks: list[tuple[int, VersionReport]]) -> None:
+    """In any order: a warning that was compared holds; one without a predecessor, unless it was excused."""
+    world = FleetWorld(settings=LAST_WAVE_ONLY)
+    world.step()
+    world.take()
+    for server, row in looks:
+        world.set_version(f"s{server}", 2, row)
+        world.state = world.state.changed(
+            {MODEL: replace(world.model, rollout=noted_warnings(world.rollout, view_of(world)))}
+        )
+    found = [row for _, row in looks]
+    is_compared = any(row.warned.keys() - row.warned_alone - SHOWN_ONLY for row in found)
+    is_alone = any(row.warned_alone for row in found)
+    is_excused = any("finite" in row.excused for row in found)
+    assert is_held(world.rollout, LAST_WAVE_ONLY) == (is_compared or (is_alone and not is_excused))
+    assert world.rollout.excused <= {"finite", "constant"}
+
+
+def view_of(world: FleetWorld) -> ModelView:
+    now_ns = world.second * 10**9
+    return model_views(world.sightings(), world.state.models, 30, now_ns)[MODEL]
+
+
+def test_warning_that_holds_is_the_one_that_is_named() -> None:
+    world = FleetWorld(server_count=40, settings=replace(LAST_WAVE_ONLY, load_count_max=40))
+    world.step()
+    world.take()
+    for name in world.reports:
+        row = VersionReport(state=AVAILABLE, warned={"golden": "it differs"})
+        world.set_version(name, 2, row)
+    world.step()
+    world.set_version("s9", 2, VersionReport(state=AVAILABLE, warned={"golden": "x", **WARNING}))
+    world.step()
+    assert len(world.rollout.warned) == WARNED_COUNT_MAX
+    assert "s9" in world.rollout.warned
+    waits_for = world.watches[MODEL].waits_for
+    assert waits_for.startswith("warned on s9 and 9 more: gate drift: output 'y': NaN")
 
 
 def test_warning_on_any_server_holds() -> None:

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -145,6 +146,23 @@ def test_report_has_gates_that_only_warn() -> None:
     report = server_report(world.report()).models["m"]
     assert report.versions[1].warned == {"drift": "NaN in 100 of 100 values"}
     assert report.versions[2].warned == {}
+
+
+def test_report_tells_what_was_compared() -> None:
+    world = World()
+    row = partial(GateVerdict, mode="warn")
+    suspects = {"suspect_count": 2.0}
+    world.verdicts = (
+        row(gate="finite", is_passed=False, figures=suspects, has_predecessor=False),
+        row(gate="drift", is_passed=False),
+        row(gate="constant", is_passed=True, figures=suspects),
+        row(gate="outputs", is_passed=True, figures={"suspect_count": 0.0}),
+        row(gate="latency", is_passed=True),
+    )
+    version = server_report(world.report()).models["m"].versions[1]
+    assert version.warned.keys() == {"finite", "drift"}
+    assert version.warned_alone == {"finite"}
+    assert version.excused == {"constant"}
 
 
 def test_report_of_many_versions_is_bounded() -> None:
