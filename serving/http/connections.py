@@ -13,6 +13,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.http.heads import TRANSFER_ENCODING_REMEDY, head_fault, without_upgrade
+from serving.http.listeners import has_unread_bytes
 
 CONNECTION_EXTENSION = "millpond.connection"
 """The name of a request's connection among the extensions of its ASGI scope."""
@@ -20,6 +21,10 @@ CONNECTION_EXTENSION = "millpond.connection"
 FIRST_REQUEST_SECONDS = 1.0
 """How long a stop waits for the first request of a new connection. A client usually sends it right
 after the handshake. A probe that only opens the port sends no request."""
+
+SILENT_SECONDS = 0.3
+"""How long a new connection may say nothing before another may take its place. A client usually sends
+its first request right after the handshake, and closing the connection would lose that request."""
 
 READ_BYTES_MAX = 32 * 2**10
 """The bytes that are read from one connection before the others get their turn."""
@@ -70,7 +75,7 @@ class GuardedConnection(HttpToolsProtocol):
     """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
 
     If there are too many connections, a new connection replaces the connection that has been idle
-    longest. Answers 503 only if every connection is busy with a request.
+    longest, unless its first request may be on its way. Answers 503 if there is none to replace.
 
     Requests are answered in their order, also if a client sends many before it reads (pipelining). A
     refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
@@ -125,6 +130,14 @@ class GuardedConnection(HttpToolsProtocol):
     def idle_since(self) -> float:
         """The end of its last response, or its start, in seconds of the event loop's clock."""
         return self._idle_since
+
+    @property
+    def is_silent(self) -> bool:
+        """True if no request is being answered, and it is unlikely that one is on its way.
+
+        Closing a connection resets it if bytes are unread, so that the client loses its request.
+        """
+        return self.is_idle and self._had_its_time and not self._has_unread_bytes
 
     async def wait_until_sent(self) -> None:
         """Waits until the kernel has every byte written, or the client is gone."""
@@ -230,7 +243,7 @@ class GuardedConnection(HttpToolsProtocol):
             lengths = [value for name, value in self.headers if name == b"content-length"]
             self._body_bytes_left = int(lengths[0]) if lengths else 0
             self._unanswered_count += 1
-            if self.is_stopping():
+            if self.is_stopping() or self._should_make_place():
                 # uvicorn closes the connection after the response, and announces it to the client.
                 self.cycle.keep_alive = False
 
@@ -341,24 +354,31 @@ class GuardedConnection(HttpToolsProtocol):
     # --- Bounds -----------------------------------------------------------------------------------
 
     def _enforce_connection_limit(self) -> bool:
-        """Closes the connection that has been idle longest if there are too many connections.
+        """Replaces another connection if there are too many; returns False if none can be replaced."""
+        others = [other for other in self.connections if other is not self]
+        return make_place(others, self.limits.connection_count_max)
 
-        Returns False if there are too many and none of them is idle.
-        """
-        others = [
-            other
-            for other in self.connections
-            if isinstance(other, GuardedConnection)
-            and other is not self
-            and not other.transport.is_closing()
-        ]
-        if len(others) < self.limits.connection_count_max:
-            return True
-        idlest = longest_idle(others)
-        if idlest is None:
+    def _should_make_place(self) -> bool:
+        """Returns True if the response should close the connection, because others wait for its place."""
+        return False
+
+    @property
+    def _had_its_time(self) -> bool:
+        # A client whose request is answered expects that the server closes at some time.
+        # See `is_idle` for the annotation.
+        return self.cycle is not None or self._is_silence_over  # type: ignore[unreachable]
+
+    @property
+    def _is_silence_over(self) -> bool:
+        return self.loop.time() - self._idle_since >= SILENT_SECONDS
+
+    @property
+    def _has_unread_bytes(self) -> bool:
+        connection = self.transport.get_extra_info("socket")
+        # A client that does not take its responses may send without end.
+        if connection is None or self.flow.write_paused:
             return False
-        idlest.transport.close()
-        return True
+        return has_unread_bytes(connection.fileno())
 
     def _update_head_timer(self) -> None:
         # Bytes that arrive on an idle connection belong to the head of a request, or to a body that is
@@ -465,7 +485,26 @@ def connection_class(
     return type("LimitedConnection", (GuardedConnection,), members)
 
 
+def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
+    """Closes the connection that has been idle longest, if there are `count_max`.
+
+    Returns False if none of them is silent.
+    """
+    present = [
+        connection
+        for connection in connections
+        if isinstance(connection, GuardedConnection) and not connection.transport.is_closing()
+    ]
+    if len(present) < count_max:
+        return True
+    idlest = longest_idle(present)
+    if idlest is None:
+        return False
+    idlest.transport.close()
+    return True
+
+
 def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
-    """Returns the connection that has been idle longest; None if every connection is busy. Pure."""
-    idle = [connection for connection in connections if connection.is_idle]
-    return min(idle, key=lambda connection: connection.idle_since, default=None)
+    """Returns the silent connection that has been idle longest; None if there is none. Pure."""
+    silent = [connection for connection in connections if connection.is_silent]
+    return min(silent, key=lambda connection: connection.idle_since, default=None)

@@ -104,6 +104,20 @@ class EntranceConnection(GuardedConnection):
         if not self._is_refused:
             self._update_head_timer()
 
+    def _enforce_connection_limit(self) -> bool:
+        """Overrides: the acceptor has made a place."""
+        return True
+
+    def _should_make_place(self) -> bool:
+        """Overrides: a client that probes often is told to come again, and loses no request."""
+        is_full = len(self.connections) >= self.limits.connection_count_max
+        return is_full and not self._unread and not self._has_unread_bytes
+
+    @property
+    def _had_its_time(self) -> bool:
+        """Overrides: others can wait in the kernel until every client had its time."""
+        return self._is_silence_over
+
     def _hand_over(self) -> None:
         self.transport.pause_reading()
         try:

@@ -2,9 +2,12 @@
 
 import ctypes
 import errno
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 from collections.abc import Iterable
 
 from serving.base.errors import InvalidConfig, Unavailable
@@ -98,6 +101,12 @@ def accept_waiting(listener: socket.socket) -> list[socket.socket]:
             return accepted
         connection.setblocking(False)
         accepted.append(connection)
+
+
+def has_unread_bytes(descriptor: int) -> bool:
+    """Returns True if the kernel holds bytes of this connection that nobody has read."""
+    count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder) > 0
 
 
 def _reason(error: OSError) -> str:

@@ -20,7 +20,13 @@ from starlette.types import ASGIApp
 
 from serving.base.errors import OperatorError
 from serving.config.server_config import HttpPort
-from serving.http.connections import ConnectionLimits, GuardedConnection, connection_class
+from serving.http.acceptor import Acceptor
+from serving.http.connections import (
+    ConnectionLimits,
+    GuardedConnection,
+    connection_class,
+    make_place,
+)
 from serving.http.descriptors import connection_count_max
 from serving.http.entrance import entrance_class
 from serving.http.listeners import (
@@ -41,7 +47,8 @@ to 0 is too small to measure on two cores.
 """
 
 ENTRANCE_CONNECTION_COUNT_MAX = 128
-"""More than the probes and new connections at one time. A flood of silent ones replaces the longest idle."""
+"""More than the probes and new connections at one time. Further connections wait in the kernel until a
+place is free: a request frees the place of its connection, and so does silence (SILENT_SECONDS)."""
 
 PROBE_THREAD_COUNT = 2
 """The threads of probes whose handlers are not coroutines."""
@@ -51,6 +58,10 @@ RESPONSE_SECONDS = 2
 
 HANDSHAKE_SECONDS = 0.1
 """How long handshakes that have begun may take at a stop: a round trip of most networks."""
+
+DEATH_CONSEQUENCE = (
+    "the port is closed, so probes fail; gRPC goes on until the process is restarted"
+)
 
 LAST_SECONDS = 0.1
 """The least time of each loop at a stop, because uvicorn logs an error if it gets none."""
@@ -63,22 +74,33 @@ _log = structlog.get_logger(__name__)
 
 
 class _EntranceServer(uvicorn.Server):
-    """uvicorn's server at the port, which closes without losing a connection.
+    """uvicorn's server at the port, which accepts and closes without losing a connection.
 
-    Closing a listener resets the connections that the kernel has completed and `accept` has not
-    taken. So handshakes are refused first, then all connections are accepted, then the port closes.
-    A handed-in socket stays as it is: the connections that wait in it are the next server's.
+    uvicorn gets no listener, because the acceptor takes the place of asyncio's servers.
+
+    Closing a listener resets the connections that the kernel has completed and `accept` has not taken.
+    So handshakes are refused first, then all connections are accepted, then the port closes. A
+    handed-in socket stays as it is: the connections that wait in it are the next server's.
     """
 
     is_handed_in = False
 
+    def __init__(self, config: uvicorn.Config, connection_count_max: int) -> None:
+        super().__init__(config)
+        self._connection_count_max = connection_count_max
+        self._acceptor = Acceptor(self._make_place, self._make_connection)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Implements uvicorn.Server."""
+        await super().startup([])
+        for listener in sockets or []:
+            self._acceptor.open(listener)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Implements uvicorn.Server."""
-        loop = asyncio.get_running_loop()
         listeners = sockets or []
-        for listener in listeners:
-            # uvicorn's shutdown would miss a connection that asyncio accepts at the last moment.
-            loop.remove_reader(listener)
+        # uvicorn's shutdown would miss a connection that is accepted at the last moment.
+        await self._acceptor.close()
         if not self.is_handed_in:
             await self._accept_last(listeners)
         await super().shutdown(sockets)
@@ -96,6 +118,10 @@ class _EntranceServer(uvicorn.Server):
 
     def _make_connection(self) -> asyncio.Protocol:
         return _new_connection(self)
+
+    def _make_place(self, unseen_count: int) -> bool:
+        count_max = max(1, self._connection_count_max - unseen_count)
+        return make_place(self.server_state.connections, count_max)
 
 
 class _InnerServer(uvicorn.Server):
@@ -201,7 +227,10 @@ class HttpServer:
             limits, connection_count_max=connection_count_max(ENTRANCE_CONNECTION_COUNT_MAX)
         )
         connections = entrance_class(at_entrance, self._stops, self._inner.adopt, probes)
-        self._entrance = _EntranceServer(_uvicorn_config(entry or app, connections, at_entrance))
+        self._entrance = _EntranceServer(
+            _uvicorn_config(entry or app, connections, at_entrance),
+            at_entrance.connection_count_max,
+        )
         self._threads: list[threading.Thread] = []
 
     @property
@@ -248,14 +277,9 @@ class HttpServer:
         loop = self._inner.loop
         if loop is None:
             return
-        self._is_stopping = True
         # Every event loop has the same clock.
         self._inner.stop_deadline = loop.time() + response_seconds
-        # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
-        self._entrance.config.timeout_graceful_shutdown = max(  # type: ignore[assignment]
-            LAST_SECONDS, response_seconds
-        )
-        self._entrance.should_exit = True
+        self._close_entrance(response_seconds)
         self._inner.should_exit = True
         # The loop is closed if its thread has died.
         with contextlib.suppress(RuntimeError):
@@ -267,6 +291,14 @@ class HttpServer:
         for thread in self._threads:
             thread.join(timeout_seconds)
         return not any(thread.is_alive() for thread in self._threads)
+
+    def _close_entrance(self, response_seconds: float) -> None:
+        self._is_stopping = True
+        # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
+        self._entrance.config.timeout_graceful_shutdown = max(  # type: ignore[assignment]
+            LAST_SECONDS, response_seconds
+        )
+        self._entrance.should_exit = True
 
     def _stops(self) -> bool:
         return self._is_stopping
@@ -282,16 +314,19 @@ class HttpServer:
     def _run_inner(self, is_up: threading.Event) -> None:
         try:
             asyncio.run(self._serve(self._inner, [], self._blocking_thread_count, is_up))
-        except Exception:  # noqa: BLE001 (a bug; gRPC and probes go on)
-            _log.exception("http_server_died")
+        except BaseException:  # noqa: BLE001 (a bug; gRPC goes on)
+            _log.exception("http_server_died", consequence=DEATH_CONSEQUENCE)
         finally:
             is_up.set()
+            if not self._is_stopping:
+                # A green probe beside requests that nobody answers would keep the process for ever.
+                self._close_entrance(RESPONSE_SECONDS)
 
     def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
         try:
             asyncio.run(self._serve(self._entrance, sockets, PROBE_THREAD_COUNT, is_up))
-        except Exception:  # noqa: BLE001 (a bug; gRPC goes on)
-            _log.exception("http_server_died")
+        except BaseException:  # noqa: BLE001 (a bug; gRPC goes on)
+            _log.exception("http_server_died", consequence=DEATH_CONSEQUENCE)
         finally:
             is_up.set()
             self._inner.end_adopting()
@@ -375,8 +410,7 @@ def log_uvicorn() -> None:
 
 
 LACK_LOG_SECONDS = 1.0
-"""The time between two log lines that say that no descriptor is left. asyncio reports it for each
-connection that waits, a thousand times a second."""
+"""The time between two log lines that say that no descriptor is left. Each try to accept reports it."""
 
 
 class LoopErrorLog:

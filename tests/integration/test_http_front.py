@@ -185,15 +185,28 @@ def test_unclear_host_is_answered_400_and_closed(server: ModelServer, hosts: byt
 
 
 def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
-    count = ConnectionLimits().connection_count_max + 100
+    places = ConnectionLimits().connection_count_max
     with ExitStack() as clients:
-        for _ in range(count):
-            client = clients.enter_context(socket_to(server))
-            with suppress(ConnectionError):
-                client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        halves = [clients.enter_context(socket_to(server)) for _ in range(places + 100)]
+        for client in halves:
+            client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
         for path in ("/healthz", "/readyz?model=scale", "/metrics", "/v2/health/live"):
             assert is_probed(server, path), path
         assert is_probed(server, "/v1/models/scale")
+        # Whole requests are told why they are refused. None is lost.
+        for _ in range(20):
+            ((status, answer),) = answers_to(server, POST, 1)
+            assert status == 503
+            assert answer["error"] == f"all {places} connections are busy; try again later"
+
+
+@pytest.mark.parametrize("sent", [POST, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_burst_of_new_connections_loses_none(server: ModelServer, sent: bytes) -> None:
+    with ExitStack() as clients:
+        burst = [clients.enter_context(socket_to(server)) for _ in range(400)]
+        for client in burst:
+            client.sendall(sent)
+        assert [client.recv(15) for client in burst] == [b"HTTP/1.1 200 OK"] * len(burst)
 
 
 def test_tiny_chunks_keep_no_probe_out(server: ModelServer) -> None:

@@ -2,6 +2,7 @@ import asyncio
 import itertools
 import json
 import re
+import socket
 from asyncio import AbstractEventLoop, Transport
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from serving.http.connections import (
     FIRST_REQUEST_SECONDS,
     PIECE_BYTES,
     PIPELINED_COUNT_MAX,
+    SILENT_SECONDS,
     ConnectionLimits,
     GuardedConnection,
     connection_class,
@@ -94,9 +96,12 @@ class FakeTransport:
     is_aborted: bool = False
     is_reading: bool = True
     buffer_limits: dict[str, int] = field(default_factory=dict)
+    # The server's end, if the kernel has a part in the test.
+    server_end: socket.socket | None = None
 
-    def get_extra_info(self, name: str) -> None:
-        """Returns no information: the fake connection has none."""
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        """Returns the socket, and nothing else."""
+        return self.server_end if name == "socket" else None
 
     def set_write_buffer_limits(self, **limits: int) -> None:
         self.buffer_limits = limits
@@ -157,14 +162,16 @@ class Connections:
         )
         self._config.load()
 
-    def connect(self) -> tuple[GuardedConnection, FakeTransport]:
+    def connect(
+        self, server_end: socket.socket | None = None
+    ) -> tuple[GuardedConnection, FakeTransport]:
         connection = self._class(
             config=self._config,
             server_state=self._state,
             app_state={},
             _loop=cast(AbstractEventLoop, self.loop),
         )
-        transport = FakeTransport()
+        transport = FakeTransport(server_end=server_end)
         connection.connection_made(cast(Transport, transport))
         return connection, transport
 
@@ -481,8 +488,39 @@ def test_new_connection_is_refused_if_all_are_busy(connections: Connections) -> 
     assert transports[2].error == "all 2 connections are busy; try again later"
 
 
+def test_new_connection_replaces_no_other_new_one(connections: Connections) -> None:
+    """The kernel may have their requests already, and closing them would lose these."""
+    transports = []
+    for _ in range(3):
+        transports.append(connections.connect()[1])
+        connections.loop.advance(SILENT_SECONDS / 10)
+    assert [transport.is_closed for transport in transports] == [False, False, True]
+    assert transports[2].status == 503
+    connections.loop.advance(2 * SILENT_SECONDS)
+    assert not connections.connect()[1].is_closed
+    assert [transport.is_closed for transport in transports] == [True, False, True]
+
+
+def test_connection_with_unread_bytes_is_kept(connections: Connections) -> None:
+    client, server_end = socket.socketpair()
+    with client, server_end:
+        connection, transport = connections.connect(server_end)
+        connection.data_received(REQUEST)
+        connections.answer()
+        connections.connect()
+        connections.loop.advance(2 * SILENT_SECONDS)
+        client.sendall(REQUEST)
+        connections.connect()
+        assert not transport.is_closed
+        server_end.recv(len(REQUEST))
+        connections.connect()
+        assert transport.is_closed
+
+
 def test_longest_idle_of_busy_connections_is_none(connections: Connections) -> None:
     connection, _ = connections.connect()
+    assert longest_idle([connection]) is None
+    connections.loop.advance(2 * SILENT_SECONDS)
     assert longest_idle([connection]) is connection
     connection.data_received(REQUEST)
     assert longest_idle([connection]) is None

@@ -2,7 +2,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 
 import pytest
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from serving.http.server import ENTRANCE_CONNECTION_COUNT_MAX, HttpServer
 
 LIMITS = ConnectionLimits(connection_count_max=8)
 TIMEOUT_SECONDS = 60
+BURST_COUNT = 400
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"
 OTHER = b"GET /thread HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -63,7 +64,7 @@ def test_kind_of_request_is_known_by_its_head(received: bytes, kind: Kind) -> No
 
 
 class Held:
-    """A handler that holds its whole event loop until `let_go`."""
+    """A handler that holds its whole event loop until `let_go`, of whichever thread."""
 
     def __init__(self) -> None:
         self.is_held = threading.Event()
@@ -89,7 +90,12 @@ def held() -> Iterator[Held]:
 
 
 @pytest.fixture
-def server(held: Held) -> Iterator[HttpServer]:
+def limits() -> ConnectionLimits:
+    return LIMITS
+
+
+@pytest.fixture
+def server(held: Held, limits: ConnectionLimits) -> Iterator[HttpServer]:
     async def hold(request: Request) -> Response:
         return await held(request)
 
@@ -97,6 +103,7 @@ def server(held: Held) -> Iterator[HttpServer]:
         Route("/hold", hold, methods=["POST"]),
         Route("/healthz", healthz),
         Route("/mine", healthz),
+        Route("/hold-entrance", hold),
         Route("/thread", healthz, methods=["GET", "POST"]),
     ]
     made = HttpServer(
@@ -104,8 +111,8 @@ def server(held: Held) -> Iterator[HttpServer]:
         host="127.0.0.1",
         port=HttpPort(0),
         blocking_thread_count=2,
-        limits=LIMITS,
-        probes=["/mine"],
+        limits=limits,
+        probes=["/mine", "/hold-entrance"],
     )
     made.start()
     yield made
@@ -193,11 +200,47 @@ def test_half_sent_requests_keep_no_probe_out(server: HttpServer, half: bytes) -
     count = ENTRANCE_CONNECTION_COUNT_MAX + LIMITS.connection_count_max + 10
     with ExitStack() as clients:
         for _ in range(count):
-            client = clients.enter_context(socket_to(server))
-            # A connection beyond the limit may be closed already.
-            with suppress(ConnectionError):
-                client.sendall(half)
+            clients.enter_context(socket_to(server)).sendall(half)
         assert probe(server) == "http-entrance"
+        # So many that they need places too: none is lost.
+        whole = [clients.enter_context(socket_to(server)) for _ in range(count)]
+        for client in whole:
+            client.sendall(PROBE)
+        assert {responses(client, 1)[-13:] for client in whole} == {b"http-entrance"}
+
+
+@pytest.mark.parametrize("limits", [ConnectionLimits()])
+@pytest.mark.parametrize("sent", [PROBE, OTHER, OTHER.replace(b"GET", b"POST"), PROBE + OTHER])
+def test_burst_of_new_connections_loses_none(
+    server: HttpServer, held: Held, sent: bytes, limits: ConnectionLimits
+) -> None:
+    """All requests are in the kernel before the loop accepts the first connection."""
+    assert limits.connection_count_max > BURST_COUNT
+    with ExitStack() as clients:
+        holder = clients.enter_context(socket_to(server))
+        holder.sendall(PROBE.replace(b"/healthz", b"/hold-entrance"))
+        assert held.is_held.wait(TIMEOUT_SECONDS)
+        burst = [clients.enter_context(socket_to(server)) for _ in range(BURST_COUNT)]
+        for client in burst:
+            client.sendall(sent)
+        held.let_go.set()
+        for client in burst:
+            responses(client, sent.count(b"HTTP/1.1"))
+
+
+def test_answer_at_a_full_entrance_gives_the_place_up(server: HttpServer) -> None:
+    with ExitStack() as clients:
+        prober = clients.enter_context(socket_to(server))
+        prober.sendall(PROBE)
+        assert b"connection: close" not in responses(prober, 1)
+        for _ in range(ENTRANCE_CONNECTION_COUNT_MAX - 2):
+            clients.enter_context(socket_to(server))
+        last = clients.enter_context(socket_to(server))
+        last.sendall(PROBE + PROBE)
+        received = responses(last, 2)
+        # A request that has arrived would be lost with the connection.
+        assert received.count(b"connection: close") == 1
+        assert last.recv(1) == b""
 
 
 def test_busy_server_refuses_others_with_a_reason(server: HttpServer, held: Held) -> None:

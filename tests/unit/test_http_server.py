@@ -234,6 +234,30 @@ def test_http_server_stop_leaves_unreading_client(make_server: MakeServer) -> No
     assert len(os.listdir("/proc/self/fd")) == len(descriptors)
 
 
+def test_death_of_the_loop_turns_probes_red(make_server: MakeServer) -> None:
+    """Probes have another loop, which must not say that all is well."""
+
+    async def die(request: Request) -> Response:
+        del request
+        asyncio.get_running_loop().call_soon(sys.exit)
+        return Response(b"")
+
+    server = make_server(Route("/healthz", hello), Route("/die", die))
+    server.start()
+    assert get(server, "/healthz") == (200, b"hello")
+    with connect(server) as kept, capture_logs() as lines:
+        kept.request("GET", "/healthz")
+        assert kept.getresponse().read() == b"hello"
+        assert get(server, "/die") == (200, b"")
+        assert server.join(30)
+        with pytest.raises(ConnectionRefusedError):
+            get(server, "/healthz")
+        # A probe that keeps its connection sees it too.
+        assert kept.sock is not None
+        assert kept.sock.recv(1) == b""
+    assert [line["event"] for line in lines] == ["http_server_died"]
+
+
 def test_http_server_that_was_never_started_stops(make_server: MakeServer) -> None:
     server = make_server()
     server.stop()

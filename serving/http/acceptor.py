@@ -1,0 +1,87 @@
+"""Accepts connections, as long as there is a place for them."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+from serving.http.listeners import BACKLOG
+
+PLACE_SECONDS = 0.02
+"""The time between two looks for a place. Connections that wait for one wait in the kernel."""
+
+LACK_SECONDS = 0.1
+"""The time between two tries to accept if no descriptor is left."""
+
+_LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """Accepts the connections of one event loop's listeners, on the loop's thread.
+
+    Accepts one connection in each turn of the loop, so that the loop reads what earlier connections
+    have sent before it accepts many more. asyncio's server accepts up to 1,024 in one turn, and then
+    a limit on connections closes some of which the requests are unread.
+    """
+
+    def __init__(
+        self, make_place: Callable[[int], bool], make: Callable[[], asyncio.Protocol]
+    ) -> None:
+        """`make_place` gets how many accepted connections it does not see yet.
+
+        It returns False if there is no place for one more.
+        """
+        self._make_place = make_place
+        self._make = make
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._listeners: set[socket.socket] = set()
+
+    def open(self, listener: socket.socket) -> None:
+        """Accepts on this listener from now on."""
+        listener.setblocking(False)
+        # A socket that was handed in may have a shorter backlog.
+        listener.listen(BACKLOG)
+        self._listeners.add(listener)
+        self._resume(listener)
+
+    async def close(self) -> None:
+        """Accepts no more. Returns once each accepted connection has its protocol."""
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+        self._listeners.clear()
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _pause(self, listener: socket.socket, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        loop.call_later(seconds, self._resume, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        if not self._make_place(len(self._connecting)):
+            self._pause(listener, PLACE_SECONDS)
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in _LACKS:
+                raise
+            loop.call_exception_handler(
+                {"message": "no resource for a connection", "exception": error}
+            )
+            self._pause(listener, LACK_SECONDS)
+            return
+        connection.setblocking(False)
+        task = loop.create_task(self._connect(connection))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(self._make, connection)
