@@ -438,7 +438,7 @@ class Trial {
   const bool is_independent_;
   const ProofLimits& limits_;
   std::vector<Sample> samples_;
-  std::vector<double> magnitudes_;  // of the outputs
+  std::vector<tensor::Magnitude> magnitudes_;  // of the outputs
 };
 
 }  // namespace

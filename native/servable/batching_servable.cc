@@ -339,6 +339,10 @@ class OpenBatch {
     tensor::Difference::Size size = tensor::Difference::Size::kNone;
     std::string text;
   };
+  // Notes how large the values of `results` are, for comparisons.
+  void NoteMagnitudes(const std::vector<TensorList>& results) const {
+    for (size_t i = 0; i < results.size(); ++i) state_.magnitudes.Note(NamesOf(i), results[i]);
+  }
   // Compares the results of a request alone with `joined`, its results `where`.
   Found Compare(const std::vector<TensorList>& alone, const std::vector<TensorList>& joined,
                 const std::string& where) const;
@@ -494,7 +498,7 @@ bool OpenBatch::PassesCheck(const std::vector<TensorList>& results) {
   if (!may_check && !is_turn) return true;
   const Evidence evidence = EvidenceOf();
   if (!state_.TakeCheck(evidence) && !is_turn) return true;
-  for (size_t i = 0; i < results.size(); ++i) state_.magnitudes.Note(NamesOf(i), results[i]);
+  NoteMagnitudes(results);
   const std::string difference = CompareWithSingleRuns();
   if (difference.empty()) return true;
   if (evidence == Evidence::kPaddedInputs) {
@@ -556,7 +560,7 @@ OpenBatch::Found OpenBatch::Compare(const std::vector<TensorList>& alone,
   for (size_t i = 0; i < alone.size(); ++i) {
     const std::vector<std::string> names = NamesOf(i);
     const tensor::Difference difference =
-        tensor::Compare(alone[i], joined[i], state_.magnitudes.Note(names, alone[i]),
+        tensor::Compare(alone[i], joined[i], state_.magnitudes.Of(names, alone[i]),
                         servable_.settings_.relative_tolerance);
     if (difference.size <= worst.size) continue;
     const std::string name = difference.tensor < names.size() ? names[difference.tensor] : "";
@@ -791,6 +795,7 @@ Status BatchingServable::ComparePieces(const OpenBatch& work, Member* member) co
   work.RefuseWriting(ran);
   if (ran.code() == Code::kPermissionDenied) return work.RunAlone(member);
   if (!ran.ok()) return {};
+  work.NoteMagnitudes(whole);
   // Its answer is that of the whole run. Pieces have other numbers of rows, as other kernels may.
   const std::vector<TensorList> pieces = std::exchange(member->results, std::move(whole));
   const OpenBatch::Found found = work.Compare(member->results, pieces, "pieces");
@@ -818,13 +823,14 @@ tensor::RowVerdict BatchingServable::VerdictOf(const tensor::Signature& signatur
   return state->verdict;
 }
 
-std::vector<double> BatchingServable::NoteMagnitudes(const tensor::Signature& signature,
-                                                     const TensorList& result) const {
+std::vector<tensor::Magnitude> BatchingServable::NoteMagnitudes(const tensor::Signature& signature,
+                                                                const TensorList& result) const {
   State* const state = Find(signature);
   if (state == nullptr) return {};
   std::vector<std::string> names;
   for (const tensor::TensorSpec& output : signature.outputs) names.push_back(output.name);
-  return state->magnitudes.Note(names, result);
+  state->magnitudes.Note(names, result);
+  return state->magnitudes.Of(names, result);
 }
 
 void BatchingServable::TurnOn(const tensor::Signature& signature, const BatchChecks& checks) const {

@@ -154,10 +154,10 @@ class BatchingServable final : public Servable {
   // Notes what the graph shows about a signature's rows: kUnknown until then.
   void NoteVerdict(const tensor::Signature& signature, const tensor::RowVerdict& verdict) const;
   tensor::RowVerdict VerdictOf(const tensor::Signature& signature) const;
-  // Returns the mean magnitudes of all outputs of a signature (tensor::Magnitudes), with those of
+  // Returns the magnitudes of all outputs of a signature (tensor::Magnitudes), with those of
   // `result`. They count in later comparisons too.
-  std::vector<double> NoteMagnitudes(const tensor::Signature& signature,
-                                     const tensor::TensorList& result) const;
+  std::vector<tensor::Magnitude> NoteMagnitudes(const tensor::Signature& signature,
+                                                const tensor::TensorList& result) const;
   // Batches the requests of a signature from now on. The batches of `checks` are compared: some
   // requests, with up to half of the rows, run alone too. If a result differs, the signature is
   // refused, or its padding if the batch was padded.

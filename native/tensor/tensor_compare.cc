@@ -97,41 +97,103 @@ std::string StringText(std::string_view value) {
   return "'" + std::string(value.substr(0, kTextBytesMax)) + (is_long ? "…'" : "'");
 }
 
-int64_t RowOf(const TensorView& view, int64_t element) {
+int64_t RowElements(const TensorView& view) {
   const int64_t rows = view.dims.empty() ? 1 : std::max<int64_t>(1, view.dims.front());
-  return element / std::max<int64_t>(1, view.element_count / rows);
+  return std::max<int64_t>(1, view.element_count / rows);
+}
+
+int64_t RowOf(const TensorView& view, int64_t element) { return element / RowElements(view); }
+
+// The elements of a column, if there are to be at most Magnitudes::kColumnsMax.
+int64_t ColumnElements(int64_t row_elements) {
+  return (row_elements + Magnitudes::kColumnsMax - 1) / Magnitudes::kColumnsMax;
+}
+
+// Returns the mean magnitude of the finite ones of some elements; 0 if there are none. The sum of
+// two finite values may be infinite; this is not.
+double MeanMagnitude(const TensorView& view, Reader read, int64_t first, int64_t count) {
+  double mean = 0;
+  double seen = 0;
+  for (int64_t at = first; at < first + count; ++at) {
+    const double value = std::abs(read(view, at));
+    if (!std::isfinite(value)) continue;
+    seen += 1;
+    mean += (value - mean) / seen;
+  }
+  return mean;
+}
+
+// Returns the magnitudes of the columns of row `row`, and that of the whole row at the end.
+std::vector<double> MagnitudesOfRow(const TensorView& view, Reader read, int64_t row) {
+  const int64_t row_elements = RowElements(view);
+  const int64_t column_elements = ColumnElements(row_elements);
+  const int64_t begin = row * row_elements;
+  std::vector<double> all;
+  for (int64_t at = 0; at < row_elements; at += column_elements) {
+    const int64_t count = std::min(column_elements, row_elements - at);
+    all.push_back(MeanMagnitude(view, read, begin + at, count));
+  }
+  all.push_back(MeanMagnitude(view, read, begin, row_elements));
+  return all;
+}
+
+// Returns the largest value of each column, and of all at the end.
+std::vector<double> LargestOf(const TensorView& view, Reader read) {
+  const int64_t row_elements = RowElements(view);
+  const int64_t column_elements = ColumnElements(row_elements);
+  const int64_t columns = (row_elements + column_elements - 1) / column_elements;
+  std::vector<double> largest(static_cast<size_t>(columns) + 1, 0);
+  for (int64_t i = 0; i < view.element_count; ++i) {
+    const double value = std::abs(read(view, i));
+    if (!std::isfinite(value)) continue;
+    double& column = largest[static_cast<size_t>(i % row_elements / column_elements)];
+    column = std::max(column, value);
+    largest.back() = std::max(largest.back(), value);
+  }
+  return largest;
 }
 
 Difference Large(size_t index, int64_t row, std::string a, std::string b) {
   return {Difference::Size::kLarge, index, row, std::move(a), std::move(b), 0};
 }
 
-// Returns the difference of two floats as a share of what is compared with; infinite beside a value
-// that is not finite.
-double ShareOf(double a, double b, double magnitude) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double share = std::abs(a - b) / std::max({std::abs(a), std::abs(b), magnitude});
-  return std::isfinite(a) && std::isfinite(b) ? share : HUGE_VAL;
+// Returns the size of the difference of two floats of magnitude `magnitude` in a row of magnitude
+// `row`, and what it is as a share of what is compared with: infinite beside a value that is not
+// finite.
+std::pair<Difference::Size, double> SizeOf(double a, double b, double magnitude, double row,
+                                           const Shares& shares) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return {Difference::Size::kNone, 0};
+  if (!std::isfinite(a) || !std::isfinite(b)) return {Difference::Size::kLarge, HUGE_VAL};
+  const double scale = std::max({std::abs(a), std::abs(b), magnitude});
+  // Halves: the difference of two finite values may be infinite.
+  const double share = std::abs(a / 2 - b / 2) / scale * 2;
+  if (share <= shares.none) return {Difference::Size::kNone, share};
+  // Rounding of the larger values of the row may be as large in what they cancel out to.
+  const bool is_small = share <= shares.small || std::abs(a / 2 - b / 2) <= shares.none * row / 2;
+  return {is_small ? Difference::Size::kSmall : Difference::Size::kLarge, share};
 }
 
-Difference CompareFloats(const TensorView& a, const TensorView& b, size_t index, double magnitude,
-                         double relative_tolerance) {
+Difference CompareFloats(const TensorView& a, const TensorView& b, size_t index,
+                         const Magnitude& magnitude, double relative_tolerance) {
   const Reader read = ReaderOf(a.dtype);
-  double largest = 0;
+  const Shares shares = SharesOf(a.dtype, relative_tolerance);
+  const int64_t row_elements = RowElements(a);
+  std::pair<Difference::Size, double> largest{Difference::Size::kNone, 0};
   int64_t at = 0;
   for (int64_t i = 0; i < a.element_count; ++i) {
-    const double share = ShareOf(read(a, i), read(b, i), magnitude);
-    if (share <= largest) continue;
-    largest = share;
+    const auto size =
+        SizeOf(read(a, i), read(b, i), magnitude.Of(i % row_elements), magnitude.row, shares);
+    if (size <= largest) continue;
+    largest = size;
     at = i;
   }
-  const Shares shares = SharesOf(a.dtype, relative_tolerance);
-  if (largest <= shares.none) return {};
+  if (largest.first == Difference::Size::kNone) return {};
   const double of_a = read(a, at);
   const double of_b = read(b, at);
   Difference difference = Large(index, RowOf(a, at), TextOf(of_a), TextOf(of_b));
-  if (largest <= shares.small) difference.size = Difference::Size::kSmall;
-  difference.tolerance = shares.none * std::max({std::abs(of_a), std::abs(of_b), magnitude});
+  difference.size = largest.first;
+  difference.tolerance =
+      shares.none * std::max({std::abs(of_a), std::abs(of_b), magnitude.Of(at % row_elements)});
   return difference;
 }
 
@@ -157,8 +219,8 @@ Difference CompareNumbers(const TensorView& a, const TensorView& b, size_t index
   return {};
 }
 
-Difference CompareTensor(const TensorList& a, const TensorList& b, size_t index, double magnitude,
-                         double relative_tolerance) {
+Difference CompareTensor(const TensorList& a, const TensorList& b, size_t index,
+                         const Magnitude& magnitude, double relative_tolerance) {
   const TensorView of_a = ViewTensor(a, index);
   const TensorView of_b = ViewTensor(b, index);
   if (of_a.dtype != of_b.dtype || of_a.dims != of_b.dims) {
@@ -172,35 +234,82 @@ Difference CompareTensor(const TensorList& a, const TensorList& b, size_t index,
 
 }  // namespace
 
-std::vector<double> Magnitudes::Note(const std::vector<std::string>& names,
-                                     const TensorList& tensors) {
-  std::vector<double> all(tensors.size(), 0);
-  const std::lock_guard<std::mutex> lock(mutex_);
+double Magnitude::Of(int64_t at) const {
+  if (columns.empty()) return 0;
+  const auto column = static_cast<size_t>(at / std::max<int64_t>(1, column_elements));
+  return columns[std::min(column, columns.size() - 1)];
+}
+
+void Magnitudes::Note(const std::vector<std::string>& names, const TensorList& tensors) {
   for (size_t i = 0; i < std::min(tensors.size(), names.size()); ++i) {
     const TensorView view = ViewTensor(tensors, i);
     const Reader read = ReaderOf(view.dtype);
-    if (read == nullptr) continue;
-    Mean& mean = means_[names[i]];
-    for (int64_t at = 0; at < view.element_count; ++at) {
-      const double value = std::abs(read(view, at));
-      if (!std::isfinite(value)) continue;
-      mean.sum += value;
-      mean.count += 1;
+    if (read == nullptr || view.element_count == 0) continue;
+    const int64_t row_elements = RowElements(view);
+    const int64_t rows = view.element_count / row_elements;
+    const auto kept = static_cast<int64_t>(kRowsKept);
+    const int64_t step = (rows + kept - 1) / kept;
+    std::vector<std::vector<double>> noted;
+    for (int64_t row = 0; row < rows; row += step) {
+      noted.push_back(MagnitudesOfRow(view, read, row));
     }
-    if (mean.count > 0) all[i] = mean.sum / mean.count;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Recent& recent = recent_[names[i]];
+    // Columns of other rows are other columns.
+    if (recent.row_elements != row_elements) recent = {row_elements, 0, {}};
+    for (std::vector<double>& row : noted) {
+      if (recent.rows.size() < kRowsKept) {
+        recent.rows.push_back(std::move(row));
+      } else {
+        recent.rows[recent.next] = std::move(row);
+        recent.next = (recent.next + 1) % kRowsKept;
+      }
+    }
+  }
+}
+
+std::vector<Magnitude> Magnitudes::Of(const std::vector<std::string>& names,
+                                      const TensorList& tensors) const {
+  std::vector<Magnitude> all(tensors.size());
+  for (size_t i = 0; i < std::min(tensors.size(), names.size()); ++i) {
+    const TensorView view = ViewTensor(tensors, i);
+    const Reader read = ReaderOf(view.dtype);
+    if (read == nullptr || view.element_count == 0) continue;
+    std::vector<double> magnitudes = LargestOf(view, read);
+    std::vector<double> recent_rows;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto recent = recent_.find(names[i]);
+    if (recent == recent_.end() || recent->second.row_elements != RowElements(view)) continue;
+    for (size_t column = 0; column < magnitudes.size(); ++column) {
+      recent_rows.clear();
+      for (const auto& row : recent->second.rows) recent_rows.push_back(row[column]);
+      const auto quartile =
+          recent_rows.begin() + static_cast<std::ptrdiff_t>((recent_rows.size() - 1) * 3 / 4);
+      std::nth_element(recent_rows.begin(), quartile, recent_rows.end());
+      // As a quotient: a product may be infinite.
+      if (*quartile / kLargestFactor <= magnitudes[column]) {
+        magnitudes[column] = *quartile;
+      } else {
+        magnitudes[column] *= kLargestFactor;
+      }
+    }
+    all[i].row = magnitudes.back();
+    magnitudes.pop_back();
+    all[i].columns = std::move(magnitudes);
+    all[i].column_elements = ColumnElements(RowElements(view));
   }
   return all;
 }
 
-Difference Compare(const TensorList& a, const TensorList& b, const std::vector<double>& magnitudes,
-                   double relative_tolerance) {
+Difference Compare(const TensorList& a, const TensorList& b,
+                   const std::vector<Magnitude>& magnitudes, double relative_tolerance) {
   if (a.size() != b.size()) {
     return Large(0, 0, std::to_string(a.size()) + " tensors",
                  std::to_string(b.size()) + " tensors");
   }
   Difference worst;
   for (size_t i = 0; i < a.size(); ++i) {
-    const double magnitude = i < magnitudes.size() ? magnitudes[i] : 0;
+    const Magnitude magnitude = i < magnitudes.size() ? magnitudes[i] : Magnitude();
     Difference difference = CompareTensor(a, b, i, magnitude, relative_tolerance);
     if (difference.size > worst.size) worst = std::move(difference);
   }

@@ -33,32 +33,56 @@ struct Difference {
   double tolerance = 0;  // of size kNone; 0 if the values are no floats
 };
 
-// The mean magnitudes of the values of named tensors, of all that were noted. A score near zero is
-// a sum of terms as large as those of the other scores, so its rounding is as large as theirs.
-// Thread: any.
+// How large the values of one tensor are in recent rows. Each is finite.
+struct Magnitude {
+  // A column is so many neighbouring elements of a row. Empty: nothing is known.
+  std::vector<double> columns;
+  int64_t column_elements = 1;
+  // The mean element of a row has it.
+  double row = 0;
+
+  // Returns the magnitude of element `at` of a row.
+  double Of(int64_t at) const;
+};
+
+// The magnitudes of the values of named tensors in the rows that were noted last. A score near zero
+// is a sum of terms as large as those of the other scores, so its rounding is as large as theirs.
+//
+// The rows are clients': each magnitude is the upper quartile of the last kRowsKept rows, so that a
+// few rows of huge values change nothing, and none counts for long. Thread: any.
 class Magnitudes {
  public:
-  // Adds the values of `tensors`, and returns the mean magnitude of each so far: 0 for tensors
-  // without floats. `names` has a name for each.
-  std::vector<double> Note(const std::vector<std::string>& names, const TensorList& tensors);
+  static constexpr size_t kRowsKept = 16;
+  // A row with more elements has as many columns, of several elements each.
+  static constexpr int64_t kColumnsMax = 4096;
+  // No magnitude is more than so many times the largest value of the rows that are compared.
+  static constexpr double kLargestFactor = 1e4;
+
+  // Adds rows of `tensors`, at most kRowsKept of each. `names` has a name for each tensor.
+  void Note(const std::vector<std::string>& names, const TensorList& tensors);
+  // Returns the magnitudes for a comparison of the rows of `tensors`: empty ones for tensors
+  // without floats.
+  std::vector<Magnitude> Of(const std::vector<std::string>& names, const TensorList& tensors) const;
 
  private:
-  struct Mean {
-    double sum = 0;
-    double count = 0;
+  struct Recent {
+    int64_t row_elements = 0;
+    size_t next = 0;                        // the place of the next row
+    std::vector<std::vector<double>> rows;  // the magnitudes of the columns, and of the row
   };
 
-  std::mutex mutex_;
-  std::map<std::string, Mean> means_;  // guarded by mutex_
+  mutable std::mutex mutex_;
+  std::map<std::string, Recent> recent_;  // guarded by mutex_
 };
 
 // Compares two lists tensor by tensor. Floats may differ by `relative_tolerance` of the larger
-// value, or of the tensor's entry in `magnitudes` if that is more; half and bfloat16 by four of
-// their units at least, unless `relative_tolerance` is 0. `magnitudes` may be empty. NaN equals
+// value, or of its column's entry in `magnitudes` if that is more; half and bfloat16 by four of
+// their units at least, unless `relative_tolerance` is 0. A difference that would be none beside
+// the magnitude of the whole row is small. `magnitudes` may be empty. NaN equals
 // NaN. Integers, bools and strings are equal, or the difference is large; so it is if dtypes or
 // shapes differ, and for elements that are neither plain numbers nor strings.
-Difference Compare(const TensorList& a, const TensorList& b, const std::vector<double>& magnitudes,
-                   double relative_tolerance);
+Difference Compare(const TensorList& a, const TensorList& b,
+                   const std::vector<Magnitude>& magnitudes, double relative_tolerance);
 
 // Returns a text like "output 'y', row 3: 2.5 in a batch of 8 rows, 1.25 alone (tolerance 2e-05)"
 // for a difference that is not kNone, of the results `a` alone and `b` in `where`.

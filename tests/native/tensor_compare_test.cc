@@ -91,7 +91,7 @@ TEST_P(FloatCompare, OneDifferenceAmongEqualValuesIsADifference) {
 TEST_P(FloatCompare, MagnitudeOfWhatWasSeenIsTheScaleOfSmallValues) {
   const auto size = [](double a, double b, double magnitude) {
     return Compare(TensorListOf(Vector(GetParam(), {a})), TensorListOf(Vector(GetParam(), {b})),
-                   {magnitude}, kRoundingTolerance)
+                   {Magnitude{{magnitude}, 1, magnitude}}, kRoundingTolerance)
         .size;
   };
   const double rest = Tolerance() / 2;
@@ -168,16 +168,97 @@ TEST(TensorCompare, ToleranceMaySetWhatIsNoDifference) {
   EXPECT_TRUE(AreTensorsEqual(a, a));
 }
 
-TEST(TensorCompare, MagnitudesAreMeansOfAllThatWasNoted) {
+// Rows of `width` doubles.
+TensorList RowsOf(int64_t width, const std::vector<double>& values) {
+  const auto rows = static_cast<int64_t>(values.size()) / width;
+  return TensorListOf(NumberTensor<double>(dtype::kDouble, {rows, width}, values));
+}
+
+Magnitude MagnitudeOf(const Magnitudes& magnitudes, const TensorList& compared) {
+  return magnitudes.Of({"y"}, compared).front();
+}
+
+// Returns how far apart two rows are beside what was noted.
+Difference::Size SizeBeside(const Magnitudes& magnitudes, const TensorList& a,
+                            const TensorList& b) {
+  return Compare(a, b, magnitudes.Of({"y"}, a), kRoundingTolerance).size;
+}
+
+TEST(Magnitudes, EachColumnHasItsOwn) {
   Magnitudes magnitudes;
-  const auto note = [&](std::vector<float> values) {
-    const auto size = static_cast<int64_t>(values.size());
-    return magnitudes.Note({"y"}, TensorListOf(NumberTensor<float>(dtype::kFloat, {size}, values)));
-  };
-  EXPECT_EQ(note({-1, 3}), (std::vector<double>{2}));
-  EXPECT_EQ(note({8, 4, INFINITY}), (std::vector<double>{4}));
-  EXPECT_EQ(magnitudes.Note({"name"}, TensorListOf(StringTensor({1}, {"a"}))),
-            (std::vector<double>{0}));
+  magnitudes.Note({"y"}, RowsOf(2, {1e6, 0.5, -1e6, 0.5}));
+  const Magnitude magnitude = MagnitudeOf(magnitudes, RowsOf(2, {1e6, 0.1}));
+  EXPECT_EQ(magnitude.columns, (std::vector<double>{1e6, 0.5}));
+  EXPECT_EQ(magnitudes.Of({"name"}, TensorListOf(StringTensor({1}, {"a"}))).front().columns.size(),
+            0U);
+}
+
+// Mixed scores beside ids of a million were within the tolerance of the ids.
+TEST(Magnitudes, ScoreBesideALargeIdIsComparedByItself) {
+  Magnitudes magnitudes;
+  magnitudes.Note({"y"}, RowsOf(2, {1e6, 0.5, 1e6, 0.7}));
+  EXPECT_NE(SizeBeside(magnitudes, RowsOf(2, {1e6, 0.5}), RowsOf(2, {1e6, 0.6})),
+            Difference::Size::kNone);
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(2, {1e6, 0.5}), RowsOf(2, {1e6, 0.500001})),
+            Difference::Size::kNone);
+}
+
+TEST(Magnitudes, ScoreNearZeroIsRoundedLikeTheOthers) {
+  Magnitudes magnitudes;
+  magnitudes.Note({"y"}, RowsOf(1, {2, -2.1, 1.9, 1e-6}));
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(1, {1e-3}), RowsOf(1, {1.003e-3})),
+            Difference::Size::kNone);
+  // Beyond kLargestFactor, one run more tells rounding from mixing.
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(1, {1e-6}), RowsOf(1, {4e-6})), Difference::Size::kSmall);
+}
+
+// A unit that is mostly off is a sum that cancels out: one run more tells rounding from mixing.
+TEST(Magnitudes, DifferenceWithinTheRoundingOfTheRowIsSmall) {
+  Magnitudes magnitudes;
+  magnitudes.Note({"y"}, RowsOf(2, {2, 0, 2, 0}));
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(2, {2, 0}), RowsOf(2, {2, 1e-6})),
+            Difference::Size::kSmall);
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(2, {2, 0}), RowsOf(2, {2, 0.1})),
+            Difference::Size::kLarge);
+}
+
+TEST(Magnitudes, OneRowOfHugeValuesBlindsNoComparison) {
+  Magnitudes magnitudes;
+  for (int i = 0; i < 4; ++i) {
+    magnitudes.Note({"y"}, RowsOf(1, {1}));
+    if (i == 2) magnitudes.Note({"y"}, RowsOf(1, {1e30}));
+  }
+  EXPECT_EQ(MagnitudeOf(magnitudes, RowsOf(1, {1})).columns, (std::vector<double>{1}));
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(1, {1}), RowsOf(1, {1.5})), Difference::Size::kLarge);
+}
+
+TEST(Magnitudes, FloodOfHugeValuesEndsWithIt) {
+  Magnitudes magnitudes;
+  magnitudes.Note({"y"}, RowsOf(1, std::vector<double>(100, 1e30)));
+  EXPECT_EQ(MagnitudeOf(magnitudes, RowsOf(1, {2})).columns,
+            (std::vector<double>{2 * Magnitudes::kLargestFactor}));
+  magnitudes.Note({"y"}, RowsOf(1, std::vector<double>(Magnitudes::kRowsKept, 2)));
+  EXPECT_EQ(MagnitudeOf(magnitudes, RowsOf(1, {2})).columns, (std::vector<double>{2}));
+}
+
+TEST(Magnitudes, LargestDoublesLeaveThemFinite) {
+  Magnitudes magnitudes;
+  const TensorList huge = RowsOf(2, {1.7e308, 1.7e308, INFINITY, NAN});
+  magnitudes.Note({"y"}, huge);
+  const Magnitude magnitude = MagnitudeOf(magnitudes, huge);
+  for (const double each : magnitude.columns) EXPECT_TRUE(std::isfinite(each)) << each;
+  EXPECT_TRUE(std::isfinite(magnitude.row));
+  EXPECT_EQ(SizeBeside(magnitudes, RowsOf(2, {1.7e308, 1}), RowsOf(2, {-1.7e308, 1})),
+            Difference::Size::kLarge);
+}
+
+TEST(Magnitudes, WideRowHasABoundedCountOfColumns) {
+  Magnitudes magnitudes;
+  const TensorList wide = RowsOf(10'000, std::vector<double>(20'000, 3));
+  magnitudes.Note({"y"}, wide);
+  const Magnitude magnitude = MagnitudeOf(magnitudes, wide);
+  EXPECT_EQ(magnitude.column_elements, 3);
+  EXPECT_EQ(magnitude.columns, std::vector<double>(3'334, 3));
 }
 
 TEST(TensorCompare, EveryTensorOfTheListsCounts) {
