@@ -11,4 +11,6 @@ inline std::string_view NodeOf(std::string_view tensor) {
   return tensor.substr(0, tensor.find(':'));
 }
 
+inline bool IsControl(std::string_view input) { return !input.empty() && input.front() == '^'; }
+
 }  // namespace millpond::tf

@@ -1,5 +1,6 @@
 #include "native/tf/graph_walk.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr char kAssert[] = "Assert";
 
-bool IsControl(std::string_view input) { return !input.empty() && input.front() == '^'; }
+bool MergesBranches(const NodeDef& node) { return node.op() == "Merge" || node.op() == "RefMerge"; }
 
 }  // namespace
 
@@ -43,26 +44,48 @@ class GraphWalk::BackWalk {
   // Returns the arguments of `function` that are needed.
   std::set<size_t> Walk(const std::string& function, const Nodes& nodes, const Arguments& arguments,
                         std::vector<std::string_view> wanted) {
-    if (kind_ == Kind::kSources) {
-      for (const auto& [name, node] : nodes) {
-        if (node->op() == kAssert) wanted.push_back(name);
-      }
-    }
     std::set<size_t> used;
-    std::set<std::string_view> seen(wanted.begin(), wanted.end());
-    while (!wanted.empty()) {
-      const std::string_view name = wanted.back();
-      wanted.pop_back();
+    // The nodes to be visited; true if what leaves them out in a run counts too.
+    std::map<std::string_view, bool> seen;
+    std::set<std::string_view> passed;
+    std::set<std::string_view> visited;
+    std::vector<std::string_view> left;
+    const auto want = [&](std::string_view name, bool may_be_left_out) {
+      const auto [found, is_new] = seen.emplace(name, may_be_left_out);
+      if (!is_new && (found->second || !may_be_left_out)) return;
+      found->second = may_be_left_out;
+      left.push_back(name);
+    };
+    for (const std::string_view name : wanted) want(name, false);
+    if (kind_ == Kind::kSources) WantAssertions(nodes, want);
+    while (!left.empty()) {
+      const std::string_view name = left.back();
+      left.pop_back();
       if (const auto argument = arguments.find(name); argument != arguments.end()) {
         used.insert(argument->second);
       }
       const auto node = nodes.find(name);
-      if (node == nodes.end() || !look_(*node->second, function)) continue;
-      for (const std::string_view input : InputsNeeded(*node->second)) {
-        if (seen.insert(NodeOf(input)).second) wanted.push_back(NodeOf(input));
+      if (node == nodes.end()) continue;
+      if (visited.insert(name).second && look_(*node->second, function)) passed.insert(name);
+      if (passed.count(name) == 0) continue;
+      const bool is_chosen =
+          kind_ == Kind::kSources && (seen[name] || MergesBranches(*node->second));
+      for (const std::string_view input : InputsNeeded(*node->second, is_chosen)) {
+        want(NodeOf(input), is_chosen);
       }
     }
     return used;
+  }
+
+  // The outcome of an assertion depends on whether it runs, too.
+  template <typename Want>
+  static void WantAssertions(const Nodes& nodes, const Want& want) {
+    const bool has_choices = std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
+      return node.second->op() == "Switch" || node.second->op() == "RefSwitch";
+    });
+    for (const auto& [name, node] : nodes) {
+      if (node->op() == kAssert) want(name, has_choices);
+    }
   }
 
   bool EntersBranches(const NodeDef& node) const {
@@ -71,8 +94,9 @@ class GraphWalk::BackWalk {
     return lowers != node.attr().end() && lowers->second.b();
   }
 
-  // Returns the inputs that computing `node` needs.
-  std::vector<std::string_view> InputsNeeded(const NodeDef& node) {
+  // Returns the inputs that computing `node` needs: all of them if it `is_chosen`, because in
+  // conditionals of TensorFlow 1 each input may leave it out.
+  std::vector<std::string_view> InputsNeeded(const NodeDef& node, bool is_chosen) {
     std::vector<Call> calls = graph_.CallsOf(node);
     if (!calls.empty() && calls.front().is_branch && !EntersBranches(node)) calls.clear();
     std::set<size_t> used;
@@ -86,7 +110,7 @@ class GraphWalk::BackWalk {
     for (int i = 0; i < node.input_size(); ++i) {
       const bool is_control = IsControl(node.input(i));
       const bool is_needed =
-          is_control ? kind_ != Kind::kSources : calls.empty() || used.count(i) > 0;
+          is_chosen || (is_control ? kind_ != Kind::kSources : calls.empty() || used.count(i) > 0);
       if (is_needed) inputs.push_back(node.input(i));
     }
     return inputs;

@@ -43,7 +43,8 @@ class GraphWalk {
   void VisitBuilt(const Tensors& tensors, const Look& look) const;
 
   // Visits the nodes that the values of `tensors` may depend on, and the outcome of assertions,
-  // once each. Enters branches, and follows no control input.
+  // once each. Enters branches. Follows control inputs only before a Merge of TensorFlow 1, and
+  // before an assertion if its graph has a Switch: there they choose what runs.
   void VisitSources(const Tensors& tensors, const Look& look) const;
 
   // Visits the nodes that a run of `tensors` may compute, whatever branches it takes, once each: of

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,11 +98,30 @@ RowValue InputOf(const tensorflow::TensorInfo& info) {
 
 using Functions = std::unordered_map<std::string_view, const FunctionDef*>;
 
+// The choices of a run that leave a node out: those of the Switch nodes before it. In TensorFlow 1
+// what is left out travels along data and control edges alike, until a Merge.
+struct Choices {
+  bool are_some = false;
+  std::shared_ptr<const RowValue> unfixed;  // what a run may choose by besides fixed values, if any
+};
+
+bool IsSwitch(const NodeDef& node) {
+  return node.op() == "Switch" || node.op() == "RefSwitch" || node.op() == "_SwitchN";
+}
+bool IsMerge(const NodeDef& node) { return node.op() == "Merge" || node.op() == "RefMerge"; }
+
 // A graph or the body of a function, with the values of its nodes as far as they were asked for.
 struct Scope {
+  void Add(const NodeDef& node) {
+    nodes[node.name()] = &node;
+    has_merges = has_merges || IsMerge(node);
+  }
+
   std::unordered_map<std::string_view, const NodeDef*> nodes;
   std::unordered_map<std::string_view, RowValue> arguments;  // by name; of a graph by "node:0"
   std::unordered_map<std::string_view, Values> values;
+  std::unordered_map<std::string_view, Choices> choices;  // if it has merges
+  bool has_merges = false;
   bool is_function = false;
   int depth = 0;
 };
@@ -123,8 +143,9 @@ class Walk {
     const size_t index = IndexOf(tensor, *node->second, *scope);
     if (index < found->second.size()) return found->second[index];
     // A node with an unknown number of outputs has one value for all of them.
-    if (!found->second.empty() && found->second.front().cause != nullptr)
-      return found->second.front();
+    if (!found->second.empty() && found->second.front().cause != nullptr) {
+      return RowValue::Of(found->second.front().kind, *found->second.front().cause);
+    }
     return Unknown(*node->second, "has an output that is not known").front();
   }
 
@@ -139,7 +160,8 @@ class Walk {
   }
 
   // Evaluates the nodes that `name` needs, each after its inputs, without a recursion: graphs may
-  // be deep. A node of a cycle of TensorFlow 1 finds an input without a value.
+  // be deep. A node of a cycle of TensorFlow 1 finds an input without a value. If there are merges,
+  // a node needs its control inputs too: these choose whether it runs.
   void EvaluateUpTo(std::string_view name, Scope* scope) {
     std::vector<std::pair<const NodeDef*, int>> path;
     std::unordered_map<std::string_view, bool> is_begun;
@@ -153,11 +175,14 @@ class Walk {
       auto& [node, next] = path.back();
       if (next < node->input_size()) {
         const std::string& input = node->input(next++);
-        if (input.front() != '^' && ArgumentOf(input, *scope) == nullptr) enter(NodeOf(input));
+        const bool is_needed =
+            IsControl(input) ? scope->has_merges : ArgumentOf(input, *scope) == nullptr;
+        if (is_needed) enter(NodeOf(input));
         continue;
       }
       const NodeDef& ready = *node;
       path.pop_back();
+      if (scope->has_merges) scope->choices[ready.name()] = ChoicesOf(ready, scope);
       scope->values[ready.name()] = Evaluate(ready, scope);
     }
   }
@@ -175,12 +200,12 @@ class Walk {
     if (node.op() == "Const") return {ConstantOf(node)};
     Values inputs;
     for (const std::string& input : node.input()) {
-      if (input.front() != '^') inputs.push_back(InputValue(node, input, scope));
+      if (!IsControl(input)) inputs.push_back(InputValue(node, input, scope));
     }
     if (node.op() == "Placeholder") return Unknown(node, "is no input of the signature");
     if (node.op() == "PlaceholderWithDefault" && inputs.size() == 1) return inputs;
     if (node.op() == "Switch" || node.op() == "RefSwitch") return SwitchOf(node, inputs);
-    if (node.op() == "Merge" || node.op() == "RefMerge") return MergeOf(node, inputs);
+    if (IsMerge(node)) return MergeOf(node, inputs, *scope);
     if (const auto called = FunctionOf(node)) return Call(node, *called, inputs, scope->depth);
     if (node.op() == "If" || node.op() == "StatelessIf") {
       return Branch(node, {FunctionName(node, "then_branch"), FunctionName(node, "else_branch")},
@@ -239,7 +264,7 @@ class Walk {
     Scope body;
     body.is_function = true;
     body.depth = depth + 1;
-    for (const NodeDef& inside : function.node_def()) body.nodes[inside.name()] = &inside;
+    for (const NodeDef& inside : function.node_def()) body.Add(inside);
     for (size_t i = 0; i < inputs.size(); ++i) {
       body.arguments[function.signature().input_arg(static_cast<int>(i)).name()] = inputs[i];
     }
@@ -257,7 +282,8 @@ class Walk {
   // Returns the value of whatever `by` chooses, if that depends on more than `by`'s being fixed.
   static std::optional<RowValue> ChosenBy(const NodeDef& node, const RowValue& by) {
     if (by.Has(Kind::kFixed)) return std::nullopt;
-    if (by.cause != nullptr) return by;
+    // Without what is known of `by` alone: that it is a scalar, and its bound.
+    if (by.cause != nullptr) return RowValue::Of(by.kind, *by.cause);
     return RowValue::Of(Kind::kMixed,
                         CauseOf(node, by.IsRows() ? "chooses for all rows by what one of them has"
                                                   : "chooses by the number of rows"));
@@ -268,8 +294,46 @@ class Walk {
     const auto chosen = ChosenBy(node, inputs[1]);
     return Values(2, chosen ? *chosen : inputs[0]);
   }
-  static Values MergeOf(const NodeDef& node, const Values& inputs) {
+
+  // Returns the choices behind an input of `node`.
+  static Choices ChoicesBehind(const NodeDef& node, const std::string& input, const Scope& scope) {
+    const bool is_given = !IsControl(input) && ArgumentOf(input, scope) != nullptr;
+    if (is_given || scope.nodes.count(NodeOf(input)) == 0) return {};
+    const auto found = scope.choices.find(NodeOf(input));
+    if (found != scope.choices.end()) return found->second;
+    const RowValue unknown = Unknown(node, "is part of a loop of TensorFlow 1").front();
+    return {true, std::make_shared<const RowValue>(unknown)};
+  }
+
+  // Requires the values of the node's inputs.
+  Choices ChoicesOf(const NodeDef& node, Scope* scope) {
+    Choices all;
+    const auto add = [&all](const Choices& more) {
+      all.are_some = all.are_some || more.are_some;
+      const bool is_worse =
+          more.unfixed != nullptr && (all.unfixed == nullptr || !all.unfixed->Has(Kind::kMixed));
+      if (is_worse) all.unfixed = more.unfixed;
+    };
+    for (const std::string& input : node.input()) add(ChoicesBehind(node, input, *scope));
+    if (!IsSwitch(node) || node.input_size() < 2) return all;
+    Choices own{true, nullptr};
+    if (const auto chosen = ChosenBy(node, InputValue(node, node.input(1), scope))) {
+      own.unfixed = std::make_shared<const RowValue>(*chosen);
+    }
+    add(own);
+    return all;
+  }
+
+  // A Merge is the branch that was not left out, which is the same in every run if all choices
+  // before it are.
+  static Values MergeOf(const NodeDef& node, const Values& inputs, const Scope& scope) {
     if (inputs.empty()) return Unknown(node, "has no input", 2);
+    for (const std::string& input : node.input()) {
+      if (IsControl(input)) continue;
+      const Choices choices = ChoicesBehind(node, input, scope);
+      if (!choices.are_some) return Unknown(node, "has a branch that no Switch chooses", 2);
+      if (choices.unfixed != nullptr) return Values(2, *choices.unfixed);
+    }
     RowValue merged = inputs[0];
     for (const RowValue& input : inputs) {
       merged = Join(merged, input, CauseOf(node, "has branches with and without rows"));
@@ -379,7 +443,7 @@ RowVerdict VerdictOf(const std::string& output, const RowValue& value) {
 RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& signature,
                             const Functions& functions) {
   Scope graph;
-  for (const NodeDef& node : meta_graph.graph_def().node()) graph.nodes[node.name()] = &node;
+  for (const NodeDef& node : meta_graph.graph_def().node()) graph.Add(node);
   for (const auto& [name, info] : signature.inputs()) graph.arguments[info.name()] = InputOf(info);
   Walk walk(functions);
   RowVerdict worst{RowVerdict::Kind::kIndependent, ""};

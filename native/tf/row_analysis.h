@@ -19,7 +19,8 @@ namespace millpond::tf {
 // its values change no more. What a rule does not foresee is kUnknown, never independent.
 //
 // Holds for inputs of the shapes that the signature names, and as long as no request writes to a
-// variable or a table (variable_writes.h). Control inputs count for nothing: they change no value.
+// variable or a table (variable_writes.h). Control inputs change no value, but in conditionals of
+// TensorFlow 1 they choose which branch a Merge gets: before a Merge they count as other inputs do.
 //
 // Call it once TensorFlow has accepted the graph: the shape functions of ops rely on that. Cost:
 // about 10 us a node.

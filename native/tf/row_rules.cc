@@ -156,9 +156,8 @@ constexpr std::string_view kMixingOps[] = {
     "UniqueWithCountsV2", "InvertPermutation"};
 
 // Ops of the last dimension.
-constexpr std::string_view kLastOps[] = {"FFT",        "IFFT",         "IRFFT", "LogSoftmax",
-                                         "MatrixDiag", "MatrixDiagV3", "RFFT",  "Softmax",
-                                         "TopK",       "TopKV2"};
+constexpr std::string_view kLastOps[] = {"FFT",  "IFFT",    "IRFFT", "LogSoftmax", "MatrixDiag",
+                                         "RFFT", "Softmax", "TopK",  "TopKV2"};
 
 // Ops of the matrices in the last two dimensions.
 constexpr std::string_view kMatrixOps[] = {"Cholesky",         "LogMatrixDeterminant",
@@ -352,6 +351,9 @@ RowValue SumProducts(const RowNode& node, int output) {
       return node.Mixed("multiplies rows with other rows");
     }
     if (std::count(labels.begin(), labels.end(), label) > 1) return node.Mixed("takes a diagonal");
+    if (!row_label.empty() && input.factor != factor) {
+      return node.Unknown("multiplies rows of different sizes");
+    }
     row_label = label;
     factor = input.factor;
   }
@@ -367,6 +369,7 @@ RowValue SumProducts(const RowNode& node, int output) {
   if (!labels) return node.Unknown("has an equation of another rank");
   const auto found = std::find(labels->begin(), labels->end(), row_label);
   if (found == labels->end()) return node.Mixed("adds over the rows");
+  if (std::count(found, labels->end(), row_label) > 1) return node.Unknown("makes a diagonal");
   return node.Rows(static_cast<int>(found - labels->begin()), factor, output);
 }
 
@@ -440,6 +443,16 @@ RowValue AlongLast(const RowNode& node, int output) {
   return node.Rows(rows.axis, rows.factor, output);
 }
 
+// MatrixDiagV3: a band of several diagonals, by its second input, has a dimension for them.
+RowValue MakeMatrices(const RowNode& node, int output) {
+  const RowValue& rows = node.input(0);
+  const auto band = node.input_count() < 2 ? std::nullopt : node.input(1).Numbers();
+  const bool is_one_diagonal = band && !band->empty() && band->front() == band->back();
+  const bool is_beside = rows.IsRows() && rows.has_rank && rows.axis == rows.rank() - 2;
+  if (is_beside && !is_one_diagonal) return node.Unknown("may take the rows for diagonals");
+  return AlongLast(node, output);
+}
+
 RowValue OfMatrices(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   if (!rows.IsRows() || !AreOthersFixed(node, 0))
@@ -466,8 +479,11 @@ RowValue CountIntegers(const RowNode& node, int output) {
   if (rows.rank() != 2) return node.Mixed("counts over the rows");
   if (!node.input(1).Has(Kind::kFixed)) return node.Unknown("counts up to the number of rows");
   const RowValue& weights = node.input(node.input_count() - 1);
-  const bool are_rows = weights.IsRows() && weights.axis == 0;
-  if (!are_rows && !weights.Has(Kind::kFixed)) return node.Unknown("has weights of another kind");
+  const bool are_rows = weights.IsRows() && weights.axis == 0 && weights.factor == rows.factor;
+  const bool are_none = weights.Has(Kind::kFixed) && weights.has_rank &&
+                        std::any_of(weights.dims.begin(), weights.dims.end(),
+                                    [](const Quantity& dim) { return dim.Is(0); });
+  if (!are_rows && !are_none) return node.Unknown("has weights of another kind");
   return node.Rows(0, rows.factor, output);
 }
 
@@ -534,6 +550,7 @@ RowRules MakeRules() {
                 {"Conv2DBackpropInput", TransposeConvolution},
                 {"Conv3DBackpropInputV2", TransposeConvolution},
                 {"DepthwiseConv2dNativeBackpropInput", TransposeConvolution},
+                {"MatrixDiagV3", MakeMatrices},
                 {"ArgMax", FindLargest},
                 {"ArgMin", FindLargest},
                 {"QuantizeAndDequantizeV2", RoundToRange},
@@ -630,12 +647,14 @@ std::shared_ptr<const RowValue> ContentOf(const RowNode& node) {
 }
 
 // Returns the result of a Maximum or Minimum of a number and a value that is not known: a size that
-// is bounded from both sides may be fixed. Returns nullopt for anything else.
+// is bounded from both sides may be fixed, if it is one: of a vector, the length may differ.
+// Returns nullopt for anything else.
 std::optional<RowValue> Bound(const RowNode& node, const RowValue& failed) {
   const bool is_larger = node.op() == "Maximum";
   if ((!is_larger && node.op() != "Minimum") || node.input_count() != 2) return std::nullopt;
   const auto number = NumberOf(node.input(&failed == &node.input(0) ? 1 : 0));
-  if (!number) return std::nullopt;
+  const bool is_scalar = failed.has_rank && failed.rank() == 0;
+  if (!number || !is_scalar) return std::nullopt;
   if (is_larger) {
     RowValue bounded = RowValue::Of(failed.kind, *failed.cause);
     bounded.at_least = number;
@@ -763,6 +782,18 @@ RowValue CombineRows(const RowNode& node, int output) {
   return node.Rows(rank - 1 - first->FromLast(), first->factor, output);
 }
 
+namespace {
+
+// A value with a cause keeps nothing of its shape but that it is a scalar, for Bound.
+void MarkScalar(const RowNode& node, int output, RowValue* value) {
+  if (value->cause == nullptr) return;
+  const RowValue shaped = node.Free(output);
+  value->has_rank = shaped.has_rank && shaped.rank() == 0;
+  value->dims.clear();
+}
+
+}  // namespace
+
 std::vector<RowValue> ApplyRule(const RowNode& node) {
   std::vector<RowValue> outputs;
   const RowValue* failed = nullptr;
@@ -798,6 +829,7 @@ std::vector<RowValue> ApplyRule(const RowNode& node) {
     } else {
       outputs.push_back(ApplyFree(node, output));
     }
+    MarkScalar(node, output, &outputs.back());
   }
   return outputs;
 }

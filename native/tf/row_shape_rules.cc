@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "native/tf/row_rules.h"
+#include "tensorflow/core/framework/types.pb.h"
 
 namespace millpond::tf {
 namespace {
@@ -524,10 +525,16 @@ RowValue Range(const RowNode& node, int output) {
 
 using Element = std::shared_ptr<const RowValue>;
 
+bool HasCount(const RowNode& node) {
+  return std::any_of(node.inputs().begin(), node.inputs().end(),
+                     [](const RowValue& input) { return input.Has(Kind::kCount); });
+}
+
+// The length of every list is fixed, and the shape of what it lacks.
 RowValue MakeList(const RowNode& node, int) {
-  return node.input_count() > 0 && HasRows(node)
-             ? node.Unknown("makes as many tensors as a row says")
-             : RowValue::List(nullptr);
+  if (HasRows(node)) return node.Unknown("makes as many tensors as a row says");
+  if (HasCount(node)) return node.Unknown("makes a list by the number of rows");
+  return RowValue::List(nullptr);
 }
 
 RowValue ListFromTensor(const RowNode& node, int) {
@@ -551,6 +558,9 @@ RowValue ListGetItem(const RowNode& node, int) {
   const RowValue& list = node.input(0);
   if (!list.is_list || !IsFixedPlace(node, 1)) return node.Unknown("reads a list at a row's place");
   // An element that was not set is zeros, of a shape that the op is given.
+  if (node.input_count() > 2 && !IsFixedPlace(node, 2)) {
+    return node.Unknown("may read zeros for the number of rows");
+  }
   return list.content == nullptr ? node.Unknown("reads a list that is empty") : *list.content;
 }
 
@@ -580,6 +590,7 @@ RowValue ListPopBack(const RowNode& node, int output) {
 RowValue ListStack(const RowNode& node, int) {
   const RowValue& list = node.input(0);
   if (!list.is_list || list.content == nullptr) return node.Unknown("stacks an empty list");
+  if (!IsFixedPlace(node, 1)) return node.Unknown("may stack zeros for the number of rows");
   RowValue value = *list.content;
   value.elements.reset();
   if (value.IsRows()) value.axis += 1;
@@ -608,6 +619,12 @@ Combine CombinationOf(const std::string& op) {
   return nullptr;
 }
 
+// Returns true if a Cast keeps integers.
+bool KeepsIntegers(int dtype) {
+  return dtype == tensorflow::DT_INT32 || dtype == tensorflow::DT_INT64 ||
+         dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
+}
+
 std::optional<Quantities> Elementwise(const RowNode& node, Combine combine) {
   if (node.input_count() != 2) return std::nullopt;
   const auto& a = node.input(0).elements;
@@ -634,6 +651,15 @@ std::optional<Quantities> Chain(const RowNode& node, size_t begin, size_t end) {
     if (all.size() > kShapeIntegersMax) return std::nullopt;
   }
   return all;
+}
+
+// Returns the elements of a Pack, unless it takes those of its vectors by turns.
+std::optional<Quantities> Packed(const RowNode& node) {
+  const bool are_scalars =
+      std::all_of(node.inputs().begin(), node.inputs().end(),
+                  [](const RowValue& input) { return input.has_rank && input.rank() == 0; });
+  if (node.Integer("axis") != 0 && !are_scalars) return std::nullopt;
+  return Chain(node, 0, node.input_count());
 }
 
 // Returns the part of a vector that a StridedSlice of one dimension takes.
@@ -771,10 +797,11 @@ std::optional<std::vector<Quantity>> ComputeIntegers(const RowNode& node) {
   const size_t count = node.input_count();
   if (count == 0) return std::nullopt;
   if (Combine combine = CombinationOf(op)) return Elementwise(node, combine);
+  if (op == "Cast" && !KeepsIntegers(node.Free(0).dtype)) return std::nullopt;
   if (op == "Cast" || op == "Reshape" || op == "ExpandDims" || op == "Squeeze") {
     return node.input(0).elements;
   }
-  if (op == "Pack") return Chain(node, 0, count);
+  if (op == "Pack") return Packed(node);
   if (op == "ConcatV2") return Chain(node, 0, count - 1);
   if (op == "StridedSlice" && count == 4) return TakeSlice(node);
   if (op == "GatherV2" && count == 3) return TakeGathered(node);

@@ -148,8 +148,9 @@ RowValue Join(const RowValue& a, const RowValue& b, const RowCause& place) {
     return RowValue::List(std::make_shared<const RowValue>(Join(*a.content, *b.content, place)));
   }
   for (const RowValue::Kind kind : {RowValue::Kind::kMixed, RowValue::Kind::kUnknown}) {
-    if (a.Has(kind)) return a;
-    if (b.Has(kind)) return b;
+    // Without a rank and a bound, which may hold for one of both only.
+    if (a.Has(kind)) return RowValue::Of(kind, *a.cause);
+    if (b.Has(kind)) return RowValue::Of(kind, *b.cause);
   }
   if (a.IsFree() && b.IsFree() && a.is_list == b.is_list) return JoinFree(a, b);
   const bool are_alike = a.IsRows() && b.IsRows() && a.axis == b.axis && a.factor == b.factor &&

@@ -61,8 +61,8 @@ struct RowValue {
   };
 
   Kind kind = Kind::kFixed;
-  int dtype = 0;  // tensorflow::DataType
-  bool has_rank = false;
+  int dtype = 0;               // tensorflow::DataType
+  bool has_rank = false;       // of a value with a cause: true only for a scalar
   std::vector<Quantity> dims;  // if has_rank
   int axis = 0;                // of kRows
   // Of kRows; 0: a fixed number that is not known. If it is negative, the dimension has -factor

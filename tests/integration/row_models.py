@@ -209,6 +209,18 @@ def _texts() -> Any:
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(layers.Add()(embedded))), name="texts")
 
 
+def merged(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Returns a conditional as TensorFlow 1 writes it: its branches only wait for the predicate."""
+    import tensorflow as tf
+
+    branches = []
+    pivots = tf.raw_ops.Switch(data=predicate, pred=predicate)
+    for pivot, branch in zip(pivots, (otherwise, then), strict=True):
+        with tf.control_dependencies([tf.identity(pivot)]):
+            branches.append(branch())
+    return tf.raw_ops.Merge(inputs=branches)[0]
+
+
 # --- Functions of a matrix ------------------------------------------------------------------------
 
 
@@ -261,6 +273,9 @@ def independent_functions() -> dict[str, Callable[[Any], Any]]:
         "tiled_constant": lambda x: tf.tile(weights[None, 0], [tf.shape(x)[0], 1]),
         "broadcast": lambda x: x[:, :, None] * weights[None, :, :],
         "constant_branch": lambda x: tf.cond(weights[0, 0] > 0, lambda: x, lambda: -x),
+        "constant_merge": lambda x: (
+            x * merged(weights[0, 0] > 0, lambda: tf.constant(2.0), lambda: tf.constant(1.0))
+        ),
         "fixed_loop": lambda x: tf.while_loop(
             lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.5), [tf.constant(0), x]
         )[1],
@@ -286,6 +301,9 @@ def mixing_functions() -> dict[str, Callable[[Any], Any]]:
     return {
         "doubled_if_any_is_777": lambda x: tf.cond(
             tf.reduce_any(x == 777), lambda: 2 * x, lambda: x
+        ),
+        "tripled_by_a_merge_if_any_is_777": lambda x: (
+            x * merged(tf.reduce_any(x == 777), lambda: tf.constant(3.0), lambda: tf.constant(1.0))
         ),
         "over_the_largest": lambda x: x / tf.maximum(1000.0, tf.reduce_max(x)),
         "minus_the_mean": lambda x: x - tf.reduce_mean(x, axis=0),
@@ -327,5 +345,25 @@ def mixing_functions() -> dict[str, Callable[[Any], Any]]:
         )[:, :4],
         "segment": lambda x: (
             x + tf.math.unsorted_segment_max(x, tf.cast(x[:, 0] > 500, tf.int32), 2)[1:]
+        ),
+    }
+
+
+def doubtful_functions() -> dict[str, Callable[[Any], Any]]:
+    """Returns functions that mix rows, though the analysis need not find out how."""
+    import tensorflow as tf
+
+    def length_of_rows(x: Any) -> Any:
+        return tf.cast(tf.TensorArray(tf.float32, size=tf.shape(x)[0]).size(), tf.float32)
+
+    return {
+        "over_the_length_of_an_array": lambda x: x / length_of_rows(x),
+        "products_of_interleaved_rows": lambda x: tf.reshape(
+            tf.einsum(
+                "ab,ab->a",
+                tf.space_to_batch(x, [2], [[0, 0]]),
+                tf.reshape(x, [-1, 2]),
+            ),
+            [-1, 2],
         ),
     }

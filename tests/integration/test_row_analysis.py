@@ -75,6 +75,13 @@ def test_analysis_shows_that_functions_mix_rows(mixing_export: Path):
     assert all("node '" in reason for _, reason in verdicts.values())
 
 
+def test_doubtful_functions_are_not_independent(tmp_path: Path):
+    signatures = row_models.matrix_signatures(row_models.doubtful_functions())
+    verdicts = verdicts_of(row_models.export_signatures(tmp_path / "export", signatures))
+    assert {name: rows for name, (rows, _) in verdicts.items() if rows == "independent"} == {}
+    assert set(verdicts) == set(signatures)
+
+
 @pytest.mark.parametrize(
     "seeds",
     [

@@ -81,6 +81,26 @@ class RowAnalysisTest : public ::testing::Test {
     Attribute(count, "Index").set_type(DT_INT32);
     return count;
   }
+  std::string Floats(const std::string& integers) {
+    const std::string name = Node("Cast", {integers});
+    Attribute(name, "SrcT").set_type(DT_INT32);
+    Attribute(name, "DstT").set_type(DT_FLOAT);
+    return name;
+  }
+  std::string Pack(const std::vector<std::string>& integers, int axis) {
+    const std::string name =
+        Node("Pack", integers, {{"N", static_cast<int>(integers.size())}, {"axis", axis}});
+    Attribute(name, "T").set_type(DT_INT32);
+    return name;
+  }
+  // float32[2*R,2]: the first halves of all rows, then the second ones.
+  std::string Interleaved() {
+    const std::string name = "paddings_" + std::to_string(++made_);
+    tensorflow::Tensor paddings(DT_INT32, {1, 2});
+    paddings.flat<int32_t>().setZero();
+    files_.AddConst(name, paddings);
+    return Node("SpaceToBatchND", {"x", Ints({2}), name});
+  }
   tensorflow::AttrValue& Attribute(const std::string& name, const std::string& attribute) {
     for (NodeDef& node : *files_.meta_graph().mutable_graph_def()->mutable_node()) {
       if (node.name() == name) return (*node.mutable_attr())[attribute];
@@ -252,6 +272,190 @@ TEST_F(RowAnalysisTest, DeepGraphsAndCyclesEnd) {
   Expect(kUnknown, "b");
 }
 
+TEST_F(RowAnalysisTest, ListAsLongAsThereAreRowsIsUnknown) {
+  const auto over_length = [this](const std::string& size) {
+    const std::string list = Node("TensorListReserve", {Ints({4}), size});
+    Attribute(list, "element_dtype").set_type(DT_FLOAT);
+    Attribute(list, "shape_type").set_type(DT_INT32);
+    return Node("RealDiv", {"x", Floats(Node("TensorListLength", {list}))});
+  };
+  Expect(kIndependent, over_length(Int(3)));
+  Expect(kUnknown, over_length(RowCount()));
+}
+
+// An element that was not set is zeros, of the shape that the reading op names.
+TEST_F(RowAnalysisTest, ZerosOfAListAreAsLongAsTheyAreRead) {
+  const auto plus_item = [this](const std::string& shape) {
+    std::string list = Node("TensorListReserve", {Ints({-1}), Int(2)});
+    Attribute(list, "element_dtype").set_type(DT_FLOAT);
+    Attribute(list, "shape_type").set_type(DT_INT32);
+    list = Node("TensorListSetItem", {list, Int(0), "row"});
+    Attribute(list, "element_dtype").set_type(DT_FLOAT);
+    const std::string item = Node("TensorListGetItem", {list, Int(1), shape});
+    Attribute(item, "element_dtype").set_type(DT_FLOAT);
+    return Node("AddV2", {"x", item});
+  };
+  Expect(kIndependent, plus_item(Ints({-1})));
+  Expect(kUnknown, plus_item(Pack({RowCount()}, 0)));
+}
+
+TEST_F(RowAnalysisTest, EinsumNeedsRowsOfTheSameOrder) {
+  const auto products = [this](const std::string& equation, const std::vector<std::string>& of) {
+    const std::string name = Node("Einsum", of, {{"N", static_cast<int>(of.size())}});
+    Attribute(name, "equation").set_s(equation);
+    return name;
+  };
+  const std::string pairs = Node("Reshape", {"x", Ints({-1, 2})});
+  const auto whole = [&](const std::string& other) {
+    return Node("Reshape", {products("ab,ab->a", {other, pairs}), Ints({-1, 2})});
+  };
+  Expect(kIndependent, whole(pairs));
+  Expect(kUnknown, whole(Interleaved()));
+  Expect(kUnknown, products("ab->aba", {"x"}));
+}
+
+TEST_F(RowAnalysisTest, CountsNeedWeightsOfTheSameOrder) {
+  const auto counts = [this](const std::string& weights) {
+    const std::string ids = Node("Cast", {Node("Reshape", {"x", Ints({-1, 2})})});
+    Attribute(ids, "DstT").set_type(DT_INT32);
+    const std::string counted = Node("DenseBincount", {ids, Int(9), weights});
+    Attribute(counted, "Tidx").set_type(DT_INT32);
+    return Node("Reshape", {counted, Ints({-1, 18})});
+  };
+  Weights("none", {0});
+  Expect(kIndependent, counts("none"));
+  Expect(kIndependent, counts(Node("Reshape", {"x", Ints({-1, 2})})));
+  Expect(kUnknown, counts(Interleaved()));
+  Weights("for_two_rows", {4, 2});
+  Expect(kUnknown, counts("for_two_rows"));
+}
+
+TEST_F(RowAnalysisTest, BoundsFixANumberAndNoVector) {
+  const auto bounded = [this](const std::string& integers) {
+    std::string last = integers;
+    for (const char* op : {"Maximum", "Minimum"}) {
+      last = Node(op, {last, Int(2)});
+      Attribute(last, "T").set_type(DT_INT32);
+    }
+    return last;
+  };
+  const std::string ids = Node("Cast", {"x"});
+  Attribute(ids, "DstT").set_type(DT_INT32);
+  const std::string largest = Node("Max", {ids, Ints({0, 1})});
+  Attribute(largest, "T").set_type(DT_INT32);
+  Expect(kIndependent, Node("RealDiv", {"x", Floats(bounded(largest))}));
+  const std::string flat = Node("Reshape", {ids, Ints({-1})});
+  const std::string distinct = Node("Unique", {flat});
+  for (const std::string& name : {flat, distinct}) Attribute(name, "T").set_type(DT_INT32);
+  const std::string size = Node("Size", {bounded(distinct)});
+  Attribute(size, "T").set_type(DT_INT32);
+  Expect(kMixes, Node("RealDiv", {"x", Floats(size)}));
+}
+
+TEST_F(RowAnalysisTest, BandOfDiagonalsTakesTwoDimensions) {
+  Weights("padding", {});
+  const auto matrices = [this](const std::string& band) {
+    return Node("MatrixDiagV3", {"x", band, Int(-1), Int(-1), "padding"});
+  };
+  Expect(kIndependent, matrices(Int(0)));
+  Expect(kIndependent, matrices(Ints({1, 1})));
+  Expect(kUnknown, matrices(Ints({0, 3})));
+}
+
+TEST_F(RowAnalysisTest, VectorsPackedByTurnsAreNotChained) {
+  const auto third = [this](int axis) {
+    const std::string of_rows = Pack({Int(5), RowCount()}, 0);
+    const std::string all = Node("Reshape", {Pack({of_rows, Ints({3, 3})}, axis), Ints({4})});
+    Attribute(all, "T").set_type(DT_INT32);
+    const std::string one =
+        Node("StridedSlice", {all, Ints({2}), Ints({3}), Ints({1})}, {{"shrink_axis_mask", 1}});
+    Attribute(one, "T").set_type(DT_INT32);
+    Attribute(one, "Index").set_type(DT_INT32);
+    return Node("RealDiv", {"x", Floats(one)});
+  };
+  Expect(kIndependent, third(0));
+  Expect(kMixes, third(1));
+}
+
+// --- Conditionals of TensorFlow 1 ---
+
+class RowAnalysisOfMergesTest : public RowAnalysisTest {
+ protected:
+  RowAnalysisOfMergesTest() {
+    tensorflow::Tensor yes(DT_BOOL, {});
+    yes.scalar<bool>()() = true;
+    files_.AddConst("yes", yes);
+    any_ = Node("Any", {Node("Equal", {"x", "row"}), Ints({0, 1})});
+    files_.AddNode("v", "VarHandleOp", {}, [](NodeDef* node) {
+      (*node->mutable_attr())["dtype"].set_type(DT_FLOAT);
+      (*node->mutable_attr())["shape"].mutable_shape();
+    });
+  }
+
+  // Returns the pivots of both branches.
+  std::vector<std::string> Pivots(const std::string& predicate) {
+    const std::string choice = Node("Switch", {predicate, predicate});
+    std::vector<std::string> pivots = {Node("Identity", {choice}),
+                                       Node("Identity", {choice + ":1"})};
+    for (const std::string& name : {choice, pivots[0], pivots[1]}) {
+      Attribute(name, "T").set_type(DT_BOOL);
+    }
+    return pivots;
+  }
+  std::string ConstAfter(const std::string& pivot) {
+    const std::string name = "const_" + std::to_string(++made_);
+    files_.AddConst(name, tensorflow::Tensor(DT_FLOAT, tensorflow::TensorShape()), {"^" + pivot});
+    return name;
+  }
+  std::string IdentityAfter(const std::string& pivot) {
+    return Node("Identity", {"row", "^" + pivot});
+  }
+  std::string ReadAfter(const std::string& pivot) {
+    const std::string name = Node("ReadVariableOp", {"v", "^" + pivot});
+    Attribute(name, "dtype").set_type(DT_FLOAT);
+    return name;
+  }
+  std::string Merged(const std::string& a, const std::string& b) {
+    return Node("Merge", {a, b}, {{"N", 2}});
+  }
+  std::string Times(const std::string& value) { return Node("Mul", {"x", value}); }
+
+  std::string any_;
+};
+
+TEST_F(RowAnalysisOfMergesTest, PredicateCountsThoughBranchesOnlyWaitForIt) {
+  for (const auto& [predicate, verdict] :
+       {std::pair<std::string, RowVerdict::Kind>("yes", kIndependent), {any_, kMixes}}) {
+    const auto pivots = Pivots(predicate);
+    Expect(verdict, Times(Merged(ConstAfter(pivots[0]), ConstAfter(pivots[1]))));
+    Expect(verdict, Times(Merged(IdentityAfter(pivots[0]), IdentityAfter(pivots[1]))));
+    Expect(verdict, Times(Merged(ReadAfter(pivots[0]), ReadAfter(pivots[1]))));
+    // Only the one branch that waits is chosen by it.
+    const auto others = Pivots("yes");
+    Expect(verdict, Times(Merged(ConstAfter(others[0]), ConstAfter(pivots[1]))));
+  }
+}
+
+TEST_F(RowAnalysisOfMergesTest, OuterChoiceOfAnInnerMergeCounts) {
+  const auto outer = Pivots(any_);
+  const std::string predicate = Node("Identity", {"yes", "^" + outer[1]});
+  Attribute(predicate, "T").set_type(DT_BOOL);
+  const auto inner = Pivots(predicate);
+  const std::string merged = Merged(ConstAfter(inner[0]), ConstAfter(inner[1]));
+  Expect(kMixes, Times(Merged(ConstAfter(outer[0]), Node("Relu", {merged}))));
+}
+
+TEST_F(RowAnalysisOfMergesTest, ChoiceByTheNumberOfRowsMixes) {
+  const std::string is_many = Node("Greater", {RowCount(), Int(4)});
+  Attribute(is_many, "T").set_type(DT_INT32);
+  const auto pivots = Pivots(is_many);
+  Expect(kMixes, Times(Merged(ConstAfter(pivots[0]), ConstAfter(pivots[1]))));
+}
+
+TEST_F(RowAnalysisOfMergesTest, BranchThatNoSwitchChoosesIsUnknown) {
+  Expect(kUnknown, Times(Merged(ConstAfter(Pivots("yes")[0]), "row")));
+}
+
 // --- Functions ---
 
 class RowAnalysisOfFunctionsTest : public RowAnalysisTest {
@@ -343,6 +547,9 @@ TEST_F(RowAnalysisOfFunctionsTest, BranchMixesIfTheRowsChooseIt) {
   const RowVerdict verdict = VerdictOf(If(any, "keeps", "also"));
   EXPECT_EQ(verdict.kind, kMixes);
   EXPECT_NE(verdict.reason.find("'" + any + "' (Any)"), std::string::npos) << verdict.reason;
+  // The predicate is a scalar, and the branch is none.
+  const std::string rank = Node("Rank", {If(any, "keeps", "also")});
+  Expect(kMixes, Node("RealDiv", {"x", Floats(rank)}));
 }
 
 }  // namespace

@@ -140,6 +140,31 @@ TEST(Writing, AValueThatAnAssertionReadsCounts) {
   EXPECT_EQ(WritingOf(files), Writing::kChanges);
 }
 
+// In TensorFlow 1 the branches may be constants that only wait for the predicate.
+TEST(Writing, AValueThatChoosesABranchCounts) {
+  SavedModelFiles files = WaitingModel("AssignAddVariableOp", {"counter", "x"});
+  files.AddNode("counter/read", "ReadVariableOp", {"counter"}, SetDtypeFloat);
+  files.AddNode("choice", "Switch", {"counter/read", "counter/read"});
+  files.AddNode("no", "Identity", {"choice"});
+  files.AddNode("yes", "Identity", {"choice:1"});
+  files.AddConst("one", testing::Vector<float>({1}), {"^no"});
+  files.AddConst("two", testing::Vector<float>({2}), {"^yes"});
+  files.AddSignature("one", {}, {{"y", "one:0", DT_FLOAT}});
+  EXPECT_EQ(WritingOf(files), Writing::kNone);
+  files.AddNode("chosen", "Merge", {"one", "two"});
+  files.AddSignature("chosen", {}, {{"y", "chosen:0", DT_FLOAT}});
+  EXPECT_EQ(WritingOf(files), Writing::kChanges);
+}
+
+TEST(Writing, AValueThatChoosesAnAssertionCounts) {
+  SavedModelFiles files = WaitingModel("AssignAddVariableOp", {"counter", "x"});
+  files.AddNode("counter/read", "ReadVariableOp", {"counter"}, SetDtypeFloat);
+  files.AddNode("choice", "Switch", {"counter/read", "counter/read"});
+  files.AddNode("no", "Identity", {"choice"});
+  files.AddNode("fails", "Assert", {"x", "x", "^no"});
+  EXPECT_EQ(WritingOf(files), Writing::kChanges);
+}
+
 // A model whose function "body" adds to its first argument, and returns its second one. The first
 // call hands it `handle`.
 SavedModelFiles ModelThatCallsAWriter(const std::string& handle) {
