@@ -5,12 +5,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
 from serving.base.clock import Clock, SystemClock, seconds_since
-from serving.base.deferred_module import DeferredModule
 from serving.base.errors import (
     Cancelled,
     FailedPrecondition,
@@ -40,12 +39,6 @@ from serving.loading.load_checks import (
     unset_variables_message,
 )
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
-
-if TYPE_CHECKING:
-    from warmup import synthesis
-else:
-    # It needs numpy, which a start does not wait for.
-    synthesis = DeferredModule("warmup.synthesis")
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
 """Replays the warm-up records of a version directory through a servable's `answer`.
@@ -309,12 +302,18 @@ class SavedModelLoader:
         TensorFlow makes the kernels of both branches, unless it finds out before that one is never
         taken. A run of made-up values shows that, whatever branch it takes.
         """
+        uncertain = [
+            row
+            for row in self._missing_kernels
+            if not row.is_certain and row.is_built and row.signature
+        ]
+        if uncertain:
+            # Only now, because it imports numpy and grpcio, which few servers need.
+            from warmup.synthesis import made_up_request
         found: list[MissingKernel] = []
-        for row in self._missing_kernels:
-            if row.is_certain or not row.is_built or not row.signature:
-                continue
+        for row in uncertain:
             signatures = servable.signature_def_map()
-            request = synthesis.made_up_request(signatures, self._id.name, row.signature)
+            request = made_up_request(signatures, self._id.name, row.signature)
             try:
                 if request is not None:
                     self._answer(partial(servable.replay, "Predict"), request)
