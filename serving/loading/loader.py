@@ -307,11 +307,21 @@ class SavedModelLoader:
             for row in self._missing_kernels
             if not row.is_certain and row.is_built and row.signature
         ]
-        if uncertain:
-            # Only now, because it imports numpy and grpcio, which few servers need.
-            from warmup.synthesis import made_up_request
+        found = self._failed_trials(servable, uncertain) if uncertain else []
+        certain = [row for row in self._missing_kernels if row.is_certain]
+        fault = missing_kernels_fault([*certain, *found], self._signature_names)
+        if fault:
+            raise FailedPrecondition(f"{self._id}: {fault}")
+
+    def _failed_trials(
+        self, servable: Servable, rows: Sequence[MissingKernel]
+    ) -> list[MissingKernel]:
+        """Returns the rows for whose kernel a made-up request fails."""
+        # Only here, because it imports numpy and grpcio, which few servers need.
+        from warmup.synthesis import made_up_request
+
         found: list[MissingKernel] = []
-        for row in uncertain:
+        for row in rows:
             signatures = servable.signature_def_map()
             request = made_up_request(signatures, self._id.name, row.signature)
             try:
@@ -321,10 +331,7 @@ class SavedModelLoader:
                 raise
             except MillpondError as error:
                 found += [row] if has_failed_for_kernel(row, str(error)) else []
-        certain = [row for row in self._missing_kernels if row.is_certain]
-        fault = missing_kernels_fault([*certain, *found], self._signature_names)
-        if fault:
-            raise FailedPrecondition(f"{self._id}: {fault}")
+        return found
 
     def _run_init(self, load: SavedModelLoad) -> None:
         load.run_init()
