@@ -273,11 +273,17 @@ void RegisterBatching(nb::module_& module) {
              std::vector<int64_t> allowed_rows, bool pads_inputs, int64_t waiting_requests_max,
              std::shared_ptr<servable::BatchSlots> slots, double relative_tolerance,
              bool may_mix_rows) {
-            new (self) BatchSettings{rows_max,         SecondsToNs(run_seconds_max),
-                                     splits,           std::move(allowed_rows),
-                                     pads_inputs,      waiting_requests_max,
-                                     std::move(slots), relative_tolerance,
-                                     may_mix_rows};
+            // By name: fields of other settings stand between these.
+            auto* const settings = new (self) BatchSettings;
+            settings->rows_max = rows_max;
+            settings->run_ns_max = SecondsToNs(run_seconds_max);
+            settings->splits = splits;
+            settings->allowed_rows = std::move(allowed_rows);
+            settings->pads_inputs = pads_inputs;
+            settings->waiting_requests_max = waiting_requests_max;
+            settings->slots = std::move(slots);
+            settings->relative_tolerance = relative_tolerance;
+            settings->may_mix_rows = may_mix_rows;
           },
           nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
           nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("waiting_requests_max"),

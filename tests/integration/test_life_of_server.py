@@ -396,6 +396,7 @@ def drain(start_slow: StartServer, tmp_path_factory: pytest.TempPathFactory) -> 
     server = start_slow(drain_seconds=LONG_SECONDS)
     held = Held(tmp_path_factory.mktemp("held"))
     with caller_to(server.target) as caller:
+        wait_until(lambda: caller.health("slow") == SERVING, "the model's health")
         watch = caller.watch_health("slow")
         health = [health_status(next(watch))]
         running = held.start(caller)
