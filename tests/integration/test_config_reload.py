@@ -393,6 +393,8 @@ def test_server_without_models_takes_models(
         assert answering(caller, models.a) == 1
         # A client that says so removes the last model.
         client.reload_config(encode_model_config(models.file))
+        # The reload is answered before the model is unloaded, and until then it answers.
+        wait_for_log(server, "version_unloaded", model=models.a)
         code, _ = refusal(lambda: caller.predict(request_for(models.a)))
         assert code == grpc.StatusCode.NOT_FOUND
         models.configure({models.a: ""})
