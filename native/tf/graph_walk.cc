@@ -255,4 +255,9 @@ std::vector<std::string> SignatureOutputs(const MetaGraphDef& meta_graph) {
   return tensors;
 }
 
+std::string TextOf(const NodeDef& node, const char* attribute) {
+  const auto found = node.attr().find(attribute);
+  return found == node.attr().end() ? std::string() : found->second.s();
+}
+
 }  // namespace millpond::tf

@@ -75,6 +75,9 @@ class GraphWalk {
 // the version serves. Composite outputs, which no run fetches, are left out.
 std::vector<std::string> SignatureOutputs(const tensorflow::MetaGraphDef& meta_graph);
 
+// Returns a text attribute of a node, or "".
+std::string TextOf(const tensorflow::NodeDef& node, const char* attribute);
+
 // Returns true if XLA compiles the functions of a node, or the functions with these attributes.
 template <typename Attributes>
 bool IsCompiledByXla(const Attributes& attributes) {

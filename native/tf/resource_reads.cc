@@ -17,11 +17,6 @@ namespace {
 
 using tensorflow::NodeDef;
 
-std::string TextOf(const NodeDef& node, const char* attribute) {
-  const auto found = node.attr().find(attribute);
-  return found == node.attr().end() ? std::string() : found->second.s();
-}
-
 bool BeginsWith(const std::string& text, const char* start) { return text.rfind(start, 0) == 0; }
 
 bool InitializesTable(const std::string& op) {

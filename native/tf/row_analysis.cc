@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "native/tf/graph_names.h"
+#include "native/tf/graph_walk.h"
 #include "native/tf/row_node.h"
 #include "native/tf/row_value.h"
 #include "tensorflow/cc/saved_model/constants.h"
@@ -96,8 +97,6 @@ RowValue InputOf(const tensorflow::TensorInfo& info) {
   return value;
 }
 
-using Functions = std::unordered_map<std::string_view, const FunctionDef*>;
-
 // The choices of a run that leave a node out: those of the Switch nodes before it. In TensorFlow 1
 // what is left out travels along data and control edges alike, until a Merge.
 struct Choices {
@@ -128,7 +127,7 @@ struct Scope {
 
 class Walk {
  public:
-  explicit Walk(const Functions& functions) : functions_(functions) {}
+  explicit Walk(const GraphWalk& graph) : graph_(graph) {}
 
   // Returns the value of a tensor like "node", "node:1" or, in a function, "node:out:0".
   RowValue ValueOf(const std::string& tensor, Scope* scope) {
@@ -206,18 +205,13 @@ class Walk {
     if (node.op() == "PlaceholderWithDefault" && inputs.size() == 1) return inputs;
     if (node.op() == "Switch" || node.op() == "RefSwitch") return SwitchOf(node, inputs);
     if (IsMerge(node)) return MergeOf(node, inputs, *scope);
-    if (const auto called = FunctionOf(node)) return Call(node, *called, inputs, scope->depth);
-    if (node.op() == "If" || node.op() == "StatelessIf") {
-      return Branch(node, {FunctionName(node, "then_branch"), FunctionName(node, "else_branch")},
-                    inputs, scope->depth);
-    }
-    if (node.op() == "Case" || node.op() == "StatelessCase") {
-      return Branch(node, BranchNames(node), inputs, scope->depth);
-    }
-    if (node.op() == "While" || node.op() == "StatelessWhile") {
-      return Loop(node, std::move(inputs), scope->depth);
-    }
-    return Apply(node, inputs);
+    const std::vector<tf::Call> calls = graph_.CallsOf(node);
+    const bool is_case = node.op() == "Case" || node.op() == "StatelessCase";
+    if (calls.empty()) return is_case ? Unknown(node, "has no branches") : Apply(node, inputs);
+    if (calls.front().is_branch) return Branch(node, calls, inputs, scope->depth);
+    const bool is_loop = calls.size() > 1;
+    if (is_loop) return Loop(node, calls, std::move(inputs), scope->depth);
+    return Call(node, calls.front().function, inputs, scope->depth);
   }
 
   static Values Apply(const NodeDef& node, const Values& inputs) {
@@ -235,29 +229,11 @@ class Walk {
 
   // --- Functions ---
 
-  static std::string FunctionName(const NodeDef& node, const char* attribute) {
-    const auto found = node.attr().find(attribute);
-    return found == node.attr().end() ? std::string() : found->second.func().name();
-  }
-  static std::vector<std::string> BranchNames(const NodeDef& node) {
-    std::vector<std::string> names;
-    const auto found = node.attr().find("branches");
-    if (found == node.attr().end()) return names;
-    for (const auto& function : found->second.list().func()) names.push_back(function.name());
-    return names;
-  }
-  std::optional<std::string> FunctionOf(const NodeDef& node) const {
-    if (functions_.count(node.op()) > 0) return node.op();
-    const bool is_call = node.op() == "PartitionedCall" || node.op() == "StatefulPartitionedCall";
-    if (is_call) return FunctionName(node, "f");
-    return std::nullopt;
-  }
-
   Values Call(const NodeDef& node, const std::string& name, const Values& inputs, int depth) {
-    const auto found = functions_.find(name);
-    if (found == functions_.end()) return Unknown(node, "calls a function that is not there");
+    const FunctionDef* const found = graph_.FindFunction(name);
+    if (found == nullptr) return Unknown(node, "calls a function that is not there");
     if (depth >= kDepthMax) return Unknown(node, "calls too deep");
-    const FunctionDef& function = *found->second;
+    const FunctionDef& function = *found;
     if (function.signature().input_arg_size() != static_cast<int>(inputs.size())) {
       return Unknown(node, "calls a function of other arguments");
     }
@@ -341,13 +317,13 @@ class Walk {
     return {merged, merged.cause != nullptr ? merged : RowValue::Fixed()};
   }
 
-  Values Branch(const NodeDef& node, const std::vector<std::string>& names, const Values& inputs,
+  Values Branch(const NodeDef& node, const std::vector<tf::Call>& branches, const Values& inputs,
                 int depth) {
-    if (inputs.empty() || names.empty()) return Unknown(node, "has no branches");
+    if (inputs.empty()) return Unknown(node, "has no branches");
     const Values arguments(inputs.begin() + 1, inputs.end());
     Values outputs;
-    for (const std::string& name : names) {
-      const Values of_branch = Call(node, name, arguments, depth);
+    for (const tf::Call& branch : branches) {
+      const Values of_branch = Call(node, branch.function, arguments, depth);
       if (outputs.empty()) outputs = of_branch;
       if (outputs.size() != of_branch.size()) return Unknown(node, "has branches that differ");
       for (size_t i = 0; i < outputs.size(); ++i) {
@@ -361,12 +337,11 @@ class Walk {
     return outputs;
   }
 
-  Values Loop(const NodeDef& node, Values state, int depth) {
-    const std::string condition = FunctionName(node, "cond");
-    const std::string body = FunctionName(node, "body");
+  // `calls` are the condition and the body.
+  Values Loop(const NodeDef& node, const std::vector<tf::Call>& calls, Values state, int depth) {
     for (int turn = 0; turn < kTurnsMax; ++turn) {
-      const Values goes_on = Call(node, condition, state, depth);
-      const Values next = Call(node, body, state, depth);
+      const Values goes_on = Call(node, calls.front().function, state, depth);
+      const Values next = Call(node, calls.back().function, state, depth);
       if (goes_on.size() != 1 || next.size() != state.size()) {
         return Unknown(node, "has a body that is not followed", std::max<size_t>(1, state.size()));
       }
@@ -404,8 +379,8 @@ class Walk {
 
   size_t FirstOf(const std::string& output, const NodeDef& node) const {
     const tensorflow::OpDef* op = nullptr;
-    const auto function = functions_.find(node.op());
-    if (function != functions_.end()) op = &function->second->signature();
+    const FunctionDef* const function = graph_.FindFunction(node.op());
+    if (function != nullptr) op = &function->signature();
     const bool is_known =
         op != nullptr || tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok();
     if (!is_known) return 0;
@@ -419,7 +394,7 @@ class Walk {
     return range == ranges.end() ? 0 : static_cast<size_t>(range->second.first);
   }
 
-  const Functions& functions_;
+  const GraphWalk& graph_;
   int64_t nodes_left_ = kNodesMax;
 };
 
@@ -441,11 +416,11 @@ RowVerdict VerdictOf(const std::string& output, const RowValue& value) {
 }
 
 RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& signature,
-                            const Functions& functions) {
+                            const GraphWalk& walked) {
   Scope graph;
   for (const NodeDef& node : meta_graph.graph_def().node()) graph.Add(node);
   for (const auto& [name, info] : signature.inputs()) graph.arguments[info.name()] = InputOf(info);
-  Walk walk(functions);
+  Walk walk(walked);
   RowVerdict worst{RowVerdict::Kind::kIndependent, ""};
   // Sorted, so that the same graph has the same reason.
   const std::map<std::string, tensorflow::TensorInfo> outputs(signature.outputs().begin(),
@@ -461,14 +436,11 @@ RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& 
 }  // namespace
 
 tensor::RowVerdicts AnalyzeRows(const MetaGraphDef& meta_graph) {
-  Functions functions;
-  for (const FunctionDef& function : meta_graph.graph_def().library().function()) {
-    functions[function.signature().name()] = &function;
-  }
+  const GraphWalk graph(meta_graph);
   tensor::RowVerdicts verdicts;
   for (const auto& [name, signature] : meta_graph.signature_def()) {
     if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
-    verdicts[name] = AnalyzeSignature(meta_graph, signature, functions);
+    verdicts[name] = AnalyzeSignature(meta_graph, signature, graph);
   }
   return verdicts;
 }

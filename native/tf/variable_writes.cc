@@ -145,12 +145,8 @@ class HandleSearch {
 
   // The key of a variable: its container and its name.
   static std::string KeyOf(const NodeDef& node) {
-    const auto text = [&](const char* attribute) {
-      const auto found = node.attr().find(attribute);
-      return found == node.attr().end() ? std::string() : found->second.s();
-    };
-    const std::string name = text("shared_name");
-    return text("container") + '\n' + (name.empty() ? node.name() : name);
+    const std::string name = TextOf(node, "shared_name");
+    return TextOf(node, "container") + '\n' + (name.empty() ? node.name() : name);
   }
 
   void Forget() { seen_.clear(); }
