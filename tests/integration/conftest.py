@@ -187,6 +187,18 @@ def slow(host: ModelHost, slow_export: Path) -> HostedModel:
     return host.model(prefix="slow").serve(slow_export)
 
 
+@pytest.fixture(scope="module")
+def slow_and_scale(
+    module_host: ModelHost, slow_export: Path, scale_model: ScaleModel
+) -> ModelServer:
+    """The module's server with the models `slow` and `scale`, version 1 of each."""
+    module_host.model(name="slow").serve(slow_export)
+    scale = module_host.model(name="scale")
+    scale_model.write(scale.base_path, 1)
+    scale.wait_until_available(1)
+    return scale.server
+
+
 @pytest.fixture
 def slow_caller(slow: HostedModel) -> Iterator[Caller]:
     """Calls the server of the fixture `slow`."""

@@ -2,7 +2,6 @@
 
 import math
 import os
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -10,8 +9,6 @@ import pytest
 
 from serving import ModelServer
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
-from tests.integration.exports import ScaleModel
-from tests.integration.model_host import ModelHost
 from tests.integration.processes import cpu_seconds
 
 ENDLESS_COUNT = 16
@@ -24,13 +21,9 @@ def host_flags() -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def server(module_host: ModelHost, slow_export: Path, scale_model: ScaleModel) -> ModelServer:
+def server(slow_and_scale: ModelServer) -> ModelServer:
     """Serves `slow` and `scale`. A request without a deadline gets one of half a second."""
-    module_host.model(name="slow").serve(slow_export)
-    scale = module_host.model(name="scale")
-    scale_model.write(scale.base_path, 1)
-    scale.wait_until_available(1)
-    return scale.server
+    return slow_and_scale
 
 
 def wait_until_all_cores_are_busy(server: ModelServer) -> None:

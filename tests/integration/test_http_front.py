@@ -8,11 +8,10 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -20,8 +19,7 @@ import pytest
 from serving import ModelServer
 from serving.http.connections import ConnectionLimits
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request
-from tests.integration.exports import ScaleModel
-from tests.integration.model_host import ModelHost
+from tests.integration.raw_http import address_of, socket_to
 from tests.integration.rest_clients import RestClient
 
 JAVA_SOURCE = Path(__file__).parent / "java" / "DefaultClient.java"
@@ -41,23 +39,8 @@ def host_flags() -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def server(module_host: ModelHost, slow_export: Path, scale_model: ScaleModel) -> ModelServer:
-    module_host.model(name="slow").serve(slow_export)
-    scale = module_host.model(name="scale")
-    scale_model.write(scale.base_path, 1)
-    scale.wait_until_available(1)
-    return scale.server
-
-
-def address_of(server: ModelServer) -> tuple[str, int]:
-    parts = urlsplit(server.url)
-    return parts.hostname or "", parts.port or 0
-
-
-@contextmanager
-def socket_to(server: ModelServer) -> Iterator[socket.socket]:
-    with socket.create_connection(address_of(server), TIMEOUT_SECONDS) as connection:
-        yield connection
+def server(slow_and_scale: ModelServer) -> ModelServer:
+    return slow_and_scale
 
 
 def answers(connection: socket.socket) -> Iterator[tuple[int, bytes]]:

@@ -6,8 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,15 @@ from tests.integration.exports import ScaleModel, drop
 from tests.integration.held import LONG_SECONDS, Held
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.raw_http import address_of, socket_to
 
 # The limit in ConnectionLimits.
 HEAD_BYTES_MAX = 32 * 2**10
 
 
-def http_port(server: ModelServer) -> int:
-    return int(server.url.rpartition(":")[2])
-
-
 def get(server: ModelServer, path: str, method: str = "GET") -> tuple[int, bytes]:
-    address = ("127.0.0.1", http_port(server))
-    with closing(http.client.HTTPConnection(*address, timeout=TIMEOUT_SECONDS)) as connection:
+    connecting = http.client.HTTPConnection(*address_of(server), timeout=TIMEOUT_SECONDS)
+    with closing(connecting) as connection:
         connection.request(method, path)
         response = connection.getresponse()
         return response.status, response.read()
@@ -42,12 +38,6 @@ def get(server: ModelServer, path: str, method: str = "GET") -> tuple[int, bytes
 def readyz(server: ModelServer, query: str = "") -> tuple[int, Any]:
     status, body = get(server, f"/readyz{query}")
     return status, json.loads(body)
-
-
-@contextmanager
-def socket_to(server: ModelServer) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", http_port(server)), TIMEOUT_SECONDS) as connection:
-        yield connection
 
 
 def why(model: HostedModel) -> str:
