@@ -19,6 +19,7 @@ COPY native native/
 COPY protos protos/
 COPY millpond millpond/
 COPY serving serving/
+COPY fleet fleet/
 COPY warmup warmup/
 RUN scripts/docker/build.sh /src/dist
 

@@ -25,7 +25,7 @@ CXX_SOURCES    := $(shell find native tests/native -name '*.h' -o -name '*.cc' -
 TIDY_SOURCES   := $(shell find native/base native/metrics native/memory -name '*.cc' 2>/dev/null)
 # All that the site of the documents is made of.
 DOCUMENTS      := mkdocs.yml scripts/docs_site.py $(shell find docs -type f) $(shell git ls-files '*.md' 2>/dev/null)
-PYTHON_SOURCES := millpond serving warmup loadtest tests scripts
+PYTHON_SOURCES := millpond serving fleet warmup loadtest tests scripts
 
 # $(call configure,FOLDER,OPTIONS): runs CMake and prints its output only if it fails.
 define configure
@@ -127,7 +127,7 @@ $(VENV)/.dependencies: $(VENV)/.build-dependencies
 
 .PHONY: unit
 unit: setup $(BUILD)/kubernetes/.installed ## Run the unit tests (no TensorFlow, seconds)
-	$(BIN)/pytest tests/unit -n $(JOBS) --dist worksteal
+	$(BIN)/pytest tests/unit tests/fleet -n $(JOBS) --dist worksteal
 
 .PHONY: native
 native: sanitize-address native-release ## Build and run the native tests, each in the build that proves most

@@ -1,5 +1,5 @@
 """Fleets on a Ray cluster: `millpond.fleet.deploy(text)`. Needs the extra "ray"."""
 
-from serving.fleet.ray import Deployment, deploy
+from fleet.ray import Deployment, deploy
 
 __all__ = ["Deployment", "deploy"]

@@ -1,9 +1,10 @@
-"""Checks the order of native/, serving/ and loadtest/, and the imports between tests.
+"""Checks the order of native/ and of the Python packages, and the imports between tests.
 
 A rung of native/ includes only itself and the rungs below it, and not its siblings. Only one rung
 includes a foreign world: jemalloc, TensorFlow, nghttp2 with OpenSSL and epoll, or the binder. base
 includes zlib too, and so do rest and rpc, which compress. No rung includes gRPC: only the load
-generator does. A room of serving/ or loadtest/ imports only itself and the rooms below it.
+generator does. A room of serving/, fleet/ or loadtest/ imports only itself and the rooms below it. A
+package imports no package above it, and fleet/ only those rooms of serving/ that have to do with it.
 
 No file below tests/ imports a test file: what test files share is in modules beside them.
 
@@ -57,13 +58,44 @@ SERVING_ROOMS = (
     "client",
     "supervisor",
     "server",
-    "fleet",
     "commands",
+)
+FLEET_ROOMS = (
+    "waves",
+    "replicas",
+    "files",
+    "config",
+    "lead",
+    "http",
+    "kubernetes",
+    "service",
+    "ray",
+    "command",
 )
 ROOMS = {
     "serving": SERVING_ROOMS,
+    "fleet": FLEET_ROOMS,
     "loadtest": ("plan", "drive", "measure", "report", "commands"),
 }
+
+# From the lowest to the highest. Those of one row may import each other.
+PACKAGES = (("serving", "warmup"), ("fleet",), ("millpond",), ("loadtest",))
+
+# The rooms that a fleet shares with a server. It reaches all else of a server over the network.
+SERVING_ROOMS_OF_FLEET = frozenset(
+    {
+        "base",
+        "client",
+        "commands",
+        "config",
+        "core",
+        "gates",
+        "http",
+        "manager",
+        "monitoring",
+        "server",
+    }
+)
 
 # Above the rooms: the package itself and `python -m PACKAGE`, which may import every room.
 ABOVE_ROOMS = frozenset({"__init__.py", "__main__.py"})
@@ -183,6 +215,7 @@ def check_rooms(package: Path) -> list[Violation]:
         room = source.relative_to(package).parts[0]
         if room in ABOVE_ROOMS:
             continue
+        room = room.removesuffix(".py")
         if room not in rooms:
             violations.append(Violation(source, 1, f"'{room}' is not a room: {' < '.join(rooms)}"))
             continue
@@ -195,6 +228,31 @@ def check_rooms(package: Path) -> list[Violation]:
                 message = f"{room} imports '{module}', but {other} is above it"
                 violations.append(Violation(source, line, message))
     return violations
+
+
+def problem_of_package(package: str, imported: str) -> str | None:
+    """Returns the rule that a file of `package` breaks by importing `imported`, or None."""
+    rows = {name: row for row, names in enumerate(PACKAGES) for name in names}
+    other, _, rest = imported.partition(".")
+    if rows.get(other, -1) > rows[package]:
+        return f"{package} imports '{imported}', but {other} is above it"
+    if (package, other) == ("fleet", "serving"):
+        room = rest.partition(".")[0]
+        if room not in SERVING_ROOMS_OF_FLEET:
+            return f"fleet imports '{imported}', which belongs to a server alone"
+    return None
+
+
+def check_packages(repository: Path) -> list[Violation]:
+    """Returns each import of a package above, and of a room of serving/ that a fleet must not know."""
+    return [
+        Violation(source, line, message)
+        for names in PACKAGES
+        for package in names
+        for source in sorted((repository / package).rglob("*.py"))
+        for line, name in names_imported(source)
+        if (message := problem_of_package(package, name)) is not None
+    ]
 
 
 def names_imported(source: Path) -> Iterator[tuple[int, str]]:
@@ -225,6 +283,7 @@ def main(arguments: list[str]) -> int:
     violations = check_ladder(repository / "native")
     for package in ROOMS:
         violations += check_rooms(repository / package)
+    violations += check_packages(repository)
     violations += check_tests(repository / "tests")
     for violation in violations:
         print(violation, file=sys.stderr)

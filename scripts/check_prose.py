@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parent.parent
-FOLDERS = ("millpond", "serving", "warmup", "loadtest", "scripts", "native", "tests")
+FOLDERS = ("millpond", "serving", "fleet", "warmup", "loadtest", "scripts", "native", "tests")
 
 # A longer name retells the test. The limit makes a name state one promise.
 TEST_NAME_LENGTH_MAX = 50

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CORPORA = Path("tests/native/corpus")
-UNIT_TESTS = Path("tests/unit")
+UNIT_TESTS = (Path("tests/unit"), Path("tests/fleet"))
 CONNECTIONS = "connections"
 SEQUENCES = "sequences"
 PROPERTIES = "properties"
@@ -100,10 +100,10 @@ def run_executable(name: str, executable: Path, run: Run) -> Outcome:
     return Outcome(name, seed, shlex.join(replay), run.log(name))
 
 
-def files_of_hypothesis(folder: Path, name: str) -> Sequence[Path]:
+def files_of_hypothesis(folders: Sequence[Path], name: str) -> Sequence[Path]:
     """Returns the test files that use Hypothesis: those with sequences, or all others."""
     found = []
-    for path in sorted(folder.glob("test_*.py")):
+    for path in sorted(path for folder in folders for path in folder.glob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         is_sequence = path.stem.endswith("_sequences") or "stateful" in text
         if IMPORT.search(text) and is_sequence == (name == SEQUENCES):
@@ -111,7 +111,7 @@ def files_of_hypothesis(folder: Path, name: str) -> Sequence[Path]:
     return found
 
 
-def run_hypothesis(name: str, run: Run, folder: Path = UNIT_TESTS) -> Outcome:
+def run_hypothesis(name: str, run: Run, folders: Sequence[Path] = UNIT_TESTS) -> Outcome:
     """Runs the test files one at a time, each with a new seed, until the time is over."""
     end = time.monotonic() + run.seconds
     log = run.log(name)
@@ -119,7 +119,7 @@ def run_hypothesis(name: str, run: Run, folder: Path = UNIT_TESTS) -> Outcome:
     files: list[Path] = []
     while True:
         if not files:
-            files = list(files_of_hypothesis(folder, name))
+            files = list(files_of_hypothesis(folders, name))
             order.shuffle(files)
         seed = run.next_seed()
         command = [

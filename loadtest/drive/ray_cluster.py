@@ -13,15 +13,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fleet.config.config import parse_fleet_config
+from fleet.files.haproxy import HaproxySettings, haproxy_text
+from fleet.files.registry import write_text
 from loadtest.drive.shell_server import free_port
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, MillpondError, Unavailable
-from serving.fleet.config import parse_fleet_config
-from serving.fleet.haproxy import HaproxySettings, haproxy_text
-from serving.fleet.registry import write_text
 
 if TYPE_CHECKING:
-    from serving.fleet.ray import Deployment
+    from fleet.ray import Deployment
 
 NODE_MEMORY_BYTES = 4_000_000_000
 
@@ -144,8 +144,8 @@ class RayFleet:
         self.deployment: Deployment = None  # type: ignore[assignment]
 
     def __enter__(self) -> "RayFleet":
-        from serving.fleet.ray import deploy
-        from serving.fleet.ray.front import Front
+        from fleet.ray import deploy
+        from fleet.ray.front import Front
 
         self.deployment = deploy(self.config())
         try:
@@ -189,7 +189,7 @@ class RayFleet:
 
     def change(self, tables: str) -> None:
         """Deploys another configuration."""
-        from serving.fleet.ray import deploy
+        from fleet.ray import deploy
 
         self._tables = tables
         deploy(self.config())

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fleet.waves.wave_settings import WaveSettings
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind
 from serving.base.clock import Clock
-from serving.fleet.wave_settings import WaveSettings
 
 SETTLED_SECONDS_MAX = 6_000
 """A fleet without faults that is not at rest after this time makes no progress."""

@@ -2,7 +2,7 @@
 
 Time goes in steps of a second. Servers report at their turn, load for a time, restart, are cut off and
 come back; grants are delayed, lost and reordered; the coordinator dies at any of its steps. The promises
-of `serving/fleet/decision.py` are checked after each step, on the servers themselves.
+of `fleet/waves/decision.py` are checked after each step, on the servers themselves.
 """
 
 import random
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
+from fleet.lead.coordinator import Coordinator
+from fleet.waves.decision import Decision
+from fleet.waves.figures import EDGES_NS, VersionFigures
+from fleet.waves.operations import aborted
+from fleet.waves.reports import Grant, ModelReport, ServerReport, VersionReport
+from fleet.waves.state import FleetRollout, FleetState, ModelState
+from fleet.waves.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, LOADING, GateVerdict, Health
-from serving.fleet.coordinator import Coordinator
-from serving.fleet.decision import Decision
-from serving.fleet.figures import EDGES_NS, VersionFigures
-from serving.fleet.operations import aborted
-from serving.fleet.reports import Grant, ModelReport, ServerReport, VersionReport
-from serving.fleet.state import FleetRollout, FleetState, ModelState
-from serving.fleet.wave_settings import WaveSettings
 from serving.manager.canary import LATENCY_REQUEST_COUNT_MIN
 
 MODEL = "m"

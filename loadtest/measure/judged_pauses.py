@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fleet.waves.figures import EDGES_NS, VersionFigures
 from serving.core.model_settings import CanarySettings
-from serving.fleet.figures import EDGES_NS, VersionFigures
 from serving.manager.canary import judge
 
 Latencies = npt.NDArray[np.float64]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A command of `millpond`.
 
-    `entry` is MODULE:FUNCTION in this package, imported when it is used. `parser` is the function that
-    makes the parser of its arguments, by default `make_parser` beside `run`, or `make_X_parser` beside `X`.
+    `entry` is MODULE:FUNCTION, imported when it is used; a module without a dot is one of this package.
+    `parser` is the function that makes the parser of its arguments, by default `make_parser` beside
+    `run`, or `make_X_parser` beside `X`.
     """
 
     entry: str
@@ -41,7 +42,9 @@ class Command(NamedTuple):
 
 def _imported(entry: str) -> Any:
     module_name, function_name = entry.split(":")
-    return getattr(importlib.import_module(f"serving.commands.{module_name}"), function_name)
+    if "." not in module_name:
+        module_name = f"serving.commands.{module_name}"
+    return getattr(importlib.import_module(module_name), function_name)
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -65,7 +68,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "capture": Command(
             "capture:run", "write a model's recent live requests into a warm-up file"
         ),
-        "fleet": Command("fleet:run", "swap versions over many servers in waves"),
+        "fleet": Command("fleet.command:run", "swap versions over many servers in waves"),
         "demo-model": Command(
             "demo_model:run", "export the CTR model that the demo and the measurements use"
         ),

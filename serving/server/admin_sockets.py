@@ -20,7 +20,7 @@ from serving.base.errors import InvalidConfig, Unavailable
 
 SUFFIX = ".sock"
 FLEET_SUFFIX = ".fleet"
-"""The endings of the sockets of servers, and of coordinators (`serving/fleet/operator_door.py`)."""
+"""The endings of the sockets of servers, and of coordinators (`fleet/http/operator_door.py`)."""
 
 _SOCKET_PATH_BYTES_MAX = 107
 """The size of a path in sockaddr_un, without the zero at its end."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from fleet.config.config import STATUS_PATH, parse_fleet_config
+from fleet.service import FleetService
 from serving import ModelServer
 from serving.base.clock import SystemClock
 from serving.base.errors import MillpondError
 from serving.client import Client
-from serving.fleet.config import STATUS_PATH, parse_fleet_config
-from serving.fleet.service import FleetService
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.logs import logged
 from tests.integration.steady_clients import SteadyThreads

@@ -18,12 +18,12 @@ import httpx
 import numpy as np
 import pytest
 
+from fleet.files.service_config import stock_service_config
+from fleet.http.metrics import METRICS_PATH
+from fleet.waves.failures import FAILED_COUNT_MIN
 from serving import ModelServer
 from serving.base.errors import MillpondError
 from serving.client import Client
-from serving.fleet.failures import FAILED_COUNT_MIN
-from serving.fleet.metrics import METRICS_PATH
-from serving.fleet.service_config import stock_service_config
 from tests.integration.clients import PREDICT, TIMEOUT_SECONDS, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fleet.files.haproxy import Backend, HaproxySettings, fingerprint_of
+from fleet.files.haproxy import haproxy_text as text_of
+from fleet.files.haproxy_process import reload_haproxy, running_fingerprint
+from fleet.files.registry import write_text
 from loadtest.drive.shell_server import free_port
 from serving import ModelServer
 from serving.client import Client, RetryPolicy
-from serving.fleet.haproxy import Backend, HaproxySettings, fingerprint_of
-from serving.fleet.haproxy import haproxy_text as text_of
-from serving.fleet.haproxy_process import reload_haproxy, running_fingerprint
-from serving.fleet.registry import write_text
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from fleet.kubernetes.documents import SUMMARY_KEY, lease_record
 from loadtest.drive.shell_server import free_port
 from serving import ModelServer
-from serving.fleet.kubernetes.documents import SUMMARY_KEY, lease_record
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, expect
 
+from fleet.http.api import FleetApi
+from fleet.lead.coordinator import Coordinator
+from fleet.waves.figures import VersionFigures
+from fleet.waves.reports import ModelReport, ServerReport
 from serving.base.clock import SystemClock
-from serving.fleet.api import FleetApi
-from serving.fleet.coordinator import Coordinator
-from serving.fleet.figures import VersionFigures
-from serving.fleet.reports import ModelReport, ServerReport
+from tests.fleet.fakes.state_stores import MemoryStore
+from tests.fleet.worlds.fleet import SETTINGS, requests, serving
 from tests.integration.page_server import serve_routes
 from tests.integration.page_visit import (
     FIND_LOW_CONTRAST,
@@ -19,8 +21,6 @@ from tests.integration.page_visit import (
     opened_pages,
     running_browser,
 )
-from tests.unit.fakes.state_stores import MemoryStore
-from tests.unit.worlds.fleet import SETTINGS, requests, serving
 
 FOUND = frozenset({1, 2})
 SERVERS = ("a", "b", "c")

@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from fleet.files.haproxy import fingerprint_of
+from fleet.files.haproxy_process import running_fingerprint
 from loadtest.drive.fleet_model import GOOD, MODEL_NAME, NAN, FleetModel
 from loadtest.drive.ray_cluster import LocalCluster, RayFleet, ray_fleet
 from loadtest.measure.ray_scenarios import SERVER_SETTINGS, Scenarios, fleet_tables
 from loadtest.measure.retried_load import RetriedLoad
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
-from serving.fleet.haproxy import fingerprint_of
-from serving.fleet.haproxy_process import running_fingerprint
 from tests.integration.processes import millpond
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from serving.fleet.kubernetes.cluster import ApiFailed, Gone, Object
+from fleet.kubernetes.cluster import ApiFailed, Gone, Object
 from tests.kubernetes.fake_cluster import Deed, FakeCluster, bookmark
 
 _PATH = re.compile(

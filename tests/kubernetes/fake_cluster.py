@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.fleet.kubernetes.cluster import ApiFailed, Conflict, Gone, Object
+from fleet.kubernetes.cluster import ApiFailed, Conflict, Gone, Object
 
 NAMESPACE = "prod"
 Stored = dict[str, Any]

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fleet.waves.figures import EDGES_NS, EDGES_PER_DOUBLING, VersionFigures
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import GateVerdict
 from serving.data_plane.servables import ServableStatistics
-from serving.fleet.figures import EDGES_NS, EDGES_PER_DOUBLING, VersionFigures
 from serving.manager.canary import BEYOND_PER_MILLE, Judgement, judge, progress_text, rule_text
 from tests.unit.fakes.requests import FakeStatistics
 

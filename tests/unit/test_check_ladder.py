@@ -131,6 +131,25 @@ def test_check_rooms_holds_the_load_tests_order(
 
 
 @pytest.mark.parametrize(
+    ("name", "line", "violation_count"),
+    [
+        ("serving/server/server.py", "from fleet.command import run", 1),
+        ("warmup/replay.py", "import loadtest", 1),
+        ("fleet/service.py", "from serving.manager.canary import judge", 0),
+        ("fleet/service.py", "from serving.loading.loader import SavedModelLoader", 1),
+        ("fleet/service.py", "from serving import ModelServer", 1),
+        ("millpond/fleet.py", "from fleet.ray import deploy", 0),
+    ],
+)
+def test_check_packages_holds_the_packages_order(
+    tmp_path: Path, name: str, line: str, violation_count: int
+) -> None:
+    write(tmp_path, name, f"def late() -> None:\n    {line}\n")
+
+    assert len(check_ladder.check_packages(tmp_path)) == violation_count
+
+
+@pytest.mark.parametrize(
     ("line", "violation_count"),
     [
         ("from tests.unit.test_manager import World", 1),

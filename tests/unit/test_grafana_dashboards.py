@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from serving.fleet.metric_families import FLEET_FAMILIES
+from fleet.http.metric_families import FLEET_FAMILIES
 from serving.monitoring.metric_families import (
     FAMILIES,
     PROCESS_FAMILIES,

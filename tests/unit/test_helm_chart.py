@@ -12,21 +12,21 @@ import pytest
 import tomli
 import yaml  # type: ignore[import-untyped]
 
-from serving.commands.fleet import make_parser as fleet_command_parser
+from fleet.command import make_parser as fleet_command_parser
+from fleet.config.config import FleetConfig, host_and_port, parse_fleet_config
+from fleet.config.kubernetes_settings import KubernetesSettings
+from fleet.http.metrics import METRICS_PATH as FLEET_METRICS_PATH
+from fleet.http.standby import HEALTH_PATH
+from fleet.kubernetes.documents import membership_of
+from fleet.kubernetes.engine import made_engine
+from fleet.waves.changes import Change
+from fleet.waves.reports import Grant
+from fleet.waves.state import FleetState
+from fleet.waves.wave_settings import Wave, WaveSettings
 from serving.config.flags import FLAGS, Flag, parse_flags
 from serving.config.model_config_file import parse_model_config
 from serving.config.model_settings_file import parse_model_settings
 from serving.core.version_selection import All, Latest, Specific
-from serving.fleet.changes import Change
-from serving.fleet.config import FleetConfig, host_and_port, parse_fleet_config
-from serving.fleet.kubernetes.documents import membership_of
-from serving.fleet.kubernetes.engine import made_engine
-from serving.fleet.kubernetes.settings import KubernetesSettings
-from serving.fleet.metrics import METRICS_PATH as FLEET_METRICS_PATH
-from serving.fleet.reports import Grant
-from serving.fleet.standby import HEALTH_PATH
-from serving.fleet.state import FleetState
-from serving.fleet.wave_settings import Wave, WaveSettings
 from serving.http.health_routes import health_routes
 from serving.monitoring.metric_families import FAMILIES
 from serving.monitoring.metrics_routes import PATHS as METRICS_PATHS

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from fleet.waves.figures import EDGES_NS
+from fleet.waves.report_document import server_report
 from loadtest.__main__ import main
 from loadtest.commands import fleet
 from loadtest.drive.fleet_members import MODEL, FleetMembers
 from loadtest.measure.fleet_cost import FleetCost
 from serving.client import Client
-from serving.fleet.figures import EDGES_NS
-from serving.fleet.report_document import server_report
 
 
 @pytest.fixture

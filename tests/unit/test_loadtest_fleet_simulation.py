@@ -2,6 +2,8 @@
 
 import pytest
 
+from fleet.waves.reports import Grant
+from fleet.waves.wave_settings import Wave, WaveSettings
 from loadtest.measure.fleet_simulation import (
     MODEL,
     BrokenPromise,
@@ -9,8 +11,6 @@ from loadtest.measure.fleet_simulation import (
     Kind,
     figures_of,
 )
-from serving.fleet.reports import Grant
-from serving.fleet.wave_settings import Wave, WaveSettings
 
 SETTINGS = WaveSettings(
     waves=(Wave(1), Wave(share=0.3)),
@@ -144,7 +144,7 @@ def test_failing_version_is_stopped_after_quiet_waves() -> None:
 def test_failing_version_must_not_become_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = in_quiet_last_wave(Kind.FAILING)
     fleet.is_quiet = False
-    monkeypatch.setattr("serving.fleet.decision.failure_verdict", lambda *values: None)
+    monkeypatch.setattr("fleet.waves.decision.failure_verdict", lambda *values: None)
     with pytest.raises(BrokenPromise, match="version 2 is stable, and fails"):
         fleet.run_until_settled(1_000)
 

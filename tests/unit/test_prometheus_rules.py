@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.fleet.metric_families import FLEET_FAMILIES
+from fleet.http.metric_families import FLEET_FAMILIES
 from serving.monitoring.metric_families import FAMILIES
 from tests.unit import promtool
 

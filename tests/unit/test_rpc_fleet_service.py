@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleet.waves.report_document import server_report
 from serving.base.errors import InvalidArgument, NotFound, StatusCode
 from serving.core.granted_versions import GrantedVersion
 from serving.core.servable import (
@@ -16,7 +17,6 @@ from serving.core.servable import (
     ServableId,
     ServableStatus,
 )
-from serving.fleet.report_document import server_report
 from serving.manager.stream import StreamStatus
 from serving.rpc.fleet_service import FleetService, FleetSources
 from tests.unit.fakes.servables import FakeServable

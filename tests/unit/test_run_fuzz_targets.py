@@ -115,7 +115,7 @@ def test_fuzz_runs_each_file_of_hypothesis():
     sequences, properties = (
         {
             path.name
-            for path in run_fuzz_targets.files_of_hypothesis(REPOSITORY / "tests/unit", name)
+            for path in run_fuzz_targets.files_of_hypothesis(run_fuzz_targets.UNIT_TESTS, name)
         }
         for name in (run_fuzz_targets.SEQUENCES, run_fuzz_targets.PROPERTIES)
     )
@@ -136,7 +136,7 @@ def test_fuzz_draws_new_examples_of_a_property(tmp_path: Path, limit: int, is_pa
         "def test_other():\n    raise AssertionError\n"
     )
     run = Run(tmp_path, 0, lambda: 5)
-    outcome = run_fuzz_targets.run_hypothesis(run_fuzz_targets.PROPERTIES, run, tmp_path)
+    outcome = run_fuzz_targets.run_hypothesis(run_fuzz_targets.PROPERTIES, run, [tmp_path])
     assert (not outcome.replay) == is_passed, outcome.log.read_text()
     assert is_passed or "--hypothesis-seed=5" in outcome.replay
 
@@ -149,7 +149,7 @@ def test_fuzz_file_without_a_property_is_no_finding(tmp_path: Path):
         "from hypothesis import strategies\n\ndef test_other():\n    raise AssertionError\n"
     )
     run = Run(tmp_path, 0, lambda: 5)
-    outcome = run_fuzz_targets.run_hypothesis(run_fuzz_targets.PROPERTIES, run, tmp_path)
+    outcome = run_fuzz_targets.run_hypothesis(run_fuzz_targets.PROPERTIES, run, [tmp_path])
     assert not outcome.replay, outcome.log.read_text()
     assert "1 deselected" in outcome.log.read_text()
 

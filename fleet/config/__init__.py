@@ -1,0 +1,1 @@
+"""The TOML file of a fleet as values."""

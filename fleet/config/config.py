@@ -1,0 +1,394 @@
+"""The configuration of a fleet: a TOML file that `millpond fleet start` reads.
+
+[coordinator]
+state_directory = "/var/lib/millpond-fleet"
+listen = "127.0.0.1:8700"
+
+[servers.a]
+admin = "10.0.0.1:8599"
+grpc = "10.0.0.1:8500"
+
+[waves]
+sizes = ["1", "10%"]
+
+Instead of `state_directory` and servers, a table `[kubernetes]` finds the servers' pods by their labels.
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fleet.config.kubernetes_settings import KubernetesSettings
+from fleet.config.ray_settings import Flags, RayModel, RaySettings
+from fleet.files.haproxy import Backend, HaproxySettings, haproxy_text
+from fleet.waves.wave_settings import Wave, WaveSettings
+from serving.base.errors import InvalidConfig
+from serving.base.name_text import listed
+from serving.core.model_settings import CanarySettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+DEFAULT_LISTEN = "127.0.0.1:8700"
+"""The address of the coordinator's HTTP, at which the commands look for it."""
+
+STATUS_PATH = "/fleet/status"
+OPERATION_PATH = "/fleet/operations"
+REPLICAS_PATH = "/fleet/replicas"
+
+# A dataclass of this module.
+Made = TypeVar("Made", bound=Any)
+
+NUMBER_MAX = 10**15
+"""The largest number of a file: a petabyte, or 30 million years. Not an infinite one, and not NaN."""
+
+THREAD_COUNT_MAX = 1_000
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 3_600.0
+
+_JUDGEMENT_KEYS = ("request_count", "latency_ratio_max", "error_ratio_max")
+_WAVE_KEYS = (
+    "sizes",
+    *_JUDGEMENT_KEYS,
+    *(
+        item.name
+        for item in dataclasses.fields(WaveSettings)
+        if item.name not in ("waves", "judgement")
+    ),
+)
+# The types of TOML that are values of a field.
+_TYPES: Mapping[str, tuple[type[Any], ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "table": (dict,),
+}
+_SERVER_KEYS = ("admin", "grpc", "http")
+_SIZE = re.compile(r"[0-9]{1,9}|[0-9]{1,9}(\.[0-9]{1,9})?%")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetServer:
+    """A server of the fleet: its admin listener, and the addresses that clients reach."""
+
+    name: str
+    admin: str
+    grpc: str = ""
+    http: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminTls:
+    """The files for admin listeners with TLS; "": none."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    # The name in the servers' certificates if it is not the host of `admin`; a pod's host is a number.
+    server_name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorSettings:
+    """The coordinator's own files, address and pace."""
+
+    # The state, and a lock; "": an engine like Kubernetes or Ray has both.
+    state_directory: str = ""
+    listen: str = DEFAULT_LISTEN
+    # Where operators are answered: HOST:PORT, `unix:PATH` or `off`; "": a UNIX socket of the user's.
+    operators: str = ""
+    poll_seconds: float = 1.0
+    # The most servers that are asked for a report at the same time. Grants have as many threads more.
+    poll_threads: int = 16
+    # The registry's document is written there as well; "": only HTTP has it.
+    registry_file: str = ""
+
+    def __post_init__(self) -> None:
+        host_and_port(self.listen)
+        if self.operators not in ("", "off") and not self.operators.startswith("unix:"):
+            host_and_port(self.operators, "operators")
+        if not POLL_SECONDS_MIN <= self.poll_seconds <= POLL_SECONDS_MAX:
+            raise InvalidConfig(
+                f"coordinator: poll_seconds {self.poll_seconds:g} is not a pause between two polls; "
+                f"give {POLL_SECONDS_MIN:g} to {POLL_SECONDS_MAX:g}"
+            )
+        if not 1 <= self.poll_threads <= THREAD_COUNT_MAX:
+            raise InvalidConfig(
+                f"coordinator: poll_threads {self.poll_threads} is not a number of threads; "
+                f"give 1 to {THREAD_COUNT_MAX}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HaproxyFiles:
+    """The files of a HAProxy that the fleet configures: its configuration, and its master's pid."""
+
+    file: str
+    pid_file: str = ""
+    settings: HaproxySettings = field(default_factory=HaproxySettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetConfig:
+    """All of the file. With `kubernetes` it has no servers, and no directory for the state."""
+
+    coordinator: CoordinatorSettings
+    servers: tuple[FleetServer, ...]
+    waves: WaveSettings = field(default_factory=WaveSettings)
+    tls: AdminTls = field(default_factory=AdminTls)
+    haproxy: HaproxyFiles | None = None
+    kubernetes: KubernetesSettings | None = None
+    # If it is there, the fleet starts its servers itself, and `servers` is empty.
+    ray: RaySettings | None = None
+
+    def __post_init__(self) -> None:
+        self._check_engine()
+        self._check_addresses()
+        if self.waves.lost_seconds <= self.coordinator.poll_seconds:
+            raise InvalidConfig(
+                f"waves: lost_seconds {self.waves.lost_seconds:g} is not above poll_seconds "
+                f"{self.coordinator.poll_seconds:g}: every server would be lost between two polls; "
+                "give several times as much"
+            )
+        if self.haproxy is not None:
+            _check_haproxy(self.servers, self.haproxy.settings)
+        if self.ray is not None:
+            self.ray.check_pace(self.coordinator.poll_seconds)
+
+    def _check_addresses(self) -> None:
+        """Raises InvalidConfig if two servers have one address: they would be one server."""
+        for key in ("admin", "grpc", "http"):
+            names: dict[str, str] = {}
+            for server in self.servers:
+                address = getattr(server, key)
+                other = names.setdefault(address, server.name)
+                if address and other != server.name:
+                    raise InvalidConfig(
+                        f"servers.{server.name}: {key} {address!r} is that of {other!r} too; give each "
+                        "server its own"
+                    )
+
+    def _check_engine(self) -> None:
+        has_directory = bool(self.coordinator.state_directory)
+        engines = {"kubernetes": self.kubernetes, "ray": self.ray}
+        names = [f"[{name}]" for name, settings in engines.items() if settings is not None]
+        if len(names) > 1:
+            raise InvalidConfig(
+                f"a fleet has one engine, not {' and '.join(names)}: remove one of them"
+            )
+        if names:
+            if self.servers or has_directory:
+                table = "[servers]" if self.servers else "state_directory"
+                raise InvalidConfig(f"{table} has no use beside {names[0]}: remove one of them")
+            return
+        if not has_directory:
+            raise InvalidConfig("coordinator: state_directory is missing")
+        if not self.servers:
+            raise InvalidConfig(
+                "no server is configured: add a table [servers.NAME] with its admin address, "
+                "[kubernetes] or [ray]"
+            )
+
+
+def read_fleet_config(path: Path) -> FleetConfig:
+    """Reads the file. Raises InvalidConfig with the file's name."""
+    try:
+        return parse_fleet_config(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
+    except (InvalidConfig, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{path}: {error}") from error
+
+
+def parse_fleet_config(text: str) -> FleetConfig:
+    """Parses a configuration. Raises InvalidConfig with the table and the key."""
+    try:
+        document = tomllib.loads(text)
+    # Also a number with thousands of digits, and tables that are nested as deeply.
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfig(f"not TOML: {error}") from error
+    _check_keys("the file", document, [item.name for item in dataclasses.fields(FleetConfig)])
+    servers = _table(document, "servers")
+    coordinator = _table(document, "coordinator")
+    return FleetConfig(
+        coordinator=_made(CoordinatorSettings, "coordinator", coordinator),
+        servers=tuple(_server(name, _table(servers, name)) for name in sorted(servers)),
+        waves=_waves(_table(document, "waves")),
+        tls=_made(AdminTls, "tls", _table(document, "tls")),
+        haproxy=_haproxy(_table(document, "haproxy")) if "haproxy" in document else None,
+        kubernetes=_made(KubernetesSettings, "kubernetes", _table(document, "kubernetes"))
+        if "kubernetes" in document
+        else None,
+        ray=_ray(_table(document, "ray")) if "ray" in document else None,
+    )
+
+
+def _server(name: str, table: Mapping[str, Any]) -> FleetServer:
+    where = f"servers.{name}"
+    _check_keys(where, table, _SERVER_KEYS)
+    server = _made(FleetServer, where, {**table, "name": name})
+    if not name:
+        raise InvalidConfig("servers: a server has an empty name; give [servers.NAME]")
+    if not server.admin.startswith("unix:") and not is_host_and_port(server.admin):
+        raise InvalidConfig(
+            f"{where}: admin {server.admin!r} is not an address; give HOST:PORT or unix:PATH"
+        )
+    for key in ("grpc", "http"):
+        address = getattr(server, key)
+        if address and not is_host_and_port(address):
+            raise InvalidConfig(f"{where}: {key} {address!r} is not an address; give HOST:PORT")
+    return server
+
+
+def is_host_and_port(text: str) -> bool:
+    """Returns True for HOST:PORT with a port from 1 to 65535."""
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65_535
+    return is_port and bool(host) and not any(char.isspace() for char in host)
+
+
+def host_and_port(listen: str, key: str = "listen") -> tuple[str, int]:
+    """Returns the host and port of a HOST:PORT to listen on; port 0 is any. Raises InvalidConfig."""
+    host, _, port = listen.rpartition(":")
+    if not is_host_and_port(listen) and not (host and port == "0"):
+        raise InvalidConfig(f"coordinator: {key} {listen!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _check_haproxy(servers: Sequence[FleetServer], settings: HaproxySettings) -> None:
+    """Raises InvalidConfig for a name or an address that HAProxy's configuration cannot hold."""
+    models = frozenset(settings.binds)
+    haproxy_text(
+        [
+            Backend(name=server.name, address=server.grpc, models=models)
+            for server in servers
+            if server.grpc
+        ],
+        settings,
+    )
+
+
+def _waves(table: Mapping[str, Any]) -> WaveSettings:
+    _check_keys("waves", table, _WAVE_KEYS)
+    values = dict(table)
+    judgement = {key: values.pop(key) for key in _JUDGEMENT_KEYS if key in values}
+    default = WaveSettings().judgement
+    _check_types(CanarySettings, "waves", judgement)
+    if "sizes" in values:
+        sizes = values.pop("sizes")
+        if not isinstance(sizes, list):
+            raise InvalidConfig(f'waves: sizes is {sizes!r}; give a list like ["1", "10%"]')
+        values["waves"] = tuple(_wave(size) for size in sizes)
+        _check_growth(values["waves"], sizes)
+    values["judgement"] = dataclasses.replace(default, **judgement)
+    return _made(WaveSettings, "waves", values)
+
+
+def _check_growth(waves: Sequence[Wave], sizes: Sequence[object]) -> None:
+    """Raises InvalidConfig if a wave adds no server to the one before it, whatever the fleet's size."""
+    for number, (before, after) in enumerate(pairwise(waves), start=1):
+        if after.server_count <= before.server_count and after.share <= before.share:
+            raise InvalidConfig(
+                f"waves: size {sizes[number]!r} is not above the {sizes[number - 1]!r} before it, so that wave "
+                "would add no server"
+            )
+
+
+def _wave(size: object) -> Wave:
+    """Returns the wave of a size like 3, "3" or "10%"."""
+    text = str(size)
+    number = text.removesuffix("%")
+    if not _SIZE.fullmatch(text):
+        raise InvalidConfig(
+            f'waves: size {text!r} is not a number of servers like "3", or a share like "10%"'
+        )
+    if number == text:
+        return Wave(int(number))
+    if float(number) >= 100:
+        raise InvalidConfig(
+            f"waves: size {text!r} is not a part of the fleet; give less than 100%: the last wave, of "
+            "all servers, comes by itself"
+        )
+    return Wave(share=float(number) / 100)
+
+
+def _haproxy(table: Mapping[str, Any]) -> HaproxyFiles:
+    files = {key: table[key] for key in ("file", "pid_file") if key in table}
+    settings = {key: value for key, value in table.items() if key not in files}
+    if "bind" in table and "binds" in table:
+        raise InvalidConfig(
+            "haproxy: bind is the address of all models, and binds has one for each; remove one of them"
+        )
+    return _made(
+        HaproxyFiles,
+        "haproxy",
+        {**files, "settings": _made(HaproxySettings, "haproxy", settings)},
+    )
+
+
+def _ray(table: Mapping[str, Any]) -> RaySettings:
+    models = _table(table, "models")
+    if not models:
+        raise InvalidConfig(
+            "ray: no model is configured: add a table [ray.models.NAME] with its base_path"
+        )
+    made = tuple(_ray_model(name, _table(models, name)) for name in sorted(models))
+    return _made(RaySettings, "ray", {**table, "models": made})
+
+
+def _ray_model(name: str, table: Mapping[str, Any]) -> RayModel:
+    where = f"ray.models.{name}"
+    known = [item.name for item in dataclasses.fields(RayModel) if item.name != "name"]
+    _check_keys(where, table, known)
+    return _made(RayModel, where, {**table, "name": name})
+
+
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise InvalidConfig(f"{name} is not a table")
+    return table
+
+
+def _made(kind: type[Made], name: str, values: Mapping[str, Any]) -> Made:
+    """Returns a value of a dataclass from a table. Raises InvalidConfig for a wrong key or type."""
+    _check_types(kind, name, values)
+    missing = [
+        item.name
+        for item in dataclasses.fields(kind)
+        if item.default is dataclasses.MISSING
+        and item.default_factory is dataclasses.MISSING
+        and item.name not in values
+    ]
+    if missing:
+        raise InvalidConfig(f"{name}: {missing[0]} is missing")
+    made: Made = kind(**values)
+    return made
+
+
+def _check_types(kind: type[Any], name: str, values: Mapping[str, Any]) -> None:
+    fields = {item.name: item.type for item in dataclasses.fields(kind)}
+    _check_keys(name, values, tuple(fields))
+    for key, value in values.items():
+        kind_name = "table" if fields[key] is Flags else str(_name(fields[key]))
+        allowed = _TYPES.get(kind_name)
+        if allowed is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
+            raise InvalidConfig(f"{name}: {key} is {value!r}; give a value of type {kind_name}")
+        if isinstance(value, int | float) and not -NUMBER_MAX <= value <= NUMBER_MAX:
+            raise InvalidConfig(f"{name}: {key} is {value!r}; give a number up to {NUMBER_MAX:g}")
+
+
+def _name(kind: object) -> object:
+    return kind.__name__ if isinstance(kind, type) else kind
+
+
+def _check_keys(name: str, table: Mapping[str, Any], known: Collection[str]) -> None:
+    unknown = sorted(table.keys() - {*known})
+    if unknown:
+        raise InvalidConfig(f"{name}: unknown key {unknown[0]!r}; known: {listed(sorted(known))}")

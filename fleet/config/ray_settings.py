@@ -1,0 +1,140 @@
+"""The table [ray] of a fleet's configuration: the models that a Ray cluster serves. Values only, without Ray."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.replicas.placement import ModelNeed
+from fleet.replicas.replicas import WantedModel
+from serving.base.errors import InvalidConfig
+from serving.config.flags import parse_flags
+
+OWN_FLAGS = frozenset(
+    {
+        *("model_name", "model_base_path", "host", "port", "admin_address", "fleet_member"),
+        *("state_directory", "log_format", "listen_before_ready"),
+    }
+)
+"""Flags that the fleet itself gives to each server. It refuses names that are no flags anyway."""
+
+Flags = Mapping[str, Any]
+
+# Names of servers and of Ray's actors are made of these names.
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayModel:
+    """A model with its replicas. `memory_bytes` is the memory of one version."""
+
+    name: str
+    base_path: str
+    memory_bytes: int
+    replicas: int = 1
+    requests_per_second: float = 0.0
+    # Flags of `millpond serve` for its servers, over those of all servers.
+    flags: Flags = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_name(f"ray.models.{self.name}", self.name)
+        for key in ("memory_bytes", "replicas"):
+            if getattr(self, key) < 1:
+                raise InvalidConfig(f"ray.models.{self.name}: {key} is below 1")
+        _check_number(f"ray.models.{self.name}", "requests_per_second", self.requests_per_second)
+        _check_flags(f"ray.models.{self.name}", self.flags)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings:
+    """The cluster, and the servers on it."""
+
+    models: tuple[RayModel, ...]
+    # "auto", the HOST:PORT of the cluster, or ray://HOST:PORT.
+    address: str = "auto"
+    # The name of the fleet in the cluster: another name is another fleet.
+    name: str = "millpond"
+    # The memory of a server process beside its model.
+    process_bytes: int = 700_000_000
+    # The CPUs of Ray that each server takes. 0: its node is chosen by memory and requests alone.
+    cpus: float = 0.0
+    # From the moment on at which the registry shows that a server drains until it is stopped.
+    leave_seconds: float = 5.0
+    # A directory on each node for the grants of its servers; "": a server that starts waits for one.
+    state_directory: str = ""
+    # A directory on each node for the servers' logs; "": a file below the temporary directory.
+    log_directory: str = ""
+    # Flags of `millpond serve` for all servers.
+    flags: Flags = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_flags("ray", self.flags)
+        _check_name("ray", self.name)
+        _check_number("ray", "process_bytes", self.process_bytes)
+        _check_number("ray", "cpus", self.cpus)
+
+    def check_pace(self, poll_seconds: float) -> None:
+        """Raises InvalidConfig if a server could stop before the registry's readers know that it drains.
+
+        The coordinator's next decision and the front's next look come in between.
+        """
+        if not self.leave_seconds > 2 * poll_seconds:
+            raise InvalidConfig(
+                f"ray: leave_seconds {self.leave_seconds:g} is not above twice poll_seconds "
+                f"({poll_seconds:g}): servers would stop before clients leave them; "
+                f"give more than {2 * poll_seconds:g}"
+            )
+
+    def flags_of(self, model: RayModel) -> dict[str, Any]:
+        """Returns the flags of a model's servers that the file gives."""
+        return {**self.flags, **model.flags}
+
+    def wanted(self) -> tuple[WantedModel, ...]:
+        """Returns the models as the decisions take them."""
+        return tuple(self._wanted(model) for model in self.models)
+
+    def _wanted(self, model: RayModel) -> WantedModel:
+        need = ModelNeed(
+            name=model.name,
+            version_bytes=model.memory_bytes,
+            requests_per_second=model.requests_per_second,
+            replica_count=model.replicas,
+            process_bytes=self.process_bytes,
+        )
+        flags = self.flags_of(model)
+        directories = [self.state_directory, self.log_directory]
+        spec = json.dumps([model.base_path, *directories, sorted(flags.items())], default=str)
+        drain_seconds = parse_flags([*_arguments(flags)])["drain_seconds"]
+        return WantedModel(need=need, spec=spec, drain_seconds=drain_seconds)
+
+
+def _check_name(table: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidConfig(f"{table}: name {name!r} has other characters than A-Z, 0-9 and ._-")
+
+
+def _check_number(table: str, key: str, value: float) -> None:
+    if not value >= 0:
+        raise InvalidConfig(f"{table}: {key} {value} is negative; give 0 or more")
+
+
+def _check_flags(table: str, flags: Flags) -> None:
+    """Raises InvalidConfig for flags with which no server would start."""
+    for name in flags:
+        if name in OWN_FLAGS:
+            raise InvalidConfig(f"{table}: the fleet itself gives --{name} to its servers")
+    try:
+        parse_flags([*_arguments(flags)])
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{table}: {error}") from None
+
+
+def _arguments(flags: Flags) -> Iterator[str]:
+    """Yields the arguments of the servers' command lines. A list repeats a flag."""
+    for name, value in flags.items():
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str | int | float):
+                raise InvalidConfig(f"--{name}: {item!r} is no value of a flag")
+            # True and False in lower case, as the flags want them.
+            yield f"--{name}={str(item).lower() if isinstance(item, bool) else item}"

@@ -1,0 +1,1 @@
+"""The HTTP of a coordinator: status, operations, metrics and the page."""

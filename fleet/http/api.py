@@ -1,0 +1,169 @@
+"""The HTTP of a coordinator: its status, the registry, and the operations of its operator."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fleet.config.config import OPERATION_PATH, STATUS_PATH
+from fleet.files.registry import REGISTRY_PATH
+from fleet.http.metrics import FleetMetrics, metrics_route
+from fleet.http.operator_door import OPERATOR
+from fleet.http.page_routes import fleet_page_routes
+from fleet.http.status import fleet_status
+from fleet.lead.coordinator import Coordinator
+from fleet.waves import operations
+from fleet.waves.state import FleetState
+from fleet.waves.view import ModelView, model_views
+from fleet.waves.wave_settings import WaveSettings
+from serving.base.clock import Clock
+from serving.base.errors import InvalidArgument, PermissionDenied, Unavailable
+from serving.base.json_requests import parse_object
+from serving.base.name_text import listed
+from serving.http.app import json_response
+
+OPERATIONS = ("pause", "resume", "promote", "abort", "rollback", "allow")
+
+_log = structlog.get_logger(__name__)
+
+Change = Callable[[FleetState], FleetState]
+
+
+def change_of(
+    request: Mapping[str, Any],
+    settings: WaveSettings,
+    wall_ns: int,
+    views: Mapping[str, ModelView] | None = None,
+) -> Change:
+    """Returns the change that `{"operation", "model", "version", "reason"}` asks for. Pure.
+
+    `views` are the servers of each model. Raises InvalidArgument.
+    """
+    name, model = request.get("operation"), request.get("model")
+    reason = str(request.get("reason") or "an operator's decision")
+    version = request.get("version")
+    if not isinstance(model, str):
+        raise InvalidArgument('the request names no model: give {"model": NAME}')
+    if name == "allow" and type(version) is not int:
+        raise InvalidArgument(f"version {version!r} is not a version number")
+    changes: Mapping[str, Change] = {
+        "pause": lambda state: operations.paused(state, model),
+        "resume": lambda state: operations.resumed(state, model),
+        "promote": lambda state: operations.promoted(state, model, settings),
+        "abort": lambda state: operations.aborted(state, model, reason, wall_ns),
+        "rollback": lambda state: operations.rolled_back(
+            state, model, reason, wall_ns, (views or {}).get(model)
+        ),
+        "allow": lambda state: operations.allowed(state, model, int(version or 0)),
+    }
+    if not isinstance(name, str) or name not in changes:
+        raise InvalidArgument(f"operation {name!r} is not one of {listed(OPERATIONS)}")
+    return changes[name]
+
+
+def check_operator(request: Request) -> None:
+    """Raises PermissionDenied unless the request came through the operators' door, and from no page."""
+    if "origin" in request.headers:
+        raise PermissionDenied("a page of a browser may not operate the fleet; use millpond fleet")
+    if not request.scope.get(OPERATOR):
+        raise PermissionDenied(
+            "this address answers status, registry and metrics; operate the fleet as the coordinator's user "
+            "on its machine (millpond fleet, without --target), or name a TCP address for operators: "
+            "[coordinator] operators"
+        )
+
+
+class FleetApi:
+    """Answers on threads, because a status is long and an operation waits for the disk.
+
+    The event loop stays free for the probes of the process.
+
+    Only a request through the operators' door may operate the fleet (`operator_door.py`). One with an Origin is
+    refused, because a browser sends one for a page. `coordinator` returns that of the present term, and
+    raises Unavailable while there is none.
+    """
+
+    def __init__(
+        self,
+        coordinator: Callable[[], Coordinator],
+        settings: WaveSettings,
+        registry: Callable[[], str],
+        clock: Clock,
+        metrics: FleetMetrics | None = None,
+        problems: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`metrics` are those of this coordinator, which observes it; None: only its status has any.
+
+        `registry` returns "" while not all servers are known. `problems` are those of its files.
+        """
+        self._coordinator = coordinator
+        self._settings = settings
+        self._registry = registry
+        self._clock = clock
+        self._problems = problems
+        self._metrics = metrics or FleetMetrics(clock)
+        self._metrics.show(self.status)
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route(STATUS_PATH, self._status, methods=["GET"]),
+            Route(REGISTRY_PATH, self._servers, methods=["GET"]),
+            Route(OPERATION_PATH, self._operate, methods=["POST"]),
+            metrics_route(self._metrics),
+            *fleet_page_routes(self.status),
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status as it is now."""
+        coordinator = self._coordinator()
+        # In this order: no report is of a grant that the state does not have yet.
+        sightings, decided = coordinator.sightings, coordinator.decided
+        status = fleet_status(
+            decided.state,
+            decided.watches,
+            sightings,
+            self._settings,
+            self._clock.now_ns(),
+        )
+        return {**status, "problems": [*self._problems()]}
+
+    # Not async: see the class.
+    def _status(self, request: Request) -> Response:
+        del request
+        return json_response(self.status())
+
+    async def _servers(self, request: Request) -> Response:
+        del request
+        text = self._registry()
+        if not text:
+            raise Unavailable("not all servers have reported to this coordinator yet; ask again")
+        headers = {"Cache-Control": "no-store"}
+        return Response(text, headers=headers, media_type="application/json")
+
+    async def _operate(self, request: Request) -> Response:
+        check_operator(request)
+        return await asyncio.to_thread(self._operated, parse_object(await request.body()))
+
+    def _operated(self, request: Mapping[str, Any]) -> Response:
+        coordinator = self._coordinator()
+        views = model_views(
+            coordinator.sightings,
+            coordinator.state.models,
+            self._settings.lost_seconds,
+            self._clock.now_ns(),
+        )
+        change = change_of(request, self._settings, self._clock.wall_ns(), views)
+        try:
+            coordinator.operate(change)
+        except OSError as error:
+            raise Unavailable(
+                f"nothing is changed: the state cannot be written: {error}"
+            ) from error
+        given = {key: request[key] for key in ("version", "reason") if request.get(key)}
+        _log.info("fleet_operated", operation=request["operation"], model=request["model"], **given)
+        return json_response(self.status())

@@ -1,0 +1,103 @@
+"""The HTTP of a coordinator that does not lead: its requests go on to the one that does."""
+
+import asyncio
+import http.client
+from collections.abc import Callable, Mapping
+
+from starlette.datastructures import URL
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fleet.http.metrics import METRICS_PATH
+from fleet.http.operator_door import OPERATOR
+from serving.http.app import BodyLimit, HandlerGuard, error_response
+
+HEALTH_PATH = "/healthz"
+TIMEOUT_SECONDS = 5.0
+
+_PASSED_ON = "millpond-passed-on"
+# Headers that the leader decides by, and no other.
+_KEPT = ("origin", "content-type", "accept")
+_BODY_BYTES_MAX = 2**20
+
+
+class StandbyGate:
+    """Passes requests on to the leading coordinator while this one waits.
+
+    Each process answers for its own health and metrics.
+
+    A request is passed on once: two coordinators that take each other for the leader refuse it. If the door
+    of operators is a UNIX socket, an operation is not passed on: the leader takes it from its own user.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        leads: Callable[[], bool],
+        leader: Callable[[], str],
+        operator_port: int | None = None,
+    ) -> None:
+        """`operator_port` is the TCP port of each coordinator's door for operators, if it has one."""
+        self._app = app
+        self._leads = leads
+        self._leader = leader
+        self._operator_port = operator_port
+        limited = BodyLimit(self._pass_on, bytes_max=_BODY_BYTES_MAX)
+        self._passing = HandlerGuard(limited, timeout_seconds=2 * TIMEOUT_SECONDS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Implements ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["path"] == HEALTH_PATH:
+            await Response(b"ok\n", media_type="text/plain")(scope, receive, send)
+        elif scope["path"] == METRICS_PATH or self._leads():
+            await self._app(scope, receive, send)
+        else:
+            await self._passing(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        leader = self._leader()
+        if not leader or _PASSED_ON in request.headers:
+            return error_response("no coordinator leads the fleet now; ask again", 503)
+        if request.scope.get(OPERATOR) and request.method == "POST":
+            if self._operator_port is None:
+                return error_response(
+                    f"this coordinator waits: operate the fleet where the one that leads runs, at {leader}",
+                    400,
+                )
+            leader = f"{leader.rpartition(':')[0]}:{self._operator_port}"
+        headers = {name: request.headers[name] for name in _KEPT if name in request.headers}
+        try:
+            body = await request.body()
+            return await asyncio.to_thread(
+                _asked, leader, request.method, request.url, body, {**headers, _PASSED_ON: "1"}
+            )
+        except HTTPException as error:
+            return error_response(error.detail, error.status_code, error.headers)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            message = f"the coordinator that leads, at {leader}, does not answer: {error}"
+            return error_response(message, 503)
+
+
+def _asked(leader: str, method: str, url: URL, body: bytes, headers: Mapping[str, str]) -> Response:
+    connection = http.client.HTTPConnection(leader, timeout=TIMEOUT_SECONDS)
+    try:
+        target = f"{url.path}?{url.query}" if url.query else url.path
+        connection.request(method, target, body or None, dict(headers))
+        reply = connection.getresponse()
+        kept = {
+            name: reply.headers[name]
+            for name in ("Content-Type", "Cache-Control")
+            if name in reply.headers
+        }
+        return Response(reply.read(), reply.status, kept)
+    finally:
+        connection.close()

@@ -1,0 +1,189 @@
+"""The status of a fleet as a document, for its commands and its HTTP. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fleet.waves.failures import counted
+from fleet.waves.figures import VersionFigures, total
+from fleet.waves.reports import Sighting
+from fleet.waves.state import FleetState, ModelState
+from fleet.waves.trial import WITHOUT_CAUSE, ModelWatch, cause_on, is_held, needed_count
+from fleet.waves.view import ModelView, can_serve, is_silent, model_views
+from fleet.waves.wave_settings import WaveSettings
+from serving.base.clock import NS_PER_SECOND
+from serving.base.name_text import natural_order
+from serving.core.blocked_versions import as_rows
+
+_NS_PER_MS = 1e6
+
+
+def fleet_status(
+    state: FleetState,
+    watches: Mapping[str, ModelWatch],
+    sightings: Mapping[str, Sighting],
+    settings: WaveSettings,
+    now_ns: int,
+) -> dict[str, Any]:
+    """Returns the models with their rollouts and versions, and the servers, in the types of JSON."""
+    views = model_views(sightings, state.models, settings.lost_seconds, now_ns)
+    return {
+        "order": state.order,
+        "models": {
+            name: _model(
+                state.models.get(name, ModelState()),
+                watches.get(name, ModelWatch()),
+                views[name],
+                settings,
+                state.order,
+                now_ns,
+            )
+            for name in sorted(views, key=natural_order)
+        },
+        "servers": [
+            _server(name, sightings[name], settings.lost_seconds, now_ns)
+            for name in sorted(sightings, key=natural_order)
+        ],
+    }
+
+
+def _model(
+    state: ModelState,
+    watch: ModelWatch,
+    view: ModelView,
+    settings: WaveSettings,
+    order: int,
+    now_ns: int,
+) -> dict[str, Any]:
+    return {
+        "stable": state.stable,
+        "previous": state.previous,
+        "is_paused": state.is_paused,
+        "waits_for": watch.waits_for,
+        "rollout": _rollout(state, watch, view, settings, now_ns),
+        "loading": sorted(state.loading, key=natural_order),
+        "blocked_versions": as_rows(state.blocked),
+        "verdicts": [asdict(verdict) for verdict in state.verdicts],
+        "versions": _versions(view),
+        "found_versions": sorted(view.found()),
+        # These servers serve on with another version.
+        "without_files": _without_files(state, view),
+        "ignored_by": sorted(
+            (name for name, report in view.live.items() if report.order > order), key=natural_order
+        ),
+    }
+
+
+def _without_files(state: ModelState, view: ModelView) -> list[str]:
+    """Returns the live servers that neither serve the stable version nor have it on their disks."""
+    if state.stable is None:
+        return []
+    without = (name for name, row in view.live.items() if not can_serve(row, state.stable))
+    return sorted(without, key=natural_order)
+
+
+def _rollout(
+    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings, now_ns: int
+) -> dict[str, Any] | None:
+    rollout = state.rollout
+    if rollout is None:
+        return None
+    if watch.wave != (rollout.version, rollout.wave):
+        # An operation has changed the wave since the last look.
+        watch = ModelWatch()
+    is_last = settings.is_last(rollout.wave)
+    setbacks = sorted(rollout.setbacks, key=natural_order)
+    # The last wave has no servers left to compare with.
+    new, old = counted(watch, state, rollout, view, settings)
+    return {
+        "version": rollout.version,
+        "wave": rollout.wave + 1,
+        "wave_count": len(settings.waves) + 1,
+        "serving_count": sum(1 for _ in view.serving(rollout.version)),
+        "needed_count": view.fleet_size
+        if is_last
+        else needed_count(rollout, state, view, settings),
+        "members": sorted(rollout.members, key=natural_order),
+        "setbacks": setbacks,
+        "causes": {
+            name: cause_on(view, name, rollout.version) or WITHOUT_CAUSE for name in setbacks
+        },
+        # The first servers on which a gate has warned, and if the version waits for an operator therefore.
+        "warned": dict(rollout.warned),
+        "is_held": is_held(rollout, settings),
+        "judgement": _judgement(watch, settings, now_ns, is_last=is_last),
+        "request_count": new.request_count,
+        "failed_count": new.failed_count,
+        "is_promoted": rollout.is_promoted,
+        # Why the versions are compared once more; "" at first.
+        "doubt": watch.doubt,
+        "compared": None if is_last else {"wave": _figures(new), "control": _figures(old)},
+    }
+
+
+def _judgement(
+    watch: ModelWatch, settings: WaveSettings, now_ns: int, *, is_last: bool
+) -> dict[str, float | int | None]:
+    """Returns after how many requests and seconds a wave is judged, and the seconds that have passed.
+
+    `passed_seconds` is None until the wave is full. The last wave is not judged by requests.
+    """
+    since_ns = watch.full_since_ns
+    return {
+        "request_count": 0 if is_last else settings.judgement.request_count,
+        "seconds": settings.judged_seconds,
+        "passed_seconds": None
+        if since_ns is None
+        else round((now_ns - since_ns) / NS_PER_SECOND, 1),
+    }
+
+
+def _figures(figures: VersionFigures) -> dict[str, float]:
+    return {
+        "request_count": figures.request_count,
+        "failed_count": figures.failed_count,
+        "p99_ms": figures.latency_ns_p99 / _NS_PER_MS,
+        "p999_ms": figures.latency_ns_p999 / _NS_PER_MS,
+    }
+
+
+def _versions(view: ModelView) -> list[dict[str, Any]]:
+    """Returns the requests of each version over all servers on which it is AVAILABLE."""
+    numbers = sorted({number for report in view.live.values() for number in report.versions})
+    rows = []
+    for number in numbers:
+        serving = [*view.serving(number)]
+        if not serving:
+            continue
+        figures = total(view.live[name].versions[number].figures for name in serving)
+        rows.append(
+            {
+                "version": number,
+                "server_count": len(serving),
+                "default_count": sum(
+                    report.default_version == number for report in view.live.values()
+                ),
+                **_figures(figures),
+            }
+        )
+    return rows
+
+
+def _server(name: str, sighting: Sighting, lost_seconds: float, now_ns: int) -> dict[str, Any]:
+    seconds = (now_ns - sighting.seen_at_ns) / NS_PER_SECOND
+    report = sighting.report
+    state = "live"
+    if is_silent(sighting, lost_seconds, now_ns):
+        state = "lost"
+    elif sighting.is_draining:
+        state = "draining"
+    elif report is None:
+        state = "unknown"
+    models = {} if report is None else report.models
+    return {
+        "name": name,
+        "state": state,
+        "seen_seconds": round(seconds, 1),
+        "versions": {model: row.default_version for model, row in sorted(models.items())},
+        "granted": {model: row.granted for model, row in sorted(models.items())},
+    }

@@ -1,0 +1,176 @@
+"""Puts the parts of a fleet of pods together, with their threads."""
+
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from fleet.config.config import FleetConfig
+from fleet.config.kubernetes_settings import RENEW_SECONDS, KubernetesSettings
+from fleet.kubernetes.cluster import Cluster
+from fleet.kubernetes.events import Events
+from fleet.kubernetes.lease import LeaseHolder
+from fleet.kubernetes.pods import PodPlace
+from fleet.kubernetes.state_map import StateMap
+from fleet.lead.engine import Engine
+from fleet.lead.leadership import Term
+from serving.base.clock import Clock, pause
+from serving.base.errors import FailedPrecondition
+from serving.base.periodic_thread import PeriodicThread
+
+_PAUSE_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+# A turn reads and writes two objects, each within its deadline.
+_TURN_SECONDS = 15.0
+
+_log = structlog.get_logger(__name__)
+
+
+def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: Clock) -> Engine:
+    """Returns the engine. Raises InvalidConfig, and FailedPrecondition without the extra."""
+    try:
+        from fleet.kubernetes.client import connected
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(
+            f"[kubernetes] needs a package that is not installed ({error.name}): "
+            "pip install 'millpond[kubernetes]'"
+        ) from error
+    cluster = connected(settings.kubeconfig, settings.namespace)
+    host = config.coordinator.listen.rpartition(":")[0].strip("[]")
+    return made_engine(cluster, settings, clock, lambda: own_address(host, cluster.host))
+
+
+def made_engine(
+    cluster: Cluster, settings: KubernetesSettings, clock: Clock, address: Callable[[], str]
+) -> Engine:
+    """Returns the engine on a cluster. `address` is the one at which other coordinators reach this one."""
+    # The host's name is the pod's. It alone would be that of the pod's last process too.
+    identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+    place = PodPlace(cluster, settings, clock)
+    events = Events(
+        cluster, state_name=settings.name, instance=identity, uid_of=place.uid, clock=clock
+    )
+
+    def make_term(number: int, is_valid: Callable[[], bool]) -> Term:
+        store = StateMap(cluster, settings.name, number, is_valid, events.regard)
+        return Term(number, store, is_valid)
+
+    holder = LeaseHolder(
+        cluster,
+        make_term,
+        name=settings.name,
+        state_name=settings.name,
+        identity=identity,
+        duration_seconds=settings.lease_seconds,
+        clock=clock,
+    )
+    return Engine(
+        _WatchedPods(place, clock),
+        _RenewedLease(holder, address, clock),
+        events.notice,
+        _EventThread(events),
+    )
+
+
+def own_address(host: str, api_url: str) -> str:
+    """Returns the host of this machine that others reach: that of `listen`, unless it is any address.
+
+    Then it is the one from which this machine reaches the API server. No packet is sent for that.
+    """
+    if host not in ("0.0.0.0", "::", ""):
+        return host
+    parts = urlsplit(api_url)
+    port = parts.port or 443
+    found: list[Any] = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, target = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+class _WatchedPods:
+    """Implements `ServerPlace` with a thread that watches."""
+
+    def __init__(self, place: PodPlace, clock: Clock) -> None:
+        self._place = place
+        self._clock = clock
+        self._is_over = threading.Event()
+        self.membership = place.membership
+        # Daemon: a watch that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="fleet-pods", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                self._place.turn(self._is_over.is_set)
+            except Exception:  # noqa: BLE001 (a bug; the next look must come)
+                _log.exception("fleet_pods_failed")
+            # Also after a watch that has ended well: an API server may end each one at once.
+            pause(self._clock, _PAUSE_SECONDS)
+
+
+class _RenewedLease:
+    """Implements `Leadership` with a thread that acquires and renews the Lease."""
+
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        address: Callable[[], str],
+        clock: Clock,
+        turn_seconds: float = _TURN_SECONDS,
+    ) -> None:
+        self._holder = holder
+        self._turn_seconds = turn_seconds
+        self._address = address
+        self.term = holder.term
+        self.leader = holder.leader
+        self._thread = PeriodicThread(
+            "fleet-lease",
+            holder.turn,
+            wait_seconds=lambda: RENEW_SECONDS,
+            failure_event="fleet_lease_failed",
+            clock=clock,
+        )
+
+    def start(self, port: int) -> None:
+        host = self._address()
+        self._holder.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._thread.wake()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Gives the Lease up; leaves it to lapse if a turn hangs, which might take it again."""
+        self._thread.stop()
+        if self._thread.join(self._turn_seconds):
+            self._holder.release()
+        else:
+            _log.warning("fleet_lease_left_to_lapse", seconds=self._turn_seconds)
+
+
+class _EventThread:
+    """Posts Events until it is stopped."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._thread = threading.Thread(target=self._run, name="fleet-events", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._events.stop()
+        self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        while self._events.post_next():
+            pass

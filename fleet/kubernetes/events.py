@@ -1,0 +1,101 @@
+"""Shows a fleet's waves, verdicts and grants as Events, which `kubectl describe` and `kubectl events` print."""
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from fleet.kubernetes.cluster import ApiFailed, Cluster, Object
+from fleet.kubernetes.documents import Regarded, change_event, event_object
+from fleet.waves.changes import Change
+from fleet.waves.reports import Grant
+from serving.base.clock import Clock
+
+QUEUE_LENGTH_MAX = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Events:
+    """Takes notices and returns at once; `post_next` posts them on a thread of its own.
+
+    Events are for people: one that cannot be posted is dropped, and so are those beyond the queue.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        state_name: str,
+        instance: str,
+        uid_of: Callable[[str], str],
+        clock: Clock,
+    ) -> None:
+        """Changes are about the ConfigMap of the state, grants about the pod of the server."""
+        self._cluster = cluster
+        self._state = Regarded(kind="ConfigMap", name=state_name)
+        self._instance = instance
+        self._uid_of = uid_of
+        self._clock = clock
+        self._waiting: queue.Queue[Object | None] = queue.Queue(QUEUE_LENGTH_MAX)
+        # The last grant that was shown of each server and model: a grant may be sent again and again.
+        self._shown: dict[tuple[str, str], int | None] = {}
+
+    def regard(self, config_map: Object) -> None:
+        """Takes the identity of the ConfigMap, by which `kubectl describe` finds its Events."""
+        self._state = replace(self._state, uid=str(config_map["metadata"].get("uid", "")))
+
+    def notice(self, changes: Sequence[Change], grants: Sequence[Grant]) -> None:
+        """See `Notice`."""
+        for change in changes:
+            self._put(
+                change_event(
+                    change,
+                    self._state,
+                    self._cluster.namespace,
+                    self._instance,
+                    self._clock.wall_ns(),
+                )
+            )
+        for grant in grants:
+            place = (grant.server, grant.model)
+            if place not in self._shown or self._shown[place] != grant.version:
+                self._shown[place] = grant.version
+                self._put(self._grant_event(grant))
+
+    def post_next(self) -> bool:
+        """Waits for the next Event and posts it. Returns False after `stop`."""
+        event = self._waiting.get()
+        if event is None:
+            return False
+        try:
+            self._cluster.create_event(event)
+        except ApiFailed as error:
+            _log.warning("fleet_event_not_posted", reason=str(error))
+        except Exception:  # noqa: BLE001 (a bug; the next Event must come)
+            _log.exception("fleet_event_failed")
+        return True
+
+    def stop(self) -> None:
+        """Makes `post_next` return False once the Events before are posted, or now if too many wait."""
+        self._put(None)
+
+    def _put(self, event: Object | None) -> None:
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            return
+
+    def _grant_event(self, grant: Grant) -> Object:
+        reason, what = "VersionGranted", f"version {grant.version} is granted"
+        if grant.version is None:
+            reason, what = "VersionWithdrawn", "the last grant is withdrawn"
+        return event_object(
+            Regarded(kind="Pod", name=grant.server, uid=self._uid_of(grant.server)),
+            reason,
+            f"{grant.model}: {what}",
+            namespace=self._cluster.namespace,
+            instance=self._instance,
+            wall_ns=self._clock.wall_ns(),
+        )

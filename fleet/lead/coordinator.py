@@ -1,0 +1,314 @@
+"""The coordinator of a fleet: keeps what servers report, and acts on each decision.
+
+It is given a place for its state and a way to send grants: a file and sockets, Ray or Kubernetes.
+
+The order of grants. A server ignores a grant with a lower order than that of the last one that it has
+taken, so the state's order must not be behind the servers'. It is if the state was lost, or restored
+from a backup. So a coordinator learns the orders of the servers from the *first* report of each, and the
+next state begins above them. A higher order in a later report comes from another coordinator, which has
+replaced this one. It is not followed: the grants of a replaced coordinator must stay stale. As every
+state, one with a raised order is written before a grant is sent, and the place of the state refuses the
+write of a coordinator that was replaced before its servers' first reports.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from typing import Protocol
+
+import structlog
+
+from fleet.lead.observer import FleetObserver
+from fleet.waves.changes import Change, changes
+from fleet.waves.decision import Decision, Now, decide
+from fleet.waves.reports import Grant, ServerReport, Sighting
+from fleet.waves.state import FleetState, fleet_state_from_json
+from fleet.waves.trial import ModelWatch
+from fleet.waves.view import is_silent
+from fleet.waves.wave_settings import WaveSettings
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import Unavailable
+
+ORDER_FOLLOWED_MAX = 2**62
+"""The highest order that a server may raise the state's to. It leaves as many again, in a number of 64 bits.
+
+Otherwise a server that lies about its order would leave none, and all others would get no grant any more.
+"""
+
+MODEL_COUNT_MAX = 5_000
+"""The models of a fleet. With more names from a server that makes them up, the state would fit no ConfigMap."""
+
+_log = structlog.get_logger(__name__)
+
+
+class StateStore(Protocol):
+    """The place of the state, which outlives the coordinator. Only one coordinator uses it at a time."""
+
+    def read(self) -> str | None:
+        """Returns the text that was written last; None if there is none. Raises OSError."""
+        ...
+
+    def write(self, text: str) -> None:
+        """Replaces the text as a whole. It is durable when this returns. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The last decision that is durable: the state, and what it watches to judge a wave."""
+
+    state: FleetState
+    watches: Mapping[str, ModelWatch] = field(default_factory=dict)
+
+
+class Coordinator:
+    """Decides for a fleet. Thread-safe; `step` is called again and again by one thread.
+
+    Decisions and operations come one after the other, each with its write of the state. Readers and
+    reports wait for none of them: they see the last decision that is durable.
+
+    `send` delivers grants, and may lose any of them: the next step sends it again. A state that
+    cannot be written raises OSError from `step`, with nothing sent and nothing decided.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        send: Callable[[Sequence[Grant]], None],
+        settings: WaveSettings,
+        clock: Clock,
+        observer: FleetObserver | None = None,
+        on_change: Callable[[Sequence[Change]], None] | None = None,
+        order_min: int = 0,
+    ) -> None:
+        """Takes over the state. Raises OSError, and DataLoss if the state is not readable.
+
+        `on_change` gets the changes of the state once they are durable. It returns at once. `order_min`
+        is the lowest order of this coordinator's grants.
+        """
+        self._observer = observer or FleetObserver()
+        self._store = store
+        self._send = send
+        self._settings = settings
+        self._clock = clock
+        self._on_change = on_change
+        # Held by one decision or operation, with its write: maybe for seconds.
+        self._deciding = threading.Lock()
+        self._is_closed = False
+        # The servers that were lost at the last step, which alone uses it.
+        self._lost: frozenset[str] = frozenset()
+        # Guards the members below, and is never held during a write.
+        self._lock = threading.Lock()
+        self._sightings: dict[str, Sighting] = {}
+        self._identities: Mapping[str, str] = {}
+        # The highest order in the first report of a server.
+        self._order_found = 0
+        text = store.read()
+        earlier = FleetState() if text is None else fleet_state_from_json(text)
+        state = earlier.taken_over(order_min)
+        self._write(state)
+        # Replaced as a whole, under `_deciding`.
+        self._decided = Decided(state)
+
+    @property
+    def decided(self) -> Decided:
+        return self._decided
+
+    @property
+    def state(self) -> FleetState:
+        return self._decided.state
+
+    @property
+    def watches(self) -> Mapping[str, ModelWatch]:
+        return self._decided.watches
+
+    @property
+    def sightings(self) -> Mapping[str, Sighting]:
+        """The servers of the fleet with their last reports, as they are now.
+
+        Leaves out new models for which the fleet has no room. All are counted together here, and not as
+        each report comes, because the state takes up the models of all of them in one step.
+        """
+        with self._lock:
+            sightings = dict(self._sightings)
+        return with_room(sightings, self.state.models.keys())
+
+    def set_servers(
+        self,
+        names: Collection[str],
+        leaving: Collection[str] = (),
+        *,
+        ended: Collection[str] = (),
+        identities: Mapping[str, str] | None = None,
+        models: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:
+        """Sets the servers of the fleet, and those of them that are being ended.
+
+        A new server has the usual time to report before it is lost. So has one with the name of another:
+        `identities` has what differs. Servers that have `ended`, which are none of `names`, are lost at
+        once, if they have reported. `models` are those that each server may have; without it, any.
+        """
+        identities, models = identities or {}, models or {}
+        now_ns = self._clock.now_ns()
+        new = Sighting(None, now_ns)
+        lost_at_ns = now_ns - round(self._settings.lost_seconds * NS_PER_SECOND) - 1
+        with self._lock:
+            before = self._sightings
+            # The ones that follow as they are; others have come in the place of an earlier one.
+            same = {
+                name
+                for name in before.keys() & {*names}
+                if self._identities.get(name) == identities.get(name)
+            }
+            self._sightings = {
+                name: replace(
+                    before[name] if name in same else new,
+                    is_leaving=name in leaving,
+                    models=models.get(name),
+                )
+                for name in names
+            }
+            for name in ended:
+                if name in before and before[name].report is not None:
+                    seen_at_ns = min(before[name].seen_at_ns, lost_at_ns)
+                    self._sightings[name] = replace(before[name], seen_at_ns=seen_at_ns)
+            self._identities = identities
+
+    def receive(self, name: str, report: ServerReport) -> None:
+        """Takes the report of a server. Ignores a server that is not in the fleet."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            before = self._sightings.get(name)
+            if before is None:
+                return
+            if before.report is None:
+                orders = (model.order for model in report.models.values())
+                followed = (order for order in orders if order <= ORDER_FOLLOWED_MAX)
+                self._order_found = max(self._order_found, *followed, 0)
+            self._sightings[name] = replace(before, report=report, seen_at_ns=now_ns)
+
+    def step(self) -> Decision:
+        """Decides once, writes the state if it has changed, and sends the grants."""
+        started_ns = self._clock.now_ns()
+        with self._deciding:
+            self._check_open()
+            now = Now(self._clock.now_ns(), self._clock.wall_ns())
+            before = self._decided
+            state, sightings = self._raised(before.state), self.sightings
+            decision = decide(state, before.watches, sightings, self._settings, now)
+            self._keep(Decided(decision.state, decision.watches))
+        if state is not before.state:
+            _log.warning(
+                "fleet_orders_raised",
+                before=before.state.order,
+                order=state.order,
+                reason="servers have taken grants that the state does not have: it was lost, or is old",
+            )
+        self._observer.decided(seconds_since(self._clock, started_ns))
+        self._note_lost(sightings, now.ns)
+        self._publish(before.state, decision.state)
+        if decision.grants:
+            self._send(decision.grants)
+        return decision
+
+    def _note_lost(self, sightings: Mapping[str, Sighting], now_ns: int) -> None:
+        """Logs which servers are lost since the last step, and which have come back."""
+        lost = {
+            name: round((now_ns - sighting.seen_at_ns) / NS_PER_SECOND, 1)
+            for name, sighting in sightings.items()
+            if is_silent(sighting, self._settings.lost_seconds, now_ns) and not sighting.is_leaving
+        }
+        for name in sorted(lost.keys() - self._lost):
+            _log.warning("fleet_server_lost", server=name, seconds=lost[name])
+        others = self._lost & sightings.keys() - lost.keys()
+        back = {name for name in others if sightings[name].report is not None}
+        for name in sorted(back):
+            _log.info("fleet_server_back", server=name)
+        # One that has not reported yet may be lost still.
+        self._lost = frozenset(lost.keys() | (others - back))
+
+    def operate(self, change: Callable[[FleetState], FleetState]) -> FleetState:
+        """Applies an operator's change, and returns the state once it is durable.
+
+        Raises OSError with nothing changed, Unavailable once this coordinator has ended, and the errors
+        of `change`.
+        """
+        with self._deciding:
+            self._check_open()
+            before = self._decided
+            after = change(before.state)
+            self._keep(replace(before, state=after))
+        self._publish(before.state, after)
+        return after
+
+    def close(self) -> None:
+        """Ends it: when this returns no write is under way, and none follows."""
+        with self._deciding:
+            self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Unavailable("this coordinator has ended; ask again")
+
+    def _raised(self, state: FleetState) -> FleetState:
+        """Returns the state with an order above those that the servers had at first (see above)."""
+        with self._lock:
+            found = self._order_found
+        return state if found <= state.order else replace(state, order=found + 1)
+
+    def _keep(self, decided: Decided) -> None:
+        before, state = self._decided.state, decided.state
+        if state != before:
+            self._write(state)
+            self._observer.state_changed(before, state)
+        self._decided = decided
+
+    def _write(self, state: FleetState) -> None:
+        try:
+            self._store.write(state.as_json())
+        except OSError:
+            self._observer.state_written(is_ok=False)
+            raise
+        self._observer.state_written(is_ok=True)
+
+    def _publish(self, before: FleetState, after: FleetState) -> None:
+        found = changes(before, after)
+        for change in found:
+            _log_change(change)
+        if found and self._on_change is not None:
+            self._on_change(found)
+
+
+def with_room(
+    sightings: Mapping[str, Sighting], known: Collection[str], count_max: int = MODEL_COUNT_MAX
+) -> Mapping[str, Sighting]:
+    """Returns the sightings without the new models for which the fleet has no room. Pure.
+
+    There is room for those that two servers have before those of one alone, which may have made them up.
+    """
+    counts = Counter(
+        name
+        for row in sightings.values()
+        if row.report
+        for name in row.report.models.keys() - known
+    )
+    room = max(0, count_max - len(known))
+    if len(counts) <= room:
+        return sightings
+    taken = nsmallest(room, counts, key=lambda name: (counts[name] == 1, name))
+    kept = {*known, *taken}
+    return {name: _with_models(row, kept) for name, row in sightings.items()}
+
+
+def _with_models(sighting: Sighting, names: set[str]) -> Sighting:
+    if sighting.report is None or sighting.report.models.keys() <= names:
+        return sighting
+    models = {name: row for name, row in sighting.report.models.items() if name in names}
+    return replace(sighting, report=replace(sighting.report, models=models))
+
+
+def _log_change(change: Change) -> None:
+    log = _log.warning if change.is_warning else _log.info
+    log(change.event, model=change.model, **change.values)

@@ -1,0 +1,133 @@
+"""The work of a coordinator during one term: it polls the servers, decides and sends grants."""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from fleet.config.config import FleetConfig
+from fleet.files.registry import RegisteredServer
+from fleet.lead.coordinator import Coordinator
+from fleet.lead.leadership import Term
+from fleet.lead.observer import FleetObserver
+from fleet.lead.outputs import has_looked, registered
+from fleet.lead.places import Membership
+from fleet.lead.server_links import ServerClient, ServerLinks
+from fleet.waves.changes import Change
+from fleet.waves.reports import Grant
+from fleet.waves.view import is_silent
+from serving.base.clock import NS_PER_SECOND, Clock
+
+LOOK_SECONDS_MAX = 15.0
+"""A coordinator that has begun waits so long for first reports before it publishes the registry."""
+
+PAUSE_SECONDS_MAX = 60.0
+"""The longest pause after a decision that has failed by a bug."""
+
+_log = structlog.get_logger(__name__)
+
+Notice = Callable[[Sequence[Change], Sequence[Grant]], None]
+"""Takes what has changed and what was granted, for people who watch the fleet elsewhere."""
+
+
+class FleetLead:
+    """A coordinator and its calls to servers. One thread uses it; HTTP reads its coordinator."""
+
+    def __init__(
+        self,
+        term: Term,
+        config: FleetConfig,
+        connect: Callable[[str], ServerClient],
+        clock: Clock,
+        *,
+        notice: Notice | None = None,
+        observer: FleetObserver | None = None,
+    ) -> None:
+        """Takes over the state. Raises OSError, and DataLoss if the state is not readable."""
+        self._term = term
+        self._config = config
+        self._clock = clock
+        self._notice = notice
+        self._membership: Membership | None = None
+        self._has_looked = False
+        # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
+        self._failure_count = 0
+        self._paused_until_ns = 0
+        self.coordinator = Coordinator(
+            term.store, self._send, config.waves, clock, observer, on_change=self._on_change
+        )
+        self._links = ServerLinks(
+            connect=connect,
+            receive=self.coordinator.receive,
+            thread_count=config.coordinator.poll_threads,
+            may_send=term.is_valid,
+            observer=observer,
+        )
+
+    @property
+    def is_polled(self) -> bool:
+        """True once the servers are known. A decision before that would take the fleet for empty."""
+        return self._membership is not None
+
+    def poll(self, membership: Membership) -> None:
+        """Follows the servers as they come and go, and asks each of them for a report."""
+        self._membership = membership
+        self.coordinator.set_servers(
+            [server.name for server in membership.servers],
+            membership.leaving,
+            ended=membership.ended,
+            identities=membership.identities,
+        )
+        self._links.set_targets({server.name: server.admin for server in membership.servers})
+        self._links.poll()
+
+    def step(self) -> None:
+        """Decides once. If that fails, nothing is sent, and the servers serve on.
+
+        A state that cannot be written is logged. So is any other error, which is a bug: a pause follows
+        that grows with each failure in turn, and reports are taken meanwhile.
+        """
+        if self._clock.now_ns() < self._paused_until_ns:
+            return
+        try:
+            self.coordinator.step()
+        except OSError as error:
+            # A full disk, or a lead that was lost.
+            _log.error("fleet_state_not_written", reason=str(error))
+        except Exception:  # noqa: BLE001 (a bug; the next reports may be others)
+            seconds = min(2.0**self._failure_count, PAUSE_SECONDS_MAX)
+            self._failure_count = min(self._failure_count + 1, 10)
+            self._paused_until_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
+            _log.exception("fleet_decision_failed", pause_seconds=seconds)
+        else:
+            self._failure_count = 0
+
+    def registered(self) -> list[RegisteredServer] | None:
+        """Returns the servers that clients may reach, as they are now; None before a first whole look."""
+        now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
+        servers = self._membership.servers if self._membership is not None else ()
+
+        def is_lost(name: str) -> bool:
+            return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
+
+        def is_passed(name: str) -> bool:
+            # Clients that begin now do not wait longer for a server that may never come.
+            seconds = min(self._config.waves.lost_seconds, LOOK_SECONDS_MAX)
+            return is_silent(sightings[name], seconds, now_ns)
+
+        # Once is enough: a server that comes later is listed before it has reported.
+        self._has_looked = self._has_looked or has_looked(servers, sightings, is_passed)
+        return registered(servers, sightings, is_lost) if self._has_looked else None
+
+    def stop(self) -> None:
+        """See `Lead`. A write of the state under way ends first: it must not land in the next term."""
+        self._links.stop()
+        self.coordinator.close()
+
+    def _send(self, grants: Sequence[Grant]) -> None:
+        self._links.send(grants)
+        if self._notice is not None:
+            self._notice((), grants)
+
+    def _on_change(self, changes: Sequence[Change]) -> None:
+        if self._notice is not None:
+            self._notice(changes, ())

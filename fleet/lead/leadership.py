@@ -1,0 +1,73 @@
+"""The right to decide for a fleet, which one coordinator has at a time: a lock of a file, or a Lease."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fleet.lead.coordinator import StateStore
+from fleet.lead.state_file import StateFile
+from fleet.waves.state import fleet_state_from_json
+
+
+@dataclass(frozen=True)
+class Term:
+    """One time of leading. Its `number` is higher than that of each earlier term of the fleet.
+
+    While `is_valid` returns True no other coordinator leads, and none will within the time of a call to
+    a server. It never returns True again after False.
+    """
+
+    number: int
+    store: StateStore
+    is_valid: Callable[[], bool]
+
+
+class Leadership(Protocol):
+    """Tries to lead, again and again, on a thread of its own. Thread-safe."""
+
+    def start(self, port: int) -> None:
+        """Begins to try. `port` is that of this coordinator's HTTP."""
+        ...
+
+    def term(self) -> Term | None:
+        """Returns the present term of this process; None while it does not lead."""
+        ...
+
+    def leader(self) -> str:
+        """Returns the HTTP address of the coordinator that leads; "" if it is not known, or this one."""
+        ...
+
+    def stop(self) -> None:
+        """Gives the lead up, so that another coordinator can take it at once. Nothing is sent after it."""
+        ...
+
+
+class FileLeadership:
+    """Leads as long as the process runs: the lock of the state's directory keeps other coordinators out."""
+
+    def __init__(self, directory: Path) -> None:
+        """Takes the directory. Raises InvalidConfig, and FailedPrecondition if a coordinator holds it."""
+        self._store = StateFile(directory)
+        self._term: Term | None = None
+
+    def start(self, port: int) -> None:
+        """See `Leadership`."""
+        del port
+
+    def term(self) -> Term:
+        """See `Leadership`. Raises OSError, and DataLoss if the state is not readable."""
+        if self._term is None:
+            text = self._store.read()
+            # Above that of each term before, which has raised the order before it acted.
+            order = 0 if text is None else fleet_state_from_json(text).order
+            self._term = Term(order + 1, self._store, lambda: True)
+        return self._term
+
+    def leader(self) -> str:
+        """See `Leadership`."""
+        return ""
+
+    def stop(self) -> None:
+        """See `Leadership`."""
+        self._store.close()

@@ -1,0 +1,22 @@
+"""The events of a coordinator, for its metrics."""
+
+from fleet.waves.state import FleetState
+
+
+class FleetObserver:
+    """Takes the events of a coordinator and its calls, and does nothing with them. Any thread.
+
+    Events arrive under the coordinator's lock: an observer only counts.
+    """
+
+    def decided(self, seconds: float) -> None:
+        """A decision was made within this time, its write included."""
+
+    def state_written(self, *, is_ok: bool) -> None:
+        """A write of the state has ended."""
+
+    def state_changed(self, before: FleetState, after: FleetState) -> None:
+        """A changed state was written."""
+
+    def called(self, kind: str, *, is_ok: bool) -> None:
+        """A call to a server has ended."""

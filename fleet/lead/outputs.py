@@ -1,0 +1,146 @@
+"""The files that a coordinator keeps for clients and proxies: the registry, and HAProxy's configuration."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from fleet.config.config import FleetServer, HaproxyFiles
+from fleet.files.haproxy import Backend, haproxy_text
+from fleet.files.haproxy_process import HaproxyProcess
+from fleet.files.registry import FILE_MODE, RegisteredServer, registry_document, write_text
+from fleet.waves.reports import Sighting
+
+HAPROXY_MODE = 0o600
+
+_log = structlog.get_logger(__name__)
+
+
+def registered(
+    servers: Sequence[FleetServer],
+    sightings: Mapping[str, Sighting],
+    is_lost: Callable[[str], bool],
+) -> list[RegisteredServer]:
+    """Returns the servers with an address for clients, and what is known of them. Pure.
+
+    A server that has not reported is not ready.
+    """
+    rows = []
+    for server in servers:
+        sighting = sightings.get(server.name)
+        report = sighting.report if sighting else None
+        if not server.grpc:
+            continue
+        versions = {
+            name: model.default_version for name, model in (report.models if report else {}).items()
+        }
+        has_version = any(version is not None for version in versions.values())
+        rows.append(
+            RegisteredServer(
+                name=server.name,
+                grpc=server.grpc,
+                http=server.http,
+                is_ready=has_version and not is_lost(server.name),
+                is_draining=sighting is not None and sighting.is_draining,
+                versions=versions,
+            )
+        )
+    return rows
+
+
+def has_looked(
+    servers: Sequence[FleetServer],
+    sightings: Mapping[str, Sighting],
+    is_lost: Callable[[str], bool],
+) -> bool:
+    """Returns True once each server with an address for clients has reported, or is lost or leaves. Pure.
+
+    Before that, a coordinator that has just started would take a server that drains for another one.
+    """
+    for server in servers:
+        sighting = sightings.get(server.name)
+        is_known = sighting is not None and (sighting.report is not None or sighting.is_leaving)
+        if server.grpc and not is_known and not is_lost(server.name):
+            return False
+    return True
+
+
+class Outputs:
+    """Writes each file when its text changes. A failure is logged once, and repeated at the next call.
+
+    No failure reaches the caller: a fleet is led without its files too. One thread.
+    """
+
+    def __init__(
+        self,
+        registry_file: str,
+        haproxy: HaproxyFiles | None,
+        make_process: Callable[[str, str], HaproxyProcess] = HaproxyProcess,
+    ) -> None:
+        self._registry_file = registry_file
+        self._haproxy = haproxy
+        self._process = (
+            make_process(haproxy.pid_file, haproxy.settings.stats_socket)
+            if haproxy is not None and haproxy.pid_file
+            else None
+        )
+        self._written: dict[str, str] = {}
+        self._taken = ""
+        self._failed: dict[str, str] = {}
+        self.registry = ""
+        """The registry's document of the last call; "" if the servers are not known yet."""
+
+    @property
+    def problems(self) -> list[str]:
+        """The present failures, for people."""
+        return [f"{file}: {reason}" for file, reason in self._failed.items()]
+
+    def update(self, servers: Sequence[RegisteredServer] | None) -> None:
+        """Writes the files of these servers. None: they are not known yet, and the files stay."""
+        if servers is None:
+            self.registry = ""
+            return
+        self.registry = registry_document(servers)
+        if self._registry_file:
+            self._guarded(self._registry_file, lambda: self._write_registry(self.registry))
+        haproxy = self._haproxy
+        if haproxy is not None:
+            self._guarded(haproxy.file, lambda: self._write_haproxy(haproxy, servers))
+
+    def _guarded(self, file: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 (the servers need the coordinator more than this file)
+            if self._failed.get(file) != str(error):
+                _log.warning("fleet_file_not_written", file=file, reason=str(error))
+            self._failed[file] = str(error)
+        else:
+            self._failed.pop(file, None)
+
+    def _write_registry(self, text: str) -> None:
+        self._write(self._registry_file, text, FILE_MODE)
+
+    def _write_haproxy(self, haproxy: HaproxyFiles, servers: Sequence[RegisteredServer]) -> None:
+        text = haproxy_text(
+            [
+                Backend(
+                    name=row.name,
+                    address=row.grpc,
+                    is_draining=row.is_draining,
+                    models=frozenset(row.versions),
+                )
+                for row in servers
+            ],
+            haproxy.settings,
+        )
+        self._write(haproxy.file, text, HAPROXY_MODE)
+        if self._process is not None and self._taken != text and self._process.follow(text):
+            self._taken = text
+
+    def _write(self, file: str, text: str, mode: int) -> None:
+        if self._written.get(file) != text:
+            path = Path(file)
+            # One below /run is gone after each start of the machine.
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_text(path, text, mode=mode)
+            self._written[file] = text

@@ -1,0 +1,54 @@
+"""The place where the servers of a fleet come from: the coordinator's file, or an engine like Kubernetes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet.config.config import FleetServer
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The servers of a fleet at one time. Those that are `leaving` are being ended by their place.
+
+    `ended` are servers that have ended by a failure a short time ago, beside `servers`: they count as
+    lost. `identities` differ between two servers that have the same name one after the other.
+    """
+
+    servers: tuple[FleetServer, ...]
+    leaving: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    identities: Mapping[str, str] = field(default_factory=dict)
+
+
+class ServerPlace(Protocol):
+    """A place of servers. Thread-safe."""
+
+    def start(self) -> None:
+        """Begins to follow the servers."""
+        ...
+
+    def membership(self) -> Membership | None:
+        """Returns the servers as they were seen last; None before the place was read a first time."""
+        ...
+
+    def stop(self) -> None:
+        """Ends what `start` began, and may leave a call to run out."""
+        ...
+
+
+class ListedServers:
+    """The servers of the coordinator's file, which stay as long as it runs."""
+
+    def __init__(self, servers: Sequence[FleetServer]) -> None:
+        self._membership = Membership(tuple(servers))
+
+    def start(self) -> None:
+        """See `ServerPlace`."""
+
+    def membership(self) -> Membership:
+        """See `ServerPlace`."""
+        return self._membership
+
+    def stop(self) -> None:
+        """See `ServerPlace`."""

@@ -1,0 +1,297 @@
+"""The calls of a coordinator to its servers: reports and grants, over the servers' admin listeners.
+
+A server that hangs takes a thread for the deadline of its call. It must not keep the coordinator from
+the others, because each of them would be lost then, or go without a rollback. So:
+
+- Reports and grants have threads of their own.
+- A server is *prompt* until a call to it fails or takes longer than PROMPT_SECONDS, which is the
+  deadline of that call. From then on it is called with the whole deadline, from threads of their own
+  for such servers, until it answers promptly again.
+- A server that does not answer is asked for a report less and less often.
+
+Each server that begins to hang takes a thread of the prompt ones once, for PROMPT_SECONDS: with 16
+threads, 64 servers in a second.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from fleet.lead.observer import FleetObserver
+from fleet.waves.figures import EDGES_NS
+from fleet.waves.report_document import server_report
+from fleet.waves.reports import Grant, ServerReport
+from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.errors import MillpondError, StatusCode
+
+CALL_SECONDS = 2.0
+"""The deadline of a call. A server answers in milliseconds; one that takes longer is asked again later."""
+
+PROMPT_SECONDS = 0.25
+"""The deadline of a call to a server that has answered promptly before."""
+
+WAIT_ROUNDS_MAX = 4
+"""A server that does not answer is asked in every fourth round at least, to find it soon if it is back."""
+
+_REPORT = "report"
+
+_log = structlog.get_logger(__name__)
+
+
+class ServerClient(Protocol):
+    """The part of `Client` that a coordinator uses."""
+
+    def fleet_report(
+        self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
+    ) -> dict[str, Any]: ...
+    def grant(
+        self, name: str, version: int | None, order: int, *, timeout_seconds: float = 10
+    ) -> int | None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _CallKey:
+    """A server, and the model that it is granted a version of; "": it is asked for a report."""
+
+    server: str
+    model: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "grant" if self.model else _REPORT
+
+
+@dataclass(frozen=True, slots=True)
+class _Delay:
+    """The state of a call that is not prompt: how often it failed in turn, and when it is due again."""
+
+    failed_count: int = 0
+    due_round: int = 0
+
+
+class ServerLinks:
+    """Calls servers from pools of threads (see above). A server gets one call of each kind at a time.
+
+    A call that fails is logged once, until one of its kind succeeds: the coordinator repeats it.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: Callable[[str], ServerClient],
+        receive: Callable[[str, ServerReport], None],
+        thread_count: int,
+        may_send: Callable[[], bool] = lambda: True,
+        observer: FleetObserver | None = None,
+        clock: Clock | None = None,
+        expects_end: Callable[[str], bool] = lambda server: False,
+    ) -> None:
+        """Has no server before `set_targets`. Connects with the first call to each.
+
+        `expects_end` returns True for a server that is being ended: one that does not answer then is no
+        reason for a warning.
+
+        Reports and grants of prompt servers, and those of the others, have `thread_count` threads each,
+        which start when they are needed. A grant is dropped if `may_send` returns False when its call
+        is due.
+        """
+        self._targets: Mapping[str, str] = {}
+        self._may_send = may_send
+        self._connect = connect
+        self._receive = receive
+        self._expects_end = expects_end
+        self._observer = observer or FleetObserver()
+        self._clock = clock or SystemClock()
+        self._prompt = _pools("fleet", thread_count)
+        self._patient = _pools("fleet-slow", thread_count)
+        self._round = 0
+        # Guards the members below.
+        self._lock = threading.Lock()
+        self._clients: dict[str, tuple[str, ServerClient]] = {}
+        self._queued: set[tuple[_CallKey, bool]] = set()
+        self._running: set[_CallKey] = set()
+        # The grants that no thread has begun to send. A later one takes the place of an earlier one.
+        self._waiting: dict[_CallKey, Grant] = {}
+        self._delays: dict[_CallKey, _Delay] = {}
+        self._ignoring: set[_CallKey] = set()
+
+    def set_targets(self, targets: Mapping[str, str]) -> None:
+        """Sets the admin listeners by server. Closes connections to servers that are not there any more."""
+        with self._lock:
+            moved = {name for name, target in self._targets.items() if targets.get(name) != target}
+            self._targets = dict(targets)
+            gone = [
+                name for name, (target, _) in self._clients.items() if targets.get(name) != target
+            ]
+            clients = [self._clients.pop(name)[1] for name in gone]
+            for key in [key for key in self._delays if key.server in moved]:
+                del self._delays[key]
+            self._ignoring = {key for key in self._ignoring if key.server not in moved}
+        for client in clients:
+            client.close()
+
+    def poll(self) -> None:
+        """Asks each server for a report, except those that still owe one, or have failed lately."""
+        self._round += 1
+        for name in self._targets:
+            key = _CallKey(name)
+            delay = self._delays.get(key)
+            if delay is None or delay.due_round <= self._round:
+                self._submit(key)
+
+    def send(self, grants: Sequence[Grant]) -> None:
+        """Sends grants. One to a server that still takes the last grant is left to the next decision."""
+        for grant in grants:
+            key = _CallKey(grant.server, grant.model)
+            with self._lock:
+                if key in self._running:
+                    continue
+                self._waiting[key] = grant
+            self._submit(key)
+
+    def stop(self) -> None:
+        """Ends the calls, those under way within their deadline."""
+        pools = [*self._prompt.values(), *self._patient.values()]
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.shutdown()
+        for _, client in self._clients.values():
+            client.close()
+
+    def _submit(self, key: _CallKey) -> None:
+        with self._lock:
+            # A server that does not report is not asked to take a grant by the prompt threads either.
+            is_patient = key in self._delays or _CallKey(key.server) in self._delays
+            if key in self._running or (key, is_patient) in self._queued:
+                return
+            self._queued.add((key, is_patient))
+        pools = self._patient if is_patient else self._prompt
+        pools[key.kind].submit(self._run, key, is_patient)
+
+    def _run(self, key: _CallKey, is_patient: bool) -> None:
+        with self._lock:
+            self._queued.discard((key, is_patient))
+            grant = self._waiting.pop(key, None)
+            if key in self._running or (key.model and grant is None):
+                # A thread of the other kind has taken it.
+                return
+            self._running.add(key)
+        is_ok = False
+        try:
+            is_ok = self._called(key, grant, is_patient=is_patient)
+        finally:
+            self._observer.called(key.kind, is_ok=is_ok)
+            with self._lock:
+                self._running.discard(key)
+
+    def _called(self, key: _CallKey, grant: Grant | None, *, is_patient: bool) -> bool:
+        """Calls the server, and returns True if the call succeeded."""
+        started_ns = self._clock.now_ns()
+        timeout_seconds = CALL_SECONDS if is_patient else PROMPT_SECONDS
+        client = None
+        try:
+            client = self._client(key.server)
+            if client is not None and grant is not None:
+                self._grant(client, key, grant, timeout_seconds)
+            elif client is not None:
+                self._report(client, key.server, timeout_seconds)
+        except (MillpondError, OSError) as error:
+            seconds = seconds_since(self._clock, started_ns)
+            if not is_patient and (_is_deadline(error) or seconds >= PROMPT_SECONDS):
+                # No failure yet: it is called with the whole deadline next.
+                self._set_delay(key, _Delay())
+            elif self._note_failure(key, client):
+                log = _log.info if self._expects_end(key.server) else _log.warning
+                log("fleet_server_unreachable", server=key.server, call=key.kind, reason=str(error))
+            return False
+        except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
+            if self._note_failure(key, client):
+                _log.exception("fleet_call_failed", server=key.server, call=key.kind)
+            return False
+        is_prompt = seconds_since(self._clock, started_ns) <= PROMPT_SECONDS
+        self._set_delay(key, None if is_prompt else _Delay())
+        return True
+
+    def _report(self, client: ServerClient, name: str, timeout_seconds: float) -> None:
+        document = client.fleet_report(EDGES_NS, timeout_seconds=timeout_seconds)
+        self._receive(name, server_report(document))
+
+    def _grant(
+        self, client: ServerClient, key: _CallKey, grant: Grant, timeout_seconds: float
+    ) -> None:
+        # At the last moment: the call may have waited for a thread.
+        if not self._may_send():
+            return
+        granted = client.grant(
+            grant.model, grant.version, grant.order, timeout_seconds=timeout_seconds
+        )
+        self._note_granted(key, grant, granted)
+        # At once, so that the next decision knows that the grant was taken.
+        self._report(client, key.server, timeout_seconds)
+
+    def _note_granted(self, key: _CallKey, grant: Grant, granted: int | None) -> None:
+        """Logs once that a server goes by another grant than the one that it has got."""
+        with self._lock:
+            is_logged = key in self._ignoring
+            if granted == grant.version:
+                self._ignoring.discard(key)
+            else:
+                self._ignoring.add(key)
+        if granted != grant.version and not is_logged:
+            _log.warning(
+                "fleet_grant_ignored",
+                server=grant.server,
+                model=grant.model,
+                version=grant.version,
+                order=grant.order,
+                granted=granted,
+                reason="the server has taken a grant with a higher order: of another coordinator, "
+                "or of this one before its state was lost (keep state_directory or the ConfigMap)",
+            )
+
+    def _client(self, name: str) -> ServerClient | None:
+        """Returns the client of a server; None if the server has left the fleet."""
+        with self._lock:
+            target = self._targets.get(name)
+            if target is None:
+                return None
+            if name not in self._clients:
+                self._clients[name] = target, self._connect(target)
+            return self._clients[name][1]
+
+    def _set_delay(self, key: _CallKey, delay: _Delay | None) -> None:
+        with self._lock:
+            if delay is not None and key.server in self._targets:
+                self._delays[key] = delay
+            else:
+                self._delays.pop(key, None)
+
+    def _note_failure(self, key: _CallKey, client: ServerClient | None) -> bool:
+        """Sets when the call is due again. Returns True for its first failure."""
+        with self._lock:
+            known = self._clients.get(key.server)
+            # The call of a server that has left the fleet ends with its connection.
+            is_gone = client is not None and (known is None or known[1] is not client)
+            if is_gone:
+                return False
+            failed_count = self._delays.get(key, _Delay()).failed_count + 1
+            rounds = min(2 ** (failed_count - 1), WAIT_ROUNDS_MAX)
+            self._delays[key] = _Delay(min(failed_count, WAIT_ROUNDS_MAX), self._round + rounds)
+        return failed_count == 1
+
+
+def _pools(name: str, thread_count: int) -> Mapping[str, ThreadPoolExecutor]:
+    return {
+        kind: ThreadPoolExecutor(thread_count, thread_name_prefix=f"{name}-{kind}")
+        for kind in (_REPORT, "grant")
+    }
+
+
+def _is_deadline(error: Exception) -> bool:
+    return isinstance(error, MillpondError) and error.code is StatusCode.DEADLINE_EXCEEDED

@@ -1,0 +1,145 @@
+"""The actor that owns one server process: it starts, watches, drains and stops it."""
+
+import os
+import random
+import socket
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import ray.util
+
+from fleet.lead.member_client import member_client
+from fleet.ray.bound_process import bound
+from fleet.ray.priority import take_usual_priority
+from fleet.replicas.replicas import NO_PORTS
+from serving.base.errors import FailedPrecondition
+from serving.server.model_server import ModelServer
+
+START_SECONDS = 300.0
+"""A server listens within this time, before its models are loaded. A busy node starts Python slowly."""
+
+STOP_SECONDS = 3_600.0
+"""The longest drain: --drain_seconds ends it before."""
+
+# Below the ports of outgoing connections (32768 and up), and of Kubernetes' NodePorts (30000 and up).
+_OWN_PORTS = range(20_000, 30_000)
+_ATTEMPT_COUNT = 100
+
+
+def node_address() -> str:
+    """Returns the address of this process's node."""
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
+    """Returns the flags for gRPC's and HTTP's ports: these if they are free, or else others.
+
+    The others are not among those that the kernel gives to outgoing connections: one of these would keep
+    the next launch from its port.
+    """
+    flags: dict[str, int] = {}
+    for name, wanted in zip(("port", "rest_api_port"), ports, strict=True):
+        is_there = wanted and _is_free(host, wanted)
+        if port := wanted if is_there else _free_port(host, flags.values()):
+            flags[name] = port
+    return flags
+
+
+def _free_port(host: str, taken: Collection[int]) -> int:
+    """Returns a port that nothing has; 0 if none of many is free."""
+    for port in random.sample(_OWN_PORTS, _ATTEMPT_COUNT):
+        if port not in taken and _is_free(host, port):
+            return port
+    return 0
+
+
+def _is_free(host: str, port: int) -> bool:
+    # Another process may take it before the server does. Then the launch fails, and the next one finds that.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the server does it: a connection of before that the kernel still remembers has no effect.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+class ServerActor:
+    """One server of a fleet, a child of this process. The kernel kills it when this process ends.
+
+    So a server that hangs does not outlive its actor.
+
+    Its admin listener is a UNIX socket, so the fleet reaches it through this actor alone. `drain` waits on
+    a thread of the actor, and the other methods answer meanwhile.
+    """
+
+    def __init__(
+        self, flags: Mapping[str, Any], log_path: str, ports: Sequence[int] = NO_PORTS
+    ) -> None:
+        """Starts the server, on these ports for gRPC and HTTP if they are free.
+
+        Raises Unavailable, with the end of its log, if it does not listen.
+        """
+        take_usual_priority()
+        # Ray limits the threads of its own workers. The server chooses its own.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        self._host = node_address()
+        if log_path:
+            os.makedirs(os.path.dirname(log_path), exist_ok=True)
+        self._server = ModelServer(
+            **{**port_flags(self._host, ports), **flags, "host": self._host, "fleet_member": True},
+            log_path=log_path or None,
+            start_timeout_seconds=START_SECONDS,
+            stop_timeout_seconds=STOP_SECONDS,
+            command=bound([sys.executable, "-m", "serving"]),
+        )
+        # The server is bound to the thread that starts it. This one lives as long as the process.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="server-parent")
+        self._starter.submit(self._server.start).result()
+        self._client = member_client(self._server.admin_target)
+        self._drain_lock = threading.Lock()
+
+    def look(self) -> dict[str, Any]:
+        """Returns the addresses for clients, the process, and its exit status."""
+        url = ""
+        # Without HTTP there is no address.
+        with suppress(FailedPrecondition):
+            url = self._server.url
+        return {
+            "grpc": f"{self._host}:{self._server.port}",
+            "http": f"{self._host}:{url.rpartition(':')[2]}" if url else "",
+            "process_id": self._server.process_id,
+            "exit_status": self._server.exit_status,
+            "log_path": str(self._server.log_path),
+        }
+
+    def fleet_report(
+        self, latency_edges_ns: Sequence[int], timeout_seconds: float
+    ) -> dict[str, Any]:
+        """See `Client.fleet_report`."""
+        return self._client.fleet_report(latency_edges_ns, timeout_seconds=timeout_seconds)
+
+    def grant(
+        self, name: str, version: int | None, order: int, timeout_seconds: float
+    ) -> int | None:
+        """See `Client.grant`."""
+        return self._client.grant(name, version, order, timeout_seconds=timeout_seconds)
+
+    def drain(self) -> None:
+        """Stops the server as SIGTERM does, and returns when it has ended. Raises Unavailable.
+
+        Returns at once if it drains already.
+        """
+        # Each coordinator asks for it anew, and must not take the thread of another call.
+        if self._drain_lock.acquire(blocking=False):
+            try:
+                self._server.stop()
+            finally:
+                self._drain_lock.release()

@@ -1,0 +1,255 @@
+"""The process of a coordinator: `millpond fleet start`. The composition root of `fleet/`."""
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from fleet.config.config import REPLICAS_PATH, AdminTls, FleetConfig, host_and_port
+from fleet.http.api import FleetApi
+from fleet.http.metrics import FleetMetrics
+from fleet.http.operator_door import OperatorDoor, OperatorEntry, tcp_port
+from fleet.http.standby import StandbyGate
+from fleet.lead.candidate import Candidate
+from fleet.lead.coordinator import Coordinator
+from fleet.lead.engine import Engine
+from fleet.lead.lead import FleetLead
+from fleet.lead.leadership import FileLeadership, Term
+from fleet.lead.member_client import member_client
+from fleet.lead.outputs import Outputs
+from fleet.lead.places import ListedServers
+from fleet.lead.server_links import ServerClient
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import FailedPrecondition, OperatorError, Unavailable
+from serving.client import Tls
+from serving.config.server_config import HttpPort
+from serving.http.app import HttpSettings, make_http_app
+from serving.http.hosts import HostGuard, host_rule, own_name
+from serving.http.server import HttpServer
+
+LISTEN_REMEDY = "give another port: listen in the table [coordinator]"
+
+_HTTP_THREAD_COUNT = 4
+# The time between two looks of a coordinator that waits for its term.
+_STANDBY_SECONDS = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class FleetService:
+    """Leads the fleet, or waits until it may, until `stop`. Started once."""
+
+    def __init__(self, config: FleetConfig, clock: Clock, engine: Engine | None = None) -> None:
+        """Takes the directory of the state, if it has one. Raises OSError, FailedPrecondition and InvalidConfig.
+
+        `engine` takes the place of the one that the configuration names.
+        """
+        host, port = host_and_port(config.coordinator.listen)
+        self._config = config
+        self._clock = clock
+        self._is_stopping = False
+        self._wake = threading.Condition()
+        self._engine = engine_of(config, clock) if engine is None else engine
+        self._candidate = Candidate(self._engine.leadership, self._begin)
+        self._coordinator: Coordinator | None = None
+        self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
+        self._metrics = FleetMetrics(clock)
+        api = FleetApi(
+            self._present,
+            config.waves,
+            lambda: self._outputs.registry,
+            clock,
+            self._metrics,
+            problems=lambda: self._outputs.problems,
+        )
+        routes = [*api.routes, Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])]
+        self._http = fleet_http(routes, host, port, gate=self._gate)
+        self._door = OperatorDoor(config.coordinator.operators, host_and_port)
+        self._operator_http = operator_http(
+            routes, lambda: self._door.open(self._http.port or 0), gate=self._gate
+        )
+
+    @property
+    def port(self) -> int | None:
+        """The port of the coordinator's HTTP; None before `run`."""
+        return self._http.port
+
+    @property
+    def operator_address(self) -> str:
+        """Where operators are answered, for `--target`; "" before `run`, and if there is no door."""
+        return self._door.address
+
+    def run(self) -> None:
+        """Works until `stop`, on this thread. Raises the errors of the port, and DataLoss."""
+        self._http.start()
+        assert self._http.port is not None
+        try:
+            self._operator_http.start()
+        except OperatorError:
+            self._http.stop()
+            self._http.join()
+            raise
+        self._engine.start(self._http.port)
+        _log.info(
+            "fleet_started",
+            servers=len(self._config.servers),
+            http=f"port {self._http.port}",
+            operators=self._door.address or "off",
+        )
+        try:
+            while not self._waits_until_stop(self._polled()):
+                self._step()
+        finally:
+            self._http.stop()
+            self._operator_http.stop()
+            # Operations that still come are refused from now on.
+            self._candidate.stop()
+            # After the last grant and the last write: another coordinator may lead at once.
+            self._engine.stop()
+            self._http.join()
+            self._operator_http.join()
+            self._door.close()
+
+    def stop(self) -> None:
+        """Ends `run` after the present step. Any thread, and signal handlers of another thread."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify_all()
+
+    def _gate(self, app: ASGIApp) -> ASGIApp:
+        return StandbyGate(
+            app,
+            leads=lambda: self._coordinator is not None,
+            leader=self._engine.leadership.leader,
+            operator_port=tcp_port(self._config.coordinator.operators, host_and_port),
+        )
+
+    def _begin(self, term: Term) -> FleetLead:
+        # The servers of an earlier term may have changed since.
+        self._outputs.update(None)
+        return FleetLead(
+            term,
+            self._config,
+            self._connect,
+            self._clock,
+            notice=self._engine.notice,
+            observer=self._metrics,
+        )
+
+    def _lead(self) -> FleetLead | None:
+        """Returns the lead of the present term, and lets HTTP answer for it."""
+        lead = self._candidate.turn()
+        self._coordinator = None if lead is None else lead.coordinator
+        return lead
+
+    def _present(self) -> Coordinator:
+        coordinator = self._coordinator
+        if coordinator is None:
+            raise Unavailable("this coordinator does not lead the fleet now; ask again")
+        return coordinator
+
+    def _polled(self) -> float:
+        """Polls the servers if this coordinator leads. Returns how long to wait for their reports."""
+        lead, membership = self._lead(), self._engine.place.membership()
+        if lead is None:
+            return min(self._config.coordinator.poll_seconds, _STANDBY_SECONDS)
+        if membership is not None:
+            lead.poll(membership)
+        return self._config.coordinator.poll_seconds
+
+    def _waits_until_stop(self, seconds: float) -> bool:
+        """Waits, and returns True if the service ends."""
+        deadline_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
+        with self._wake:
+            while not self._is_stopping and self._clock.now_ns() < deadline_ns:
+                left_ns = deadline_ns - self._clock.now_ns()
+                self._clock.wait(self._wake, left_ns / NS_PER_SECOND)
+            return self._is_stopping
+
+    def _step(self) -> None:
+        lead = self._lead()
+        if lead is None or not lead.is_polled:
+            return
+        lead.step()
+        self._outputs.update(lead.registered())
+
+    def _connect(self, target: str) -> ServerClient:
+        return member_client(target, tls_of(self._config.tls))
+
+
+def engine_of(config: FleetConfig, clock: Clock) -> Engine:
+    """Returns the engine that the configuration names. Raises FailedPrecondition and InvalidConfig."""
+    if config.kubernetes is not None:
+        # Its client is an extra, and takes a second to import.
+        from fleet.kubernetes.engine import kubernetes_engine
+
+        return kubernetes_engine(config, config.kubernetes, clock)
+    return Engine(
+        ListedServers(config.servers), FileLeadership(Path(config.coordinator.state_directory))
+    )
+
+
+async def _refuse_replicas(request: Request) -> Response:
+    del request
+    raise FailedPrecondition(
+        "only a fleet with the table [ray] starts and restarts its servers; restart these where they "
+        "run, one after the other"
+    )
+
+
+def fleet_http(
+    routes: Sequence[Route],
+    host: str,
+    port: int,
+    *,
+    gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+) -> HttpServer:
+    """Returns the HTTP of a coordinator, not yet started. Port 0: any that is free.
+
+    `gate` stands before the routes, behind the check of the host.
+    """
+    app = make_http_app(routes, HttpSettings())
+    return HttpServer(
+        app,
+        entry=HostGuard(gate(app), host_rule((), host, own_name())),
+        host=host,
+        port=HttpPort(port, is_required=True),
+        blocking_thread_count=_HTTP_THREAD_COUNT,
+        remedy=LISTEN_REMEDY,
+    )
+
+
+def operator_http(
+    routes: Sequence[Route],
+    open_listeners: Callable[[], list[socket.socket]],
+    *,
+    gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+) -> HttpServer:
+    """Returns the HTTP of the operators' door, not yet started."""
+    app = make_http_app(routes, HttpSettings())
+    return HttpServer(
+        app,
+        entry=OperatorEntry(gate(app)),
+        host="",
+        port=HttpPort(None),
+        blocking_thread_count=_HTTP_THREAD_COUNT,
+        open_listeners=open_listeners,
+    )
+
+
+def tls_of(settings: AdminTls) -> Tls | None:
+    """Returns the client's TLS; None if no file is configured."""
+    if not (settings.ca or settings.cert or settings.key):
+        return None
+    return Tls(
+        ca_file=Path(settings.ca) if settings.ca else None,
+        certificate_file=Path(settings.cert) if settings.cert else None,
+        key_file=Path(settings.key) if settings.key else None,
+        server_name=settings.server_name,
+    )

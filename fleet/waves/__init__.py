@@ -1,0 +1,1 @@
+"""Decides which server of a fleet loads which version. Pure functions on values."""

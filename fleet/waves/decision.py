@@ -1,0 +1,587 @@
+"""Decides the next actions of a fleet from the reports of its servers. Pure functions on values.
+
+A version comes in waves: one server, a share of the fleet, the rest. Between two waves it is judged by
+its loads and, by a canary's rule, by its requests beside those of the version on the other servers. The
+last wave is judged by loads, by servers that end, and by failed requests, until it has held as long as a
+judgement. A version that fails too often is stopped at once, in each wave. A bad verdict ends the
+rollout: every server is granted the stable version again in the same step, and the version is blocked in
+the fleet.
+
+Each step compares the version that each server should have with the one that it was granted, so an
+action that was lost is repeated, and a server that comes back is corrected. The promises:
+
+- A server selects only the version that it was granted. So a version is never beyond its wave.
+- At most `load_count_max` servers have a *slot*, and a server swaps forward only with a slot. A slot is
+  given back when a report shows the end of the load, or when the server is lost. So under a partition
+  at most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is
+  given while more than that swap, for example because lost servers have come back. A slot does not count
+  if its load was withdrawn and does not end.
+- A version that waits for files while no server that may try it has them gives way to a newer one.
+- A version about which a gate has warned on a server goes to no further server until an operator has decided,
+  unless the settings let it pass, or the gate is one whose warnings are shown only.
+- A rollout begins with a version that two servers have: one that lies about its files holds up none.
+- A server that serves nothing, or a version that it must not serve, needs no slot.
+- Before a first version has passed there is none to go back to. Then each server keeps the version
+  that it answers with, even a blocked one, and a version that was stopped is withdrawn from the servers
+  that answer with none.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+
+from fleet.waves.failures import failure_verdict
+from fleet.waves.reports import Grant, ModelReport, Sighting
+from fleet.waves.state import FleetRollout, FleetState, ModelState, Slot
+from fleet.waves.trial import (
+    ModelWatch,
+    doubted,
+    fault,
+    has_held,
+    has_old_grant,
+    has_version,
+    is_held,
+    lacks_comparison,
+    may_have_version,
+    may_hold,
+    needed_count,
+    noted_setbacks,
+    noted_warnings,
+    servers_apart,
+    spread,
+    watched,
+    wave_judgement,
+    with_lost,
+)
+from fleet.waves.view import ModelView, can_serve, cannot_have, has_failed_on, model_views
+from fleet.waves.wave_settings import WaveSettings
+from serving.base.clock import NS_PER_SECOND
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.core.model_settings import GateMode
+from serving.core.servable import LOADING, START, GateVerdict
+
+LOADS_GATE = "loads"
+"""The gate of a verdict on the loads of a version, and on the servers that ended with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The present time: monotonic for durations, and of the wall for what people read."""
+
+    ns: int
+    wall_ns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The state after a step, which must be written before one of the `grants` is sent."""
+
+    state: FleetState
+    watches: Mapping[str, ModelWatch]
+    grants: tuple[Grant, ...] = ()
+
+
+def decide(
+    state: FleetState,
+    watches: Mapping[str, ModelWatch],
+    sightings: Mapping[str, Sighting],
+    settings: WaveSettings,
+    now: Now,
+) -> Decision:
+    """Returns the next state and the actions. `sightings` has each server of the fleet, by its name."""
+    views = model_views(sightings, state.models, settings.lost_seconds, now.ns)
+    models = dict(state.models)
+    steps = {}
+    for name, view in views.items():
+        before = models.get(name, ModelState())
+        watch = watches.get(name, ModelWatch())
+        steps[name] = _Step(view, settings, now, state.order + 1)
+        models[name], steps[name].watch = steps[name].judged(before, watch)
+    free = settings.load_count_max - sum(
+        step.swapping_count(models[name]) for name, step in steps.items()
+    )
+    for name, step in steps.items():
+        used = len(models[name].loading)
+        models[name] = step.with_slots(models[name], free)
+        free -= len(models[name].loading) - used
+    changed = state.changed(models)
+    grants = tuple(
+        Grant(server, name, version, changed.order)
+        for name, step in steps.items()
+        for server, version in step.to_send(models[name])
+    )
+    return Decision(
+        state=changed, watches={name: step.watch for name, step in steps.items()}, grants=grants
+    )
+
+
+def blocked(
+    state: ModelState, version: int, by: BlockedBy, reason: str, wall_ns: int
+) -> ModelState:
+    """Returns the state with `version` blocked in the fleet, and without a rollout of it."""
+    block = BlockedVersion(by=by, reason=reason, since_wall_ns=wall_ns)
+    rollout = state.rollout
+    if rollout is not None and rollout.version == version:
+        rollout = None
+    return replace(state, rollout=rollout, blocked={**state.blocked, version: block})
+
+
+def wanted_version(
+    state: ModelState, settings: WaveSettings, server: str, report: ModelReport
+) -> int | None:
+    """Returns the version that a server should be granted; None if the fleet has none for it yet."""
+    rollout = state.rollout
+    if rollout is None:
+        return _stable_for(state, report)
+    if server in rollout.members:
+        return rollout.version
+    may_try = settings.is_last(rollout.wave) and server not in rollout.setbacks
+    if may_try and may_have_version(state, rollout, server, report):
+        return rollout.version
+    return _stable_for(state, report)
+
+
+def _stable_for(state: ModelState, report: ModelReport) -> int | None:
+    """Returns the stable version, or an earlier one on a server that cannot load the stable one.
+
+    That is the version that it serves, or else the one that was stable before. Otherwise such a server
+    would serve nothing after its next start. Without a stable version, each server keeps its own.
+    """
+    stable = state.stable
+    if stable is None:
+        return report.default_version
+    if report.default_version == stable:
+        return stable
+    row = report.versions.get(stable)
+    if row is None or not row.has_failed:
+        return stable
+    served = report.default_version
+    earlier = state.previous if served is None or served > stable else served
+    is_sound = earlier in report.found and earlier not in state.blocked
+    return earlier if is_sound else stable
+
+
+@dataclass
+class _Step:
+    """One decision on one model. `order` is the number of the state that the step makes."""
+
+    view: ModelView
+    settings: WaveSettings
+    now: Now
+    order: int
+    watch: ModelWatch = field(default_factory=ModelWatch)
+
+    def judged(self, state: ModelState, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
+        """Returns the state after the reports were read: slots given back, a rollout judged or begun."""
+        late = self._late(state, watch)
+        watch = with_lost(watch, state, self.view)
+        state = self._adopted(self._with_returned(self._released(state)))
+        if state.rollout is not None:
+            rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
+            rollout = noted_warnings(rollout, self.view)
+            state = replace(state, rollout=rollout)
+            watch = watched(watch, state, self.view, self.settings, self.now.ns)
+            state, watch = self._after_verdict(state, rollout, watch)
+        state = self._begun(state)
+        return state, watched(watch, state, self.view, self.settings, self.now.ns)
+
+    def with_slots(self, state: ModelState, free: int) -> ModelState:
+        """Returns the state with a slot for each server that begins to swap now, at most `free`."""
+        self.watch = replace(self.watch, waits_for=self._reason_to_wait(state, free))
+        if state.is_paused or free <= 0:
+            return state
+        behind = self._behind(state, free)
+        state = self._with_slots_for(state, behind)
+        return self._with_new_members(state, free - len(behind))
+
+    def to_send(self, state: ModelState) -> Iterator[tuple[str, int | None]]:
+        """Yields each live server that must be granted another version, with that version."""
+        for name, report in self.view.live.items():
+            wanted = wanted_version(state, self.settings, name, report)
+            slot = state.loading.get(name)
+            if report.granted == wanted:
+                # A grant of before, still under way, must come to nothing.
+                if slot is not None and report.order < slot.order:
+                    yield name, wanted
+            elif wanted is None:
+                if slot is not None or self._is_left_over(name, report, state):
+                    yield name, None
+            elif (slot is not None and slot.version == wanted) or _needs_no_slot(
+                report, wanted, state
+            ):
+                yield name, wanted
+
+    def _is_left_over(self, name: str, report: ModelReport, state: ModelState) -> bool:
+        """Returns True if a server that answers with no version has a grant that leads to none.
+
+        As long as it has the grant it may try no other version. A load that was granted before the rollout
+        goes on, whoever has granted it, but not for ever.
+        """
+        granted, rollout = report.granted, state.rollout
+        if granted is None:
+            return False
+        if rollout is not None and has_old_grant(report, rollout):
+            oldest_ns = self.now.ns - round(self.settings.load_seconds_max * NS_PER_SECOND)
+            if self.watch.slot_since_ns.get(name, self.now.ns) < oldest_ns:
+                return True
+        return granted in state.blocked or cannot_have(report, granted)
+
+    def _late(self, state: ModelState, watch: ModelWatch) -> frozenset[str]:
+        if state.rollout is None:
+            return frozenset()
+        oldest_ns = self.now.ns - round(self.settings.load_seconds_max * NS_PER_SECOND)
+        return frozenset(
+            name
+            for name, slot in state.loading.items()
+            if slot.version == state.rollout.version
+            and name in self.view.live
+            and watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
+        )
+
+    def swapping_count(self, state: ModelState) -> int:
+        """Returns the servers that swap or may be swapping, without those whose load never ends."""
+        return self.view.swapping_count(state) - len(self._stuck(state))
+
+    def _stuck(self, state: ModelState) -> list[str]:
+        """Returns servers that still load what was withdrawn from them long ago."""
+        oldest_ns = self.now.ns - 2 * round(self.settings.load_seconds_max * NS_PER_SECOND)
+        return [
+            name
+            for name, slot in state.loading.items()
+            if name in self.view.live
+            and self.view.live[name].granted != slot.version
+            and self.view.live[name].order >= slot.order
+            and self.watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
+        ]
+
+    def _released(self, state: ModelState) -> ModelState:
+        loading = {
+            name: slot for name, slot in state.loading.items() if not self._is_over(name, slot)
+        }
+        return state if len(loading) == len(state.loading) else replace(state, loading=loading)
+
+    def _with_returned(self, state: ModelState) -> ModelState:
+        """Returns the state with a slot for each server that was lost and still loads the version.
+
+        Without a slot its load would never be late.
+        """
+        rollout = state.rollout
+        if rollout is None:
+            return state
+        returned = {
+            name: Slot(rollout.version, report.order)
+            for name, report in self.view.live.items()
+            if has_version(report, rollout)
+            and name not in state.loading
+            and name not in rollout.setbacks
+            and not report.serves(rollout.version)
+            and not has_failed_on(report, rollout.version)
+        }
+        return replace(state, loading={**state.loading, **returned}) if returned else state
+
+    def _is_over(self, name: str, slot: Slot) -> bool:
+        """Returns True if the swap of a slot has ended, or its server is lost or not in the fleet."""
+        if name not in self.view.live:
+            return name not in self.view.unknown
+        report = self.view.live[name]
+        if report.order < slot.order:
+            return False
+        row = report.versions.get(slot.version)
+        if report.granted != slot.version:
+            return row is None or row.state not in (START, LOADING)
+        return row is not None and (report.serves(slot.version) or row.has_failed)
+
+    def _adopted(self, state: ModelState) -> ModelState:
+        """Returns the state with a stable version: at first the one that most servers answer with.
+
+        A rollout that began as that of a first version goes on beside a version that, as a late report
+        shows, most servers had before. It ends if that is its own version.
+        """
+        if state.stable is not None or not self.view.is_complete:
+            return state
+        rollout = state.rollout
+        if rollout is None:
+            return replace(state, stable=self.view.most_served(state.blocked))
+        had = (
+            report.default_version == rollout.version and not has_version(report, rollout)
+            for report in self.view.live.values()
+        )
+        if 2 * sum(had) > self.view.fleet_size:
+            return replace(state, stable=rollout.version, rollout=None)
+        version = self.view.most_served({*state.blocked, rollout.version})
+        count = sum(report.default_version == version for report in self.view.live.values())
+        if version is None or 2 * count <= self.view.fleet_size:
+            return state
+        return replace(state, stable=version)
+
+    def _after_verdict(
+        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
+    ) -> tuple[ModelState, ModelWatch]:
+        reason = fault(rollout, watch, self.view, self.settings)
+        if reason:
+            mode = GateMode.ENFORCE.value
+            verdict = GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason)
+            return self._refused(state, rollout, verdict), watch
+        failed = failure_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if failed is not None:
+            return self._refused(state, rollout, failed), watch
+        if self.view.is_complete and self.view.live and rollout.version not in self.view.found():
+            return replace(state, rollout=None), watch
+        if not self.settings.is_last(rollout.wave):
+            return self._after_wave(state, rollout, watch)
+        if is_held(rollout, self.settings):
+            return state, watch
+        # An operator may pause it until clients have come.
+        if has_held(watch, state, self.settings, self.now.ns) and not state.is_paused:
+            state = replace(state, stable=rollout.version, previous=state.stable, rollout=None)
+        return state, watch
+
+    def _after_wave(
+        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
+    ) -> tuple[ModelState, ModelWatch]:
+        judgement = wave_judgement(watch, state, rollout, self.view, self.settings, self.now.ns)
+        if judgement is None:
+            return state, watch
+        verdict = judgement.verdict
+        if judgement.is_only_slow and not watch.doubt:
+            return state, doubted(watch, verdict)
+        is_still_doubted = watch.doubt and not judgement.is_of_latency
+        if is_still_doubted and verdict.is_passed and not state.is_paused:
+            verdict = replace(
+                verdict, is_passed=False, reason=f"{watch.doubt}; then {verdict.reason}"
+            )
+        if not verdict.is_passed:
+            return self._refused(state, rollout, verdict), watch
+        may_go_on = not state.is_paused and not is_held(rollout, self.settings)
+        if watch.full_since_ns is not None and may_go_on:
+            state = self._next_wave(state.with_verdict(verdict, rollout.version), rollout)
+        return state, watch
+
+    def _refused(
+        self, state: ModelState, rollout: FleetRollout, verdict: GateVerdict
+    ) -> ModelState:
+        state = state.with_verdict(verdict, rollout.version)
+        return blocked(state, rollout.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
+
+    def _next_wave(self, state: ModelState, rollout: FleetRollout) -> ModelState:
+        """Returns the state in the next wave that has more servers."""
+        size = self.view.fleet_size
+        quota = self.settings.quota(rollout.wave, size)
+        wave = rollout.wave + 1
+        while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= quota:
+            wave += 1
+        return replace(state, rollout=in_wave(rollout, wave, self.settings))
+
+    def _begun(self, state: ModelState) -> ModelState:
+        """Returns the state with a rollout of the highest new version, if there is one.
+
+        It takes the place of a rollout that waits for files. One that began while a server was alone, and
+        that no other server has, gives way to a lower version too.
+        """
+        if state.is_paused or not self.view.is_complete:
+            return state
+        present = -1 if state.stable is None else state.stable
+        confirmed = self.view.confirmed() - state.blocked.keys()
+        if state.rollout is not None:
+            if not self._lacks_files(state, state.rollout):
+                return state
+            if state.rollout.version in confirmed:
+                present = max(present, state.rollout.version)
+        version = max(confirmed, default=present)
+        if version <= present:
+            return state
+        return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
+
+    def _lacks_files(self, state: ModelState, rollout: FleetRollout) -> bool:
+        """Returns True if the wave needs more servers, and none that may try the version has its files."""
+        version, view = rollout.version, self.view
+        # One on which it has failed may say that it loads it, for ever.
+        if any(
+            slot.version == version and name not in rollout.setbacks
+            for name, slot in state.loading.items()
+        ):
+            return False
+        if self.settings.is_last(rollout.wave):
+            if 2 * sum(1 for _ in view.serving(version)) > view.fleet_size:
+                return False
+        elif self._missing_count(state, rollout) <= 0:
+            return False
+        untried = [
+            report
+            for name, report in view.live.items()
+            if not report.serves(version)
+            and name not in rollout.members
+            and name not in rollout.setbacks
+            and name not in view.draining
+        ]
+        return bool(untried) and not any(version in report.found for report in untried)
+
+    def _reason_to_wait(self, state: ModelState, free: int) -> str:
+        """Returns the reason why nothing goes on, for people; "" if nothing waits."""
+        if state.is_paused:
+            return "an operator has paused it: millpond fleet resume"
+        of_wave = ""
+        if state.rollout is not None and self.view.is_complete:
+            of_wave = self._reason_of_wave(state, state.rollout)
+        stuck = self._stuck(state)
+        if stuck and not of_wave:
+            return f"the load of a withdrawn version does not end on {', '.join(stuck[:3])}"
+        full = "as many servers swap as may" if free <= 0 else ""
+        return of_wave or full or self._reason_of_unconfirmed(state)
+
+    def _reason_of_unconfirmed(self, state: ModelState) -> str:
+        """Returns why the newest version is not tried, if one server alone has it."""
+        if state.rollout is not None or not self.view.is_complete:
+            return ""
+        present = -1 if state.stable is None else state.stable
+        newest = max(self.view.found() - state.blocked.keys(), default=present)
+        if newest <= present or newest in self.view.confirmed():
+            return ""
+        names = (name for name, report in self.view.live.items() if newest in report.found)
+        return f"only {next(names, 'one server')} has version {newest}: it is tried when a second server has it"
+
+    def _reason_of_wave(self, state: ModelState, rollout: FleetRollout) -> str:
+        view = self.view
+        is_full = self.watch.full_since_ns is not None
+        if is_held(rollout, self.settings):
+            name, reason = min(
+                rollout.warned.items(), key=lambda row: (not may_hold(row[1]), row[0])
+            )
+            more = f" and {len(rollout.warned) - 1} more" if len(rollout.warned) > 1 else ""
+            return f"warned on {name}{more}: {reason}; millpond fleet promote or abort"
+        if self._lacks_files(state, rollout):
+            count = sum(rollout.version in report.found for report in view.live.values())
+            return f"{count} of {view.fleet_size} servers have the files of {rollout.version}"
+        if self.settings.is_last(rollout.wave):
+            is_short = view.lost and not is_full
+            return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
+        if self._is_short_of_sound(state, rollout):
+            return "servers of the wave are lost: millpond fleet abort or promote"
+        if is_full and lacks_comparison(self.watch, state, rollout, view):
+            return (
+                f"no server with version {state.stable} can be compared with: millpond fleet "
+                "promote goes on without"
+            )
+        return ""
+
+    def _behind(self, state: ModelState, free: int) -> dict[str, int]:
+        """Returns servers that were granted another version than they should, and may swap to it now.
+
+        They have missed a rollout, or were lost before they took the grant of one.
+        """
+        members = state.rollout.members if state.rollout else {}
+        behind: dict[str, int] = {}
+        for name, report in self.view.live.items():
+            if len(behind) == free:
+                break
+            if report.granted == state.stable and name not in members:
+                continue
+            wanted = wanted_version(state, self.settings, name, report)
+            if (
+                wanted is not None
+                and wanted != report.granted
+                and wanted in report.found
+                and name not in state.loading
+                and name not in self.view.draining
+                and not _needs_no_slot(report, wanted, state)
+            ):
+                behind[name] = wanted
+        return behind
+
+    def _with_new_members(self, state: ModelState, free: int) -> ModelState:
+        rollout = state.rollout
+        if rollout is None or free <= 0 or not self.view.is_complete:
+            return state
+        if is_held(rollout, self.settings):
+            return state
+        names = self._new_members(state, rollout, min(free, self._room(state, rollout)))
+        if not names:
+            return state
+        if not self.settings.is_last(rollout.wave):
+            joined = {name: self.view.servers[name].incarnation for name in names}
+            state = replace(state, rollout=replace(rollout, members={**rollout.members, **joined}))
+        return self._with_slots_for(state, dict.fromkeys(names, rollout.version))
+
+    def _room(self, state: ModelState, rollout: FleetRollout) -> int:
+        """Returns how many servers may join the wave now."""
+        quota = self.settings.quota(rollout.wave, self.view.fleet_size)
+        if self.settings.is_last(rollout.wave):
+            return quota
+        touched = len(rollout.members) + len(rollout.setbacks)
+        room = quota + self.settings.setback_count_max(quota) - touched
+        return max(0, min(self._missing_count(state, rollout), room))
+
+    def _missing_count(self, state: ModelState, rollout: FleetRollout) -> int:
+        """Returns how many members the wave lacks that serve the version or will.
+
+        Lost ones and those that end before they serve do not count. Negative if there are more than needed.
+        """
+        view, version = self.view, rollout.version
+        sound_count = sum(
+            name not in view.lost and (name not in view.draining or view.live[name].serves(version))
+            for name in rollout.members
+        )
+        return needed_count(rollout, state, view, self.settings) - sound_count
+
+    def _is_short_of_sound(self, state: ModelState, rollout: FleetRollout) -> bool:
+        """Returns True if the wave needs more servers, and may not have further ones."""
+        return self._missing_count(state, rollout) > 0 and self._room(state, rollout) == 0
+
+    def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
+        """Returns the servers that try the version next, spread over the fleet by their names."""
+        version = rollout.version
+        if count <= 0:
+            return []
+        may_join = self._may_join(state, rollout)
+        sound = (
+            name
+            for name, report in self.view.live.items()
+            if version in report.found
+            and report.granted != version
+            and report.granted == wanted_version(state, self.settings, name, report)
+            and may_join(name, report)
+            and name not in rollout.members
+            and name not in rollout.setbacks
+            and name not in state.loading
+            and name not in self.view.draining
+        )
+        return nsmallest(count, sound, key=lambda name: spread(name, version))
+
+    def _may_join(
+        self, state: ModelState, rollout: FleetRollout
+    ) -> Callable[[str, ModelReport], bool]:
+        """Returns a test of whether a server may try the version, by the version that it has now."""
+        stable = state.stable
+        if stable is None or self.settings.is_last(rollout.wave):
+            return lambda name, report: True
+        apart = servers_apart(rollout, state, self.view)
+        return lambda name, report: (
+            name not in apart and (report.default_version == stable or cannot_have(report, stable))
+        )
+
+    def _with_slots_for(self, state: ModelState, versions: Mapping[str, int]) -> ModelState:
+        if not versions:
+            return state
+        slots = {name: Slot(version, self.order) for name, version in versions.items()}
+        return replace(state, loading={**state.loading, **slots})
+
+
+def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRollout:
+    """Returns the rollout in another wave. The last one has no members, so that the state stays small."""
+    members = {} if settings.is_last(wave) else rollout.members
+    return replace(rollout, wave=wave, members=members)
+
+
+def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:
+    """Returns True if a server gets `wanted` at once: it serves nothing, or what it must not serve.
+
+    Without a stable version a server may serve a blocked one. It also keeps a blocked one until it has the files
+    of a newer version.
+    """
+    if report.default_version in (None, wanted):
+        return True
+    granted = report.granted
+    if granted is None:
+        return False
+    is_forward = granted in state.blocked and state.stable is not None and can_serve(report, wanted)
+    return granted > wanted or is_forward

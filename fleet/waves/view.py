@@ -1,0 +1,164 @@
+"""The servers of a fleet as one decision sees them, model by model. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fleet.waves.reports import ModelReport, ServerReport, Sighting
+from fleet.waves.state import ModelState
+from serving.base.clock import NS_PER_SECOND
+
+
+@dataclass(kw_only=True)
+class ModelView:
+    """The servers of one model. Built once for each decision, and not changed after that.
+
+    `live` have reported within the time after which a server is lost. `lost` have not; their values are
+    their last reports, None without one. `unknown` have not reported to this coordinator and are not
+    lost either. `servers` are the reports of the live servers, `draining` those of them that get no new
+    version.
+    """
+
+    live: dict[str, ModelReport] = field(default_factory=dict)
+    lost: dict[str, ModelReport | None] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    servers: dict[str, ServerReport] = field(default_factory=dict)
+    draining: set[str] = field(default_factory=set)
+    _unable: dict[int, frozenset[str]] = field(default_factory=dict)
+    _confirmed: frozenset[int] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """False while a coordinator that has just started waits for first reports."""
+        return not self.unknown
+
+    @property
+    def fleet_size(self) -> int:
+        """The number of servers that a wave is a share of: all but the draining ones.
+
+        Otherwise a coordinator that reaches one server would take it for the whole fleet.
+        """
+        return len(self.live) + len(self.lost) + len(self.unknown) - len(self.draining)
+
+    def is_known(self, server: str) -> bool:
+        return server in self.live or server in self.lost or server in self.unknown
+
+    def found(self) -> frozenset[int]:
+        """Returns the versions that at least one live server has on its disk."""
+        return frozenset().union(*{report.found for report in self.live.values()})
+
+    def confirmed(self) -> frozenset[int]:
+        """Returns the versions that a rollout may begin with: those that two servers have.
+
+        A lost server counts with its last report. One server alone may have made a version up, and none
+        could take the place of a high number. If no other one reports, there is none to ask. Looks through
+        the fleet once.
+        """
+        if self._confirmed is None:
+            self._confirmed = self._found_by_two() if len(self.live) > 1 else self.found()
+        return self._confirmed
+
+    def _found_by_two(self) -> frozenset[int]:
+        # A large fleet has few different sets: each is looked at once more below.
+        known = [*self.live.values(), *(row for row in self.lost.values() if row is not None)]
+        sets = {report.found for report in known}
+        confirmed: set[int] = set()
+        if len(sets) < len(known):
+            counts = Counter([report.found for report in known])
+            confirmed.update(*(found for found, count in counts.items() if count > 1))
+        seen: set[int] = set()
+        for found in sets:
+            confirmed |= seen & found
+            seen |= found
+        return self.found() & confirmed
+
+    def most_served(self, blocked: Collection[int]) -> int | None:
+        """Returns the version that most live servers answer with, the lower of two; None without one.
+
+        Leaves out `blocked` versions.
+        """
+        counts = Counter(
+            report.default_version
+            for report in self.live.values()
+            if report.default_version is not None and report.default_version not in blocked
+        )
+        return min(counts, key=lambda version: (-counts[version], version), default=None)
+
+    def serving(self, version: int) -> Iterator[str]:
+        """Yields the live servers on which `version` is AVAILABLE."""
+        return (name for name, report in self.live.items() if report.serves(version))
+
+    def unable(self, version: int) -> frozenset[str]:
+        """Returns the live servers that cannot have `version`. Looks through the fleet once."""
+        if version not in self._unable:
+            self._unable[version] = frozenset(
+                name for name, report in self.live.items() if cannot_have(report, version)
+            )
+        return self._unable[version]
+
+    def swapping_count(self, state: ModelState) -> int:
+        """Returns the servers that swap or may be swapping: those with a slot, and further ones.
+
+        A server may swap without a slot after it was lost, or because it was rolled back.
+        """
+        return len(state.loading) + sum(
+            report.is_swapping and name not in state.loading for name, report in self.live.items()
+        )
+
+
+def can_serve(report: ModelReport, version: int) -> bool:
+    """Returns True if a server serves the version, or has it on its disk."""
+    return version in report.found or report.serves(version)
+
+
+def has_failed_on(report: ModelReport, version: int) -> bool:
+    """Returns True if the server has refused the version, or could not load it."""
+    row = report.versions.get(version)
+    return version in report.blocked or (row is not None and row.has_failed)
+
+
+def cannot_have(report: ModelReport, version: int) -> bool:
+    """Returns True if a server has failed to load the version, or lacks its files."""
+    return has_failed_on(report, version) or not can_serve(report, version)
+
+
+def is_silent(sighting: Sighting, lost_seconds: float, now_ns: int) -> bool:
+    """Returns True if a server is lost: it has not reported for so long."""
+    return now_ns - sighting.seen_at_ns > round(lost_seconds * NS_PER_SECOND)
+
+
+def model_views(
+    sightings: Mapping[str, Sighting],
+    models: Mapping[str, ModelState],
+    lost_seconds: float,
+    now_ns: int,
+) -> dict[str, ModelView]:
+    """Returns the view of each model of the state or of a report.
+
+    A server that is leaving and lost has left: nothing waits for it. A server that has not reported may
+    have each of its sighting's `models`, or any model if they are not known.
+    """
+    reported = (sighting.report.models for sighting in sightings.values() if sighting.report)
+    views = {name: ModelView() for name in {*models}.union(*reported)}
+    for name, sighting in sightings.items():
+        report, is_lost = sighting.report, is_silent(sighting, lost_seconds, now_ns)
+        if sighting.is_leaving and (is_lost or report is None):
+            continue
+        if report is None:
+            may_have = views.keys() if sighting.models is None else sighting.models & views.keys()
+            for model in may_have:
+                if is_lost:
+                    views[model].lost[name] = None
+                else:
+                    views[model].unknown.add(name)
+            continue
+        for model, of_model in report.models.items():
+            view = views[model]
+            if is_lost:
+                view.lost[name] = of_model
+                continue
+            view.live[name] = of_model
+            view.servers[name] = report
+            if sighting.is_draining:
+                view.draining.add(name)
+    return views

@@ -1,1 +1,0 @@
-"""Swaps versions over many servers in waves. A server that runs alone imports nothing of it."""
