@@ -17,6 +17,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,17 +194,22 @@ def check_ladder(native: Path) -> list[Violation]:
     return violations
 
 
+@cache
+def import_nodes(source: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Returns the imports of a file. Each file is looked at by several checks."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports_of(source: Path, package: str) -> Iterator[tuple[int, str]]:
     """Yields the line and the dotted name of each module of `package` that `source` imports."""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    for node in import_nodes(source):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == package:
+        elif node.module == package:
             modules = [f"{package}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
         else:
-            continue
+            modules = [node.module or ""]
         yield from ((node.lineno, name) for name in modules if name.startswith(f"{package}."))
 
 
@@ -257,10 +263,10 @@ def check_packages(repository: Path) -> list[Violation]:
 
 def names_imported(source: Path) -> Iterator[tuple[int, str]]:
     """Yields the line and the dotted name of everything that `source` imports."""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    for node in import_nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
