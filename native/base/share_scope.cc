@@ -11,7 +11,10 @@ thread_local ShareScope* current_scope = nullptr;
 }  // namespace
 
 ShareScope::ShareScope(ByteBudget::Share* share, const ReplyLimits& limits)
-    : share_(share), limits_(limits), outer_(current_scope) {
+    : share_(share),
+      limits_(limits),
+      outer_(current_scope),
+      pending_bytes_(outer_ == nullptr ? 0 : outer_->pending_bytes_) {
   current_scope = this;
 }
 

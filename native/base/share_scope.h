@@ -18,7 +18,8 @@ namespace millpond::base {
 class ShareScope {
  public:
   // Bytes are added to the share in steps of this size at least: small requests write to no shared
-  // cache line. So a thread has less than one step that does not count.
+  // cache line. So a thread has less than one step that does not count, however many requests it
+  // decodes within each other (batches): a scope goes on from what the outer one has not counted.
   static constexpr int64_t kStepBytes = 64 * 1024;
 
   // Borrows the share, and the flag of `limits`. The deadline and the flag may end the decoding.
@@ -38,8 +39,8 @@ class ShareScope {
  private:
   ByteBudget::Share* const share_;
   const ReplyLimits limits_;
-  int64_t pending_bytes_ = 0;  // added, and not yet in the share
   ShareScope* const outer_;
+  int64_t pending_bytes_;  // added here or in the outer scopes, and in no share yet
 };
 
 // Looks if the thread's request is still wanted, once every kLookSteps steps. For loops of tiny

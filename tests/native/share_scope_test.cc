@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 
 #include "native/base/clock.h"
 #include "tests/native/threads.h"
@@ -46,6 +47,25 @@ TEST(ShareScope, AScopeWithinAScopeGivesTheOuterOneBack) {
   EXPECT_TRUE(ShareScope::Add(2 * kStep));
   EXPECT_EQ(inner.bytes(), kStep);
   EXPECT_EQ(outer.bytes(), 2 * kStep);
+}
+
+// As a batch decodes its requests.
+TEST(ShareScope, ScopesWithinEachOtherLeaveOneStepUncountedTogether) {
+  ByteBudget budget;
+  constexpr int64_t kPiece = kStep / 3;
+  int64_t added_bytes = 0;
+  const std::function<void(int)> decode = [&](int depth) {
+    ByteBudget::Share share(&budget);
+    const ShareScope scope(&share);
+    EXPECT_TRUE(ShareScope::Add(kPiece));
+    added_bytes += kPiece;
+    EXPECT_GT(budget.in_use_bytes(), added_bytes - kStep);
+    if (depth > 1) decode(depth - 1);
+    EXPECT_GT(budget.in_use_bytes(), added_bytes - kStep);
+    added_bytes -= kPiece;
+  };
+  decode(100);
+  EXPECT_EQ(budget.in_use_bytes(), 0);
 }
 
 TEST(ShareScope, WithoutAScopeNothingCountsOrEnds) {
