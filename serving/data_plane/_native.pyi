@@ -1061,15 +1061,30 @@ class Admission:
         """The number of requests refused since the start."""
 
 @final
+class ByteShare:
+    """The bytes that one holder has taken of a budget. They go back when the share is destroyed."""
+
+    def resize(self, bytes: int) -> bool:  # noqa: A002 (the module's name for it)
+        """Changes the share to `bytes`. Returns False, and changes nothing, if the budget has too few
+        left. A share can always shrink.
+        """
+
+    @property
+    def bytes(self) -> int: ...
+
+@final
 class ByteBudget:
-    """The memory that requests and replies in flight may take together."""
+    """The memory that clients may take together."""
 
     def __init__(self, limit_bytes: int) -> None: ...
-    def take(self, bytes: int) -> bool:  # noqa: A002 (the module's name for it)
-        """Takes `bytes` from the budget. Returns False, and takes nothing, if fewer are left."""
+    def message_share(self) -> ByteShare:
+        """Returns an empty share for messages, what they decode to, and replies."""
 
-    def return_bytes(self, bytes: int) -> None:  # noqa: A002
-        """Returns bytes that `take` took."""
+    def call_share(self) -> ByteShare:
+        """Returns an empty share for calls and short questions: it may exceed the limit a little."""
+
+    def connection_share(self) -> ByteShare:
+        """Returns an empty share for probes and connections: it may exceed the limit further."""
 
     @property
     def limit_bytes(self) -> int: ...
@@ -1077,7 +1092,7 @@ class ByteBudget:
     def in_use_bytes(self) -> int: ...
     @property
     def refused_count(self) -> int:
-        """The number of refused calls of `take` since the start."""
+        """The number of refused calls of `ByteShare.resize` since the start."""
 
 @final
 class EndedRestRequest:

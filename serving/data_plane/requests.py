@@ -27,11 +27,23 @@ class BudgetCounts(Protocol):
     def refused_count(self) -> int: ...
 
 
-class ByteBudget(BudgetCounts, Protocol):
-    """`_native.ByteBudget`: the bytes of requests and replies under way, over all protocols."""
+class ByteShare(Protocol):
+    """`_native.ByteShare`: the bytes of one holder, until the share shrinks or is destroyed."""
 
-    def take(self, bytes: int) -> bool: ...  # noqa: A002 (the module's name for it)
-    def return_bytes(self, bytes: int) -> None: ...  # noqa: A002
+    def resize(self, bytes: int) -> bool: ...  # noqa: A002 (the module's name for it)
+    @property
+    def bytes(self) -> int: ...
+
+
+class ByteBudget(BudgetCounts, Protocol):
+    """`_native.ByteBudget`: the bytes that clients take, over all protocols.
+
+    A share for calls, and a share for connections and probes, may exceed the limit by a reserve.
+    """
+
+    def message_share(self) -> ByteShare: ...
+    def call_share(self) -> ByteShare: ...
+    def connection_share(self) -> ByteShare: ...
 
 
 class RareCall(Protocol):

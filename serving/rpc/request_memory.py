@@ -97,7 +97,12 @@ class MemoryHold:
 
     def __init__(self, budget: ByteBudget | None) -> None:
         self._budget = budget
-        self._held_bytes = 0
+        self._share = budget.message_share() if budget is not None else None
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it has taken; 0 without a budget."""
+        return self._share.bytes if self._share is not None else 0
 
     def check_fits(self, byte_count: int) -> None:
         """Raises MemoryBusy if fewer bytes are left in the budget.
@@ -105,31 +110,27 @@ class MemoryHold:
         Takes no bytes, so a client that announces a body and does not send it blocks no other.
         """
         budget = self._budget
-        if budget is not None and byte_count > budget.limit_bytes - budget.in_use_bytes:
-            # Counts the refusal, as the bytes would not fit now.
-            if budget.take(byte_count):
-                budget.return_bytes(byte_count)
-                return
+        if budget is None or byte_count <= budget.limit_bytes - budget.in_use_bytes:
+            return
+        # Counts the refusal, as the bytes would not fit now.
+        if not budget.message_share().resize(byte_count):
             raise self._busy(byte_count)
 
     def grow(self, byte_count: int) -> None:
         """Takes more bytes of the budget. Raises MemoryBusy if they are not left."""
-        if self._budget is None or byte_count == 0:
+        if self._share is None or byte_count == 0:
             return
-        if not self._budget.take(byte_count):
+        if not self._share.resize(self._share.bytes + byte_count):
             raise self._busy(byte_count)
-        self._held_bytes += byte_count
 
     def release(self) -> None:
         """Returns all bytes to the budget. A second call does nothing."""
-        if self._held_bytes:
-            assert self._budget is not None
-            self._budget.return_bytes(self._held_bytes)
-            self._held_bytes = 0
+        if self._share is not None:
+            self._share.resize(0)
 
     def _busy(self, byte_count: int) -> MemoryBusy:
         assert self._budget is not None
-        total_bytes = self._held_bytes + byte_count
+        total_bytes = self.held_bytes + byte_count
         if total_bytes > self._budget.limit_bytes:
             return MemoryBusy(
                 f"a request or reply of {total_bytes} bytes is larger than all of the "

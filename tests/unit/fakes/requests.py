@@ -120,22 +120,43 @@ class FakeAdmission:
 
 
 @dataclass
+class FakeByteShare:
+    """`_native.ByteShare`."""
+
+    budget: "FakeByteBudget"
+    reserve_bytes: int = 0
+    bytes: int = 0
+
+    def resize(self, bytes: int) -> bool:  # noqa: A002
+        more_bytes = bytes - self.bytes
+        if more_bytes > self.budget.limit_bytes + self.reserve_bytes - self.budget.in_use_bytes:
+            self.budget.refused_count += 1
+            return False
+        self.budget.in_use_bytes += more_bytes
+        self.bytes = bytes
+        return True
+
+    def __del__(self) -> None:
+        self.budget.in_use_bytes -= self.bytes
+
+
+@dataclass
 class FakeByteBudget:
-    """`_native.ByteBudget`: counts, and refuses beyond its limit."""
+    """`_native.ByteBudget`: counts, and refuses beyond its limit and the reserve of a use."""
 
     limit_bytes: int
+    reserve_bytes: int = 0
     in_use_bytes: int = 0
     refused_count: int = 0
 
-    def take(self, bytes: int) -> bool:  # noqa: A002
-        if bytes > self.limit_bytes - self.in_use_bytes:
-            self.refused_count += 1
-            return False
-        self.in_use_bytes += bytes
-        return True
+    def message_share(self) -> FakeByteShare:
+        return FakeByteShare(self)
 
-    def return_bytes(self, bytes: int) -> None:  # noqa: A002
-        self.in_use_bytes -= bytes
+    def call_share(self) -> FakeByteShare:
+        return FakeByteShare(self, self.reserve_bytes)
+
+    def connection_share(self) -> FakeByteShare:
+        return FakeByteShare(self, 2 * self.reserve_bytes)
 
 
 @dataclass
