@@ -50,6 +50,16 @@ rest::RequestHeaders ToHeaders(const HeaderList& pairs) {
   return rest::RequestHeaders(std::move(fields));
 }
 
+// Returns the memory of the headers' strings.
+size_t BytesOf(const HeaderList& pairs) {
+  size_t bytes = 0;
+  for (const nb::handle pair : pairs) {
+    bytes += sizeof(std::pair<std::string, std::string>) + nb::len(nb::handle(pair[0])) +
+             nb::len(nb::handle(pair[1]));
+  }
+  return bytes;
+}
+
 // Python's reference to the workers. It keeps the bodies of the requests that they have.
 class PyRestWorkers {
  public:
@@ -75,9 +85,10 @@ class PyRestWorkers {
     request.body = {body.c_str(), body.size()};
     request.deadline_ns = request.received_ns + SecondsToNs(timeout_seconds);
     base::ByteBudget::Share charge(options_.budget.get());
-    if (!charge.Resize(static_cast<int64_t>(body.size()))) {
-      ThrowIfError(base::NoMemoryFor("a body of " + std::to_string(body.size()) + " bytes",
-                                     *options_.budget));
+    const size_t bytes = body.size() + BytesOf(headers);
+    if (!charge.Resize(static_cast<int64_t>(bytes))) {
+      ThrowIfError(base::NoMemoryFor(
+          "a request of " + std::to_string(bytes) + " bytes, headers included", *options_.budget));
     }
     const uint64_t id = ValueOrThrow(workers_.Submit(std::move(request)));
     bodies_.emplace(id, Body{std::move(body), std::move(charge)});
@@ -94,7 +105,7 @@ class PyRestWorkers {
                              std::optional<std::string> label);
 
  private:
-  // A body, which a run may read for longer than its client waits.
+  // A body, which a run may read for longer than its client waits, with the charge of its request.
   struct Body {
     nb::bytes bytes;
     base::ByteBudget::Share charge;

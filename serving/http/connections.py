@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import sys
 from asyncio.events import TimerHandle
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from serving.data_plane.requests import ByteShare
 from serving.http.heads import TRANSFER_ENCODING_REMEDY, head_fault, without_upgrade
 from serving.http.listeners import has_unread_bytes
 
@@ -40,6 +43,24 @@ CHUNK_FRAMING_BYTES = 24
 """The bytes of a chunk beside its data: its size, two line ends, and a short extension."""
 
 
+NO_MEMORY = (
+    "no memory is left for the connection: clients take all of --request_memory_bytes; try again later, "
+    "or use another server"
+)
+
+CONNECTION_BYTES = 16 * 2**10
+"""The charge of a connection: its objects take 7 KB, and the task that answers a request as much."""
+
+REQUEST_BYTES = 6 * 2**10
+"""The charge of a request, beside its head and body. Its objects take 5 KB."""
+
+FIELD_BYTES = 160
+"""The charge of a field of a head, beside its name and value. Its objects take 120 bytes."""
+
+TARGET_COPY_COUNT = 4
+"""The copies of a request's target: as received, its path, the decoded path, and its query."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
     """The limits of one client."""
@@ -63,6 +84,24 @@ class ConnectionLimits:
     connection_count_max: int = 512
 
 
+class Uncounted:
+    """The share of a server that has no budget."""
+
+    bytes = 0
+
+    def resize(self, bytes: int) -> bool:  # noqa: A002 (the name of `ByteShare`)
+        """Implements ByteShare: counts nothing."""
+        del bytes
+        return True
+
+
+class Holder(Protocol):
+    """A part of the budget that counts an answer."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
 class Phase(Enum):
     """The part of a request that a connection's next byte belongs to."""
 
@@ -75,7 +114,12 @@ class GuardedConnection(HttpToolsProtocol):
     """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
 
     If there are too many connections, a new connection replaces the connection that has been idle
-    longest, unless its first request may be on its way. Answers 503 if there is none to replace.
+    longest, unless its first request may be on its way. If none is idle, it replaces the connection whose
+    body comes slowest. Answers 503 if there is none to replace.
+
+    What it holds for its client counts in a share of the budget that clients have: itself, bytes that
+    are not parsed, heads, bodies until a handler has them, and answers that the client has not taken.
+    What gets no share is not kept.
 
     Requests are answered in their order, also if a client sends many before it reads (pipelining). A
     refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
@@ -96,7 +140,17 @@ class GuardedConnection(HttpToolsProtocol):
         # Received, and not parsed yet.
         self._unread = b""
         self._piece: bytes | memoryview = b""
-        self._unanswered_count = 0
+        # In their order, each with what its head counts for.
+        self._unanswered: deque[tuple[RequestResponseCycle, int]] = deque()
+        self._share = self.new_share()
+        self._given_share: ByteShare = Uncounted()
+        # About the request that is being received, or else the last one.
+        self._request_bytes = 0
+        self._body_begin = 0.0
+        self._body_received_bytes = 0
+        self._unsent_bytes = 0
+        # Counts the answer that is written next; set by its handler.
+        self.answer_hold: Holder | None = None
         # Sent once the requests before it are answered.
         self._refusal: bytes | None = None
         self._idle_since = 0.0
@@ -111,9 +165,15 @@ class GuardedConnection(HttpToolsProtocol):
         """Returns True if each response closes its connection, because the port is about to close."""
         return False
 
-    def begin_with(self, received: bytes) -> None:
-        """Gives a new connection the bytes that were read from its socket before."""
+    @staticmethod
+    def new_share() -> ByteShare:
+        """Returns a share for one connection."""
+        return Uncounted()
+
+    def begin_with(self, received: bytes, share: ByteShare) -> None:
+        """Gives a new connection the bytes that were read from its socket before, and their share."""
         self._unread = received
+        self._given_share = share
 
     @property
     def has_whole_request(self) -> bool:
@@ -130,6 +190,37 @@ class GuardedConnection(HttpToolsProtocol):
     def idle_since(self) -> float:
         """The end of its last response, or its start, in seconds of the event loop's clock."""
         return self._idle_since
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it holds for its client now."""
+        total = CONNECTION_BYTES + len(self._unread) + self._unsent_bytes
+        # The parser keeps a name or value that is not finished.
+        total += self._head_bytes + min(max(0, self._framing_bytes), self.limits.head_bytes_max)
+        # uvicorn keeps the last request until the next one begins.
+        total += self._request_bytes
+        for cycle, head_bytes in self._unanswered:
+            total += head_bytes + sys.getsizeof(cycle.body)
+        return total
+
+    @property
+    def body_rate(self) -> float | None:
+        """The bytes a second of the body that it waits for; None if it waits for no client's body."""
+        waits = self._phase is Phase.BODY and len(self._unanswered) == 1
+        if not waits or self.cycle.response_started or self.flow.read_paused:
+            return None
+        seconds = self.loop.time() - self._body_begin
+        if seconds < SILENT_SECONDS or self._has_unread_bytes:
+            return None
+        return self._body_received_bytes / seconds
+
+    def give_place_up(self) -> None:
+        """Refuses the request whose body it waits for."""
+        count = self.limits.connection_count_max
+        self._refuse(
+            408,
+            f"the request's body came slowest while all {count} connections were busy; send it again",
+        )
 
     @property
     def is_silent(self) -> bool:
@@ -153,6 +244,10 @@ class GuardedConnection(HttpToolsProtocol):
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
+        self._given_share.resize(0)
+        self._charge()
+        if self._is_refused:
+            return
         if not self._enforce_connection_limit():
             busy = f"all {self.limits.connection_count_max} connections are busy; try again later"
             self._refuse(503, busy)
@@ -167,6 +262,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self.on_lost is not None:
             self.on_lost()
         super().connection_lost(exc)
+        self._share.resize(0)
 
     def shutdown(self) -> None:
         """Implements uvicorn's protocol for a stop of the server.
@@ -192,6 +288,9 @@ class GuardedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Implements asyncio.Protocol: the client is slower than the response."""
         super().pause_writing()
+        counted_bytes = self.answer_hold.held_bytes if self.answer_hold is not None else 0
+        self._unsent_bytes = max(0, self.transport.get_write_buffer_size() - counted_bytes)
+        self._charge()
         self._end_stall_timer()
         self._stall_timer = self.loop.call_later(
             self.limits.write_stall_seconds, self.transport.abort
@@ -200,6 +299,8 @@ class GuardedConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Implements asyncio.Protocol."""
         self._end_stall_timer()
+        self._unsent_bytes = 0
+        self._charge()
         super().resume_writing()
 
     def on_message_begin(self) -> None:
@@ -209,15 +310,23 @@ class GuardedConnection(HttpToolsProtocol):
         self._body_bytes_left = 0
         self._framing_bytes = 0
         self._body_piece_count = 0
+        self._body_received_bytes = 0
+        self._request_bytes = REQUEST_BYTES
         super().on_message_begin()
         # ASGI's place for a server's own additions.
         self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
+
+    def on_url(self, url: bytes) -> None:
+        """Implements the parser's callback."""
+        super().on_url(url)
+        self._request_bytes += TARGET_COPY_COUNT * len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Implements the parser's callback. Drops trailers, which no application here reads."""
         if self._is_refused or self._phase is Phase.BODY:
             return
         super().on_header(name, value)
+        self._request_bytes += len(name) + len(value) + FIELD_BYTES
         if len(self.headers) > self.limits.field_count_max:
             self._refuse(
                 431, f"the request has more than {self.limits.field_count_max} headers; send fewer"
@@ -242,7 +351,8 @@ class GuardedConnection(HttpToolsProtocol):
             self._phase = Phase.BODY
             lengths = [value for name, value in self.headers if name == b"content-length"]
             self._body_bytes_left = int(lengths[0]) if lengths else 0
-            self._unanswered_count += 1
+            self._unanswered.append((self.cycle, self._request_bytes))
+            self._body_begin = self.loop.time()
             if self.is_stopping() or self._should_make_place():
                 # uvicorn closes the connection after the response, and announces it to the client.
                 self.cycle.keep_alive = False
@@ -252,6 +362,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._body_bytes_left -= len(body)
         self._framing_bytes -= len(body)
         self._body_piece_count += 1
+        self._body_received_bytes += len(body)
         if not self._is_refused:
             super().on_body(body)
 
@@ -265,9 +376,10 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Implements uvicorn's callback: a whole response was written."""
-        self._unanswered_count -= 1
+        self._unanswered.popleft()
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        self._charge()
         self._send_due_refusal()
         if self._is_refused:
             return
@@ -284,8 +396,13 @@ class GuardedConnection(HttpToolsProtocol):
         return self._refusal is not None or self.transport.is_closing()
 
     def _read_on(self) -> None:
-        """Parses what was received, until as many requests wait as may."""
+        """Parses of what was received as much as may be."""
         self._unset_keepalive_if_required()
+        self._parse_received()
+        self._charge()
+
+    def _parse_received(self) -> None:
+        """Parses what was received, until as many requests wait as may."""
         received, at = memoryview(self._unread), 0
         while (
             at < len(received) and not self._is_refused and len(self.pipeline) < PIPELINED_COUNT_MAX
@@ -352,6 +469,18 @@ class GuardedConnection(HttpToolsProtocol):
                 self._parse(piece)
 
     # --- Bounds -----------------------------------------------------------------------------------
+
+    def _charge(self) -> None:
+        """Counts what it holds now. If clients have taken all, ends the connection, and what it holds.
+
+        The bytes of a body are refused before (`MemoryHold`), so this is the end of their reserve.
+        """
+        if self.transport.is_closing() or self._share.resize(self.held_bytes):
+            return
+        if self.is_idle and not self.flow.write_paused:
+            self._refuse(429, NO_MEMORY)
+        if not self.transport.is_closing():
+            self.transport.abort()
 
     def _enforce_connection_limit(self) -> bool:
         """Replaces another connection if there are too many; returns False if none can be replaced."""
@@ -449,11 +578,11 @@ class GuardedConnection(HttpToolsProtocol):
             self.pipeline.popleft()
         cycle.disconnected = True
         cycle.message_event.set()
-        self._unanswered_count -= 1
+        self._unanswered.pop()
         return True
 
     def _send_due_refusal(self) -> None:
-        if self._refusal is None or self._unanswered_count or self.transport.is_closing():
+        if self._refusal is None or self._unanswered or self.transport.is_closing():
             return
         self.transport.write(self._refusal)
         self.transport.close()
@@ -475,20 +604,28 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def connection_class(
-    limits: ConnectionLimits, is_stopping: Callable[[], bool] = lambda: False
+    limits: ConnectionLimits,
+    is_stopping: Callable[[], bool] = lambda: False,
+    new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[GuardedConnection]:
     """Returns the class of one server's connections.
 
-    While `is_stopping` returns True, each response closes its connection.
+    While `is_stopping` returns True, each response closes its connection. `new_share` returns the
+    share of one connection of the budget that clients have.
     """
-    members = {"limits": limits, "is_stopping": staticmethod(is_stopping)}
+    members = {
+        "limits": limits,
+        "is_stopping": staticmethod(is_stopping),
+        "new_share": staticmethod(new_share),
+    }
     return type("LimitedConnection", (GuardedConnection,), members)
 
 
 def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
-    """Closes the connection that has been idle longest, if there are `count_max`.
+    """Closes the connection that has been idle longest, or else the one whose body comes slowest, if
+    there are `count_max`.
 
-    Returns False if none of them is silent.
+    Returns False if there is neither.
     """
     present = [
         connection
@@ -497,14 +634,23 @@ def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
     ]
     if len(present) < count_max:
         return True
-    idlest = longest_idle(present)
-    if idlest is None:
-        return False
-    idlest.transport.close()
-    return True
+    if (idlest := longest_idle(present)) is not None:
+        idlest.transport.close()
+        return True
+    if (slowest := slowest_body(present)) is not None:
+        slowest.give_place_up()
+        return True
+    return False
 
 
 def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
     """Returns the silent connection that has been idle longest; None if there is none. Pure."""
     silent = [connection for connection in connections if connection.is_silent]
     return min(silent, key=lambda connection: connection.idle_since, default=None)
+
+
+def slowest_body(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
+    """Returns the connection whose client sends its body slowest; None if there is none. Pure."""
+    rates = {connection: connection.body_rate for connection in connections}
+    slow = {connection: rate for connection, rate in rates.items() if rate is not None}
+    return min(slow, key=slow.__getitem__, default=None)

@@ -13,15 +13,19 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from typing import ClassVar
 
+from serving.data_plane.requests import ByteShare
 from serving.http.connections import (
+    CONNECTION_BYTES,
+    NO_MEMORY,
     ConnectionLimits,
     GuardedConnection,
     Phase,
+    Uncounted,
     connection_class,
 )
 
-Adopt = Callable[[socket.socket, bytes], None]
-"""Takes a connection, and the bytes that were read from it."""
+Adopt = Callable[[socket.socket, bytes, ByteShare], None]
+"""Takes a connection, the bytes that were read from it, and their share of the budget."""
 
 LINE_BYTES_MAX = 1_024
 """The longest request line that is waited for. A longer one is no probe's."""
@@ -73,7 +77,7 @@ class EntranceConnection(GuardedConnection):
     also: ClassVar[Collection[bytes]] = ()
 
     @staticmethod
-    def adopt(connection: socket.socket, received: bytes) -> None:
+    def adopt(connection: socket.socket, received: bytes, share: ByteShare) -> None:
         """Takes the connection to the other loop."""
         raise NotImplementedError
 
@@ -83,9 +87,8 @@ class EntranceConnection(GuardedConnection):
         if self._unread:
             self._read_on()
 
-    def _read_on(self) -> None:
+    def _parse_received(self) -> None:
         """Overrides: parses the head of a probe only, and one at a time."""
-        self._unset_keepalive_if_required()
         # A response that the client has not taken yet would be lost with this side of the connection.
         if not self.is_idle or self.flow.write_paused:
             self.flow.pause_reading()
@@ -126,11 +129,16 @@ class EntranceConnection(GuardedConnection):
             self._refuse(503, "the server has no descriptor for this connection; try again later")
             return
         received, self._unread = self._unread, b""
+        share, self._share = self._share, self.new_share()
+        if not share.resize(CONNECTION_BYTES + len(received)):
+            os.close(copy)
+            self._refuse(429, NO_MEMORY)
+            return
         # Closes this descriptor only: the connection lives on with the other one.
         self.transport.abort()
         connection = socket.socket(fileno=copy)
         connection.setblocking(False)
-        self.adopt(connection, received)
+        self.adopt(connection, received, share)
 
 
 def entrance_class(
@@ -138,7 +146,10 @@ def entrance_class(
     is_stopping: Callable[[], bool],
     adopt: Adopt,
     probes: Collection[str] = (),
+    new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[EntranceConnection]:
     """Returns the class of a server's connections at its entrance. `probes` has further paths."""
     members = {"adopt": staticmethod(adopt), "also": frozenset(path.encode() for path in probes)}
-    return type("Entrance", (EntranceConnection, connection_class(limits, is_stopping)), members)
+    return type(
+        "Entrance", (EntranceConnection, connection_class(limits, is_stopping, new_share)), members
+    )

@@ -20,10 +20,12 @@ from starlette.types import ASGIApp
 
 from serving.base.errors import OperatorError
 from serving.config.server_config import HttpPort
+from serving.data_plane.requests import ByteBudget, ByteShare
 from serving.http.acceptor import Acceptor
 from serving.http.connections import (
     ConnectionLimits,
     GuardedConnection,
+    Uncounted,
     connection_class,
     make_place,
 )
@@ -135,11 +137,11 @@ class _InnerServer(uvicorn.Server):
         self._has_all = asyncio.Event()
         self._adopting: set[asyncio.Task[None]] = set()
 
-    def adopt(self, connection: socket.socket, received: bytes) -> None:
-        """Takes a connection whose first bytes were read. Any thread."""
+    def adopt(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
+        """Takes a connection whose first bytes were read, and their share. Any thread."""
         assert self.loop is not None
         try:
-            self.loop.call_soon_threadsafe(self._adopt, connection, received)
+            self.loop.call_soon_threadsafe(self._adopt, connection, received, share)
         except RuntimeError:
             # The loop has ended.
             connection.close()
@@ -163,14 +165,14 @@ class _InnerServer(uvicorn.Server):
         self.config.timeout_graceful_shutdown = max(LAST_SECONDS, remaining)  # type: ignore[assignment]
         await super().shutdown(sockets)
 
-    def _adopt(self, connection: socket.socket, received: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._connect(connection, received))
+    def _adopt(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(connection, received, share))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
-    async def _connect(self, connection: socket.socket, received: bytes) -> None:
+    async def _connect(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
         protocol = _new_connection(self)
-        protocol.begin_with(received)
+        protocol.begin_with(received, share)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
 
 
@@ -202,13 +204,14 @@ class HttpServer:
         nice: int = HTTP_NICE,
         remedy: str = REMEDY,
         open_listeners: Callable[[], list[socket.socket]] | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
 
         `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
         requests. `probes` are paths that are answered at the entrance beside the usual ones. `remedy`
         says what to do if the port is taken. `open_listeners` takes the place of `host` and `port`: the
-        server owns what it returns.
+        server owns what it returns. What connections hold for their clients counts in `budget`.
         """
         self._app = app
         self._open_listeners = open_listeners
@@ -221,12 +224,25 @@ class HttpServer:
         self._is_stopping = False
         limits = limits or ConnectionLimits()
         self._inner = _InnerServer(
-            _uvicorn_config(entry or app, connection_class(limits, self._stops), limits)
+            _uvicorn_config(
+                entry or app,
+                connection_class(
+                    limits, self._stops, budget.call_share if budget is not None else Uncounted
+                ),
+                limits,
+            )
         )
         at_entrance = replace(
             limits, connection_count_max=connection_count_max(ENTRANCE_CONNECTION_COUNT_MAX)
         )
-        connections = entrance_class(at_entrance, self._stops, self._inner.adopt, probes)
+        connections = entrance_class(
+            at_entrance,
+            self._stops,
+            self._inner.adopt,
+            probes,
+            # Its reserve is larger, so that requests for models leave a part of it to probes.
+            budget.connection_share if budget is not None else Uncounted,
+        )
         self._entrance = _EntranceServer(
             _uvicorn_config(entry or app, connections, at_entrance),
             at_entrance.connection_count_max,

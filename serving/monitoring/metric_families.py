@@ -112,7 +112,8 @@ UNDER_WAY_BYTES = MetricFamily(
     name="serving_requests_under_way_bytes",
     kind="gauge",
     help="Memory that clients take, over gRPC and HTTP: connections and calls, bodies and messages, "
-    "also while they arrive, their decompressed and decoded data, and replies until they are sent.",
+    "also while they arrive, their decompressed and decoded data, and replies until they are sent. "
+    "The connection of the scrape is a part.",
 )
 UNDER_WAY_LIMIT = MetricFamily(
     name="serving_requests_under_way_limit_bytes",

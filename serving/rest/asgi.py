@@ -154,11 +154,16 @@ class RestApplication(ABC):
     ) -> None:
         """Sends an OK answer. Its memory counts until the client has it, however slow the client is."""
         body = answer.take_body()
-        hold_of(scope).grow(len(body))
+        hold = hold_of(scope)
+        hold.grow(len(body))
+        connection = _connection_of(scope)
+        if connection is not None:
+            # The buffer has one answer at a time, so this hold counts for no other.
+            await connection.wait_until_sent()
+            connection.answer_hold = hold
         await send_answer(send, 200, headers, body)
         # From here on the connection's buffer holds the rest.
         del body
-        connection = _connection_of(scope)
         if connection is not None:
             await connection.wait_until_sent()
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from serving.base.errors import StatusCode
 from serving.data_plane.requests import RestAnswer, RestWorkers
+from serving.http.connections import Holder
 
 SWEEP_SECONDS = 0.25
 """The time between two checks for requests that are late. A run ends by itself at its deadline,
@@ -36,6 +37,7 @@ class Connection(Protocol):
     """A client's connection, as far as a request needs it (`serving.http.connections`)."""
 
     on_lost: Callable[[], None] | None
+    answer_hold: Holder | None
 
     async def wait_until_sent(self) -> None:
         """Waits until the kernel has every byte written, or the client is gone."""

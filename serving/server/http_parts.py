@@ -160,6 +160,7 @@ def make_http_server(
         ),
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
         probes=[config.metrics_path] if config.metrics_path else [],
+        budget=settings.budget,
     )
 
 

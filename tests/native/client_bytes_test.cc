@@ -1,6 +1,6 @@
 // All that a client can cause to exist counts in the server's budget while it exists: a connection,
 // a stream, a call, a watcher, messages and answers. Once the client is gone, the budget is as
-// before.
+// before. tests/unit/test_http_client_bytes.py has what it holds over HTTP.
 
 #include <gtest/gtest.h>
 

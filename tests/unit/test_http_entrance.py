@@ -1,3 +1,4 @@
+import asyncio
 import http.client
 import socket
 import threading
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.base.clock import SystemClock, seconds_since
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.connections import ConnectionLimits
@@ -99,8 +101,15 @@ def server(held: Held, limits: ConnectionLimits) -> Iterator[HttpServer]:
     async def hold(request: Request) -> Response:
         return await held(request)
 
+    async def wait(request: Request) -> Response:
+        del request
+        while not held.let_go.is_set():
+            await asyncio.sleep(0.01)
+        return Response(b"waited")
+
     routes = [
         Route("/hold", hold, methods=["POST"]),
+        Route("/wait", wait),
         Route("/healthz", healthz),
         Route("/mine", healthz),
         Route("/hold-entrance", hold),
@@ -137,6 +146,13 @@ def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") 
 def probe(server: HttpServer) -> str:
     with connect(server) as connection:
         return ask(connection, "/healthz")
+
+
+def status_of_another(server: HttpServer) -> int:
+    """Returns the status of a request on a new connection, which the second loop answers."""
+    with connect(server) as connection:
+        connection.request("GET", "/thread")
+        return connection.getresponse().status
 
 
 def responses(connection: socket.socket, count: int) -> bytes:
@@ -243,19 +259,32 @@ def test_answer_at_a_full_entrance_gives_the_place_up(server: HttpServer) -> Non
         assert last.recv(1) == b""
 
 
-def test_busy_server_refuses_others_with_a_reason(server: HttpServer, held: Held) -> None:
-    del held
-    half = b"POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhalf"
+def test_busy_server_refuses_others_with_a_reason(server: HttpServer) -> None:
+    running = OTHER.replace(b"/thread", b"/wait")
     with ExitStack() as clients:
         for _ in range(LIMITS.connection_count_max):
-            clients.enter_context(socket_to(server)).sendall(half)
+            clients.enter_context(socket_to(server)).sendall(running)
         answer = b""
         refused = clients.enter_context(socket_to(server))
-        refused.sendall(half)
+        refused.sendall(OTHER)
         while part := refused.recv(65_536):
             answer += part
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"all 8 connections are busy" in answer
+
+
+def test_half_sent_bodies_keep_no_request_out(server: HttpServer) -> None:
+    half = b"POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhalf"
+    with ExitStack() as clients:
+        for _ in range(LIMITS.connection_count_max):
+            clients.enter_context(socket_to(server)).sendall(half)
+        clock = SystemClock()
+        begin_ns = clock.now_ns()
+        # Until the others have had their time.
+        while status_of_another(server) == 503:
+            assert seconds_since(clock, begin_ns) < TIMEOUT_SECONDS
+        for _ in range(3 * LIMITS.connection_count_max):
+            assert status_of_another(server) == 200
 
 
 def test_stop_answers_what_was_handed_over_late(server: HttpServer) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from serving.base.errors import StatusCode
+from serving.http.connections import Holder
 from serving.rest import bridge as bridge_module
 from serving.rest.bridge import RestBridge, RestTarget
 from tests.unit.fakes.errors import StatusError
@@ -18,6 +19,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.on_lost: Callable[[], None] | None = None
+        self.answer_hold: Holder | None = None
         self.has_whole_request = True
 
     async def wait_until_sent(self) -> None:
