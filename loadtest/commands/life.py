@@ -1,11 +1,12 @@
 """`life`: scenarios of a server's and its versions' life: rollbacks and drops, stops, crashes, the start
-of many models, object storage.
+of many models, object storage, attacks.
 """
 
 import argparse
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from loadtest.commands.attacks import ATTACKS
 from loadtest.commands.crashes import CRASHES
 from loadtest.commands.options import Command, add_commands
 from loadtest.commands.start import START
@@ -20,6 +21,7 @@ SCENARIOS: Mapping[str, Command] = MappingProxyType(
         "crashes": CRASHES,
         "start": START,
         "store": STORE,
+        "attacks": ATTACKS,
     }
 )
 
@@ -33,5 +35,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 LIFE = Command(
-    "rollbacks, stops, crashes, the start of many models, object storage", _add_options, _run
+    "rollbacks, stops, crashes, the start of many models, object storage, attacks",
+    _add_options,
+    _run,
 )

@@ -11,6 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from loadtest.drive.raw_http2 import (
+    DATA,
+    END_HEADERS,
+    FRAME_BYTES_MAX,
+    HEADERS,
+    PREFACE,
+    calls,
+    frame,
+    grpc_headers,
+    hello,
+)
 from serving.base.clock import Clock, pause
 from serving.base.periodic_thread import PeriodicThread
 from serving.base.protos import get_model_metadata_pb2
@@ -113,54 +124,6 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-# --- HTTP/2, as far as gRPC's first bytes go (RFC 9113, RFC 7541) ---------------------------------
-
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _SETTINGS, _WINDOW_UPDATE = 0, 1, 4, 8
-_END_STREAM, _END_HEADERS = 1, 4
-_INITIAL_WINDOW_SIZE = 4
-_WINDOW_MAX = 2**31 - 1
-_FRAME_BYTES_MAX = 2**14
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
-    return head + payload
-
-
-def _literal(name: str, value: str) -> bytes:
-    """Returns a header without compression; name and value must be shorter than 127 bytes."""
-    return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-
-
-def _grpc_headers(method: str) -> bytes:
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": method,
-        ":authority": "hostile",
-        "te": "trailers",
-        "content-type": "application/grpc",
-    }
-    return b"".join(_literal(name, value) for name, value in headers.items())
-
-
-def _hello() -> bytes:
-    """Returns the preface and settings of a client that offers a window of 2 GiB."""
-    window = _INITIAL_WINDOW_SIZE.to_bytes(2, "big") + _WINDOW_MAX.to_bytes(4, "big")
-    grown = (_WINDOW_MAX - 65_535).to_bytes(4, "big")
-    return _PREFACE + _frame(_SETTINGS, 0, 0, window) + _frame(_WINDOW_UPDATE, 0, 0, grown)
-
-
-def _calls(method: str, message: bytes, count: int) -> bytes:
-    body = b"\x00" + len(message).to_bytes(4, "big") + message
-    return b"".join(
-        _frame(_HEADERS, _END_HEADERS, stream, _grpc_headers(method))
-        + _frame(_DATA, _END_STREAM, stream, body)
-        for stream in range(1, 2 * count, 2)
-    )
-
-
 # --- The attacks ----------------------------------------------------------------------------------
 
 
@@ -172,23 +135,23 @@ def attacks(model_name: str, message: bytes) -> Mapping[str, Attack]:
 
 def _grpc_attacks(model_name: str, message: bytes) -> Sequence[Attack]:
     predict = "/tensorflow.serving.PredictionService/Predict"
-    half_bytes = min(len(message) // 2, _FRAME_BYTES_MAX - 5)
-    half = _frame(_HEADERS, _END_HEADERS, 1, _grpc_headers(predict)) + _frame(
-        _DATA, 0, 1, b"\x00" + len(message).to_bytes(4, "big") + message[:half_bytes]
+    half_bytes = min(len(message) // 2, FRAME_BYTES_MAX - 5)
+    half = frame(HEADERS, END_HEADERS, 1, grpc_headers(predict)) + frame(
+        DATA, 0, 1, b"\x00" + len(message).to_bytes(4, "big") + message[:half_bytes]
     )
     question = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     question.model_spec.name = model_name
-    unread = _calls(
+    unread = calls(
         "/tensorflow.serving.PredictionService/GetModelMetadata",
         question.SerializeToString(),
         count=20,
     )
     return (
-        Attack("gRPC idle", 2_000, False, _hello()),
-        Attack("gRPC at once", 2_000, False, _hello(), is_at_once=True),
-        Attack("gRPC slow loris", 500, False, _PREFACE[:8], b" "),
-        Attack("gRPC half-sent", 500, False, _hello() + half),
-        Attack("gRPC never reads", 50, False, _hello() + unread),
+        Attack("gRPC idle", 2_000, False, hello()),
+        Attack("gRPC at once", 2_000, False, hello(), is_at_once=True),
+        Attack("gRPC slow loris", 500, False, PREFACE[:8], b" "),
+        Attack("gRPC half-sent", 500, False, hello() + half),
+        Attack("gRPC never reads", 50, False, hello() + unread),
     )
 
 
