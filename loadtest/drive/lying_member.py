@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -23,7 +24,7 @@ class LyingMember:
         self._server = grpc.server(
             ThreadPoolExecutor(2), options=[("grpc.max_send_message_length", -1)]
         )
-        report = grpc.unary_unary_rpc_method_handler(self._report)
+        report: Any = grpc.unary_unary_rpc_method_handler(self._report)
         service, method = FLEET_REPORT.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(service, {method: report})]

@@ -3,6 +3,7 @@
 `tests/native/client_bytes_test.cc` has what it can hold over gRPC.
 """
 
+import inspect
 import socket
 import sys
 from collections.abc import Callable
@@ -96,7 +97,9 @@ class Clients:
 def kept_bytes(connections: Connections, client: Client) -> int:
     """Returns what Python says that the objects of a connection's requests take."""
     connection = client.connection
-    running = [task.coroutine.cr_frame.f_locals["self"] for task in connections.loop.tasks]
+    running = [
+        inspect.getcoroutinelocals(task.coroutine)["self"] for task in connections.loop.tasks
+    ]
     cycles = {cycle for cycle in running if cycle.transport is client.transport}
     cycles |= {cycle for cycle, _ in connection.pipeline}
     if connection.cycle is not None:
