@@ -8,6 +8,7 @@
 #include "native/python/binding.h"
 #include "native/rpc/server.h"
 #include "native/tf/op_library.h"
+#include "native/tf/run_memory_limits.h"
 #include "native/tf/runtime.h"
 #include "native/tf/saved_model_check.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "native/base/wire_reader.h"
-#include "native/rest/json_number.h"
+#include "native/rest/number_token.h"
 
 namespace millpond::rest {
 namespace {

@@ -1,6 +1,5 @@
 #include "native/tf/runtime.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -25,10 +24,6 @@ namespace {
 // devices.
 constexpr int kAllocatorPriority = 300;
 constexpr int kDevicePriority = 300;
-
-// Read by every run.
-std::atomic<int64_t> run_memory_bytes_max{INT64_MAX};
-std::atomic<base::ByteBudget*> runs_budget{nullptr};
 
 constexpr char kAllocatorName[] = "millpond_request";
 
@@ -147,16 +142,6 @@ RuntimeOptions CurrentRuntimeOptions() {
   const std::lock_guard<std::mutex> lock(runtime.mutex);
   return runtime.options;
 }
-
-int64_t CurrentRunMemoryBytesMax() { return run_memory_bytes_max.load(std::memory_order_relaxed); }
-
-void SetRunMemoryBytesMax(int64_t bytes, int64_t all_runs_bytes) {
-  run_memory_bytes_max.store(bytes, std::memory_order_relaxed);
-  // The one before is never freed: a run under way may have a share of it.
-  runs_budget.store(new base::ByteBudget(all_runs_bytes), std::memory_order_release);
-}
-
-base::ByteBudget* CurrentRunsBudget() { return runs_budget.load(std::memory_order_acquire); }
 
 bool IsRuntimeInitialized() {
   Runtime& runtime = TheRuntime();

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 
-#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 
 namespace millpond::memory {
@@ -43,18 +41,6 @@ base::Status InitializeRuntime(const RuntimeOptions& options,
 // Returns the options of the runtime; default options before InitializeRuntime.
 RuntimeOptions CurrentRuntimeOptions();
 bool IsRuntimeInitialized();
-
-// Sets the memory that the kernels of one run may have allocated at a time, and those of all runs
-// of clients together (RunScope), for later runs. Without a call the memory is not limited. Any
-// thread.
-void SetRunMemoryBytesMax(int64_t bytes, int64_t all_runs_bytes);
-int64_t CurrentRunMemoryBytesMax();
-// Returns the budget of all runs; null without a limit. Lives as long as the process.
-base::ByteBudget* CurrentRunsBudget();
-
-// Returns the number of runs that were ended because their kernels needed too much memory, since
-// the start of the process.
-int64_t RunsEndedByMemory();
 
 // Returns the version of the TensorFlow in this process, like "2.21.0".
 std::string TensorFlowVersion();

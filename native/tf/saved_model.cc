@@ -21,6 +21,7 @@
 #include "native/tf/resource_reads.h"
 #include "native/tf/row_analysis.h"
 #include "native/tf/run_executor.h"
+#include "native/tf/run_memory_limits.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/session_callables.h"

@@ -14,7 +14,7 @@
 #include "native/tf/core_share.h"
 #include "native/tf/kernel_shapes.h"
 #include "native/tf/run_executor.h"
-#include "native/tf/runtime.h"
+#include "native/tf/run_memory_limits.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session_options.h"
@@ -28,7 +28,6 @@ constexpr char kDeviceType[] = "CPU";
 
 thread_local RunScope* current_scope = nullptr;
 
-std::atomic<int64_t> runs_ended_by_memory{0};
 std::atomic<uint64_t> device_count{0};
 
 }  // namespace
@@ -132,7 +131,7 @@ std::shared_ptr<const base::ByteBudget::Share> RunScope::TakeCharge() {
 
 base::Status RunScope::Explain(base::Status ran) const {
   if (refusal_ == Refusal::kNone || ran.ok()) return ran;
-  runs_ended_by_memory.fetch_add(1, std::memory_order_relaxed);
+  CountRunEndedByMemory();
   if (refusal_ == Refusal::kOfAllRuns) {
     return {base::Code::kResourceExhausted,
             "no memory is left for the run: all runs under way take " +
@@ -202,8 +201,6 @@ const RunWorkers* WorkersOver(const tensorflow::DeviceBase::CpuWorkerThreads& st
 }
 
 }  // namespace
-
-int64_t RunsEndedByMemory() { return runs_ended_by_memory.load(std::memory_order_relaxed); }
 
 ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
                                tsl::Allocator* requests,

@@ -24,6 +24,7 @@
 #include "native/tf/core_share.h"
 #include "native/tf/load_control.h"
 #include "native/tf/memory_allocator.h"
+#include "native/tf/run_memory_limits.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "tensorflow/core/platform/env.h"
