@@ -3,8 +3,11 @@
 A rung of native/ includes only itself and the rungs below it, and not its siblings. Only one rung
 includes a foreign world: jemalloc, TensorFlow, nghttp2 with OpenSSL and epoll, or the binder. base
 includes zlib too, and so do rest and rpc, which compress. No rung includes gRPC: only the load
-generator does. A room of serving/, fleet/ or loadtest/ imports only itself and the rooms below it. A
-package imports no package above it, and fleet/ only those rooms of serving/ that have to do with it.
+generator does. No units of native/ include one another in a circle; a unit is a header with its
+source file.
+
+A room of serving/, fleet/ or loadtest/ imports only itself and the rooms below it. A package imports
+no package above it, and fleet/ only those rooms of serving/ that have to do with it.
 
 No file below tests/ imports a test file: what test files share is in modules beside them.
 
@@ -201,6 +204,45 @@ def import_nodes(source: Path) -> list[ast.Import | ast.ImportFrom]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
+def includes_between_units(native: Path) -> dict[str, dict[str, Violation]]:
+    """Returns, for each unit below `native`, the units that it includes, each with the place."""
+    units: dict[str, dict[str, Violation]] = {}
+    for source in sorted(native.rglob("*")):
+        if source.suffix not in SOURCE_SUFFIXES:
+            continue
+        unit = source.relative_to(native).with_suffix("").as_posix()
+        includes = units.setdefault(unit, {})
+        for line, included in includes_of(source):
+            other = included.removeprefix("native/")
+            name = other.rpartition(".")[0]
+            if name != unit and (native / other).is_file():
+                includes.setdefault(name, Violation(source, line, included))
+    return units
+
+
+def check_cycles(native: Path) -> list[Violation]:
+    """Returns a violation for each include that closes a circle of units below `native`."""
+    units = includes_between_units(native)
+    violations: list[Violation] = []
+    done: set[str] = set()
+
+    def visit(unit: str, way: tuple[str, ...]) -> None:
+        if unit in done:
+            return
+        for other, (source, line, included) in units.get(unit, {}).items():
+            if other in way:
+                circle = " → ".join([*way[way.index(other) :], other])
+                message = f"'{included}' closes a circle of units: {circle}"
+                violations.append(Violation(source, line, message))
+            else:
+                visit(other, (*way, other))
+        done.add(unit)
+
+    for unit in units:
+        visit(unit, (unit,))
+    return violations
+
+
 def imports_of(source: Path, package: str) -> Iterator[tuple[int, str]]:
     """Yields the line and the dotted name of each module of `package` that `source` imports."""
     for node in import_nodes(source):
@@ -286,7 +328,7 @@ def main(arguments: list[str]) -> int:
     if missing:
         print(f"check_ladder.py: {repository} has no folder {missing[0]}", file=sys.stderr)
         return 2
-    violations = check_ladder(repository / "native")
+    violations = check_ladder(repository / "native") + check_cycles(repository / "native")
     for package in ROOMS:
         violations += check_rooms(repository / package)
     violations += check_packages(repository)

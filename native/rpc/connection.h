@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nghttp2/nghttp2.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -14,10 +12,13 @@
 #include <vector>
 
 #include "native/rpc/call.h"
-#include "native/rpc/frame_filter.h"
+#include "native/rpc/call_counts.h"
+#include "native/rpc/connection_life.h"
+#include "native/rpc/incoming_request.h"
+#include "native/rpc/outgoing_reply.h"
 #include "native/rpc/output_queue.h"
 #include "native/rpc/receive_block.h"
-#include "native/rpc/session_memory.h"
+#include "native/rpc/session.h"
 #include "native/rpc/transport.h"
 #include "native/rpc/wire_limits.h"
 
@@ -25,6 +26,8 @@ namespace millpond::rpc {
 
 // The limits, methods and counts that the connections and calls of a server share. The control
 // plane may keep a rare call longer than the server, so all of them own it.
+//
+// Thread: the limits and the methods never change while the server listens. The counts: any.
 struct Wire {
   Wire() { calls.is_cut_short = &is_cut_short; }
   Wire(const Wire&) = delete;
@@ -35,27 +38,29 @@ struct Wire {
   std::map<std::string, Method, std::less<>> methods;  // by path, like "/package.Service/Method"
   CallLimits calls;
   std::atomic<bool> is_cut_short{false};
-
-  std::atomic<int64_t> call_count{0};          // calls that live: begun, and not yet let go
-  std::atomic<int64_t> arrived_call_count{0};  // of them, those whose request has arrived
-  // Of calls that no admission counts: whose request has not arrived, whose answer waits for its
-  // client, or whose method is not for models.
-  std::atomic<int64_t> open_call_bytes{0};
+  CallCounts call_counts;
   std::atomic<int64_t> connection_count{0};
 };
 
-// One HTTP/2 connection: nghttp2's session, the calls on it, and the bytes on their way.
+// One connection, whatever its protocol: its socket, its session, its life, the streams on it, and
+// the bytes on their way.
 //
 // Theory of operation. Threads share connections. A thread that learns that there is something to
 // read takes the *turn*. A thread that comes while the turn is taken leaves a note and goes, and
 // the owner of the turn reads again. So one thread at a time reads, and messages stay in order.
-// Answers come from any thread. `mutex_` guards the session and is held for microseconds: a reader
-// holds it while it feeds what it has read to nghttp2, an answer while it is framed and written. A
-// run holds neither the turn nor the lock.
+// Answers come from any thread. `mutex_` guards the session, the streams and the life, and is held
+// for microseconds: a reader holds it while it feeds what it has read to the session, an answer
+// while it is framed and written. A run holds neither the turn nor the lock.
 //
 // No handler is called under the lock: calls that have arrived are collected, and handled after the
 // lock is released.
-class Connection final : public std::enable_shared_from_this<Connection> {
+//
+// Thread: Proceed: request threads; the one that gets the turn works. CheckTimes: the watchdog. The
+// steps of a stop: the control plane. What calls need (CallCarrier), and is_closed: any. The events
+// of the session come under the lock, from within the functions above.
+class Connection final : public CallCarrier,
+                         private SessionEvents,
+                         public std::enable_shared_from_this<Connection> {
  public:
   using Calls = std::vector<std::shared_ptr<Call>>;
 
@@ -67,11 +72,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // `charge` has the bytes above.
   Connection(std::shared_ptr<Wire> wire, std::unique_ptr<Transport> transport, std::string peer,
              std::string address, int64_t now_ns, base::ByteBudget::Share charge);
-  ~Connection();
+  ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  const std::string& peer() const { return peer_; }
   // The client's IP address without its port; "" for a UNIX socket.
   const std::string& address() const { return address_; }
   int fd() const { return transport_->fd(); }
@@ -90,95 +94,98 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // True if Proceed has left something unread, so that other connections have their turn.
   bool has_more() const { return has_more_.load(std::memory_order_acquire); }
 
-  // Looks for pauses that are too long. About once a second. Returns true if something has arrived
-  // and no thread is at it: Proceed is to be called.
+  // Does what is due by its life. About once a second. Returns true if something has arrived and no
+  // thread is at it: Proceed is to be called.
   bool CheckTimes(int64_t now_ns);
-  // False while a goodbye may meet a client that is still connecting. gRPC's client (1.85) then
-  // takes the connection for a live one for ever: its call hangs until the call's deadline.
+  // See ConnectionLife: false while the client is still connecting.
   bool IsSettled(int64_t now_ns);
   // Asks the client to open no more streams. The streams that it had sent by then are answered;
   // later ones are refused so that the client sends them elsewhere (RFC 9113, 6.8). A connection
   // that is not settled is left as it is.
-  void SayGoodbye(int64_t now_ns);
-  // Refuses all later streams, also of a client that has not read the goodbye. Closes a connection
-  // that is not settled: a connection that ends without a goodbye hangs no client.
+  void AskToGo(int64_t now_ns);
+  // Refuses all later streams, also of a client that has not read that. Closes a connection that is
+  // not settled: a connection that ends without a word hangs no client.
   void RefuseNewStreams(int64_t now_ns);
   // True if a request is arriving, of which a part came after `since_ns`.
   bool IsReceiving(int64_t since_ns);
   // Ends all calls and closes. Not for a thread that has the turn.
   void Close();
 
-  // --- for calls; any thread ---
+  // --- for calls: CallCarrier ---
 
-  void Answer(Call* call, std::shared_ptr<OutMessage> message, Encoding encoding,
-              const base::Status& status);
-  // Writes the answers that HeldAnswers held.
-  void WriteAnswers();
-  // True if messages wait for the client to read them: then Arrive is called when it has.
-  bool WaitsForReader(Call* call);
-  // False if `messages_max` wait already.
-  bool Send(Call* call, std::shared_ptr<OutMessage> message, size_t messages_max);
-  void ForgetCall(const Call& call);
-  std::vector<std::string> ClientNames();
+  const std::string& peer() const override { return peer_; }
+  std::vector<std::string> ClientNames() override;
+  void Answer(Call* call, CallEnd end) override;
+  bool Send(Call* call, std::shared_ptr<OutMessage> message, size_t waiting_max) override;
+  void WriteAnswers() override;
 
  private:
   enum Turn { kFree, kTaken, kNoted };
-  static constexpr int kEarlyPingsMax = 2;
-  static constexpr int kHttpOk = 200;
 
-  // The callbacks of nghttp2, and the functions that they call. All under mutex_.
-  static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
-  static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
-                      size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
-                      void* self);
-  static int OnDataChunk(nghttp2_session*, uint8_t, int32_t stream_id, const uint8_t* data,
-                         size_t size, void* self);
-  static int OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, void* self);
-  static int OnFrameSent(nghttp2_session*, const nghttp2_frame* frame, void* self);
-  static int OnStreamClosed(nghttp2_session*, int32_t stream_id, uint32_t code, void* self);
-  static ssize_t OnReadData(nghttp2_session* session, int32_t stream_id, uint8_t*, size_t size,
-                            uint32_t* flags, nghttp2_data_source* source, void* self);
-  static int OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8_t* header, size_t size,
-                        nghttp2_data_source* source, void* self);
-  static nghttp2_session_callbacks* Callbacks();
+  // One call on this connection: its request until it has arrived, and its answer.
+  struct Stream {
+    Stream(base::ByteBudget::Share charge, CallCounts* counts, std::atomic<int64_t>* open_bytes)
+        : request(std::move(charge)),
+          live(counts),
+          open_bytes(&counts->open_bytes, open_bytes),
+          unread_bytes(&counts->open_bytes, open_bytes) {}
 
-  int BeginCall(int32_t stream_id);
-  bool MayBeginCall(int64_t bytes) const;
-  void AddOpenBytes(int64_t bytes);
-  void CountOpen(Call* call, int64_t bytes);
-  void CountUnread();
-  int CountControlFrame();
-  void CountReset(uint32_t error_code);
-  void CountData() {
-    control_frames_.Fill();
-    has_data_since_ping_ = true;
-  }
-  int TakePing(const nghttp2_ping& ping);
-  void BeginRequest(Call* call, bool is_last);
-  void EndRequest(Call* call);
+    bool is_receiving() const { return request.is_receiving() && !is_answered; }
+
+    IncomingRequest request;
+    LiveCall live;               // until `call` has it
+    OpenCallBytes open_bytes;    // until `call` has them, or the admission counts the call
+    std::shared_ptr<Call> call;  // once its request, or the first of many messages, has arrived
+    OutgoingReply reply;
+    OpenCallBytes unread_bytes;    // of an answer that its client has not read yet
+    bool is_answered = false;      // or refused
+    bool resumes_reading = false;  // TakeMessage waits for the client to read the reply
+  };
+  using Streams = std::unordered_map<int32_t, Stream>;
+  using ClosedStreams = std::vector<Streams::node_type>;
+
+  // The bytes of the budget that a stream takes when it begins: its objects, and room for usual
+  // headers.
+  static int64_t StreamBytes();
+
+  // The events of the session.
+  void OnBegin(int32_t stream) override;
+  void OnHeader(int32_t stream, std::string_view name, std::string_view value) override;
+  void OnHeadersEnd(int32_t stream) override;
+  void OnData(int32_t stream, std::string_view data) override;
+  void OnRequestEnd(int32_t stream) override;
+  void OnDataSent(int32_t stream) override;
+  void OnStreamClosed(int32_t stream) override;
+  void OnSpoken() override { life_.NoteSpoken(now_ns_); }
+  void OnAcknowledged() override { life_.NoteAcknowledged(now_ns_); }
+  void OnGoawaySeen() override;
+  void OnPayload() override { flood_.TakePayload(); }
+  void OnPing() override { EndFor(flood_.TakePing(now_ns_)); }
+  void OnControlFrame() override { EndFor(flood_.TakeControlFrame(now_ns_)); }
+  void OnForcedReset() override { EndFor(flood_.TakeForcedReset(now_ns_)); }
+  void OnTooManyResets() override { wire_->limit_counts.Add(ReachedLimit::kResets); }
+
+  bool MayBeginStream(int64_t bytes) const;
+  Stream* Find(int32_t stream);
+  Call* MakeCall(int32_t number, Stream* stream);
   void AddDue(Call* call);
-  Call* FindCall(int32_t stream_id);
-  void Open();
+  void HandleMessages(Call* call);
+  bool TakeMessage(Call* call, base::ChargedText* message, bool* is_end);
 
   bool ReadSome(ReceiveSpace* space);  // false if nothing more is to be read now
-  bool Feed(std::string_view bytes);   // false if the connection is to end
-  bool FeedSession(std::string_view bytes);
-  void AnswerForeigner(std::string_view bytes);
-  void SubmitEnd(Call* call, const base::Status& status);
-  void SubmitData(Call* call);
-  void SubmitHttpStatus(Call* call, int status);
-  void SubmitLastGoaway();
-  bool IsSettledAt(int64_t now_ns) const;
-  void EndCall(Call* call, const base::Status& status);
-  void RefuseCall(Call* call, const base::Status& status);  // records it, and ends it
+  // These end a call whose request is still arriving.
+  void Refuse(int32_t number, Stream* stream, const base::Status& status);
+  void RefuseHeaders(int32_t number, Stream* stream, int http_status);
+  void SubmitEnd(int32_t number, Stream* stream, CallEnd end);
+  void SubmitBody(int32_t number, Stream* stream);
   void Flush();
   void WriteOutput();
   bool MayOutput();
+  void CountUnread();
   void CloseLocked();
-  bool CheckTimesLocked();  // true if it is time for a goodbye
-  void EndPausedCalls();
-  void CalmDown(ReachedLimit limit, const char* reason);
-  void CloseFor(ReachedLimit limit);
+  void Do(const ConnectionStep& step);
+  void EndFor(const std::optional<FloodLimits::Excess>& excess);
+  void EndPausedStreams();
 
   const std::shared_ptr<Wire> wire_;
   const base::ByteBudget::Share charge_;
@@ -190,38 +197,20 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_more_{false};
   std::atomic<bool> has_hung_up_{false};
-
-  std::atomic<int64_t> open_call_bytes_{0};  // of this connection, as in Wire
+  std::atomic<int64_t> open_bytes_{0};  // of this connection's calls, as in CallCounts
 
   std::mutex mutex_;
-  SessionMemory session_memory_;
-  nghttp2_session* session_ = nullptr;
-  std::unordered_map<int32_t, std::shared_ptr<Call>> calls_;
-  Calls due_;                      // calls with something for Call::Arrive
-  Calls closed_;                   // let go without the lock
-  std::vector<int32_t> answered_;  // streams that are answered, and were not flushed since
+  int64_t now_ns_;  // of this turn, or of the answer that is framed
+  ConnectionLife life_;
+  FloodLimits flood_;
+  Streams streams_;
+  std::unique_ptr<Session> session_;  // borrows the replies of the streams
+  Calls due_;                         // calls with something for Arrive
+  ClosedStreams closed_;              // let go without the lock
+  std::vector<int32_t> answered_;     // streams that are answered, and were not flushed since
   OutputQueue output_;
   base::ByteBudget::Share output_charge_;  // beyond what the first charge has
   ReceiveSpace* space_ = nullptr;          // of the thread that reads
-  bool has_preface_ = false;               // the client has spoken HTTP/2
-  int64_t acknowledged_ns_ = 0;            // when the client took the settings; 0: not yet
-  std::string first_bytes_;                // until it has
-  FrameFilter frames_;                     // of all after that
-  bool is_ending_ = false;                 // closed as soon as the output is written
-  int64_t ended_writes_ns_ = 0;            // 0: not yet
-  int early_ping_count_ = 0;
-  bool has_data_since_ping_ = false;
-  const int64_t begin_ns_;
-  int64_t now_ns_;            // of this turn
-  int64_t read_ns_;           // the last bytes that came
-  int64_t write_ns_;          // the last bytes that the socket took
-  int64_t ping_sent_ns_ = 0;  // 0: none is on its way
-  int64_t ping_received_ns_ = 0;
-  int64_t call_end_ns_;     // since when no call is open
-  int64_t goodbye_ns_ = 0;  // 0: none was said
-  bool is_gone_ = false;    // the last GOAWAY is out
-  RateLimit control_frames_;
-  RateLimit forced_resets_;  // resets of streams with wrong frames
 };
 
 }  // namespace millpond::rpc

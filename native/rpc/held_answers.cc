@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "native/rpc/connection.h"
+#include "native/rpc/call.h"
 
 namespace millpond::rpc {
 namespace {
@@ -22,7 +22,7 @@ HeldAnswers::Scope::~Scope() {
   current_answers = outer_;
 }
 
-bool HeldAnswers::Hold(const std::shared_ptr<Connection>& connection) {
+bool HeldAnswers::Hold(const std::shared_ptr<CallCarrier>& connection) {
   if (current_answers == nullptr) return false;
   auto& connections = current_answers->connections_;
   if (std::find(connections.begin(), connections.end(), connection) == connections.end()) {

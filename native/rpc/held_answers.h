@@ -6,7 +6,7 @@
 
 namespace millpond::rpc {
 
-class Connection;
+class CallCarrier;
 
 // The connections whose answers a thread has framed and not written yet. The answers of a batch are
 // written together: a write costs more than an answer, and wakes the client.
@@ -32,13 +32,13 @@ class HeldAnswers {
 
   // Returns false if this thread writes its answers at once. Otherwise the answer of `connection`,
   // which the caller has framed, is written by Send.
-  static bool Hold(const std::shared_ptr<Connection>& connection);
+  static bool Hold(const std::shared_ptr<CallCarrier>& connection);
 
   // Writes the answers.
   void Send();
 
  private:
-  std::vector<std::shared_ptr<Connection>> connections_;
+  std::vector<std::shared_ptr<CallCarrier>> connections_;
   size_t held_count_ = 0;
 };
 

@@ -32,7 +32,7 @@ struct ModelMethodParts {
 enum class CanaryShare { kMayAnswer, kNever };
 
 // One request to a version, from the bytes of the request to the bytes of the reply. Lives on the
-// stack of the call's thread, for ModelMethod::Answer.
+// stack of the call's thread, for ModelMethod::Answer. Thread: that one.
 class ModelCall {
  public:
   // Borrows both.
@@ -90,7 +90,8 @@ class ModelCall {
 // traces it, and offers it to the model's reservoir. It releases the version and records the
 // request before the answer is sent: a client that has its answer finds the request counted.
 //
-// Cost: one virtual call beside Answer; allocates only the reply's buffer.
+// Thread: request threads, several at once, each with a call of its own. Cost: one virtual call
+// beside Answer; allocates only the reply's buffer.
 class ModelMethod : public MethodHandler {
  public:
   ModelMethod(metrics::Method method, const ModelMethodParts& parts)

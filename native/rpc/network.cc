@@ -450,7 +450,8 @@ void Network::ArmAgain(uint64_t key, const Connection& connection) {
 
 void Network::StopListening() {
   {
-    // From here on no other thread accepts: its connection would come after the goodbyes.
+    // From here on no other thread accepts: its connection would come after the others were asked
+    // to go.
     const std::unique_lock<std::shared_mutex> lock(listening_mutex_);
     has_stopped_listening_ = true;
   }
@@ -469,9 +470,9 @@ void Network::StopListening() {
   }
 }
 
-void Network::SayGoodbye() {
+void Network::AskToGo() {
   const int64_t now_ns = base::MonotonicNs();
-  for (const auto& connection : All()) connection->SayGoodbye(now_ns);
+  for (const auto& connection : All()) connection->AskToGo(now_ns);
 }
 
 void Network::RefuseNewStreams() {

@@ -55,7 +55,7 @@ class Network final : public EventSource {
   // The steps of a stop: no new connections but those that have arrived at a socket of the
   // network's own; no new streams; the end.
   void StopListening();
-  void SayGoodbye();
+  void AskToGo();
   void RefuseNewStreams();
   bool IsSettled();                    // all connections are; see Connection
   bool IsReceiving(int64_t since_ns);  // see Connection

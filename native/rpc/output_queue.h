@@ -39,9 +39,10 @@ class OutputQueue {
     size_ += bytes.size();
   }
 
-  // Writes until the queue is empty or the transport takes no more bytes. Returns kOk if the queue
-  // is empty, else the transport's state.
-  Transport::State WriteTo(Transport* transport) {
+  // Writes until the queue is empty or `transport`, a Transport or what writes like it, takes no
+  // more bytes. Returns kOk if the queue is empty, else the transport's state.
+  template <typename Writer>
+  Transport::State WriteTo(Writer* transport) {
     while (size_ > 0) {
       iovec parts[kPartCount];
       size_t count = 0;

@@ -74,6 +74,8 @@ class RareCall {
 
 // Calls of rare methods on their way from the request threads to the control plane. A thread of the
 // control plane calls Take, so that no request thread ever enters Python.
+//
+// Thread: any, at once.
 class RareCallQueue {
  public:
   // More than many clients with `millpond status` need, and few enough to reveal a control plane

@@ -23,6 +23,15 @@ constexpr int64_t kJoinPollNs = 1'000'000;
 // How fast the memory of a long run fades: after some hundred short ones.
 constexpr int64_t kFade = 64;
 
+base::Status TooLate() {
+  return {
+      base::Code::kResourceExhausted,
+      "the server has more requests than it can run, and the request would wait for longer than "
+      "1/" +
+          std::to_string(RunQueue::kDelayShare) +
+          " of its deadline; try again later, or use another server"};
+}
+
 }  // namespace
 
 RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
@@ -131,8 +140,9 @@ void RequestThreads::QueueArrived(Thread* self, size_t from) {
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
     const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
     WakeIfWorth(*self);
-    for (const std::shared_ptr<Call>& call : refused.too_late) call->RefuseForDelay();
-    for (const std::shared_ptr<Call>& call : refused.too_many) call->RefuseForFullBatches();
+    for (const std::shared_ptr<Call>& call : refused.too_late) call->Refuse(TooLate());
+    for (const std::shared_ptr<Call>& call : refused.too_many)
+      call->Refuse(servable::WaitingLimit::Refusal());
   }
   self->arrived.clear();
 }
@@ -302,9 +312,10 @@ bool RequestThreads::TakeAwaitingPlace() {
   return false;
 }
 
-void RequestThreads::Await(AwaitingCall awaiting) {
+void RequestThreads::Await(std::shared_ptr<Call> call, servable::AwaitedChange change,
+                           int64_t until_ns) {
   const std::lock_guard<std::mutex> lock(awaiting_mutex_);
-  awaiting_.push_back(std::move(awaiting));
+  awaiting_.push_back({std::move(call), change, until_ns});
 }
 
 void RequestThreads::RunDueAwaiting(int64_t now_ns) {

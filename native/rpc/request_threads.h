@@ -64,7 +64,10 @@ struct AwaitingCall {
 //
 // Long runs of one model get no more than a share of the threads. While a model has its share, the
 // queue holds its other requests back, and requests to other models pass.
-class RequestThreads {
+//
+// Thread: the control plane calls Start, PinToCores, ReleaseAwaiting, Stop and Join, one at a time.
+// What calls need (AwaitingCalls): any.
+class RequestThreads final : public AwaitingCalls {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client
   // notices of a health check.
@@ -83,7 +86,7 @@ class RequestThreads {
   // requests. Batches also take some requests from `others`, which may be null.
   RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
                  std::shared_ptr<servable::WaitingRequests> others = nullptr);
-  ~RequestThreads();
+  ~RequestThreads() override;
 
   void Start();
   // Each regular thread on a core of its own, or again on any. False, and nothing changed, if there
@@ -91,11 +94,8 @@ class RequestThreads {
   // pinned: the one that it relieves is on that core.
   bool PinToCores(bool is_pinned);
 
-  // True if a request may wait for the first version of its model. It has a place then, and Await
-  // follows.
-  bool TakeAwaitingPlace();
-  // Runs `awaiting.call` again when it is due. Then its place is free.
-  void Await(AwaitingCall awaiting);
+  bool TakeAwaitingPlace() override;
+  void Await(std::shared_ptr<Call> call, servable::AwaitedChange change, int64_t until_ns) override;
   // Runs what waits for a version within kStallNs; nothing waits any more.
   void ReleaseAwaiting() { is_releasing_ = true; }
 

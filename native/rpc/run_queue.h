@@ -40,10 +40,10 @@ class RunQueue {
   // A queue of fewer than `short_count` requests is short.
   explicit RunQueue(size_t short_count) : short_count_(short_count) {}
 
-  // The requests that were refused.
+  // The requests that were refused, for Call::Refuse.
   struct Refused {
-    std::vector<std::shared_ptr<Call>> too_late;  // for Call::RefuseForDelay
-    std::vector<std::shared_ptr<Call>> too_many;  // for Call::RefuseForFullBatches
+    std::vector<std::shared_ptr<Call>> too_late;
+    std::vector<std::shared_ptr<Call>> too_many;
   };
 
   // Adds requests, the oldest first, unless they would wait too long, or as many of their key wait

@@ -40,7 +40,7 @@ constexpr int64_t kEndPollNs = 1'000'000;
 
 // How long a client may take to leave once its last call is answered: above a round trip to any,
 // and what a socket still holds of its reply. A client that is gone without a word costs this.
-constexpr int64_t kGoodbyeNs = 1'000'000'000;
+constexpr int64_t kLeaveNs = 1'000'000'000;
 
 // How long a stop waits for clients that connect just now: one that has not finished then is
 // closed.
@@ -161,7 +161,7 @@ struct Server::State {
            MethodKind kind = MethodKind::kUnary);
   bool WaitForLastCall(int64_t timeout_ns);
   bool WaitForQuiet(int64_t timeout_ns);
-  void SayGoodbye(int64_t timeout_ns);
+  void AskToGo(int64_t timeout_ns);
   void End();
 
   const ServerOptions options;
@@ -227,9 +227,10 @@ void Server::State::AddMethods() {
 // waited for.
 bool Server::State::WaitForLastCall(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  while (wire->call_count.load() > 0) {
+  while (wire->call_counts.live_count.load() > 0) {
     const int64_t now_ns = base::MonotonicNs();
-    if (wire->arrived_call_count.load() == 0 && !network.IsReceiving(now_ns - kArrivalPauseNs)) {
+    if (wire->call_counts.arrived_count.load() == 0 &&
+        !network.IsReceiving(now_ns - kArrivalPauseNs)) {
       return true;
     }
     if (now_ns - begin_ns >= timeout_ns) return false;
@@ -248,21 +249,21 @@ bool Server::State::WaitForQuiet(int64_t timeout_ns) {
   return true;
 }
 
-// Says goodbye to each client, to one that is still connecting as soon as it has finished. Waits up
-// to `timeout_ns` for these. The server answers calls meanwhile.
-void Server::State::SayGoodbye(int64_t timeout_ns) {
+// Asks each client to go, and one that is still connecting as soon as it has finished. Waits up to
+// `timeout_ns` for the clients that are connecting. The server answers calls meanwhile.
+void Server::State::AskToGo(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  network.SayGoodbye();
+  network.AskToGo();
   while (!network.IsSettled() && base::MonotonicNs() - begin_ns < timeout_ns) {
     base::SleepNs(kConnectingPollNs);
-    network.SayGoodbye();
+    network.AskToGo();
   }
 }
 
-// Ends the threads once no call is left; leaves them be if one still runs kCutShortNs later.
+// Ends the threads once no call is left. Gives up on a thread whose run does not end in time.
 void Server::State::End() {
   // The control plane may keep a rare call for longer than the server lives.
-  (void)WaitForLastCall(kCutShortNs / 4);
+  (void)WaitForLastCall(kLastCallNs);
   threads->Stop();
   has_ended = threads->Join(kCutShortNs);
 }
@@ -289,7 +290,7 @@ base::Status Server::Start() {
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
   state_->threads.emplace(&state_->network, ThreadCount(state_->options),
                           MaxThreadCount(state_->options), state_->others);
-  state_->wire->calls.threads = &*state_->threads;
+  state_->wire->calls.awaiting = &*state_->threads;
   state_->threads->Start();
   state_->has_started = true;
   return {};
@@ -326,15 +327,15 @@ bool Server::Shutdown(int64_t drain_ns) {
   const auto left_ns = [deadline_ns] {
     return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
   };
-  state_->SayGoodbye(std::min(left_ns(), kConnectingNs));
-  // A client sends until it has read the goodbye; its connection ends when its calls are answered
-  // and it has nothing more to send.
-  state_->WaitForQuiet(std::min(left_ns(), kGoodbyeNs));
+  state_->AskToGo(std::min(left_ns(), kConnectingNs));
+  // A client sends until it has read that it is to go. Its connection ends when its calls are
+  // answered and it has nothing more to send.
+  state_->WaitForQuiet(std::min(left_ns(), kLeaveNs));
   // Later streams are refused, so that no call begins once the last one has ended.
   state_->network.RefuseNewStreams();
   state_->has_drained = state_->WaitForLastCall(left_ns());
   state_->wire->is_cut_short = !*state_->has_drained;
-  if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kGoodbyeNs);
+  if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kLeaveNs);
   state_->rare_calls.Close();
   state_->network.CloseAll();
   state_->End();

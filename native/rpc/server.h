@@ -105,13 +105,15 @@ class Server {
   // returns the same. Waits for calls, and not for clients: a connection that is still open when
   // the last call has ended is closed a second later.
   //
-  // A kernel is not interrupted. If a kernel still runs kCutShortNs after the cancellation, its
-  // thread goes on, and the serving map must outlive it: end the process.
+  // A kernel is not interrupted. If a kernel still runs kLastCallNs and kCutShortNs after the
+  // cancellation, its thread goes on, and the serving map must outlive it: end the process.
   bool Shutdown(int64_t drain_ns);
 
  private:
-  // From the cancellation to giving up on a request: above any kernel of a model that is served
-  // with a tail in mind.
+  // So long cancelled calls have to end while the threads still serve: most end within one kernel.
+  static constexpr int64_t kLastCallNs = 175'000'000;
+  // From then to giving up on a request: above any kernel of a model that is served with a tail in
+  // mind.
   static constexpr int64_t kCutShortNs = 700'000'000;
 
   struct State;

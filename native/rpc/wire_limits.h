@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace millpond::rpc {
@@ -72,9 +73,10 @@ class RateLimit {
 
   // Returns false if there were too many.
   bool Take(int64_t now_ns) {
+    const int64_t passed_ns = now_ns - taken_ns_.value_or(now_ns);
     const double passed_seconds =
-        static_cast<double>(now_ns - taken_ns_) / static_cast<double>(WireLimits::kSecondNs);
-    if (taken_ns_ != 0) tokens_ = std::min(burst_, tokens_ + per_second_ * passed_seconds);
+        static_cast<double>(passed_ns) / static_cast<double>(WireLimits::kSecondNs);
+    tokens_ = std::min(burst_, tokens_ + per_second_ * passed_seconds);
     taken_ns_ = now_ns;
     if (tokens_ < 1) return false;
     tokens_ -= 1;
@@ -86,7 +88,7 @@ class RateLimit {
   const double burst_;
   const double per_second_;
   double tokens_;
-  int64_t taken_ns_ = 0;  // 0: never
+  std::optional<int64_t> taken_ns_;
 };
 
 // The limits that a client can reach, for the counts.
@@ -101,6 +103,44 @@ enum class ReachedLimit {
   kPause,
   kKeepalive,
   kCount,
+};
+
+// The limits on what a client does without asking for anything, on one connection. Pure.
+//
+// Thread: one at a time: under the connection's lock.
+class FloodLimits {
+ public:
+  // The limit that a client reached, and the reason that it is told.
+  struct Excess {
+    ReachedLimit limit;
+    const char* reason;
+  };
+
+  explicit FloodLimits(const WireLimits& limits)
+      : ping_interval_ns_(limits.ping_interval_ns),
+        control_frames_(limits.control_frames_max, WireLimits::kControlFramesPerSecond),
+        forced_resets_(static_cast<double>(limits.reset_burst),
+                       static_cast<double>(limits.resets_per_second)) {}
+
+  // A part of a request came, or a part of an answer went: a client takes a large one by
+  // WINDOW_UPDATE frames, and may measure its bandwidth by PINGs.
+  void TakePayload() {
+    control_frames_.Fill();
+    has_payload_since_ping_ = true;
+  }
+  std::optional<Excess> TakeControlFrame(int64_t now_ns);
+  std::optional<Excess> TakePing(int64_t now_ns);
+  std::optional<Excess> TakeForcedReset(int64_t now_ns);
+
+ private:
+  static constexpr int kEarlyPingsMax = 2;
+
+  const int64_t ping_interval_ns_;
+  RateLimit control_frames_;
+  RateLimit forced_resets_;
+  std::optional<int64_t> ping_ns_;
+  int early_ping_count_ = 0;
+  bool has_payload_since_ping_ = false;
 };
 
 // Counts how often clients reached each limit. Any thread.

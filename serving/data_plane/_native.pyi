@@ -1318,7 +1318,7 @@ class GrpcServer:
         """Refuses new calls, waits up to `drain_seconds` for the calls that have arrived, cancels
         the rest, and ends all threads.
 
-        Returns True if no call was cut short. If a kernel still runs two seconds after the
-        cancellation, its threads go on: end the process. A second call does nothing and returns the
+        Returns True if no call was cut short. If a kernel still runs 0.9 seconds after the
+        cancellation, its thread goes on: end the process. A second call does nothing and returns the
         same value.
         """

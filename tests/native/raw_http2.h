@@ -83,6 +83,59 @@ inline std::string GrpcMessage(const std::string& bytes, bool is_compressed = fa
          BigEndian(static_cast<uint32_t>(bytes.size())) + bytes;
 }
 
+// Takes the first frame of `bytes` from them; null if they do not hold all of it.
+inline std::unique_ptr<Http2Frame> TakeFrame(std::string* bytes) {
+  constexpr size_t kHeadBytes = 9;
+  if (bytes->size() < kHeadBytes) return nullptr;
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>((*bytes)[i]); };
+  const size_t size = byte(0) << 16U | byte(1) << 8U | byte(2);
+  if (bytes->size() < kHeadBytes + size) return nullptr;
+  auto frame = std::make_unique<Http2Frame>();
+  frame->type = byte(3);
+  frame->flags = byte(4);
+  frame->stream = (byte(5) & 0x7fU) << 24U | byte(6) << 16U | byte(7) << 8U | byte(8);
+  frame->payload = bytes->substr(kHeadBytes, size);
+  bytes->erase(0, kHeadBytes + size);
+  return frame;
+}
+
+// Decodes the headers of one connection.
+class HeaderDecoder {
+ public:
+  HeaderDecoder() { nghttp2_hd_inflate_new(&inflater_); }
+  ~HeaderDecoder() { nghttp2_hd_inflate_del(inflater_); }
+  HeaderDecoder(const HeaderDecoder&) = delete;
+  HeaderDecoder& operator=(const HeaderDecoder&) = delete;
+
+  // Returns the headers of a HEADERS frame, each as a line `name: value`. All HEADERS frames of a
+  // connection must be decoded in order.
+  std::string Decode(const Http2Frame& frame) {
+    std::string lines;
+    std::string bytes = frame.payload;
+    auto* in = reinterpret_cast<uint8_t*>(bytes.data());
+    size_t left = bytes.size();
+    int flags = 0;
+    do {
+      nghttp2_nv header{};
+      const ssize_t read = nghttp2_hd_inflate_hd2(inflater_, &header, &flags, in, left, 1);
+      if (read < 0) return lines + "!";
+      in += read;
+      left -= static_cast<size_t>(read);
+      if ((flags & NGHTTP2_HD_INFLATE_EMIT) != 0) {
+        lines.append(reinterpret_cast<char*>(header.name), header.namelen);
+        lines += ": ";
+        lines.append(reinterpret_cast<char*>(header.value), header.valuelen);
+        lines += "\n";
+      }
+    } while ((flags & NGHTTP2_HD_INFLATE_FINAL) == 0);
+    nghttp2_hd_inflate_end_headers(inflater_);
+    return lines;
+  }
+
+ private:
+  nghttp2_hd_inflater* inflater_ = nullptr;
+};
+
 // A connection to a server on 127.0.0.1. Each read waits for up to 10 s.
 class RawHttp2 {
  public:
@@ -97,12 +150,8 @@ class RawHttp2 {
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     const timeval patience = {10, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    nghttp2_hd_inflate_new(&inflater_);
   }
-  ~RawHttp2() {
-    nghttp2_hd_inflate_del(inflater_);
-    close(fd_);
-  }
+  ~RawHttp2() { close(fd_); }
   RawHttp2(const RawHttp2&) = delete;
   RawHttp2& operator=(const RawHttp2&) = delete;
 
@@ -123,18 +172,10 @@ class RawHttp2 {
 
   // Returns the next frame; null at the end of the connection.
   std::unique_ptr<Http2Frame> Next() {
-    constexpr size_t kHeadBytes = 9;
-    if (!Fill(kHeadBytes)) return nullptr;
-    const auto byte = [&](size_t i) { return static_cast<unsigned char>(buffer_[i]); };
-    const size_t size = byte(0) << 16U | byte(1) << 8U | byte(2);
-    auto frame = std::make_unique<Http2Frame>();
-    frame->type = byte(3);
-    frame->flags = byte(4);
-    frame->stream = (byte(5) & 0x7fU) << 24U | byte(6) << 16U | byte(7) << 8U | byte(8);
-    if (!Fill(kHeadBytes + size)) return nullptr;
-    frame->payload = buffer_.substr(kHeadBytes, size);
-    buffer_.erase(0, kHeadBytes + size);
-    return frame;
+    while (true) {
+      if (auto frame = TakeFrame(&buffer_)) return frame;
+      if (!Fill(buffer_.size() + 1)) return nullptr;
+    }
   }
   // Returns the next frame of `type`; null if the connection ends before it.
   std::unique_ptr<Http2Frame> NextOf(uint8_t type) {
@@ -167,30 +208,8 @@ class RawHttp2 {
   // waited in vain.
   bool IsClosedByServer() const { return is_closed_by_server_; }
 
-  // Returns the headers of a HEADERS frame, each as a line `name: value`. All HEADERS frames of a
-  // connection must be decoded in order.
-  std::string Decode(const Http2Frame& frame) {
-    std::string lines;
-    std::string bytes = frame.payload;
-    auto* in = reinterpret_cast<uint8_t*>(bytes.data());
-    size_t left = bytes.size();
-    int flags = 0;
-    do {
-      nghttp2_nv header{};
-      const ssize_t read = nghttp2_hd_inflate_hd2(inflater_, &header, &flags, in, left, 1);
-      if (read < 0) return lines + "!";
-      in += read;
-      left -= static_cast<size_t>(read);
-      if ((flags & NGHTTP2_HD_INFLATE_EMIT) != 0) {
-        lines.append(reinterpret_cast<char*>(header.name), header.namelen);
-        lines += ": ";
-        lines.append(reinterpret_cast<char*>(header.value), header.valuelen);
-        lines += "\n";
-      }
-    } while ((flags & NGHTTP2_HD_INFLATE_FINAL) == 0);
-    nghttp2_hd_inflate_end_headers(inflater_);
-    return lines;
-  }
+  // See HeaderDecoder.
+  std::string Decode(const Http2Frame& frame) { return decoder_.Decode(frame); }
   // Returns all headers up to the end of the first stream that ends.
   std::string HeadersToTheEnd() {
     std::string lines;
@@ -215,7 +234,7 @@ class RawHttp2 {
   }
 
   const int fd_;
-  nghttp2_hd_inflater* inflater_ = nullptr;
+  HeaderDecoder decoder_;
   std::string buffer_;
   bool is_closed_by_server_ = false;
 };

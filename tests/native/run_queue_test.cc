@@ -3,19 +3,17 @@
 #include "native/rpc/run_queue.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "native/rpc/connection.h"
-#include "native/rpc/transport.h"
+#include "native/rpc/call.h"
+#include "native/rpc/receive_block.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/units.h"
 
@@ -36,27 +34,32 @@ struct NamedHandler final : MethodHandler {
   }
 };
 
-// Calls of a connection that nobody reads, with a clock of the test's own.
+// Carries no answer anywhere.
+class NoCarrier final : public CallCarrier {
+ public:
+  const std::string& peer() const override { return peer_; }
+  std::vector<std::string> ClientNames() override { return {}; }
+  void Answer(Call*, CallEnd) override {}
+  bool Send(Call*, std::shared_ptr<OutMessage>, size_t) override { return true; }
+  void WriteAnswers() override {}
+
+ private:
+  const std::string peer_;
+};
+
+// Calls without a connection, with a clock of the test's own.
 class RunQueueTest : public ::testing::Test {
  protected:
-  RunQueueTest() {
-    std::array<int, 2> sockets{};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
-    peer_ = sockets[1];
-    connection_ =
-        std::make_shared<Connection>(wire_, std::make_unique<Transport>(sockets[0], nullptr), "",
-                                     "", now_ns_, base::ByteBudget::Share());
-  }
-  ~RunQueueTest() override { close(peer_); }
-
-  std::shared_ptr<Call> NewCall(const std::string& model, const std::string& timeout) {
+  std::shared_ptr<Call> NewCall(const std::string& model, const std::string& timeout,
+                                const std::string& message = "") {
     const std::string path = "/test/" + model;
-    wire_->methods[path] = {path, MethodKind::kUnary, &handler_};
-    auto call =
-        std::make_shared<Call>(connection_, &wire_->calls, ++stream_id_, base::ByteBudget::Share());
-    if (!timeout.empty()) call->AddHeader("grpc-timeout", timeout);
-    EXPECT_TRUE(call->Begin(&wire_->methods[path], now_ns_).ok());
-    return call;
+    methods_[path] = {path, MethodKind::kUnary, &handler_};
+    IncomingRequest request{base::ByteBudget::Share()};
+    if (!timeout.empty()) request.headers()->Add("grpc-timeout", timeout);
+    EXPECT_TRUE(request.Begin(&methods_[path], {}, now_ns_).ok());
+    EXPECT_TRUE(request.AddData(message, &space_, now_ns_).ok());
+    return std::make_shared<Call>(carrier_, &limits_, ++stream_, &request, LiveCall(),
+                                  OpenCallBytes());
   }
   // Returns true if the queue takes the request.
   bool Add(const std::string& timeout, const std::string& model = "m") {
@@ -76,12 +79,13 @@ class RunQueueTest : public ::testing::Test {
     }
   }
 
-  const std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
+  const std::shared_ptr<NoCarrier> carrier_ = std::make_shared<NoCarrier>();
+  const CallLimits limits_;
   NamedHandler handler_;
+  std::map<std::string, Method> methods_;
   int64_t now_ns_ = 1'000 * kMs;
-  int32_t stream_id_ = -1;
-  int peer_ = -1;
-  std::shared_ptr<Connection> connection_;
+  int32_t stream_ = -1;
+  ReceiveSpace space_;
   RunQueue queue_{1};
   std::vector<std::shared_ptr<Call>> kept_;  // so that no two calls have one address
 };
@@ -204,9 +208,8 @@ class RunQueueForBatchesTest : public RunQueueTest {
 
   // Adds a request of so many bytes, which has its key.
   void AddPeeked(const std::string& model, size_t message_bytes = 0) {
-    std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "")};
     const std::string message = testing::GrpcMessage(std::string(message_bytes, 'x'));
-    ASSERT_TRUE(calls[0]->AddData(message, &space_, now_ns_).ok());
+    std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "", message)};
     calls[0]->PeekBatchKey();
     ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
   }
@@ -217,8 +220,6 @@ class RunQueueForBatchesTest : public RunQueueTest {
   static servable::BatchKey KeyOf(const std::string& model) {
     return servable::BatchKeyOf(model, "");
   }
-
-  ReceiveSpace space_;
 };
 
 TEST_F(RunQueueForBatchesTest, OldestRequestOfTheKeyIsTaken) {

@@ -743,7 +743,7 @@ void BeginToConnect(RawHttp2* client) {
 }
 
 // gRPC's client may hang if a GOAWAY comes now.
-TEST_F(ServerTest, ShutdownSaysNoGoodbyeToAConnectingClient) {
+TEST_F(ServerTest, ShutdownAsksNoConnectingClientToGo) {
   Start();
   RawHttp2 connection(server_->port());
   BeginToConnect(&connection);
@@ -752,7 +752,7 @@ TEST_F(ServerTest, ShutdownSaysNoGoodbyeToAConnectingClient) {
   EXPECT_TRUE(connection.IsClosedByServer());
 }
 
-TEST_F(ServerTest, ShutdownAtOnceSaysNoGoodbyeToAFreshClient) {
+TEST_F(ServerTest, ShutdownAtOnceAsksNoFreshClientToGo) {
   Start();
   RawHttp2 connection(server_->port());
   BeginToConnect(&connection);
@@ -762,7 +762,7 @@ TEST_F(ServerTest, ShutdownAtOnceSaysNoGoodbyeToAFreshClient) {
   EXPECT_TRUE(connection.IsClosedByServer());
 }
 
-TEST_F(ServerTest, ShutdownSaysGoodbyeOnceAClientHasConnected) {
+TEST_F(ServerTest, ShutdownAsksAClientToGoOnceItHasConnected) {
   Start();
   RawHttp2 connection(server_->port());
   BeginToConnect(&connection);

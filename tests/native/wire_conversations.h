@@ -186,11 +186,11 @@ inline std::vector<Conversation> Conversations() {
                      headers += LiteralHeader("x", std::string(120, 'x'));
                    return headers;
                  }())});
-  // A client that says goodbye, and frames of unknown types.
+  // A client that has seen a GOAWAY which nobody sent, and frames of unknown types.
   all.push_back({settings, HeadersOf(1, late), LastData(1, GrpcMessage("bye")),
                  FrameBytes(kGoawayFrame, 0, 0, BigEndian(0) + BigEndian(0) + "reason"),
                  FrameBytes(0x42, 0xff, 0, "unknown"), FrameBytes(5, kEndHeaders, 1, BigEndian(2)),
-                 FrameBytes(kPingFrame, kAck, 0, std::string("goodbye", 8))});
+                 FrameBytes(kPingFrame, kAck, 0, std::string("goaway\0", 8))});
   // More streams than are allowed, all open.
   {
     Conversation frames = {settings, ack};

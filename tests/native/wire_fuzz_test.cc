@@ -226,16 +226,16 @@ class WireFuzzTest : public testing::WireServerTest {
   bool IsAllReturned() const {
     const int64_t end_ns = base::MonotonicNs() + 20 * kSecondNs;
     while (base::MonotonicNs() < end_ns) {
-      if (wire_->call_count == 0 && wire_->arrived_call_count == 0 && wire_->open_call_bytes == 0 &&
-          budget_->in_use_bytes() == 0 && network_.connection_count() == 0 &&
-          admission_->in_flight_count() == 0) {
+      if (wire_->call_counts.live_count == 0 && wire_->call_counts.arrived_count == 0 &&
+          wire_->call_counts.open_bytes == 0 && budget_->in_use_bytes() == 0 &&
+          network_.connection_count() == 0 && admission_->in_flight_count() == 0) {
         return true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    ADD_FAILURE() << wire_->call_count << " calls, of them arrived " << wire_->arrived_call_count
-                  << ", " << wire_->open_call_bytes << " bytes of open calls, "
-                  << budget_->in_use_bytes() << " bytes of the budget, "
+    ADD_FAILURE() << wire_->call_counts.live_count << " calls, of them arrived "
+                  << wire_->call_counts.arrived_count << ", " << wire_->call_counts.open_bytes
+                  << " bytes of open calls, " << budget_->in_use_bytes() << " bytes of the budget, "
                   << network_.connection_count() << " connections, "
                   << admission_->in_flight_count() << " in flight";
     return false;

@@ -120,5 +120,38 @@ TEST_F(ImpatientWireTest, ClientThatProvokesResetsIsToldToCalmDown) {
   EXPECT_EQ(goaway->ErrorCode(), kEnhanceYourCalm);
 }
 
+// --- The limits alone ---
+
+constexpr int64_t kBeginNs = 1'000 * kSecondNs;
+
+TEST(FloodLimits, PayloadPaysForControlFrames) {
+  WireLimits limits;
+  limits.control_frames_max = 5;
+  FloodLimits flood(limits);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 5; ++i) EXPECT_FALSE(flood.TakeControlFrame(kBeginNs));
+    if (round < 2) flood.TakePayload();
+  }
+  const auto excess = flood.TakeControlFrame(kBeginNs);
+  ASSERT_TRUE(excess);
+  EXPECT_EQ(excess->limit, ReachedLimit::kControlFrames);
+  // Some are free each second.
+  EXPECT_FALSE(flood.TakeControlFrame(kBeginNs + kSecondNs));
+}
+
+TEST(FloodLimits, PingsMayBeEarlyTwiceOrWhileDataFlows) {
+  const WireLimits limits;
+  FloodLimits flood(limits);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(flood.TakePing(kBeginNs));
+  const auto excess = flood.TakePing(kBeginNs);
+  ASSERT_TRUE(excess);
+  EXPECT_EQ(excess->limit, ReachedLimit::kPings);
+  for (int i = 0; i < 10; ++i) {
+    flood.TakePayload();
+    EXPECT_FALSE(flood.TakePing(kBeginNs));
+  }
+  for (int i = 1; i < 10; ++i) EXPECT_FALSE(flood.TakePing(kBeginNs + i * limits.ping_interval_ns));
+}
+
 }  // namespace
 }  // namespace millpond::rpc

@@ -30,7 +30,7 @@ class WireServerTest : public ::testing::Test {
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
     threads_.emplace(&network_, 2, 4);
-    wire_->calls.threads = &*threads_;
+    wire_->calls.awaiting = &*threads_;
     threads_->Start();
   }
   ~WireServerTest() override { Stop(); }

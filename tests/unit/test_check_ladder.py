@@ -71,6 +71,28 @@ def test_check_ladder_violation_names_file_and_line(tmp_path: Path) -> None:
     assert str(violation).startswith(f"{tmp_path / 'base/clock.h'}:3: base includes ")
 
 
+def test_check_cycles_finds_a_circle_of_units(tmp_path: Path) -> None:
+    write(tmp_path, "rpc/call.h", "// A header.\n")
+    write(tmp_path, "rpc/call.cc", '#include "native/rpc/call.h"\n#include "native/rpc/queue.h"\n')
+    write(tmp_path, "rpc/queue.h", '#include "native/rpc/threads.h"\n')
+    write(tmp_path, "rpc/threads.h", '#include "rpc/call.h"\n')
+
+    (violation,) = check_ladder.check_cycles(tmp_path)
+
+    assert violation.path == tmp_path / "rpc/threads.h"
+    assert "rpc/call → rpc/queue → rpc/threads → rpc/call" in str(violation)
+
+
+def test_check_cycles_ways_that_meet_pass(tmp_path: Path) -> None:
+    write(tmp_path, "rpc/call.h", "// A header.\n")
+    write(tmp_path, "rpc/queue.h", '#include "native/rpc/call.h"\n')
+    write(tmp_path, "rpc/threads.h", '#include "native/rpc/call.h"\n')
+    both = '#include "native/rpc/queue.h"\n#include "native/rpc/threads.h"\n#include <vector>\n'
+    write(tmp_path, "rpc/server.cc", both)
+
+    assert check_ladder.check_cycles(tmp_path) == []
+
+
 def test_check_ladder_missing_directory_fails(tmp_path: Path) -> None:
     assert check_ladder.main([str(tmp_path / "absent")]) == 2
 

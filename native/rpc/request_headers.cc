@@ -1,0 +1,86 @@
+#include "native/rpc/request_headers.h"
+
+#include <algorithm>
+
+#include "native/rpc/grpc_text.h"
+
+namespace millpond::rpc {
+namespace {
+
+// RFC 9113, 6.5.2: each header counts so many bytes beside its name and value.
+constexpr size_t kOverheadBytes = 32;
+
+constexpr int kHttpOk = 200;
+constexpr int kHttpMethodNotAllowed = 405;
+constexpr int kHttpUnsupportedMediaType = 415;
+
+// These say how the call is made, and not what it is about.
+bool IsOfTheProtocol(std::string_view name) {
+  return name == "te" || name == "user-agent" || name == "accept-encoding" ||
+         name == "grpc-message-type";
+}
+
+}  // namespace
+
+bool RequestHeaders::Add(std::string_view name, std::string_view value) {
+  bytes_ += name.size() + value.size() + kOverheadBytes;
+  const auto room_bytes = static_cast<size_t>(charge_.bytes() - begin_bytes_ + kRoomBytes);
+  if (bytes_ > room_bytes && charge_.bytes() > 0 &&
+      !charge_.Add(static_cast<int64_t>(bytes_ - room_bytes) + kRoomBytes)) {
+    return false;
+  }
+  if (name == ":path") {
+    path_ = value;
+  } else if (name == ":method") {
+    is_post_ = value == "POST";
+  } else if (name == "content-type") {
+    content_type_ = value;
+  } else if (name == "grpc-timeout") {
+    timeout_ns_ = ParseTimeout(value);
+    has_bad_timeout_ = !timeout_ns_;
+  } else if (name == "grpc-encoding") {
+    encoding_ = EncodingOf(value);
+  } else if (name == "grpc-accept-encoding") {
+    accepted_encodings_ = value;
+  } else if (name[0] != ':' && !IsOfTheProtocol(name)) {
+    metadata_.append(name).push_back('\0');
+    metadata_.append(value).push_back('\0');
+  }
+  return true;
+}
+
+int RequestHeaders::HttpStatus() const {
+  if (!is_post_) return kHttpMethodNotAllowed;
+  return IsGrpcContentType(content_type_) ? kHttpOk : kHttpUnsupportedMediaType;
+}
+
+base::Status RequestHeaders::Check() const {
+  if (!has_bad_timeout_) return {};
+  return base::InvalidArgument(
+      "the header grpc-timeout must be 1 to 8 digits and one of the units H, M, S, m, u and n");
+}
+
+std::optional<std::string_view> RequestHeaders::FindMetadata(std::string_view key) const {
+  std::string_view rest = metadata_;
+  const auto take = [&rest] {
+    const std::string_view text = rest.substr(0, rest.find('\0'));
+    rest.remove_prefix(text.size() + 1);
+    return text;
+  };
+  while (!rest.empty()) {
+    const std::string_view name = take();
+    const std::string_view value = take();
+    if (name == key) return value;
+  }
+  return {};
+}
+
+void RequestHeaders::Free() {
+  path_ = {};
+  content_type_ = {};
+  accepted_encodings_ = {};
+  metadata_ = {};
+  charge_.Resize(std::min(charge_.bytes(), begin_bytes_));
+}
+
+}  // namespace millpond::rpc
