@@ -199,7 +199,7 @@ def _attacked(
         shutil.copytree(directory / "exported", base_path / "1")
     config_path = directory / attack.name / "models.config"
     config_path.write_text(config_text(base_paths))
-    with ControlGroup(own_name("attacks"), parsed.group_mb * 2**20) as group:
+    with ControlGroup(own_name("attacks"), parsed.group_mb * 2**20, clock) as group:
         server = ModelServer(
             command=(*group.command, *parsed.server),
             model_config_file=config_path,
@@ -221,7 +221,10 @@ def _attacked(
 def _attacked_coordinator(directory: Path, parsed: argparse.Namespace, clock: Clock) -> Attacked:
     """Runs a coordinator in a group of its own, whose member sends it too much."""
     directory.mkdir()
-    with ControlGroup(own_name("attacks"), parsed.group_mb * 2**20) as group, LyingMember() as liar:
+    with (
+        ControlGroup(own_name("attacks"), parsed.group_mb * 2**20, clock) as group,
+        LyingMember() as liar,
+    ):
         command = (*group.command, *parsed.server)
         with coordinator_of(liar.target, command, directory) as url:
             pages, begin_ns = ServerPages(url), clock.now_ns()

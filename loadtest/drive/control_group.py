@@ -1,16 +1,21 @@
 """A control group with a limit on memory, for a server that must not take the machine's."""
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from serving.base.clock import Clock, pause, seconds_since
 from serving.base.errors import Unavailable
 
 _REMEDY = (
     "run this as root, on a machine or in a container that may make control groups (docker run "
     "--privileged --cgroupns=host)"
 )
+
+_END_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 
 # The files of both versions of control groups: the limit, and the most that was ever in use.
 _V1 = ("memory.limit_in_bytes", "memory.max_usage_in_bytes")
@@ -20,8 +25,9 @@ _V2 = ("memory.max", "memory.peak")
 class ControlGroup:
     """A group below this process's own inside `with`. Its processes must have ended at the end."""
 
-    def __init__(self, name: str, limit_bytes: int, root: Path = Path("/")) -> None:
+    def __init__(self, name: str, limit_bytes: int, clock: Clock, root: Path = Path("/")) -> None:
         """`root` is the root of the file system; tests have another one."""
+        self._clock = clock
         self._name = name
         self._limit_bytes = limit_bytes
         self._root = root
@@ -50,7 +56,18 @@ class ControlGroup:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._path.rmdir()
+        begin_ns = self._clock.now_ns()
+        while True:
+            try:
+                self._path.rmdir()
+            except OSError as error:
+                # The kernel still takes a process of some GB apart, of which the end is known already.
+                is_late = seconds_since(self._clock, begin_ns) > _END_SECONDS
+                if error.errno != errno.EBUSY or is_late:
+                    raise
+                pause(self._clock, _LOOK_SECONDS)
+            else:
+                return
 
     @property
     def command(self) -> tuple[str, ...]:

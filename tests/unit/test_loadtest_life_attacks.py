@@ -26,7 +26,7 @@ def test_group_of_version_1_is_below_its_own(tmp_path: Path) -> None:
     own = machine(tmp_path, "4:memory:/a/b\n0::/\n") / "memory/a/b"
     own.mkdir(parents=True)
     # Not by `with`: a kernel would make these files, and remove them with the group.
-    group = ControlGroup("attacks", 7 * MIB, tmp_path).__enter__()
+    group = ControlGroup("attacks", 7 * MIB, SystemClock(), tmp_path).__enter__()
     assert (own / "attacks/memory.limit_in_bytes").read_text() == str(7 * MIB)
     (own / "attacks/memory.max_usage_in_bytes").write_text("123\n")
     assert group.peak_bytes == 123
@@ -38,14 +38,14 @@ def test_group_of_version_2_is_where_it_may_be(tmp_path: Path) -> None:
     (mounts / "slice/own").mkdir(parents=True)
     (mounts / "slice/own/cgroup.subtree_control").write_text("\n")
     (mounts / "slice/cgroup.subtree_control").write_text("cpu memory\n")
-    ControlGroup("attacks", MIB, tmp_path).__enter__()
+    ControlGroup("attacks", MIB, SystemClock(), tmp_path).__enter__()
     assert (mounts / "slice/attacks/memory.max").read_text() == str(MIB)
 
 
 def test_machine_without_groups_is_refused(tmp_path: Path) -> None:
     machine(tmp_path, "0::/own\n")
     with pytest.raises(Unavailable, match="gives a limit on memory to subgroups; run this as root"):
-        ControlGroup("attacks", MIB, tmp_path).__enter__()
+        ControlGroup("attacks", MIB, SystemClock(), tmp_path).__enter__()
 
 
 def test_group_that_may_not_be_made_is_refused(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_group_that_may_not_be_made_is_refused(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "attacks").write_text("in the way")
     with pytest.raises(Unavailable, match=r"no control group .* File exists; run this as root"):
-        ControlGroup("attacks", MIB, tmp_path).__enter__()
+        ControlGroup("attacks", MIB, SystemClock(), tmp_path).__enter__()
 
 
 def test_each_attack_begins_with_bytes() -> None:
