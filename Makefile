@@ -217,7 +217,7 @@ lint-python: setup
 	$(BIN)/ruff check $(PYTHON_SOURCES)
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	$(BIN)/mypy --strict
-	$(BIN)/python scripts/check_stub.py
+	$(BIN)/python scripts/check_seam.py
 
 .PHONY: lint-native
 lint-native: packages-build packages-test packages-lint

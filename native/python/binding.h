@@ -24,7 +24,7 @@
 #include "native/tf/version_load.h"
 
 // Declarations that the files of this folder share. Each Register* adds one concept to the module.
-// module.cc is the table of contents, and serving/data_plane/_native.pyi is the contract.
+// module.cc is the table of contents, and serving/data_plane/plane.py is the contract.
 namespace millpond::python {
 
 void RegisterStatus(nanobind::module_& module);
@@ -88,7 +88,6 @@ class PySlabPool {
 
   // The pool, which versions share. They may outlive this object.
   const std::shared_ptr<memory::SlabPool>& pool() const { return pool_; }
-  bool WaitUntilIdle(int64_t timeout_ns) { return keeper_->WaitUntilIdle(timeout_ns); }
   void Stop() { keeper_->Stop(); }
 
  private:

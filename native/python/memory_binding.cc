@@ -88,12 +88,6 @@ void RegisterSlabPool(nb::module_& module) {
            [](const PySlabPool& self) {
              return WithoutGil([&] { return self.pool()->Statistics(); });
            })
-      .def(
-          "wait_until_idle",
-          [](PySlabPool& self, double timeout_seconds) {
-            return WithoutGil([&] { return self.WaitUntilIdle(SecondsToNs(timeout_seconds)); });
-          },
-          nb::arg("timeout_seconds"))
       .def("stop", [](PySlabPool& self) { WithoutGil([&] { self.Stop(); }); });
 }
 

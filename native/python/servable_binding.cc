@@ -243,8 +243,6 @@ void RegisterServableStatistics(nb::module_& module) {
       .def_prop_ro("latency_ns_p50", quantile(0.5))
       .def_prop_ro("latency_ns_p99", quantile(0.99))
       .def_prop_ro("latency_ns_p999", quantile(0.999))
-      .def_prop_ro("latency_ns_max",
-                   [](const Statistics& self) { return self.requests.latency.max_ns(); })
       .def("latency_ns_at", at, nb::arg("quantile"))
       .def("since", &Statistics::Since, nb::arg("earlier"));
 }
@@ -285,7 +283,7 @@ void RegisterBatching(nb::module_& module) {
             settings->relative_tolerance = relative_tolerance;
             settings->may_mix_rows = may_mix_rows;
           },
-          nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
+          nb::kw_only(), nb::arg("rows_max"), nb::arg("run_seconds_max"), nb::arg("splits"),
           nb::arg("allowed_rows"), nb::arg("pads_inputs"), nb::arg("waiting_requests_max"),
           nb::arg("slots").none(), nb::arg("relative_tolerance"), nb::arg("may_mix_rows"));
   nb::class_<BatchFigures>(module, "BatchFigures", nb::is_final())
@@ -316,8 +314,6 @@ void RegisterBatching(nb::module_& module) {
 void RegisterLoadedServable(nb::module_& module) {
   module.def("set_replay_seconds", &SetReplaySeconds, nb::arg("seconds"));
   nb::class_<PyServable>(module, "Servable", nb::is_final())
-      .def_prop_ro("name", [](const PyServable& self) { return self.entry()->id().name; })
-      .def_prop_ro("version", [](const PyServable& self) { return self.entry()->id().version; })
       .def_prop_ro("handle_count",
                    [](const PyServable& self) { return self.entry()->handle_count(); })
       .def("answer", &Answer, nb::arg("method"), nb::arg("request"))

@@ -133,10 +133,11 @@ def _versions() -> str:
     inside = ", ".join(f"{name} {value}" for name, value in bundled_libraries().items())
     try:
         with quiet_stderr():
-            from serving.data_plane import _native
+            from serving.data_plane.plane import native_module
+
+            build = native_module().build_info()
     except ImportError as error:
         return "\n".join([*lines, f"data plane: not installed ({error})"])
-    build = _native.build_info()
     lines += [f"tensorflow {build['tensorflow']} (needs {MINOR_VERSION})", f"wire {build['wire']}"]
     return "\n".join([*lines, f"inside {inside or 'unknown: not installed by pip'}"])
 

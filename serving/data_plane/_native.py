@@ -1,4 +1,4 @@
-"""Loads the data plane. `_native.pyi` beside this file is its contract."""
+"""Loads the built data plane. `plane.DataPlane` is its contract."""
 
 import os
 import sys
@@ -26,5 +26,5 @@ def _lazy_binding() -> Iterator[None]:
 
 
 with _lazy_binding():
-    # The names are those of the built module, which scripts/check_stub.py compares with the contract.
-    from serving.data_plane._data_plane import *  # noqa: F403
+    # The names are those of the built module, which scripts/check_seam.py compares with the contract.
+    from serving.data_plane._data_plane import *  # type: ignore[import-untyped]  # noqa: F403

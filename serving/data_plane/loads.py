@@ -1,39 +1,22 @@
-"""Loads of a SavedModel, their memory and their pace, as the control plane sees them."""
+"""The seam's loads of SavedModels, and the memory of their parameters (see `plane`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from serving.data_plane.servables import ArenaRemains, Servable
 
 
 class MemoryPlan(Protocol):
-    """The memory that a version will take (`_native.MemoryPlan`), computed before its restore."""
+    """The memory that a version will take, from its graph and its variables.index."""
 
     @property
-    def parameter_bytes(self) -> int:
-        """The bytes of its variables, exactly, and of its constants."""
-        ...
-
+    def parameter_bytes(self) -> int: ...
     @property
-    def slab_bytes(self) -> int:
-        """The size of the slab, which holds the parameters and what restore and init need beside them."""
-        ...
-
-
-class ArenaLoad(Protocol):
-    """The part of `_native.SavedModelLoad` that plans and takes memory."""
-
-    def plan_memory(self, headroom_bytes: int) -> MemoryPlan: ...
-    def take_arena(self, pool: Any, slab_bytes: int) -> int:
-        """Gives the load an arena on a slab; returns the bytes of the slab that are resident already."""
-        ...
+    def slab_bytes(self) -> int: ...
 
 
 class SlabPoolStatistics(Protocol):
-    """The pool's slabs by their use (`_native.SlabPoolStatistics`).
-
-    Bytes are reserved bytes unless their name says resident.
-    """
+    """The slabs of the pool by use. Bytes are reserved bytes unless their name contains `resident`."""
 
     @property
     def in_use_count(self) -> int: ...
@@ -46,39 +29,43 @@ class SlabPoolStatistics(Protocol):
     @property
     def spare_resident_bytes(self) -> int: ...
     @property
-    def surplus_resident_bytes(self) -> int: ...
+    def surplus_resident_bytes(self) -> int:
+        """Bytes that are being returned to the system."""
+
     @property
-    def quarantined_count(self) -> int: ...
+    def quarantined_count(self) -> int:
+        """The slabs of versions that leaked, which are never used again."""
+
     @property
     def quarantined_bytes(self) -> int: ...
 
 
 class SlabPool(Protocol):
-    """`_native.SlabPool`."""
+    """The slabs of versions' parameters, and the thread that keeps spare memory for the next
+    versions.
+    """
 
     def expect(self, owner: str, servable: Any, serving_count: int) -> None:
-        """Records that the owner's next version will need as much memory as `servable`."""
-        ...
+        """Records that the owner's next version will need as much memory as `servable`. The owner
+        serves `serving_count` versions at rest: further ones are on their way out. Call `refill`
+        after it.
+        """
 
     def refill(self, room_bytes: int) -> bool:
-        """Permits to fault in the spare memory that is missing, if it is at most `room_bytes`.
-
+        """Lets the keeper fault in the spare memory that is missing, if it is at most `room_bytes`.
         If not, permits the part for smaller versions that fits, and returns False.
         """
-        ...
 
     def forget(self, owner: str) -> None:
-        """Forgets the owner's need, because the owner is gone."""
-        ...
+        """Forgets the owner's need. Memory that no other owner needs goes back, in steps."""
 
     def statistics(self) -> SlabPoolStatistics: ...
     def stop(self) -> None:
-        """Ends the thread that keeps the slabs."""
-        ...
+        """Ends the keeper's thread."""
 
 
 class MissingKernel(Protocol):
-    """See `_native.MissingKernel`."""
+    """A node for which the CPU has no kernel, and what runs it: a signature, or "" for the init op."""
 
     @property
     def signature(self) -> str: ...
@@ -87,66 +74,143 @@ class MissingKernel(Protocol):
     @property
     def node(self) -> str: ...
     @property
-    def function(self) -> str: ...
+    def function(self) -> str:
+        """The function that holds the node; "" for the graph itself."""
+
     @property
-    def is_certain(self) -> bool: ...
+    def is_certain(self) -> bool:
+        """True if every request on the signature needs the node. False in doubt, as in a branch."""
+
     @property
-    def is_built(self) -> bool: ...
+    def is_built(self) -> bool:
+        """True if every request needs the node's kernel, even if it takes another branch, unless
+        TensorFlow leaves the branch out.
+        """
+
+
+class BatchSlots(Protocol):
+    """Limits how many batches run at the same time, for all versions that share it."""
+
+
+class BatchSettings(Protocol):
+    """The limits under which the requests of one version share runs."""
 
 
 class SavedModelLoad(Protocol):
-    """The steps of `_native.SavedModelLoad`, in order. Dropping it before `finish` frees everything."""
+    """One version being loaded, step by step, on the calling thread, so that each step can be
+    timed.
 
-    def read_graph(self) -> None: ...
-    def check_input_shapes(self) -> None: ...
-    def missing_ops(self) -> Sequence[str]: ...
-    def missing_kernels(self) -> Sequence[MissingKernel]: ...
+    Call each step once, in the order of this class. A step out of order raises FAILED_PRECONDITION.
+    Dropping the object before `finish` frees everything. Any thread may use `cancel`,
+    `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
+    """
+
+    def read_graph(self) -> None:
+        """Reads the meta graph with exactly these tags. Raises NOT_FOUND if it does not exist, and
+        DATA_LOSS if it does not parse.
+        """
+
+    def check_input_shapes(self) -> None:
+        """Makes the version refuse requests whose inputs have other shapes than their signatures
+        name. Optional, after `read_graph`. Without it, the model's kernels decide.
+        """
+
+    def missing_ops(self) -> Sequence[str]:
+        """Returns the ops of the graph that no library in this process has, sorted. Call it after
+        `read_graph`. `create_session` fails if any op is missing.
+        """
+
+    def missing_kernels(self) -> Sequence[MissingKernel]:
+        """Returns the nodes that signatures or the init op run and that have no kernel for the CPU,
+        the certain ones of each signature first. Call it between `read_graph` and `create_session`.
+        """
+
     @property
     def signature_names(self) -> Sequence[str]: ...
-    def plan_memory(self, headroom_bytes: int) -> MemoryPlan: ...
-    def take_arena(self, pool: Any, slab_bytes: int) -> int: ...
+    def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
+        """Returns the memory that the version will take. The slab has `headroom_bytes` more, for
+        the allocations of its init op. Raises DATA_LOSS if variables.index does not parse. Reads no
+        variable.
+        """
+
+    def take_arena(self, pool: Any, slab_bytes: int) -> int:
+        """Gives the version an arena on a slab of at least `slab_bytes`; returns how many bytes of
+        the slab are resident. Without this step the parameters come from the request memory.
+
+        Raises RESOURCE_EXHAUSTED if no address range is free, and FAILED_PRECONDITION without
+        jemalloc.
+        """
+
     def create_session(self) -> None: ...
-    def restore(self) -> None: ...
-    def run_init(self) -> None: ...
-    def variables_without_value(self) -> Sequence[str]: ...
-    def tables_without_value(self) -> Sequence[str]: ...
+    def restore(self) -> None:
+        """Restores the variables. Raises DATA_LOSS for a wrong checksum, and OUT_OF_RANGE for a
+        shard that is cut short.
+        """
+
+    def run_init(self) -> None:
+        """Runs the model's init op (tables, assets)."""
+
+    def analyze_rows(self) -> None:
+        """Finds out what the graph shows about the rows of each signature, for
+        `Servable.prove_batching`. Between `run_init` and `make_callables`; may be left out, and then
+        nothing is shown. Takes about 10 µs for each node of the graph.
+        """
+
+    def make_callables(self) -> None:
+        """Makes one callable for each signature, which request threads run inline.
+
+        Fails if serving_default, or each signature, cannot be run. If another signature cannot be
+        run, its requests get the error.
+        """
+
+    def tables_without_value(self) -> Sequence[str]:
+        """Returns the names of tables that requests look keys up in and that nothing has filled,
+        sorted. Call it between `run_init` and `make_callables`; later the list is empty. A table is
+        left out if that is uncertain.
+        """
+
+    def variables_without_value(self) -> Sequence[str]:
+        """Returns the names of variables that requests read and that hold no value, sorted. Call it
+        between `run_init` and `make_callables`; later the list is empty. A variable is left out if
+        that is uncertain.
+        """
+
     @property
-    def may_write_variables(self) -> bool: ...
-    def analyze_rows(self) -> None: ...
-    def make_callables(self) -> None: ...
-    def prepare(self, request: bytes) -> None: ...
-    def finish(self, reservoir: Any, request_statistics: Any, batching: Any = None) -> Servable:
-        """Returns the servable; with `batching`, a `_native.BatchSettings`, requests may share runs."""
-        ...
+    def may_write_variables(self) -> bool:
+        """True if a request could write to a variable, or if that is uncertain. Valid after
+        `read_graph`.
+        """
+
+    def prepare(self, request: bytes) -> None:
+        """Does the same as `Servable.prepare`, after `make_callables`. Its allocations lie with the
+        parameters.
+        """
 
     def cancel(self) -> None:
-        """Ends the step under way with CANCELLED. Any thread."""
-        ...
+        """Ends the current step with CANCELLED; restore ends within a tensor."""
 
     @property
-    def restored_bytes(self) -> int: ...
-    def set_restore_bytes_per_second(self, bytes_per_second: int) -> None: ...
-    def set_restore_target(self, seconds: float) -> None: ...
+    def restored_bytes(self) -> int:
+        """The bytes of tensors that are restored and checked."""
+
+    def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
+        """Sets how fast restore may read from now on; 0: unlimited."""
+
+    def set_restore_target(self, seconds: float) -> None:
+        """Sets how long restore may take while requests come: it reads 250 MB/s, more if that would
+        take longer, and at most 4 GB/s. 0: unlimited. A fixed speed holds instead if it is set.
+        """
+
     def discard(self) -> ArenaRemains:
-        """Frees everything and returns what stayed allocated in the arena."""
-        ...
+        """Frees everything; returns what was left in the arena. Does nothing after `finish`."""
 
-
-class SavedModelPlane(Protocol):
-    """The part of `serving.data_plane._native` that loads SavedModels."""
-
-    @property
-    def StatusError(self) -> type[Exception]: ...  # noqa: N802 (the module's name for it)
-    @property
-    def SavedModelLoad(  # noqa: N802
+    def finish(
         self,
-    ) -> Callable[[str, int, str, Sequence[str]], SavedModelLoad]: ...
-    # The settings and the shared limit of batches (`_native.BatchSettings`, `_native.BatchSlots`).
-    @property
-    def BatchSettings(self) -> Callable[..., Any]: ...  # noqa: N802
-    @property
-    def BatchSlots(self) -> Callable[[int], Any]: ...  # noqa: N802
-    def check_saved_model(self, directory: str) -> Sequence[str]: ...
-    def load_op_library(self, path: str) -> Sequence[str]: ...
-    def mark_request_memory_peak(self) -> None: ...
-    def request_memory_peak_rise_bytes(self) -> int: ...
+        reservoir: Any = None,
+        request_statistics: Any = None,
+        batching: Any = None,
+    ) -> Servable:
+        """Returns the servable. It offers the requests that it answers to `reservoir`, and
+        `request_statistics` reports its requests. With `batching` its requests may share runs, from
+        `Servable.prove_batching` on.
+        """

@@ -1,42 +1,23 @@
-"""The data plane as the server sees it: `serving.data_plane._native`, or a test's replacement."""
+"""The seam between the control plane (Python decides) and the data plane (C++ serves).
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+Everything that crosses the seam is declared in this package, and only here. `DataPlane` is the built
+module. Its methods in capitals make the objects whose classes stand in the modules beside this one.
+`scripts/check_seam.py` compares the declarations with the built module, and mypy compares them with
+the callers and with the fakes of the tests. An argument has the type `Any` if each data plane takes
+only objects of its own there.
 
-from serving.data_plane.loads import SavedModelPlane, SlabPool
-from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.requests import (
-    Admission,
-    ByteBudget,
-    RareCall,
-    RestWorkers,
-    ServerCertificates,
-    SpanBuffer,
-)
-from serving.data_plane.servables import RequestReservoir, ServingMap
-from serving.data_plane.traces import StartTrace
+Each call that can take longer than a microsecond releases the GIL. Failures of the data plane raise
+`StatusError(code, message)` with the number of the gRPC status code.
+"""
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
 
-class GrpcServer(Protocol):
-    """`_native.GrpcServer`."""
-
-    @property
-    def port(self) -> int: ...
-    @property
-    def connection_count(self) -> int: ...
-    @property
-    def limit_counts(self) -> Mapping[str, int]: ...
-    def start(self) -> None: ...
-    def take_rare_call(self, timeout_seconds: float) -> RareCall | None: ...
-    def set_health(self, service: str, is_serving: bool) -> None: ...
-    def remove_health(self, service: str) -> None: ...
-    def share_batches_with(self, others: Any) -> None: ...
-    def pin_request_threads(self, is_pinned: bool) -> bool: ...
-    def shutdown(self, drain_seconds: float) -> bool: ...
+from serving.data_plane import loads, request_statistics, requests, servables, traces
 
 
 class RequestMemoryStatistics(Protocol):
-    """Bytes that TensorFlow's allocator holds (`_native.RequestMemoryStatistics`)."""
+    """Bytes that TensorFlow's allocator holds: requests' tensors, and parameters outside of arenas."""
 
     @property
     def in_use_bytes(self) -> int: ...
@@ -46,66 +27,257 @@ class RequestMemoryStatistics(Protocol):
     def allocation_count(self) -> int: ...
 
 
-class SampledRequestStatistics(RequestStatistics, Protocol):
-    """`_native.RequestStatistics`, with the thread that ends each second of its history."""
-
-    def add_models(self, models: Sequence[str]) -> None:
-        """Counts requests to these models that reach no version under the model, with version -1."""
-        ...
-
-    def stop(self) -> None:
-        """Ends the thread. A second call does nothing."""
-        ...
-
-
-class DataPlane(SavedModelPlane, Protocol):
-    """The parts of `serving.data_plane._native` that a server uses; tests replace it."""
+class DataPlane(Protocol):
+    """The module `serving.data_plane._native`; tests replace it."""
 
     @property
-    def ServingMap(self) -> Callable[[], ServingMap]: ...  # noqa: N802 (the module's name for it)
-    @property
-    def Admission(self) -> Callable[[int], Admission]: ...  # noqa: N802
-    @property
-    def ByteBudget(self) -> Callable[[int], ByteBudget]: ...  # noqa: N802
-    @property
-    def GrpcServer(self) -> Callable[..., GrpcServer]: ...  # noqa: N802
-    @property
-    def RestWorkers(self) -> Callable[..., RestWorkers]: ...  # noqa: N802
-    @property
-    def SlabPool(self) -> Callable[..., SlabPool]: ...  # noqa: N802
-    @property
-    def RequestReservoir(self) -> Callable[..., RequestReservoir]: ...  # noqa: N802
-    @property
-    def RequestStatistics(self) -> Callable[[], SampledRequestStatistics]: ...  # noqa: N802
-    @property
-    def SpanBuffer(self) -> Callable[..., SpanBuffer]: ...  # noqa: N802
-    @property
-    def ServerCertificates(self) -> Callable[..., ServerCertificates]: ...  # noqa: N802
-    @property
-    def ReflectionTable(self) -> Callable[..., object]: ...  # noqa: N802
-    @property
-    def start_trace(self) -> StartTrace: ...
-    def build_info(self) -> Mapping[str, str]: ...
-    def request_memory_statistics(self) -> RequestMemoryStatistics: ...
-    def open_crash_page(self, descriptor: int) -> None: ...
-    def set_run_memory_bytes(
+    def StatusError(self) -> type[Exception]:
+        """A status that is not OK: `args == (code, message)`, with the number of a gRPC status code."""
+
+    def SlabPool(self, *, spare_slab_count: int, thread_priority: str) -> loads.SlabPool:
+        """Starts the keeper's thread at `thread_priority`: `idle`, `nice` or `normal`. The spare
+        memory is enough for the next versions of any `spare_slab_count` owners at once.
+        """
+
+    def RequestStatistics(self) -> request_statistics.RequestStatistics: ...
+
+    def RequestReservoir(
+        self, *, request_count_max: int, bytes_max: int, age_seconds_max: float
+    ) -> servables.RequestReservoir:
+        """Makes a reservoir. With `request_count_max` 0 it takes no requests. It never takes a
+        request larger than a quarter of `bytes_max`.
+        """
+
+    def BatchSlots(self, count: int) -> loads.BatchSlots: ...
+
+    def BatchSettings(
         self,
-        bytes: int,  # noqa: A002 (the module's name for it)
-        all_runs_bytes: int,
-    ) -> None: ...
-    def set_replay_seconds(self, seconds: float) -> None: ...
-    def runs_ended_by_memory(self) -> int: ...
+        *,
+        rows_max: int,
+        run_seconds_max: float,
+        splits: bool,
+        allowed_rows: Sequence[int],
+        pads_inputs: bool,
+        waiting_requests_max: int,
+        slots: loads.BatchSlots | None,
+        relative_tolerance: float,
+        may_mix_rows: bool,
+    ) -> loads.BatchSettings:
+        """Makes the settings.
+
+        A batch has at most `rows_max` rows, and takes about `run_seconds_max` at most (0: any). If
+        `splits`, a larger request is run in pieces. `allowed_rows` are the rows that a batch may
+        have, ascending: it is padded to the next of them; empty: any. If `pads_inputs`, inputs that
+        differ in their dimensions after the first are padded with zeros or empty strings. If
+        `waiting_requests_max` requests of a signature wait for a thread (0: any number), further
+        ones are refused with UNAVAILABLE. Answers of a batch may differ from those of single runs by
+        `relative_tolerance` of their magnitude. If `may_mix_rows`, a signature whose graph mixes
+        rows is batched as long as no comparison shows it.
+        """
+
+    def SavedModelLoad(
+        self, name: str, version: int, directory: str, tags: Sequence[str]
+    ) -> loads.SavedModelLoad: ...
+
+    def ServingMap(self) -> servables.ServingMap: ...
+
+    def SpanBuffer(self, *, capacity: int, per_second_max: int) -> requests.SpanBuffer:
+        """Makes a buffer. Raises INVALID_ARGUMENT if `capacity` is not a power of two."""
+
+    def ServerCertificates(
+        self, *, key: str, chain: str, client_ca: str, is_client_required: bool
+    ) -> requests.ServerCertificates:
+        """Makes the certificates. `chain` has the server's certificate first.
+
+        With `is_client_required`, only clients with a certificate that `client_ca` has signed are
+        served. Without it, `client_ca` may be "".
+        """
+
+    def ReflectionTable(
+        self,
+        *,
+        services: bytes,
+        files: Mapping[str, bytes],
+        symbols: Mapping[str, str],
+        extensions: Mapping[str, Mapping[int, str]],
+    ) -> requests.ReflectionTable: ...
+
+    def Admission(self, total_limit: int) -> requests.Admission: ...
+
+    def ByteBudget(self, limit_bytes: int) -> requests.ByteBudget: ...
+
+    def RestWorkers(
+        self,
+        serving_map: servables.ServingMap,
+        *,
+        thread_count: int,
+        spare_count: int,
+        nice: int,
+        waiting_count_max: int,
+        body_bytes_max: int,
+        request_statistics: request_statistics.RequestStatistics,
+        spans: requests.SpanBuffer | None = None,
+        admission: requests.Admission | None = None,
+        reply_bytes_max: int = 2147483647,
+        budget: requests.ByteBudget | None = None,
+        first_version_wait_seconds: float = 0.0,
+    ) -> requests.RestWorkers:
+        """Makes the workers.
+
+        One model takes `thread_count` of the threads at most. `spare_count` further ones are left
+        to other models. `nice` is the nice value of the threads. `waiting_count_max` limits the requests that wait
+        for a thread, `body_bytes_max` the inflated bytes of one body, and `reply_bytes_max` the
+        bytes of one reply. `request_statistics` records the requests that reach no version. `spans`
+        takes the requests whose trace is sampled; with None, requests are not traced.
+
+        `admission` limits the requests in flight, together with those of gRPC; with None all
+        requests are admitted. `budget` counts and limits the bytes of requests and replies in
+        flight, together with those of gRPC; with None they are not counted.
+        `first_version_wait_seconds` is how long a request waits for the first version of its model.
+        """
+
+    def GrpcServer(
+        self,
+        serving_map: servables.ServingMap,
+        *,
+        addresses: Sequence[str],
+        thread_count: int,
+        max_message_bytes: int,
+        channel_arguments: Mapping[str, int | str],
+        rare_methods: Sequence[str],
+        request_statistics: request_statistics.RequestStatistics | None = None,
+        spans: requests.SpanBuffer | None = None,
+        certificates: requests.ServerCertificates | None = None,
+        reflection: requests.ReflectionTable | None = None,
+        reply_compression: str = "request",
+        has_tensor_content: bool = False,
+        admission: requests.Admission | None = None,
+        max_thread_count: int = 0,
+        reply_bytes_max: int = 2147483647,
+        budget: requests.ByteBudget | None = None,
+        first_version_wait_seconds: float = 0.0,
+        rare_message_bytes_max: Mapping[str, int] = {},
+        connections_per_address_max: int = 0,
+        request_seconds_max: float = 0.0,
+    ) -> requests.GrpcServer:
+        """Makes the server.
+
+        `addresses` are `HOST:PORT` (port 0 takes a free port) or `unix:PATH`.
+        `thread_count` is the number of request threads while no run lasts long; 0 is one
+        for each core. `request_statistics` reports the rare methods and the requests that find no
+        version. `spans` takes the requests whose trace is sampled; with None, requests are not
+        traced. `certificates` sets up TLS at the TCP addresses. `rare_methods` are full names of
+        methods. `channel_arguments` have the names of gRPC's; docs/migrating.md lists those with
+        an effect. `reflection` describes the services to clients; with None the server has no
+        reflection.
+
+        `reply_compression` is none, request (as the request is), deflate or gzip. It applies if the
+        client accepts it. With `has_tensor_content`, Predict replies with tensor_content instead of
+        typed fields. `admission` limits the requests in flight; with None the default limit
+        applies. `max_thread_count` is the number of threads that run requests at a time; 0: four
+        for each core. `first_version_wait_seconds` is how long a request waits for the first
+        version of its model.
+
+        `max_message_bytes` limits the message of one request, and `reply_bytes_max` the bytes of
+        one reply. `rare_message_bytes_max` limits the messages of rare methods; 4 MiB for a method
+        without an entry. `budget` counts and limits the bytes of requests and replies in flight,
+        together with those over HTTP; with None they are not counted.
+
+        `connections_per_address_max` limits the connections of one IP address; 0: no limit.
+        `request_seconds_max` is the deadline of a request to a model that comes without one; 0:
+        none.
+        """
+
+    def build_info(self) -> Mapping[str, str]:
+        """Returns the versions that are compiled in or linked.
+
+        The keys are `millpond`, `tensorflow`, `wire`, `jemalloc` and `allocator`. `wire` has nghttp2 and
+        OpenSSL. `allocator` is `jemalloc` if it is preloaded, else `glibc`. In the latter case
+        `jemalloc` is "".
+        """
+
     def initialize(
         self,
         *,
         intra_op_thread_count: int,
         inter_op_thread_count: int,
-        is_stock: bool,
-        has_load_pool: bool,
-        checks_method_names: bool,
-        serves_session_run: bool,
-    ) -> None: ...
-    def enter_background_thread(self, priority: str) -> None: ...
+        is_stock: bool = False,
+        has_load_pool: bool = False,
+        checks_method_names: bool = False,
+        serves_session_run: bool = False,
+    ) -> None:
+        """Registers the request allocator, device factory and restore kernel, and starts TensorFlow's
+        pools.
+
+        A pool of 0 threads gets one thread for each core. The pools start here, at the caller's
+        priority. `is_stock` registers nothing and runs versions as TensorFlow Serving does, for
+        comparisons. With it, `has_load_pool` runs their restore and init on a separate pool.
+        `checks_method_names`: a signature answers only requests of its method_name.
+        `serves_session_run`: clients may run any part of a graph by SessionRun, and arenas cannot be
+        sealed.
+
+        Call it once, before any other function that uses TensorFlow. A second call with other arguments
+        raises StatusError(FAILED_PRECONDITION).
+        """
+
+    def start_trace(self, *, host_level: int, includes_dataset_ops: bool) -> traces.TraceSession:
+        """Starts a recording. Raises StatusError(ALREADY_EXISTS) if another session runs in this
+        process.
+        """
+
+    def open_crash_page(self, descriptor: int) -> None:
+        """Marks from now on, in the page of a supervisor, which versions the threads run or load.
+
+        Also handles the signals of a crash, which it raises again. Call it before the first load. Raises
+        FAILED_PRECONDITION if the file is not a crash page of this release.
+        """
+
+    def load_op_library(self, path: str) -> Sequence[str]:
+        """Loads a shared library of ops and kernels for the life of the process; returns its ops.
+
+        Call it after `initialize`, and before the first graph with these ops. Raises NOT_FOUND if the
+        file does not exist. Raises FAILED_PRECONDITION, with the message of the dynamic linker, if it
+        refuses the file.
+        """
+
+    def enter_background_thread(self, priority: str) -> None:
+        """Sets the calling thread's priority to `idle`, `nice` or `normal`. From then on the thread
+        takes its ordinary memory from an arena that request threads do not use.
+        """
+
+    def check_saved_model(self, directory: str) -> Sequence[str]:
+        """Returns the missing assets of a SavedModel, as paths below `directory`. Raises StatusError if
+        anything else is missing.
+
+        A SavedModel is complete if `saved_model.pb` or `saved_model.pbtxt` parses, and if the
+        checkpoint of a graph with variables is complete. That is: `variables/variables.index` is
+        readable, and each shard that it names is as long as the index requires. Raises
+        FAILED_PRECONDITION if it is incomplete, for instance during a copy, and DATA_LOSS if it does
+        not parse.
+        """
+
+    def request_memory_statistics(self) -> RequestMemoryStatistics: ...
+
+    def set_run_memory_bytes(
+        self,
+        bytes: int,
+        all_runs_bytes: int,
+    ) -> None:
+        """Bounds the bytes that the kernels of one run may hold at a time, and those of all runs of
+        clients together, for runs from now on. It has no effect without jemalloc.
+        """
+
+    def set_replay_seconds(self, seconds: float) -> None:
+        """Bounds each request that `answer` and `predict` run from now on; 0: no bound."""
+
+    def runs_ended_by_memory(self) -> int:
+        """Returns the number of runs that `set_run_memory_bytes` has ended since the process's start."""
+
+    def mark_request_memory_peak(self) -> None:
+        """Starts a new peak, for `request_memory_peak_rise_bytes`."""
+
+    def request_memory_peak_rise_bytes(self) -> int:
+        """Returns the largest rise of the bytes in use since the last mark, by all threads together."""
 
 
 def native_module() -> DataPlane:
@@ -113,4 +285,4 @@ def native_module() -> DataPlane:
     # Imported here because it maps TensorFlow (0.4 s), and tests use a data plane of their own.
     from serving.data_plane import _native
 
-    return _native
+    return cast(DataPlane, _native)

@@ -1,8 +1,4 @@
-"""The data plane's records of requests, as the control plane reads them.
-
-These are Protocols of `_native.RequestStatistics` and its values, so that their readers can be tested
-without TensorFlow. All times are monotonic nanoseconds, all latencies nanoseconds.
-"""
+"""The seam's records of requests (see `plane`). All times are monotonic nanoseconds, all latencies nanoseconds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -16,9 +12,10 @@ WINDOWS_SECONDS = (1, 10, 60)
 
 
 class LatencyFigures(Protocol):
-    """The latencies of some requests.
+    """The latencies of a set of requests; 0 if the set is empty.
 
-    Quantiles are by the nearest rank, within 0.8 %. All figures are 0 if there were no requests.
+    Quantiles are by the nearest rank, within 0.8 % (above 1 µs). Check `count` before you rely on a
+    quantile.
     """
 
     @property
@@ -34,14 +31,17 @@ class LatencyFigures(Protocol):
     @property
     def p999_ns(self) -> int: ...
     @property
-    def max_ns(self) -> int: ...
+    def max_ns(self) -> int:
+        """The largest latency. It is exact since the start. In a window it is within the
+        histogram's error if a larger latency came before the window.
+        """
 
 
 class MethodStatistics(Protocol):
     """The requests to one method of one version, at one moment. A value.
 
-    `model` is "" and `version` 0 for requests that found no version, and for methods without one.
-    `code` is the number of a gRPC status code.
+    `model` "" and `version` 0 stand for requests that found no version, and for methods that Python
+    answers.
     """
 
     @property
@@ -50,104 +50,121 @@ class MethodStatistics(Protocol):
     def version(self) -> int: ...
     @property
     def method(self) -> str:
-        """`Predict`, `GetModelMetadata`, `GetModelStatus` …"""
-        ...
+        """The method's name: `Predict`, `GetModelMetadata`, `GetModelStatus` …"""
 
     @property
     def in_flight_count(self) -> int:
-        """The requests that hold the version now: the sum over its methods, the same for each."""
-        ...
+        """The requests of all methods that hold the version now; 0 without a version."""
 
     @property
     def row_count(self) -> int:
-        """The rows of input of its OK requests; a request whose inputs have no rows counts as one."""
-        ...
+        """The rows of input of the requests that ended with OK since the version was loaded. A
+        request whose inputs have no rows counts as one.
+        """
 
     @property
     def ended_seconds(self) -> float | None:
-        """The seconds since its version ended; None while the version is live."""
-        ...
+        """The seconds since the version ended, or None if it is still loaded. An ended version is
+        reported for 600 s.
+        """
 
     @property
     def count_by_code(self) -> Mapping[int, int]:
-        """The number of requests by code; only codes that occurred."""
-        ...
+        """The number of requests by gRPC status code, for the codes that occurred. The numbers add
+        up to phase("total").count.
+        """
 
     def latency(self, code: int) -> LatencyFigures:
-        """Returns the latencies of the requests that ended with `code` since the version was loaded."""
-        ...
+        """Returns the latencies since the version was loaded of the requests that ended with
+        `code`.
+        """
 
     def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Returns how many requests with `code` took at most each of the ascending edges."""
-        ...
+        """Returns, for each of the ascending edges, how many of the requests of `latency` took at
+        most that long (within the histogram's error).
+        """
 
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
-        """Returns the times of one of PHASES, of all codes, over one of WINDOWS_SECONDS.
+        """Returns the times that requests of all codes spent in a phase.
 
-        With None: since the version was loaded.
+        The phase is `queue`, `decode`, `run`, `encode` or `total`. The times are since the version
+        was loaded, or over the last 1 to 60 whole seconds if `window_seconds` is given. A failed
+        request has the phases that it reached.
+
+        `queue` and `total` begin when a request thread has read the call's message. While all
+        request threads are in runs, a message waits in its socket before that. Only its client
+        sees this wait. GetModelMetadata and the methods that Python answers have queue, run and
+        total.
+        Raises INVALID_ARGUMENT for another phase or window.
         """
-        ...
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Returns for how many requests one of PHASES took at most each of the ascending edges.
-
-        Counts since the version was loaded.
+        """Returns, for each of the ascending edges, how many requests spent at most that long in
+        the phase since the version was loaded.
         """
-        ...
 
 
 class HistoryPoint(Protocol):
-    """One second of a model's requests, of all its versions and codes."""
+    """One second of a model's requests, of all its versions and codes. It is longer than a second
+    if the server was too busy to end it in time.
+    """
 
     @property
     def at_ns(self) -> int:
-        """The end of the second (monotonic)."""
-        ...
+        """The end of the second, of the monotonic clock."""
 
     @property
     def count(self) -> int:
-        """The requests that ended in this second."""
-        ...
+        """The number of requests that ended in this second."""
 
     @property
     def failed_count(self) -> int:
-        """The requests that ended in this second with another code than OK."""
-        ...
+        """The number of these requests that did not end with OK."""
 
     @property
     def latency(self) -> LatencyFigures:
-        """The latencies over the 10 seconds before `at_ns`: one second is too short for a p999."""
-        ...
+        """The latencies of the 10 seconds before `at_ns`."""
 
 
 class RequestStatistics(Protocol):
-    """The records of live versions, and of the last 32 versions that ended in the last 10 minutes."""
+    """The recorded requests of the versions that were finished with this object, and of the servers
+    made with it.
+
+    It has a thread, which ends the seconds. Any thread may call it, and request threads never wait
+    for it. A request is recorded just before its answer is sent, so a client that has the answer
+    finds it counted. Health checks and unknown methods are not counted.
+    """
+
+    def add_models(self, models: Sequence[str]) -> None:
+        """Counts requests to these models that reach no version under the model's name and version
+        -1, from now on. Such requests to other models have model "" and version 0.
+        """
 
     def methods(self) -> Sequence[MethodStatistics]:
-        """Returns the statistics by version and method, also of methods without a request so far."""
-        ...
+        """Returns the statistics by version and method. It covers live versions, also without
+        requests, and versions that ended in the last 600 s (at most 32 of them).
+        """
 
     def model_methods(self) -> Sequence[MethodStatistics]:
-        """Returns the statistics by model and method (`version` 0), over all versions since the start.
-
-        These counts never decrease.
+        """Returns the statistics by model and method (`version` 0), over all versions since the
+        start. The counts never decrease.
         """
-        ...
 
     def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
-        """Returns the points after `since_ns`, ascending, of one model (None: of all models).
-
-        At most the last 900 s.
+        """Returns the seconds that ended after `since_ns`, at most the last 900, ascending. With
+        `model` None they cover all models and the requests that found no model, without the methods
+        that Python answers.
         """
-        ...
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
-        """Returns the latencies of one model's requests that ended between two instants.
-
-        The instants are at most 900 s ago. They are rounded to seconds, except the instants of `cut`.
+        """Returns the latencies of one model's requests that ended between the two instants, at
+        most 900 s ago. The bounds are accurate to the second, or exact if `cut` was called at them.
         """
-        ...
 
     def cut(self) -> int:
-        """Returns the present instant, at which `between` can then begin or end exactly."""
-        ...
+        """Ends the current second early, so that `between` can begin or end here; returns the
+        instant.
+        """
+
+    def stop(self) -> None:
+        """Ends the thread, so that no further second ends. A second call does nothing."""

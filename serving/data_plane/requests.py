@@ -1,112 +1,159 @@
-"""Requests under way, their memory and their spans, as the control plane sees them."""
+"""The seam's servers, and the requests that they answer (see `plane`)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from serving.base.trace_context import TraceContext
 
 
 class Admission(Protocol):
-    """`_native.Admission`: admits or refuses requests, over gRPC and HTTP together."""
+    """The limits of requests in flight, over all protocols. A request is in flight from its arrival
+    until it is answered.
+    """
+
+    def set_model_limits(self, limits: Mapping[str, int]) -> None:
+        """Replaces the limits of all models, each at least 1. A model without an entry has no limit
+        of its own.
+        """
 
     @property
     def in_flight_count(self) -> int: ...
     @property
-    def refused_count(self) -> int: ...
-    def set_model_limits(self, limits: Mapping[str, int]) -> None: ...
+    def refused_count(self) -> int:
+        """The number of requests refused since the start."""
 
 
-class BudgetCounts(Protocol):
-    """The counts of a `_native.ByteBudget`, in bytes and refusals."""
+class ByteShare(Protocol):
+    """The bytes that one holder has taken of a budget. They go back when the share is destroyed."""
+
+    def resize(self, bytes: int) -> bool:
+        """Changes the share to `bytes`. Returns False, and changes nothing, if the budget has too few
+        left. A share can always shrink.
+        """
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class ByteBudget(Protocol):
+    """The memory that clients may take together."""
+
+    def message_share(self) -> ByteShare:
+        """Returns an empty share for messages, what they decode to, and replies."""
+
+    def call_share(self) -> ByteShare:
+        """Returns an empty share for calls and short questions: it may exceed the limit a little."""
+
+    def connection_share(self) -> ByteShare:
+        """Returns an empty share for probes and connections: it may exceed the limit further."""
 
     @property
     def limit_bytes(self) -> int: ...
     @property
     def in_use_bytes(self) -> int: ...
     @property
-    def refused_count(self) -> int: ...
-
-
-class ByteShare(Protocol):
-    """`_native.ByteShare`: the bytes of one holder, until the share shrinks or is destroyed."""
-
-    def resize(self, bytes: int) -> bool: ...  # noqa: A002 (the module's name for it)
-    @property
-    def bytes(self) -> int: ...
-
-
-class ByteBudget(BudgetCounts, Protocol):
-    """`_native.ByteBudget`: the bytes that clients take, over all protocols.
-
-    A share for calls, and a share for connections and probes, may exceed the limit by a reserve.
-    """
-
-    def message_share(self) -> ByteShare: ...
-    def call_share(self) -> ByteShare: ...
-    def connection_share(self) -> ByteShare: ...
+    def refused_count(self) -> int:
+        """The number of refused calls of `ByteShare.resize` since the start."""
 
 
 class RareCall(Protocol):
-    """`_native.RareCall`: answered once, from any thread."""
+    """A call of a method that Python answers. Answer it once, from any thread.
+
+    If it is dropped unanswered, the client gets INTERNAL.
+    """
 
     @property
-    def method(self) -> str: ...
+    def method(self) -> str:
+        """The full name, like `/tensorflow.serving.ModelService/GetModelStatus`."""
+
     @property
     def request(self) -> bytes: ...
     @property
-    def remaining_seconds(self) -> float | None: ...
+    def remaining_seconds(self) -> float | None:
+        """The seconds that the client still waits: 0 once its deadline has passed, None without a
+        deadline.
+        """
+
     @property
-    def is_wanted(self) -> bool: ...
+    def is_wanted(self) -> bool:
+        """True if an answer can still reach the client, because it has neither cancelled nor been
+        answered.
+        """
+
     @property
-    def trace_context(self) -> TraceContext | None: ...
+    def trace_context(self) -> TraceContext | None:
+        """The trace that the call is a part of, from its metadata."""
+
     @property
-    def peer(self) -> str: ...
+    def peer(self) -> str:
+        """The client's end of the connection in gRPC's notation, like `ipv4:127.0.0.1:50000`."""
+
     @property
-    def client_names(self) -> Sequence[str]: ...
+    def client_names(self) -> Sequence[str]:
+        """The names in the client's verified certificate; empty without a certificate."""
+
     @property
-    def is_forwarded(self) -> bool: ...
+    def is_forwarded(self) -> bool:
+        """True if a proxy has forwarded the call, as its metadata shows."""
+
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
 
 
 class RestAnswer(Protocol):
-    """The answer to a request. If binary data follow the JSON, the first `json_bytes` are JSON."""
+    """The answer to a request over HTTP."""
 
     @property
     def code(self) -> int: ...
     @property
-    def message(self) -> str: ...
+    def message(self) -> str:
+        """The error message of a failed request."""
+
     def take_body(self) -> bytes:
-        """Returns the body and releases it; call this once."""
-        ...
+        """Returns the body and frees the data plane's memory of it. Call it once."""
 
     @property
     def content_type(self) -> str: ...
     @property
-    def json_bytes(self) -> int | None: ...
+    def json_bytes(self) -> int | None:
+        """The number of bytes of the body that are JSON, if binary data follow the JSON."""
+
     @property
     def is_gzip(self) -> bool: ...
     @property
     def version(self) -> int | None:
-        """The version that the request reached, even if it failed there."""
-        ...
+        """The version that was reached, also by a request that failed there."""
 
 
-class EndedRequest(RestAnswer, Protocol):
-    """`_native.EndedRestRequest`."""
+class EndedRestRequest(RestAnswer, Protocol):
+    """The end of a request over HTTP. A value."""
 
     @property
     def id(self) -> int: ...
 
 
+class WaitingRequests(Protocol):
+    """The requests of `RestWorkers` that wait for a thread."""
+
+
 class RestWorkers(Protocol):
-    """`_native.RestWorkers`."""
+    """Threads `rest-N` that answer requests over HTTP, so that the event loop never waits for a
+    model.
+    """
+
+    def start(self) -> None:
+        """Starts the threads. Call it once. Raises RESOURCE_EXHAUSTED if no descriptor is left."""
 
     @property
-    def waiting_requests(self) -> object: ...
+    def waiting_requests(self) -> WaitingRequests:
+        """The requests that wait for a worker, for `GrpcServer.share_batches_with`."""
+
     @property
-    def ended_descriptor(self) -> int: ...
-    def start(self) -> None: ...
+    def ended_descriptor(self) -> int:
+        """A descriptor that is readable while `take_ended` has requests to return. Valid after
+        `start`.
+        """
+
     def submit(
         self,
         method: str,
@@ -116,38 +163,79 @@ class RestWorkers(Protocol):
         headers: list[tuple[bytes, bytes]],
         body: bytes,
         timeout_seconds: float,
-    ) -> int: ...
-    def cancel(self, id: int) -> None: ...  # noqa: A002 (the module's name for it)
-    def take_ended(self) -> Sequence[EndedRequest]: ...
-    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes: ...
-    def end_awaiting(self) -> None: ...
-    def shutdown(self, drain_seconds: float) -> bool: ...
+    ) -> int:
+        """Takes a request of a method like `RestPredict`. `headers` are ASGI's, with names in lower
+        case.
+
+        Returns the id with which `take_ended` returns the ended request, once. Raises
+        RESOURCE_EXHAUSTED at once if the limit of requests in flight or waiting is reached. Raises
+        UNAVAILABLE after `shutdown`, and INVALID_ARGUMENT for an unknown method.
+        """
+
+    def cancel(self, id: int) -> None:
+        """Cancels a request whose client is gone. Its run ends before its next kernel. Does nothing
+        if the request has ended.
+        """
+
+    def take_ended(self) -> Sequence[EndedRestRequest]:
+        """Returns the requests that have ended since the last call, without waiting."""
+
+    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
+        """Returns a serialized GetModelMetadataResponse. Raises NOT_FOUND, and INVALID_ARGUMENT for
+        an unknown label. Raises UNAVAILABLE at once if the model's first version is being loaded.
+        """
+
+    def end_awaiting(self) -> None:
+        """Answers the requests that wait for the first version of their model. From now on,
+        requests do not wait for it.
+        """
+
+    def shutdown(self, drain_seconds: float) -> bool:
+        """Refuses new requests, waits up to `drain_seconds` for the taken requests, cancels the
+        rest, and ends the threads.
+
+        Returns True if no request was cut short. If a kernel still runs two seconds after the
+        cancellation, its thread goes on: end the process. A second call does nothing and returns
+        the same value.
+        """
 
 
 class RequestSpan(Protocol):
-    """A request that has ended (`_native.RequestSpan`). Instants are monotonic."""
+    """A request that has ended, for a trace that its client samples."""
 
     @property
     def context(self) -> TraceContext: ...
     @property
-    def method(self) -> str: ...
+    def method(self) -> str:
+        """The method's name, like `Predict`."""
+
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """The requested model; empty if the request names no model."""
+
     @property
-    def version(self) -> int | None: ...
+    def version(self) -> int | None:
+        """The version that the request reached."""
+
     @property
     def code(self) -> int: ...
     @property
-    def message(self) -> str: ...
-    @property
-    def received_ns(self) -> int: ...
-    @property
-    def phase_ns(self) -> Mapping[str, int]: ...
-    @property
-    def batch_after_run_ns(self) -> int:
-        """The part of the phase `batch` that came after the run."""
-        ...
+    def message(self) -> str:
+        """The error message of a failed request."""
 
+    @property
+    def received_ns(self) -> int:
+        """The time of arrival, on the clock of `time.monotonic_ns`."""
+
+    @property
+    def phase_ns(self) -> Mapping[str, int]:
+        """The time spent in `queue`, `decode`, `batch`, `run` and `encode`, for the phases that the
+        request reached. The phases follow one another and add up to the total. Only
+        `batch_after_run_ns` of the phase `batch` come after `run`.
+        """
+
+    @property
+    def batch_after_run_ns(self) -> int: ...
     @property
     def total_ns(self) -> int: ...
     @property
@@ -157,14 +245,82 @@ class RequestSpan(Protocol):
 
 
 class SpanBuffer(Protocol):
-    """The buffer of requests that have ended (`_native.SpanBuffer`)."""
+    """A buffer into which a server puts the spans of its requests. Requests never wait for it:
+    spans that do not fit are dropped.
+    """
 
-    def take(self, count_max: int) -> Sequence[RequestSpan]: ...
+    def take(self, count_max: int) -> Sequence[RequestSpan]:
+        """Removes and returns the oldest spans, without waiting. For one thread at a time."""
+
     @property
-    def dropped_counts(self) -> Mapping[str, int]: ...
+    def dropped_counts(self) -> Mapping[str, int]:
+        """The number of dropped spans: `over_rate` for the limit of a second, `full` if they were
+        not taken in time.
+        """
 
 
 class ServerCertificates(Protocol):
-    """`_native.ServerCertificates`."""
+    """The key and certificates of a TLS server, as PEM texts. Check them before. `replace` ignores
+    bad texts, and with bad texts the server does not start.
+    """
 
-    def replace(self, *, key: str, chain: str, client_ca: str) -> None: ...
+    def replace(self, *, key: str, chain: str, client_ca: str) -> None:
+        """Replaces the certificates for handshakes from now on. Existing connections stay. Any
+        thread.
+        """
+
+
+class ReflectionTable(Protocol):
+    """The description of a server's services for its clients (`serving.rpc.reflection.Reflection`)."""
+
+
+class GrpcServer(Protocol):
+    """The gRPC server. `take_rare_call` returns the calls of `rare_methods`; C++ answers all other
+    methods.
+    """
+
+    def start(self) -> None:
+        """Starts to listen. Raises UNAVAILABLE if an address cannot be bound, naming it."""
+
+    @property
+    def port(self) -> int:
+        """The bound TCP port, or 0 if no address is TCP."""
+
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections."""
+
+    @property
+    def limit_counts(self) -> Mapping[str, int]:
+        """The number of times that clients reached each limit, by name, like "header_bytes"."""
+
+    def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
+        """Returns the next rare call, on any thread. Returns None at the timeout, or at once after
+        `shutdown`.
+        """
+
+    def set_health(self, service: str, is_serving: bool) -> None:
+        """Sets the grpc.health.v1 status of a service name and notifies its watchers. "" is the
+        whole server.
+        """
+
+    def remove_health(self, service: str) -> None:
+        """Removes a service name. Check then answers NOT_FOUND, and watchers get SERVICE_UNKNOWN."""
+
+    def share_batches_with(self, others: Any) -> None:
+        """Lets batches also take some requests over HTTP. Call it before `start`."""
+
+    def pin_request_threads(self, is_pinned: bool) -> bool:
+        """Pins each request thread to a core of its own, or unpins all of them. Returns False, and
+        changes nothing, before `start`, or if the process may use another number of cores than
+        there are request threads.
+        """
+
+    def shutdown(self, drain_seconds: float) -> bool:
+        """Refuses new calls, waits up to `drain_seconds` for the calls that have arrived, cancels
+        the rest, and ends all threads.
+
+        Returns True if no call was cut short. If a kernel still runs 0.9 seconds after the
+        cancellation, its thread goes on: end the process. A second call does nothing and returns the
+        same value.
+        """

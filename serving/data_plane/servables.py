@@ -1,4 +1,4 @@
-"""The serving map and the servables that it publishes, as the control plane sees them."""
+"""The seam's serving map and the servables that it publishes (see `plane`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,7 +7,9 @@ from serving.core.servable import Routing
 
 
 class ServableStatistics(Protocol):
-    """The requests that one version has served since it was loaded (`_native.ServableStatistics`)."""
+    """The requests that ran the model of one version since it was loaded. Latencies are within
+    0.8 % (log-linear histogram).
+    """
 
     @property
     def request_count(self) -> int: ...
@@ -19,25 +21,15 @@ class ServableStatistics(Protocol):
     def latency_ns_p99(self) -> int: ...
     @property
     def latency_ns_p999(self) -> int: ...
-
     def latency_ns_at(self, quantile: float) -> int:
-        """Returns the latency that this share of the requests stay within, by the nearest rank.
+        """Returns the latency that this share of the requests, 0 to 1, stay within (nearest rank)."""
 
-        It is 0 without requests. `quantile` is from 0 to 1.
-        """
-        ...
-
-    # Any, because each data plane subtracts only statistics of its own class.
     def since(self, earlier: Any) -> "ServableStatistics":
-        """Returns the statistics of the requests since `earlier`, of the same version."""
-        ...
+        """Returns the statistics of the requests since `earlier`, which must be of the same version."""
 
 
 class ArenaStatistics(Protocol):
-    """The bytes of a version's slab by use (`_native.ArenaStatistics`).
-
-    The first four properties add up to the slab.
-    """
+    """The bytes of a version's slab by use. The first four are disjoint and add up to the slab."""
 
     @property
     def allocated_bytes(self) -> int: ...
@@ -49,34 +41,36 @@ class ArenaStatistics(Protocol):
     def unused_bytes(self) -> int: ...
     @property
     def slab_resident_bytes(self) -> int:
-        """The resident bytes of the whole slab."""
-        ...
+        """The bytes of all four that are resident in memory."""
 
 
 class ArenaRemains(Protocol):
-    """The blocks still allocated in a version's arena after the version was freed.
-
-    See `_native.ArenaRemains`.
+    """The memory that was live in a version's arena after the version was freed: 0 bytes, or a
+    leak.
     """
 
     @property
-    def live_bytes(self) -> int:
-        """The bytes that leaked, normally 0."""
-        ...
-
+    def live_bytes(self) -> int: ...
     @property
     def live_blocks(self) -> Sequence[tuple[int, int]]:
-        """The leaked blocks by size: (bytes of a block, number of blocks)."""
-        ...
+        """The live blocks by size: (bytes of a block, number of blocks)."""
 
     @property
     def overflow_block_count(self) -> int:
-        """The number of leaked blocks that had not fitted into the arena."""
-        ...
+        """The number of live blocks that did not fit in the slab."""
 
 
 class BatchFigures(Protocol):
-    """The runs of one signature since the version was loaded (`_native.BatchFigures`)."""
+    """The batches of one signature of one version since it was loaded.
+
+    `run_count` counts all runs of requests: batches, requests that ran alone, and the pieces of
+    requests that were split. `wait_ns` is the sum over the requests of the time from their own
+    decoding to their run.
+
+    `by_rows` and `by_requests` count the runs by size: class i has more than 2^(i-1) and at most
+    2^i. A request that was split counts as a request of its first piece. `by_run` counts the runs
+    by their time, and `by_wait` the requests by their wait, in the same classes of µs.
+    """
 
     @property
     def run_count(self) -> int: ...
@@ -87,148 +81,161 @@ class BatchFigures(Protocol):
     @property
     def padding_row_count(self) -> int: ...
     @property
-    def failed_batch_count(self) -> int: ...
+    def failed_batch_count(self) -> int:
+        """The batches that failed and whose requests were then run one by one."""
+
     @property
-    def split_request_count(self) -> int: ...
+    def split_request_count(self) -> int:
+        """The requests that were run in pieces."""
+
     @property
     def wait_ns(self) -> int: ...
     @property
     def run_ns(self) -> int: ...
     @property
-    def by_rows(self) -> Sequence[int]:
-        """The runs by rows: class i has more than 2^(i-1) and at most 2^i."""
-        ...
-
+    def by_rows(self) -> Sequence[int]: ...
     @property
-    def by_requests(self) -> Sequence[int]:
-        """The runs by requests, in the same classes."""
-        ...
-
+    def by_requests(self) -> Sequence[int]: ...
     @property
-    def by_wait(self) -> Sequence[int]:
-        """The requests by their wait in µs, in such classes."""
-        ...
-
+    def by_wait(self) -> Sequence[int]: ...
     @property
-    def by_run(self) -> Sequence[int]:
-        """The runs by their time in µs, in such classes."""
-        ...
+    def by_run(self) -> Sequence[int]: ...
 
 
 class SignatureBatching(Protocol):
-    """If the requests of a signature share runs (`_native.SignatureBatching`)."""
+    """If the requests of a signature are batched, and how that went."""
 
     @property
-    def signature(self) -> str:
-        """The signature's name; "" for runs of several signatures at once."""
-        ...
-
+    def signature(self) -> str: ...
     @property
     def is_on(self) -> bool: ...
     @property
     def refusal(self) -> str:
         """The reason why it is not batched; "" if it is."""
-        ...
 
     @property
     def rows(self) -> str:
         """The verdict of its graph on its rows: "independent", "unknown" or "mixes"."""
-        ...
 
     @property
     def rows_reason(self) -> str:
         """The output and the node that show it; "" if they are independent."""
-        ...
 
     @property
     def joined_rows_max(self) -> int:
         """The rows up to which a batch is extended now."""
-        ...
 
     @property
     def joined_requests_max(self) -> int:
         """The most requests that a batch's first one takes along."""
-        ...
 
     @property
     def figures(self) -> BatchFigures: ...
 
 
 class Servable(Protocol):
-    """One loaded version; `_native.Servable` is the implementation for SavedModels."""
+    """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it."""
 
     @property
     def handle_count(self) -> int:
-        """The number of requests that hold the version now."""
-        ...
+        """The number of requests that hold this version now."""
 
     def answer(self, method: str, request: bytes) -> bytes:
-        """Answers a serialized request with a serialized response; the version need not be published.
+        """Answers a serialized request exactly as the gRPC method of that name does; returns a
+        serialized response.
 
-        `method` is "Predict", "Classify", "Regress" or "MultiInference".
+        `method` is "Predict", "Classify", "Regress" or "MultiInference". The name and version in
+        the request's model_spec are ignored. Raises UNIMPLEMENTED for another method. Raises
+        FAILED_PRECONDITION if the request runs for longer than `set_replay_seconds` allows.
         """
-        ...
 
     def replay(self, method: str, request: bytes) -> bytes:
-        """Does the same, and changes no variable; raises PERMISSION_DENIED if it would."""
-        ...
+        """Does the same as `answer`, but changes no variable: the request is repeated, and no client
+        sends it. Raises PERMISSION_DENIED if the request would change one.
+        """
 
     def predict(self, request: bytes) -> bytes:
-        """Answers a serialized PredictRequest; the version need not be published."""
-        ...
+        """Answers a serialized PredictRequest exactly as the gRPC method does; returns a serialized
+        PredictResponse. The name and version in the request's model_spec are ignored.
+        """
+
+    def prepare(self, request: bytes) -> None:
+        """Prepares `predict` of requests with the signature and the set of outputs of `request`, in
+        up to 0.1 s. Does nothing if they are prepared already.
+
+        Call it before the version is published, and then `predict` once, because the first run is
+        slow, too. Raises as `predict` does for the signature and the output_filter, and
+        RESOURCE_EXHAUSTED if there are too many sets of outputs. The inputs are ignored.
+        """
+
+    def signature_def_map(self) -> bytes:
+        """Returns a serialized tensorflow.serving.SignatureDefMap of this version."""
+
+    def prove_batching(self, predecessor: Any = None) -> int:
+        """Batches the signatures whose rows give in a batch what they give alone, from now on.
+
+        The graph decides if `SavedModelLoad.analyze_rows` has shown it: signatures whose rows are
+        independent are batched, and those that mix them are not, unless the settings have
+        `may_mix_rows`. All others are compared, and so is a share of their live batches.
+
+        Compares some rows of the requests that `answer` and `predict` have answered until now, or
+        made-up rows. Runs batches of 2, 4, 8 … up to 1,024 rows, or of all allowed sizes, as long
+        as their runs take no more than half the settings' `run_seconds_max`. It also warms up such
+        batches. Then runs the batches that `predecessor` has run most often, as this version would
+        run them, for at most 10 s, and returns their number. Call it once, after the warm-up and
+        before the version is published. Does nothing without batching.
+
+        Raises StatusError(CANCELLED) after `cancel_runs`.
+        """
+
+    def cancel_runs(self) -> None:
+        """Makes each `answer`, `predict` and `prove_batching` that is running or begins later end at
+        its next kernel, with CANCELLED.
+        """
+
+    def batching(self) -> Sequence[SignatureBatching]:
+        """Returns the state of each signature, also after `destroy`; [] without batching. An entry
+        with the name "" has the runs of several signatures at once.
+        """
+
+    def statistics(self) -> ServableStatistics: ...
+    def quiesce(self, timeout_seconds: float) -> bool:
+        """Waits until no request holds this version. Returns False if the timeout passes first.
+
+        Raises StatusError(FAILED_PRECONDITION) if the version is still in a serving map.
+        """
 
     @property
     def may_write_variables(self) -> bool:
-        """True if a request may change a later answer; also True if unknown. May become True."""
-        ...
-
-    def signature_def_map(self) -> bytes:
-        """Returns a serialized tensorflow.serving.SignatureDefMap: the inputs and outputs for clients."""
-        ...
-
-    def prepare(self, request: bytes) -> None:
-        """Makes the callable that this request needs, if the version does not have it yet."""
-        ...
-
-    # Any, because a version takes only a predecessor of its own data plane.
-    def prove_batching(self, predecessor: Any = None) -> int:
-        """Batches the signatures whose rows give in a batch what they give alone.
-
-        Then runs the batches that `predecessor` runs most often, and returns their number. Call it
-        once, after the warm-up, whose requests it repeats. Does nothing without batching. Raises the
-        status CANCELLED after `cancel_runs`.
+        """True if what a request writes to variables could change a later answer, or if that is
+        uncertain. A model that assigns variables is asked in each run: the first request that
+        assigns another value than the variable has makes this True.
         """
-        ...
-
-    def cancel_runs(self) -> None:
-        """Makes `answer`, `predict` and `prove_batching` end at their next kernel. Any thread."""
-        ...
-
-    def batching(self) -> Sequence[SignatureBatching]:
-        """Returns how each signature is batched, also once destroyed; empty without batching."""
-        ...
-
-    def seal_arena(self) -> bool:
-        """Makes its memory read-only; returns False, with nothing changed, if it cannot be sealed."""
-        ...
-
-    def statistics(self) -> ServableStatistics: ...
 
     def arena_statistics(self) -> ArenaStatistics | None:
-        """Returns the statistics of its arena, or None if it has no arena."""
-        ...
+        """Returns None if the parameters lie in the request memory, or are freed."""
 
-    def quiesce(self, timeout_seconds: float) -> bool:
-        """Waits until no request holds it; returns False at the timeout. Retire it first."""
-        ...
+    @property
+    def arena_overflow_block_count(self) -> int:
+        """The number of this version's blocks that did not fit in its slab."""
+
+    def seal_arena(self) -> bool:
+        """Makes the slab read-only, once the version is warm. Returns False, and changes nothing,
+        if a request could write to the slab, or if the version has no arena.
+        """
 
     def destroy(self) -> ArenaRemains:
-        """Frees everything on the calling thread. Quiesce it first."""
-        ...
+        """Frees the session and the arena on the calling thread; returns what was left in the
+        arena.
+
+        Raises StatusError(FAILED_PRECONDITION) if the version is published or a request holds it. A
+        second call does nothing and returns the same value. Any other call after it raises
+        FAILED_PRECONDITION.
+        """
 
 
 class RequestReservoirStatistics(Protocol):
-    """The size of a reservoir's contents (`_native.RequestReservoirStatistics`)."""
+    """The requests that a reservoir holds, including those that are too old."""
 
     @property
     def request_count(self) -> int: ...
@@ -237,15 +244,54 @@ class RequestReservoirStatistics(Protocol):
 
 
 class RequestReservoir(Protocol):
-    """Recent live requests of one model (`_native.RequestReservoir`)."""
+    """Recent requests that the versions of one model answered, for its next version to replay.
 
-    def requests(self) -> Sequence[bytes]: ...
-    def joint_requests(self) -> Sequence[bytes]: ...
+    It outlives the versions that were finished with it.
+    """
+
+    def requests(self) -> Sequence[bytes]:
+        """Returns serialized PredictRequests: the newest of each pair of signature and set of
+        outputs, then the second newest of each pair, and so on.
+        """
+
+    def joint_requests(self) -> Sequence[bytes]:
+        """Returns serialized MultiInferenceRequests of several signatures: the newest of each set
+        of signatures, and so on. At most 16, none of them larger than 1/64 of `bytes_max`.
+        """
+
     def statistics(self) -> RequestReservoirStatistics: ...
 
 
-class NotedMap(Protocol):
-    """The part of the serving map that holds notes (`_native.ServingMap`)."""
+class ServingMap(Protocol):
+    """The published versions and their routing, as requests see them. Reads are wait-free; these
+    calls are for the control plane.
+    """
+
+    def publish(self, servable: Any, routing: Routing) -> None:
+        """Publishes the version and replaces the routing of its name, in one snapshot.
+
+        Raises ALREADY_EXISTS if that version is published. Like `retire` and `set_routing`, raises
+        INVALID_ARGUMENT if the canary's weight is not from 0 to 1, or if its header is not a key of
+        gRPC metadata. Such keys are in lower case. If it raises, nothing has changed.
+        """
+
+    def retire(self, name: str, version: int, routing: Routing) -> None:
+        """Retires the version and replaces the routing of its name, in one snapshot.
+
+        Once this returns, requests no longer find the version; running requests still hold it
+        (`Servable.quiesce`). Raises NOT_FOUND if it is not published. If it raises, nothing has
+        changed.
+        """
+
+    def set_routing(self, name: str, routing: Routing) -> None:
+        """Replaces the whole routing of a name at once. It is kept while no version is published;
+        setting the default routing removes it.
+        """
+
+    def answering(self, name: str, label: str | None = None) -> int | None:
+        """Looks up, as requests do, the version that answers a request with `label`, or without
+        label and version. The canary is ignored. Returns None if the request is refused.
+        """
 
     def set_notes(
         self,
@@ -257,35 +303,12 @@ class NotedMap(Protocol):
         version_reasons: Mapping[int, str],
         awaited_versions: Sequence[int],
     ) -> None:
-        """Replaces the error reasons of requests to `name` that find no version.
+        """Replaces the reasons that requests get if they find no version of a model
+        (`serving.manager.model_notes.ModelNotes`).
 
-        See `serving.manager.model_notes.ModelNotes`.
+        Requests may wait for awaited versions. Requests to a refused model get UNAVAILABLE at once.
+        Empty notes remove the model's notes.
         """
-        ...
 
-
-class ServingMap(NotedMap, Protocol):
-    """The published versions and routings, as requests see them (`_native.ServingMap`)."""
-
-    def set_routing(self, name: str, routing: Routing) -> None:
-        """Replaces the routing of a name atomically: a request sees the old routing or the new one.
-
-        The routing is kept while no version is published, until the default routing replaces it.
-        """
-        ...
-
-    # Any, because a map takes only servables of its own data plane.
-    def publish(self, servable: Any, routing: Routing) -> None:
-        """Publishes the version together with the new routing of its name.
-
-        If it raises, nothing has changed.
-        """
-        ...
-
-    def retire(self, name: str, version: int, routing: Routing) -> None:
-        """Retires the version together with the new routing of its name.
-
-        Once this returns, no new request sees the version; running requests still hold it. If it
-        raises, nothing has changed.
-        """
-        ...
+    def versions(self, name: str) -> Sequence[int]:
+        """Returns the published versions of a name, ascending; empty if the name has no versions."""

@@ -1,11 +1,11 @@
-"""TensorFlow's profiler, as the control plane sees it."""
+"""The seam's recordings of TensorFlow's profiler (see `plane`)."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class EventTotal(Protocol):
-    """`_native.EventTotal`: the number of events of one name, and their total time."""
+    """The number of recorded events of one name, and their total time."""
 
     @property
     def name(self) -> str: ...
@@ -16,26 +16,32 @@ class EventTotal(Protocol):
 
 
 class Trace(Protocol):
-    """`_native.Trace`."""
+    """The recording of a `TraceSession`."""
 
     @property
     def event_count(self) -> int: ...
     @property
-    def totals(self) -> Sequence[EventTotal]: ...
+    def totals(self) -> Sequence[EventTotal]:
+        """The totals, the longest first."""
+
     @property
-    def xspace(self) -> bytes: ...
+    def xspace(self) -> bytes:
+        """A serialized `tensorflow.profiler.XSpace`; empty unless it was requested."""
 
 
 class TraceSession(Protocol):
-    """`_native.TraceSession`."""
+    """A recording of what TensorFlow runs in this process. `start_trace` makes it; it ends when it
+    is dropped.
+    """
 
     def collect(
         self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
-    ) -> Trace: ...
-    def drop(self) -> None: ...
+    ) -> Trace:
+        """Ends the recording and returns it. A `warning` other than "" is added to its warnings.
 
+        Raises StatusError: RESOURCE_EXHAUSTED if its XSpace is larger than `xspace_bytes_max`,
+        FAILED_PRECONDITION if it has been collected or dropped.
+        """
 
-class StartTrace(Protocol):
-    """`_native.start_trace`."""
-
-    def __call__(self, *, host_level: int, includes_dataset_ops: bool) -> TraceSession: ...
+    def drop(self) -> None:
+        """Ends the recording if it has not ended, and discards it."""

@@ -6,14 +6,13 @@ The data plane manages the slabs themselves (`native/memory/slab_pool.h`).
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from serving.base.errors import DoesNotFitBeside, ResourceExhausted
 from serving.core.servable import ServableId
-from serving.data_plane.loads import ArenaLoad, MemoryPlan, SlabPool
-from serving.data_plane.servables import ArenaRemains
+from serving.data_plane.loads import MemoryPlan, SavedModelLoad, SlabPool
+from serving.data_plane.servables import ArenaRemains, Servable
 
 _MB = 1_000_000
 
@@ -54,7 +53,7 @@ class Arenas:
         self._warm_up_bytes: dict[str, int] = {}
 
     def take(
-        self, servable_id: ServableId, load: ArenaLoad, graph_bytes: int = 0
+        self, servable_id: ServableId, load: SavedModelLoad, graph_bytes: int = 0
     ) -> Mapping[str, float]:
         """Gives `load` its arena and returns its sizes, by name with unit.
 
@@ -84,7 +83,7 @@ class Arenas:
             self._held_bytes.pop(servable_id, None)
             self._refill()
 
-    def loaded(self, servable_id: ServableId, servable: Any, serving_count: int) -> None:
+    def loaded(self, servable_id: ServableId, servable: Servable, serving_count: int) -> None:
         """Records that the version is loaded, and that the next version will need as much memory.
 
         `serving_count` is the number of versions that the model serves between swaps. If the room for
@@ -163,7 +162,7 @@ class Arenas:
             if other.name == servable_id.name and other != servable_id
         )
 
-    def _report_overflow(self, servable_id: ServableId, servable: Any) -> None:
+    def _report_overflow(self, servable_id: ServableId, servable: Servable) -> None:
         if servable.arena_overflow_block_count == 0:
             return
         _log.warning(

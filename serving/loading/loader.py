@@ -20,7 +20,8 @@ from serving.base.errors import (
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict, LoadStage, ServableId
-from serving.data_plane.loads import MissingKernel, SavedModelLoad, SavedModelPlane
+from serving.data_plane.loads import MissingKernel, SavedModelLoad
+from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import RequestReservoir, Servable
 from serving.gates.answer_watch import AnswerWatch
@@ -179,7 +180,7 @@ class SavedModelLoader:
         directory: str,
         *,
         settings: LoadSettings,
-        plane: SavedModelPlane,
+        plane: DataPlane,
         clock: Clock,
     ) -> None:
         self._id = servable_id

@@ -14,7 +14,7 @@ from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.blocked_versions import BlockedVersion, BlockedVersions
 from serving.core.servable import AVAILABLE, END, LOADING, START, ServableStatus
-from serving.data_plane.servables import NotedMap
+from serving.data_plane.servables import ServingMap
 from serving.source.notes import Note
 
 VERSION_COUNT_MAX = 32
@@ -175,7 +175,7 @@ class NotePublisher:
 
     def __init__(
         self,
-        serving_map: NotedMap,
+        serving_map: ServingMap,
         versions: Callable[[str], Sequence[ServableStatus]],
         on_refused_changed: Callable[[], None] = lambda: None,
     ) -> None:

@@ -14,7 +14,7 @@ from serving.core.servable import Routing, ServableId
 from serving.data_plane.loads import SlabPoolStatistics
 from serving.data_plane.plane import RequestMemoryStatistics
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.requests import BudgetCounts
+from serving.data_plane.requests import Admission, ByteBudget, GrpcServer
 from serving.data_plane.servables import (
     ArenaStatistics,
     RequestReservoirStatistics,
@@ -38,24 +38,6 @@ def _process_page_faults() -> PageFaults:
     return resource.getrusage(resource.RUSAGE_SELF)
 
 
-class AdmissionCounts(Protocol):
-    """The counts of `_native.Admission`."""
-
-    @property
-    def in_flight_count(self) -> int: ...
-    @property
-    def refused_count(self) -> int: ...
-
-
-class GrpcConnections(Protocol):
-    """The counts of `_native.GrpcServer`."""
-
-    @property
-    def connection_count(self) -> int: ...
-    @property
-    def limit_counts(self) -> Mapping[str, int]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class MetricSources:
     """The source of each metric.
@@ -71,9 +53,9 @@ class MetricSources:
     """
 
     requests: RequestStatistics
-    admission: AdmissionCounts
-    budget: BudgetCounts
-    grpc: GrpcConnections
+    admission: Admission
+    budget: ByteBudget
+    grpc: GrpcServer
     runs_ended_by_memory: Callable[[], int] = lambda: 0
     statuses: Callable[[], Statuses]
     swap_counts: Callable[[], Mapping[tuple[str, str], int]]

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -25,7 +26,7 @@ from serving.base.errors import (
     Unavailable,
 )
 from serving.data_plane.requests import RareCall
-from serving.data_plane.traces import StartTrace, TraceSession
+from serving.data_plane.traces import TraceSession
 from serving.rpc.profiler_requests import (
     MonitorQuestion,
     ProfileQuestion,
@@ -58,6 +59,12 @@ PROFILER_NICE = 10
 """The thread's priority: the writing of a trace must not take a core from requests."""
 
 _log = structlog.get_logger(__name__)
+
+
+class StartTrace(Protocol):
+    """`DataPlane.start_trace`."""
+
+    def __call__(self, *, host_level: int, includes_dataset_ops: bool) -> TraceSession: ...
 
 
 class TraceRuns(CallerError):

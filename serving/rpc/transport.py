@@ -1,8 +1,6 @@
 """The settings of the gRPC server: TLS, compression, the encoding of replies, reflection."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import structlog
 from google.protobuf.descriptor import FileDescriptor
@@ -13,6 +11,7 @@ from serving.base.protos import model_service_pb2, prediction_service_pb2, sessi
 from serving.config.server_config import ServerConfig
 from serving.config.tls_config import read_tls_config
 from serving.data_plane.plane import DataPlane
+from serving.data_plane.requests import ServerCertificates
 from serving.reload.certificate_watch import CertificateWatcher
 from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.reflection import reflect
@@ -46,12 +45,14 @@ def service_files(config: ServerConfig) -> list[FileDescriptor]:
 
 
 class Transport:
-    """The transport settings of `GrpcServer`, and the thread that checks for new certificates."""
+    """The certificates and the reflection of `GrpcServer`, and the thread that checks for new
+    certificates.
+    """
 
     def __init__(self, config: ServerConfig, plane: DataPlane, clock: Clock) -> None:
         """Reads the certificates. Raises InvalidConfig for an invalid --ssl_config_file."""
         self._watcher: CertificateWatcher | None = None
-        certificates = None
+        self.certificates: ServerCertificates | None = None
         if config.ssl_config_file:
             tls = read_tls_config(Path(config.ssl_config_file))
             if tls.client_ca and not tls.is_client_required:
@@ -60,7 +61,7 @@ class Transport:
                     file=config.ssl_config_file,
                     reason="custom_ca has no effect without client_verify: true",
                 )
-            certificates = plane.ServerCertificates(
+            self.certificates = plane.ServerCertificates(
                 key=tls.key,
                 chain=tls.chain,
                 client_ca=tls.client_ca,
@@ -69,22 +70,17 @@ class Transport:
             self._watcher = CertificateWatcher(
                 config.ssl_config_file,
                 tls,
-                certificates,
+                self.certificates,
                 period_seconds=POLL_SECONDS,
                 clock=clock,
             )
         tables = reflect(service_files(config))
-        self.grpc_options: Mapping[str, Any] = {
-            "certificates": certificates,
-            "reflection": plane.ReflectionTable(
-                services=tables.services,
-                files=tables.files,
-                symbols=tables.symbols,
-                extensions=tables.extensions,
-            ),
-            "reply_compression": config.grpc_compression,
-            "has_tensor_content": config.enable_serialization_as_tensor_content,
-        }
+        self.reflection = plane.ReflectionTable(
+            services=tables.services,
+            files=tables.files,
+            symbols=tables.symbols,
+            extensions=tables.extensions,
+        )
 
     @property
     def refusal(self) -> ConfigRefusal | None:

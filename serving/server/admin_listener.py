@@ -14,7 +14,7 @@ import structlog
 
 from serving.base.errors import OperatorError, Unavailable
 from serving.config.listen_addresses import bind_reason
-from serving.data_plane.plane import GrpcServer
+from serving.data_plane.requests import GrpcServer
 from serving.rpc.rare_calls import RareCallThreads, TakeRareCall
 from serving.server.admin_sockets import AdminSocket, default_socket_path
 

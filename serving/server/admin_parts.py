@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from serving.config.server_config import ServerConfig
-from serving.data_plane.plane import GrpcServer
+from serving.data_plane.requests import GrpcServer
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
 from serving.loading.loader import statuses_as_errors
 from serving.loading.memory_fit import available_bytes

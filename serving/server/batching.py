@@ -2,11 +2,11 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 from serving.config.batching_parameters_file import read_batching_parameters_of_version
 from serving.core.model_settings import BatchingChoice, BatchingSettings
-from serving.data_plane.loads import SavedModelPlane
+from serving.data_plane.loads import BatchSettings, BatchSlots
+from serving.data_plane.plane import DataPlane
 
 _MS_PER_SECOND = 1_000
 
@@ -23,7 +23,7 @@ class Batching:
     """
 
     def __init__(
-        self, plane: SavedModelPlane, server: BatchingSettings, *, reads_version_files: bool
+        self, plane: DataPlane, server: BatchingSettings, *, reads_version_files: bool
     ) -> None:
         self._plane = plane
         self._server = server
@@ -32,17 +32,19 @@ class Batching:
         self._lock = threading.Lock()
         # For each model with a limit of its own: the limit, and what its versions share. Guarded by
         # `_lock`.
-        self._slots: dict[str, tuple[int, Any]] = {}
+        self._slots: dict[str, tuple[int, BatchSlots | None]] = {}
 
-    def of_version(self, name: str, model: BatchingSettings, directory: Path) -> object | None:
-        """Returns a `BatchSettings` for the version of model `name` in a directory; None: no batches.
+    def of_version(
+        self, name: str, model: BatchingSettings, directory: Path
+    ) -> BatchSettings | None:
+        """Returns the settings for the version of model `name` in a directory; None: no batches.
 
         Raises InvalidConfig if the version's file is wrong, and OSError if it cannot be read.
         """
         settings = self._choose(model, directory)
         if not settings.is_on:
             return None
-        settings_object: object = self._plane.BatchSettings(
+        return self._plane.BatchSettings(
             rows_max=settings.max_batch_size,
             run_seconds_max=settings.max_batch_latency_ms / _MS_PER_SECOND,
             splits=settings.splits_large_requests,
@@ -53,7 +55,6 @@ class Batching:
             relative_tolerance=model.batch_relative_tolerance,
             may_mix_rows=model.may_mix_rows,
         )
-        return settings_object
 
     def forget(self, name: str) -> None:
         """Frees the limit of a model that is no longer configured."""
@@ -67,15 +68,14 @@ class Batching:
             return self._server
         return read_batching_parameters_of_version(directory) or self._server
 
-    def _slots_of(self, name: str, settings: BatchingSettings) -> object | None:
+    def _slots_of(self, name: str, settings: BatchingSettings) -> BatchSlots | None:
         count = settings.num_batch_threads
         if settings is self._server or count == 0:
             return self._server_slots
         with self._lock:
             if name not in self._slots or self._slots[name][0] != count:
                 self._slots[name] = (count, self._make_slots(count))
-            slots: object = self._slots[name][1]
-            return slots
+            return self._slots[name][1]
 
-    def _make_slots(self, count: int) -> object | None:
+    def _make_slots(self, count: int) -> BatchSlots | None:
         return self._plane.BatchSlots(count) if count else None

@@ -5,8 +5,7 @@ import threading
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock, pause
-from serving.data_plane.plane import GrpcServer
-from serving.data_plane.requests import RestWorkers
+from serving.data_plane.requests import GrpcServer, RestWorkers
 from serving.http.server import RESPONSE_SECONDS, HttpServer
 from serving.server.admin_listener import AdminListener
 

@@ -12,8 +12,8 @@ from serving.config.installed_ops import InstalledOps, installed_op_libraries
 from serving.config.server_config import ServerConfig
 from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
-from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.requests import GrpcServer
 from serving.data_plane.servables import Servable
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords

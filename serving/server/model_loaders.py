@@ -10,7 +10,7 @@ from serving.config.server_config import ModelConfig
 from serving.core.model_settings import InputShapes, ModelSettings
 from serving.core.servable import ServableId
 from serving.core.version_selection import Latest, Specific, VersionSelection
-from serving.data_plane.loads import SavedModelPlane
+from serving.data_plane.plane import DataPlane
 from serving.loading.loader import Loader, LoadSettings, SavedModelLoader
 from serving.loading.reservoirs import Reservoirs
 from serving.server.batching import Batching
@@ -29,7 +29,7 @@ class ModelLoaders:
         *,
         reservoirs: Reservoirs,
         batching: Batching,
-        plane: SavedModelPlane,
+        plane: DataPlane,
         clock: Clock,
     ) -> None:
         """`settings` are the settings that all models share."""

@@ -8,8 +8,9 @@ from starlette.routing import BaseRoute
 from serving.base.clock import Clock
 from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
-from serving.data_plane.plane import DataPlane, GrpcServer
+from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.requests import GrpcServer
 from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
 from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs

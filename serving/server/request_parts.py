@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from serving.data_plane.plane import SampledRequestStatistics
+from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import Admission, SpanBuffer
 from serving.data_plane.servables import ServingMap
 from serving.loading.memory_fit import available_bytes
@@ -22,7 +22,7 @@ class RequestParts:
     """
 
     serving_map: ServingMap
-    statistics: SampledRequestStatistics
+    statistics: RequestStatistics
     admission: Admission
     memory: RequestMemory
     spans: SpanBuffer | None

@@ -8,9 +8,8 @@ import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.config.server_config import ModelConfig
-from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
-from serving.data_plane.requests import RareCall
+from serving.data_plane.requests import GrpcServer, RareCall
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
 from serving.loading.loader import statuses_as_errors
@@ -211,5 +210,8 @@ def make_grpc_server(
             rare_message_bytes_max=rare_message_bytes_max(rare_methods),
             connections_per_address_max=foundation.config.grpc_max_connections_per_address,
             request_seconds_max=foundation.config.max_request_seconds,
-            **transport.grpc_options,
+            certificates=transport.certificates,
+            reflection=transport.reflection,
+            reply_compression=foundation.config.grpc_compression,
+            has_tensor_content=foundation.config.enable_serialization_as_tensor_content,
         )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serving.core.model_settings import BatchingChoice, BatchingSettings
-from serving.data_plane import _native
+from serving.data_plane.plane import native_module
 from serving.server.batching import Batching
 
 ON = BatchingSettings(enabled=BatchingChoice.ON)
@@ -22,12 +22,13 @@ ON = BatchingSettings(enabled=BatchingChoice.ON)
 
 def verdicts_of(export: Path) -> dict[str, tuple[str, str]]:
     """Returns for each signature "independent", "unknown" or "mixes", and the reason."""
-    batching = Batching(_native, ON, reads_version_files=False)
-    load = _native.SavedModelLoad("m", 1, str(export), ["serve"])
+    plane = native_module()
+    batching = Batching(plane, ON, reads_version_files=False)
+    load = plane.SavedModelLoad("m", 1, str(export), ["serve"])
     steps = (load.read_graph, load.create_session, load.restore, load.run_init, load.analyze_rows)
     for step in (*steps, load.make_callables):
         step()
-    servable = load.finish(None, None, batching.of_version("m", ON, export))  # type: ignore[arg-type]
+    servable = load.finish(None, None, batching.of_version("m", ON, export))
     verdicts = {state.signature: (state.rows, state.rows_reason) for state in servable.batching()}
     servable.destroy()
     return verdicts
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("exports", nargs="+", type=Path)
     options = parser.parse_args(arguments)
-    _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+    native_module().initialize(intra_op_thread_count=1, inter_op_thread_count=1)
     all_verdicts = {str(export): verdicts_of(export) for export in options.exports}
     if options.json:
         print(json.dumps(all_verdicts))

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from serving.core.servable import UNLOADING, Routing
-from serving.data_plane import _native
+from serving.data_plane.plane import native_module
+from serving.data_plane.servables import Servable, ServingMap
 from tests.unit.fakes.servables import FakeServable, FakeServingMap
 from tests.unit.worlds.life_machine import LifeMachine
 from tests.unit.worlds.manager import World
@@ -34,12 +35,13 @@ class Servables:
     """
 
     def __init__(self, export: str) -> None:
-        _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+        self._plane = native_module()
+        self._plane.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
         self.by_version = {version: self._load(export, version) for version in VERSIONS}
         self.new_map()
 
-    def _load(self, export: str, version: int) -> _native.Servable:
-        load = _native.SavedModelLoad(NAME, version, export, ["serve"])
+    def _load(self, export: str, version: int) -> Servable:
+        load = self._plane.SavedModelLoad(NAME, version, export, ["serve"])
         load.read_graph()
         load.create_session()
         load.restore()
@@ -49,7 +51,7 @@ class Servables:
 
     def new_map(self) -> None:
         """Begins with an empty map."""
-        self.map = _native.ServingMap()
+        self.map = self._plane.ServingMap()
 
     def publish(self, version: int, routing: Routing) -> None:
         self.map.publish(self.by_version[version], routing)
@@ -121,7 +123,7 @@ class CheckedMap(FakeServingMap):
         self._servables = servables
 
     @property
-    def native(self) -> _native.ServingMap:
+    def native(self) -> ServingMap:
         return self._servables.map
 
     def publish(self, servable: FakeServable, routing: Routing) -> None:

@@ -19,7 +19,7 @@ from serving.server.monitoring_parts import (
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.memory import FakeArenaStatistics
-from tests.unit.fakes.metrics import FakeConnections, swap_of
+from tests.unit.fakes.metrics import busy_grpc, swap_of
 from tests.unit.fakes.requests import (
     FakeAdmission,
     FakeByteBudget,
@@ -56,7 +56,7 @@ def sources_of(
         requests=FakeRequestStatistics(),
         admission=FakeAdmission(100, in_flight_count=7),
         budget=FakeByteBudget(1_000),
-        grpc=FakeConnections(),
+        grpc=busy_grpc(),
         statuses=monitor.statuses,
         swap_counts=swap_counts,
         arena=partial(arena_statistics, plane, (servables or {}).get),

@@ -24,18 +24,11 @@ def make(ssl_config_file: Path | str = "", **settings: object) -> Transport:
 
 def test_transport_defaults_match_tensorflow_serving():
     transport = make()
-    options = transport.grpc_options
-    assert options["certificates"] is None
-    assert (options["reply_compression"], options["has_tensor_content"]) == ("request", False)
-    assert "tensorflow.serving.PredictionService.Predict" in options["reflection"]["symbols"]
+    assert transport.certificates is None
+    reflection = transport.reflection
+    assert isinstance(reflection, dict)
+    assert "tensorflow.serving.PredictionService.Predict" in reflection["symbols"]
     assert transport.refusal is None
-
-
-def test_transport_follows_flags():
-    options = make(
-        grpc_compression="gzip", enable_serialization_as_tensor_content=True
-    ).grpc_options
-    assert (options["reply_compression"], options["has_tensor_content"]) == ("gzip", True)
 
 
 @pytest.mark.parametrize("is_required", [True, False])
@@ -46,7 +39,7 @@ def test_transport_has_the_certificates_of_the_file(
     ca = server.certificate if is_required else ""
     file.write_text(config_text(server.key, server.certificate, ca, client_verify=is_required))
     with capture_logs() as logs:
-        certificates = make(file).grpc_options["certificates"]
+        certificates = make(file).certificates
     assert isinstance(certificates, FakeServerCertificates)
     assert certificates.first == {
         "key": server.key,

@@ -1,7 +1,7 @@
 """The module `serving.data_plane._native`, without TensorFlow and without gRPC."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from tests.unit.fakes.memory import FakeRemains, FakeRequestMemory, FakeSlabPool
 from tests.unit.fakes.requests import (
     FakeAdmission,
     FakeByteBudget,
+    FakeRequestStatistics,
     FakeReservoir,
-    FakeSampledStatistics,
 )
 from tests.unit.fakes.servables import FakeServable, FakeServingMap, FakeSignatureBatching
 from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers, FakeServerCertificates
@@ -46,7 +46,7 @@ class FakePlane:
         self.allocator = "jemalloc"
         self.pools: list[FakeSlabPool] = []
         self.reservoirs: list[FakeReservoir] = []
-        self.request_statistics = FakeSampledStatistics()
+        self.request_statistics = FakeRequestStatistics()
         self.may_write_variables = False
         # Set by tests: the signatures that loads with batching refuse, with the reason.
         self.unproven: dict[str, str] = {}
@@ -99,7 +99,7 @@ class FakePlane:
         self.reservoirs.append(FakeReservoir(bounds))
         return self.reservoirs[-1]
 
-    def RequestStatistics(self) -> "FakeSampledStatistics":  # noqa: N802
+    def RequestStatistics(self) -> FakeRequestStatistics:  # noqa: N802
         return self.request_statistics
 
     def SpanBuffer(self, *, capacity: int, per_second_max: int) -> FakeSpanBuffer:  # noqa: N802
@@ -154,44 +154,23 @@ class FakePlane:
 
     def GrpcServer(  # noqa: N802
         self,
-        serving_map: FakeServingMap,
+        serving_map: object,
         *,
         addresses: Sequence[str],
-        thread_count: int,
-        max_message_bytes: int,
-        channel_arguments: Mapping[str, int | str],
-        rare_methods: Sequence[str],
-        request_statistics: "FakeSampledStatistics",
-        spans: FakeSpanBuffer | None,
-        admission: FakeAdmission,
-        max_thread_count: int,
-        reply_bytes_max: int,
-        budget: FakeByteBudget,
-        **transport: object,
+        request_statistics: object = None,
+        **options: object,
     ) -> FakeGrpcServer:
-        del serving_map
+        assert serving_map is self.serving_map
         assert request_statistics is self.request_statistics
         # The data port always has a TCP address.
         grpc = self.admin_grpc if addresses[0].startswith("unix:") else self.grpc
-        grpc.options = {
-            "addresses": list(addresses),
-            "thread_count": thread_count,
-            "max_message_bytes": max_message_bytes,
-            "channel_arguments": dict(channel_arguments),
-            "rare_methods": list(rare_methods),
-            "spans": spans,
-            "admission": admission,
-            "max_thread_count": max_thread_count,
-            "reply_bytes_max": reply_bytes_max,
-            "budget": budget,
-            **transport,
-        }
+        grpc.options = {"addresses": list(addresses), **options}
         return grpc
 
     def RestWorkers(  # noqa: N802
-        self, serving_map: FakeServingMap, **options: object
+        self, serving_map: object, **options: object
     ) -> FakeRestWorkers:
-        del serving_map
+        assert serving_map is self.serving_map
         self.rest.options = options
         return self.rest
 
@@ -269,7 +248,7 @@ class FakeSavedModelLoad:
         self.restore_targets: list[float] = []
         self.batching: object | None = None
         self.prepared: list[bytes] = []
-        self.request_statistics: FakeSampledStatistics | None = None
+        self.request_statistics: FakeRequestStatistics | None = None
         self.headroom_bytes = 0
 
     def read_graph(self) -> None:
@@ -343,8 +322,8 @@ class FakeSavedModelLoad:
 
     def finish(
         self,
-        reservoir: FakeReservoir | None,
-        request_statistics: "FakeSampledStatistics | None" = None,
+        reservoir: FakeReservoir | None = None,
+        request_statistics: FakeRequestStatistics | None = None,
         batching: object | None = None,
     ) -> FakeServable:
         self._plane.take_step("finish")

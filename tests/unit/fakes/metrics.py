@@ -12,6 +12,7 @@ from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import FakeRequestMemory, FakeSlabPoolStatistics
 from tests.unit.fakes.page import span_latency
 from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget, FakeRequestStatistics
+from tests.unit.fakes.servers import FakeGrpcServer
 
 
 @dataclass(frozen=True)
@@ -132,12 +133,12 @@ BUILD_INFO = {
 }
 
 
-@dataclass(frozen=True)
-class FakeConnections:
-    """The counts of `_native.GrpcServer`."""
-
-    connection_count: int = 11
-    limit_counts: Mapping[str, int] = field(default_factory=lambda: {"pause": 12, "pings": 0})
+def busy_grpc() -> FakeGrpcServer:
+    """Returns a gRPC server with counts to find again."""
+    grpc = FakeGrpcServer()
+    grpc.connection_count = 11
+    grpc.limit_counts = {"pause": 12, "pings": 0}
+    return grpc
 
 
 def fake_sources(
@@ -155,7 +156,7 @@ def fake_sources(
         requests=requests or FakeRequestStatistics(),
         admission=FakeAdmission(100, in_flight_count=5, refused_count=6),
         budget=FakeByteBudget(1_000, in_use_bytes=7, refused_count=3),
-        grpc=FakeConnections(),
+        grpc=busy_grpc(),
         runs_ended_by_memory=lambda: 2,
         statuses=lambda: by_name,
         swap_counts=dict,

@@ -64,6 +64,8 @@ class FakeRequestStatistics:
     by_version: list[MethodStatistics] = field(default_factory=list)
     by_model: list[MethodStatistics] = field(default_factory=list)
     questions: list[tuple[str | None, int]] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    is_stopped: bool = False
 
     def methods(self) -> Sequence[MethodStatistics]:
         return self.by_version
@@ -76,29 +78,14 @@ class FakeRequestStatistics:
         return [point for point in self.points.get(model, []) if point.at_ns > since_ns]
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
-        raise AssertionError("only the swap timeline asks for spans")
-
-    def cut(self) -> int:
-        raise AssertionError("only the swap timeline cuts")
-
-
-class FakeSampledStatistics(FakeRequestStatistics):
-    """`_native.RequestStatistics` of a server without requests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_stopped = False
-        self.models: list[str] = []
-
-    def add_models(self, models: Sequence[str]) -> None:
-        self.models.extend(models)
-
-    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
         del model, from_ns, to_ns
         return FakeLatency()
 
     def cut(self) -> int:
         return 0
+
+    def add_models(self, models: Sequence[str]) -> None:
+        self.models.extend(models)
 
     def stop(self) -> None:
         self.is_stopped = True

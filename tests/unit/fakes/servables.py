@@ -223,3 +223,7 @@ class FakeServingMap:
 
     def versions(self, name: str) -> list[int]:
         return sorted(key.version for key in self.published if key.name == name)
+
+    def answering(self, name: str, label: str | None = None) -> int | None:
+        routing = self.routings.get(name, Routing())
+        return routing.default_version if label is None else routing.labels.get(label)

@@ -16,20 +16,21 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.data_plane.request_statistics import MethodStatistics
 from serving.monitoring.swap_record import SwapRecord
 from serving.monitoring.swap_timeline import SwapTimeline
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.metrics import FakeFigures
 from tests.unit.fakes.page import FakePoint
+from tests.unit.fakes.requests import FakeRequestStatistics
 
 MS = 1_000_000
 
 
-class RecordedRequests:
+class RecordedRequests(FakeRequestStatistics):
     """RequestStatistics over a list of the requests' ends."""
 
     def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
         self._clock = clock
         self.requests: list[tuple[str, int, int]] = []
         self.failures: list[tuple[str, int, int]] = []
@@ -54,11 +55,6 @@ class RecordedRequests:
     def cut(self) -> int:
         self.cut_count += 1
         return self._clock.now_ns()
-
-    def methods(self) -> Sequence[MethodStatistics]:
-        raise AssertionError("a timeline needs no methods")
-
-    model_methods = methods
 
 
 class World:

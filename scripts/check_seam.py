@@ -1,0 +1,182 @@
+"""Checks the seam's Protocols against the built data plane, as the binder describes it.
+
+Usage: check_seam.py
+
+The contract is `serving/data_plane/`: a method of `DataPlane` is a function of the built module, or
+makes an object of the class of that name, which is a Protocol beside it. Every class, function,
+property and signature must be the same on both sides. A contract may promise less than the module
+gives: `Sequence` for `list`, `Mapping` for `dict`, and `Any` for an argument, because a test's data
+plane takes only its own objects. (mypy's stubtest cannot do this: nanobind's functions have no
+inspectable signature.)
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+SERVING = Path(__file__).parent.parent / "serving"
+CONTRACT = (
+    *sorted((SERVING / "data_plane").glob("[!_]*.py")),
+    SERVING / "base" / "trace_context.py",
+)
+MODULE = "serving.data_plane._native"
+# The module that the contract describes and that MODULE re-exports.
+BUILT_MODULE = "serving.data_plane._data_plane"
+PLANE = "DataPlane"
+
+Declaration = tuple[str, ...]
+"""The decorators and the result of a function, and then each argument with its type and default."""
+
+_WIDER_RESULTS = (("list[", "Sequence["), ("dict[", "Mapping["))
+
+
+def contract_declarations(sources: Sequence[str]) -> dict[str, Declaration]:
+    """Returns the declarations of the contract, under the names that the built module gives them."""
+    classes = {
+        statement.name: statement
+        for source in sources
+        for statement in ast.parse(source).body
+        if isinstance(statement, ast.ClassDef) and "Protocol" in _base_names(statement)
+    }
+    extended = {base for statement in classes.values() for base in _base_names(statement)}
+    found: dict[str, Declaration] = {}
+    for member in _functions(classes[PLANE]):
+        if member.name in classes:
+            found[f"{member.name}.__init__"] = _declaration(member, result="None")
+        elif "Exception" in ast.unparse(member.returns or ast.Constant("")):
+            found[member.name] = ("exception",)
+        else:
+            found[member.name] = _declaration(member)
+    for name in classes.keys() - extended - {PLANE}:
+        found[name] = ("class",)
+        found |= {f"{name}.{m.name}": _declaration(m) for m in _members(classes, name)}
+    return found
+
+
+def _members(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[ast.FunctionDef]:
+    """Yields the members of a Protocol, and of those that it extends."""
+    for base in _base_names(classes[name]):
+        if base in classes:
+            yield from _members(classes, base)
+    yield from _functions(classes[name])
+
+
+def built_declarations(stub: str) -> dict[str, Declaration]:
+    """Returns the declarations in nanobind's stub of a built module."""
+    found: dict[str, Declaration] = {}
+    for statement in ast.parse(stub).body:
+        if isinstance(statement, ast.FunctionDef):
+            found[statement.name] = _declaration(statement, has_self=False)
+        elif isinstance(statement, ast.ClassDef):
+            found[statement.name] = ("class",)
+            found |= {f"{statement.name}.{m.name}": _declaration(m) for m in _functions(statement)}
+    return found
+
+
+def _functions(statement: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    return (member for member in statement.body if isinstance(member, ast.FunctionDef))
+
+
+def _base_names(statement: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base) for base in statement.bases]
+
+
+def _declaration(
+    function: ast.FunctionDef, *, has_self: bool = True, result: str | None = None
+) -> Declaration:
+    if result is None:
+        result = ast.unparse(function.returns) if function.returns else "?"
+    for narrow, wide in _WIDER_RESULTS:
+        result = result.replace(narrow, wide)
+    decorators = "".join(f"@{ast.unparse(decorator)} " for decorator in function.decorator_list)
+    arguments = ast.unparse(function.args)
+    split = [part.strip() for part in re.split(r",(?![^\[{]*[\]}])", arguments) if part.strip()]
+    return (
+        f"{decorators}-> {_unqualified(result)}",
+        *(_unqualified(part) for part in split[1 if has_self else 0 :]),
+    )
+
+
+def _unqualified(text: str) -> str:
+    """Returns types as the built module names them, without modules of the contract and quotes."""
+    return re.sub(r"\b[a-z_]+\.(?=[A-Z])|'", "", text)
+
+
+def differences(contract: Mapping[str, Declaration], built: Mapping[str, Declaration]) -> list[str]:
+    """Returns one text for each name whose declarations differ."""
+    return [
+        f"{name}:\n    contract: {_text(contract.get(name))}\n    module:   {_text(built.get(name))}"
+        for name in sorted(contract.keys() | built.keys())
+        if not _agree(contract.get(name), built.get(name))
+    ]
+
+
+def _agree(contract: Declaration | None, built: Declaration | None) -> bool:
+    if contract is None or built is None or len(contract) != len(built):
+        return False
+    return all(map(_parts_agree, contract, built))
+
+
+def _parts_agree(contract: str, built: str) -> bool:
+    """True if both parts are the same, but for an argument's type that the contract leaves open."""
+    name, colon, declared = contract.partition(": ")
+    if colon and declared.partition("=")[0].strip() == "Any":
+        default = declared.partition("=")[2].strip()
+        return built.startswith(f"{name}: ") and built.partition("=")[2].strip() == default
+    return contract == built
+
+
+def _text(declaration: Declaration | None) -> str:
+    if declaration is None:
+        return "absent"
+    result, *arguments = declaration
+    return f"({', '.join(arguments)}) {result}"
+
+
+def stub_of_module(module: ModuleType) -> str:
+    """Returns the stub that nanobind writes for a module that it built."""
+    from nanobind.stubgen import StubGen
+
+    generator = StubGen(module=module)
+    generator.put(module)
+    stub: str = generator.get()
+    return stub
+
+
+def exceptions_of(module: ModuleType) -> dict[str, Declaration]:
+    """Returns the exceptions of a built module under MODULE's name, which nanobind's stub leaves
+    out.
+    """
+    return {
+        name: ("exception",)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == MODULE
+    }
+
+
+def main() -> int:
+    # First, because it loads the libraries that the built module needs.
+    given_out = importlib.import_module(MODULE)
+    contract = contract_declarations([path.read_text(encoding="utf-8") for path in CONTRACT])
+    built_module = importlib.import_module(BUILT_MODULE)
+    built = built_declarations(stub_of_module(built_module)) | exceptions_of(built_module)
+    found = differences(contract, built)
+    found += [f"{name}: not exported by {MODULE}" for name in missing(built, given_out)]
+    for difference in found:
+        print(f"{SERVING / 'data_plane'}: {difference}", file=sys.stderr)
+    return 1 if found else 0
+
+
+def missing(built: Mapping[str, Declaration], module: ModuleType) -> list[str]:
+    """Returns the top-level names of the built module that are missing in `module`."""
+    return [name for name in built if "." not in name and not hasattr(module, name)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Tests of the check that compares the seam's contract with the built module."""
+
+from __future__ import annotations
+
+import check_seam
+import pytest
+
+PLANE = '''
+class DataPlane(Protocol):
+    """The module."""
+
+    @property
+    def StatusError(self) -> type[Exception]: ...
+    def initialize(self, *, thread_count: int) -> None:
+        """Sets the pools."""
+
+    def Load(self, name: str, tags: Sequence[str] = ()) -> loads.Load: ...
+'''
+
+CLASSES = '''
+class Step(Protocol):
+    @property
+    def name(self) -> str: ...
+
+class Load(Step, Protocol):
+    """One version."""
+
+    def since(self, earlier: Any = None) -> "Load": ...
+    def names(self) -> Sequence[str]: ...
+'''
+
+BUILT = """
+def initialize(*, thread_count: int) -> None: ...
+
+class Load:
+    def __init__(self, name: str, tags: Sequence[str] = ()) -> None: ...
+    @property
+    def name(self) -> str: ...
+
+    def since(self, earlier: Load | None = None) -> Load: ...
+    def names(self) -> list[str]: ...
+"""
+
+
+def found(built: str) -> list[str]:
+    contract = check_seam.contract_declarations([PLANE, CLASSES])
+    module = check_seam.built_declarations(built) | {"StatusError": ("exception",)}
+    return check_seam.differences(contract, module)
+
+
+def test_check_seam_same_declarations_pass() -> None:
+    assert found(BUILT) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("initialize", "thread_count", "threads"),
+        ("Load.__init__", "tags: Sequence[str]", "tags: list[str]"),
+        ("Load.__init__", ", tags: Sequence[str] = ()", ""),
+        ("Load.names", "-> list[str]", "-> list[int]"),
+        ("Load.name", "@property\n", "\n"),
+        ("Load.since", "earlier: Load", "later: Load"),
+        ("Load.since", "= None", "= 1"),
+        ("Load.names", "    def names(self) -> list[str]: ...\n", ""),
+        ("Extra", "class Load:", "class Extra: ...\nclass Load:"),
+    ],
+)
+def test_check_seam_other_signature_is_found(name: str, old: str, new: str) -> None:
+    (difference,) = found(BUILT.replace(old, new))
+
+    assert difference.startswith(f"{name}:")
+
+
+def test_check_seam_missing_error_is_found() -> None:
+    contract = check_seam.contract_declarations([PLANE, CLASSES])
+    module = check_seam.built_declarations(BUILT)
+
+    (difference,) = check_seam.differences(contract, module)
+
+    assert difference.startswith("StatusError:")
