@@ -57,10 +57,10 @@ ConnectionStep NextStep(ConnectionPhase phase, const ConnectionTimes& times,
 // The life of one connection, whatever its protocol: it notes what happens, and says what is to be
 // done. It does nothing itself.
 //
-//   Connecting -> Open        a call begins; or the client took the settings, and had time to see
-//   it Open       -> GoingAway   it was asked to go: a stop, or it was idle or open for long any ->
-//   Ending      the client broke the protocol or reached a limit; or all is answered any        ->
-//   Closed
+//   Connecting -> Open       a call begins, or the client has taken the settings for a while
+//   Open       -> GoingAway  the client was asked to go: a stop, or it was idle or open for long
+//   any        -> Ending     the client broke the protocol, or has all answers
+//   any        -> Closed
 //
 // A client that is still connecting is not asked to go: gRPC's client (1.85) then takes the
 // connection for a live one for ever, and its call hangs until the call's deadline. A connection
