@@ -133,7 +133,9 @@ void RegisterServer(nb::module_& module) {
       .def(
           "take_rare_call",
           [](Server& self, double timeout_seconds) {
-            return WithoutGil([&] { return self.TakeRareCall(SecondsToNs(timeout_seconds)); });
+            auto call = WithoutGil([&] { return self.TakeRareCall(SecondsToNs(timeout_seconds)); });
+            if (call == nullptr && !self.HasRareCallsToCome()) throw nb::stop_iteration();
+            return call;
           },
           nb::arg("timeout_seconds"),
           // The binder cannot derive that the unique_ptr may be null.

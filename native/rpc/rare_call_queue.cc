@@ -100,6 +100,11 @@ std::unique_ptr<RareCall> RareCallQueue::Take(int64_t timeout_ns) {
   return call;
 }
 
+bool RareCallQueue::is_closed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return is_closed_;
+}
+
 void RareCallQueue::Close() {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_closed_ = true;

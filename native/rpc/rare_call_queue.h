@@ -89,9 +89,11 @@ class RareCallQueue {
   std::unique_ptr<RareCall> Take(int64_t timeout_ns);
   // Fails the waiting calls with UNAVAILABLE, and all later ones.
   void Close();
+  // True after Close: no call comes any more, and Take returns at once.
+  bool is_closed() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;
   std::deque<std::unique_ptr<RareCall>> waiting_;

@@ -302,6 +302,8 @@ std::unique_ptr<RareCall> Server::TakeRareCall(int64_t timeout_ns) {
   return state_->rare_calls.Take(timeout_ns);
 }
 
+bool Server::HasRareCallsToCome() const { return !state_->rare_calls.is_closed(); }
+
 void Server::SetHealth(const std::string& service, bool is_serving) {
   state_->health.Set(service, is_serving);
 }

@@ -88,6 +88,8 @@ class Server {
   int port() const;
 
   std::unique_ptr<RareCall> TakeRareCall(int64_t timeout_ns);
+  // False once Shutdown has refused what rare calls were left: TakeRareCall then returns at once.
+  bool HasRareCallsToCome() const;
   void SetHealth(const std::string& service, bool is_serving);
   void RemoveHealth(const std::string& service);
 

@@ -295,8 +295,9 @@ class GrpcServer(Protocol):
         """The number of times that clients reached each limit, by name, like "header_bytes"."""
 
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
-        """Returns the next rare call, on any thread. Returns None at the timeout, or at once after
-        `shutdown`.
+        """Returns the next rare call, on any thread. Returns None at the timeout.
+
+        Raises StopIteration after `shutdown`: no call comes any more.
         """
 
     def set_health(self, service: str, is_serving: bool) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -30,7 +31,8 @@ _log = structlog.get_logger(__name__)
 
 
 TakeRareCall = Callable[[float], RareCall | None]
-"""`GrpcServer.take_rare_call`: returns the next call, or None at the timeout (seconds) or shutdown."""
+"""`GrpcServer.take_rare_call`: returns the next call, or None at the timeout (seconds). Raises StopIteration
+after the server's shutdown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +134,12 @@ class RareCallThreads:
         return not any(thread.is_alive() for thread in started)
 
     def _run(self) -> None:
-        while not self._is_stopping:
-            call = self._take(TAKE_TIMEOUT_SECONDS)
-            if call is not None:
-                self._answer_guarded(call)
+        # A thread that asked on after the shutdown would never wait, and take a core from what still drains.
+        with suppress(StopIteration):
+            while not self._is_stopping:
+                call = self._take(TAKE_TIMEOUT_SECONDS)
+                if call is not None:
+                    self._answer_guarded(call)
 
     def _answer_guarded(self, call: RareCall) -> None:
         try:

@@ -120,6 +120,7 @@ TEST_F(RareCallTest, DroppedWithoutAnAnswerIsInternal) {
 TEST_F(RareCallTest, TakeReturnsNullAtItsTimeout) {
   EXPECT_EQ(server_->TakeRareCall(0), nullptr);
   EXPECT_EQ(server_->TakeRareCall(1'000'000), nullptr);
+  EXPECT_TRUE(server_->HasRareCallsToCome());
 }
 
 TEST_F(RareCallTest, CallsAreTakenInTheOrderOfTheirArrival) {
@@ -184,6 +185,7 @@ TEST_F(RareCallTest, UntakenCallsEndWithTheServer) {
   for (auto& reply : waiting) answered_count += reply.get().status.ok() ? 1 : 0;
   EXPECT_EQ(answered_count, 1);
   EXPECT_EQ(server_->TakeRareCall(kForeverNs), nullptr);
+  EXPECT_FALSE(server_->HasRareCallsToCome());
 }
 
 TEST_F(RareCallTest, TakenCallsMayOutliveTheDrainAndTheServer) {

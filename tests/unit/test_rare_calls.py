@@ -1,3 +1,4 @@
+import threading
 from typing import Any
 
 import pytest
@@ -129,6 +130,25 @@ def test_threads_answer_until_stopped() -> None:
     grpc.shutdown(0)
     assert threads.stop(timeout_seconds=10)
     assert [call.answers for call in calls] == [[b"ba"], [(5, "no such model")]]
+
+
+def test_threads_end_with_their_server() -> None:
+    grpc, ended = FakeGrpcServer(), threading.Semaphore(0)
+
+    def take(timeout_seconds: float) -> RareCall | None:
+        try:
+            return grpc.take_rare_call(timeout_seconds)
+        except StopIteration:
+            ended.release()
+            raise
+
+    threads = RareCallThreads(take, HANDLERS, thread_count=1, clock=FakeClock())
+    threads.start()
+    grpc.shutdown(0)
+    assert ended.acquire(timeout=10)
+    # Nobody has stopped them yet, and they ask no more.
+    assert not ended.acquire(timeout=0.1)
+    assert threads.stop(timeout_seconds=10)
 
 
 def test_threads_survive_unanswerable_call() -> None:

@@ -85,7 +85,11 @@ class FakeGrpcServer:
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._is_shut_down, timeout_seconds)
-            return self._calls.popleft() if self._calls else None
+            if self._calls:
+                return self._calls.popleft()
+            if self._is_shut_down:
+                raise StopIteration
+            return None
 
     def set_health(self, service: str, is_serving: bool) -> None:
         self.health[service] = is_serving
