@@ -11,6 +11,7 @@ from serving.base.bill_of_materials import bundled_libraries
 from serving.base.clock import SystemClock
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
 from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
+from serving.base.lasting_objects import lasting_objects
 from serving.base.log_line import is_for_people, log_line
 from serving.base.parent_process import stops_at_stdin_eof
 from serving.base.quiet_stderr import quiet_stderr
@@ -97,16 +98,19 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
-    from serving.data_plane.plane import native_module
-    from serving.server.logs import flush_logs, start_logs, write_lines
-    from serving.server.native_log_lines import native_lines_as_events
-    from serving.server.server import Server
+    with lasting_objects():
+        from serving.data_plane.plane import native_module
+        from serving.server.logs import flush_logs, start_logs, write_lines
+        from serving.server.native_log_lines import native_lines_as_events
+        from serving.server.server import Server
 
     start_logs(flags["log_format"], take_unwritten_line(os.environ))
     try:
         with native_lines_as_events(is_human=is_human, write=write_lines):
             open_crash_page(native_module(), os.environ)
-            return Server(config, reserved_port=reserved_port).run()
+            with lasting_objects():
+                server = Server(config, reserved_port=reserved_port)
+            return server.run()
     finally:
         flush_logs()
 
