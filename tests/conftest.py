@@ -1,5 +1,6 @@
 """Lets the tests import `tests` wherever pytest is started, and compiles protos/."""
 
+import gc
 import importlib
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from hypothesis import settings
 
 REPOSITORY = str(Path(__file__).parents[1])
@@ -38,3 +40,10 @@ class LazyIriGrammar(ModuleType):
 IRI_GRAMMAR = "rfc3987_syntax"
 if find_spec(IRI_GRAMMAR) is not None:
     sys.modules[IRI_GRAMMAR] = LazyIriGrammar(IRI_GRAMMAR)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Searches less for garbage, which saves a sixth of the unit tests' time: modules and tests stay to the end."""
+    del session
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)

@@ -101,7 +101,8 @@ def render_all(values: Sequence[Mapping[str, Any]]) -> list[Release]:
 def _release(answer: Mapping[str, Any]) -> Release:
     if "error" in answer:
         return Release(error=answer["error"])
-    objects = [item for text in answer["objects"] for item in yaml.safe_load_all(text) if item]
+    documents = (yaml.load_all(text, yaml.CSafeLoader) for text in answer["objects"])
+    objects = [item for each in documents for item in each if item]
     return Release(objects, answer["notes"], answer["lint"])
 
 
