@@ -24,10 +24,12 @@ from typing import Any
 
 import pytest
 
+from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.shell_server import free_port
 from tests.documents import PAGES, Block, blocks_of, commands_of, model_of, python_of
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import REPOSITORY
+from tests.integration.kept_exports import kept_demo_model, kept_drop_in_models
 
 RUNNABLE = [
     page
@@ -218,19 +220,12 @@ class World:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models of the drop-in tests, and `ctr`, each exported by a process of its own."""
+    """The models of the drop-in tests, and `ctr`, in one folder."""
     directory = tmp_path_factory.mktemp("exports")
-    demo_model = ["serving", "demo-model", str(directory / "ctr"), "--version=1"]
-    for command in (
-        ["tests.integration.drop_in.export_models", str(directory)],
-        [*demo_model, f"--rows={TABLE_ROWS}"],
-    ):
-        subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=REPOSITORY,
-            check=True,
-            timeout=COMMAND_TIMEOUT_SECONDS,
-        )
+    for model in kept_drop_in_models().iterdir():
+        (directory / model.name).symlink_to(model)
+    ctr = DemoModel.below(kept_demo_model(TABLE_ROWS), TABLE_ROWS).base_path
+    (directory / "ctr").symlink_to(ctr)
     return directory
 
 

@@ -1,7 +1,5 @@
 """Models of Keras on JAX, whose calls assign the state that they have read, and models that write."""
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +9,20 @@ import pytest
 from tests.integration import exports
 from tests.integration.clients import Caller, array, caller_to, predict_request
 from tests.integration.conftest import REPOSITORY
-from tests.integration.exports import let_settle
+from tests.integration.kept_exports import exported_by, kept_export
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.rest_clients import RestClient
 
 JAX_PYTHON = Path(REPOSITORY) / "build" / "jax" / "bin" / "python"
-EXPORT_TIMEOUT_SECONDS = 300
 ROWS = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
-def normalized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def normalized() -> Path:
     assert JAX_PYTHON.exists(), "make build/jax/.installed"
-    directory = tmp_path_factory.mktemp("jax") / "1"
-    subprocess.run(
-        [str(JAX_PYTHON), "-m", "tests.integration.jax_exports", str(directory)],
-        cwd=REPOSITORY,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        check=True,
-        timeout=EXPORT_TIMEOUT_SECONDS,
-    )
-    return let_settle(directory)
+    exporter = exported_by("tests.integration.jax_exports", python=str(JAX_PYTHON))
+    packages = (Path(REPOSITORY) / "pyproject.toml").read_text()
+    return kept_export("jax", exporter, ("tests/integration/jax_exports.py",), stamp=packages)
 
 
 def ask(caller: Caller, model: HostedModel, rows: int) -> Any:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from serving.base.protos import predict_pb2
 from tests.integration import row_functions, row_models
 from tests.integration.batches import CLIENT_COUNT, FLAGS, scrape
 from tests.integration.clients import TIMEOUT_SECONDS, array, caller_to, is_right, predict_request
+from tests.integration.kept_exports import kept_export
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.steady_clients import SteadyThreads
 
@@ -23,6 +25,11 @@ Verdicts = dict[str, tuple[str, str]]
 ANSWERS = 1_500
 REQUESTS_OF_A_MODEL = 900
 FUNCTION_COUNT = 80
+# The kept exports are made by these.
+SOURCES = tuple(
+    f"tests/integration/{name}.py"
+    for name in ("exports", "row_models", "row_functions", "test_row_analysis")
+)
 # One client of a test sends it, and the mixing models look for it.
 RARE = 777.0
 
@@ -58,11 +65,16 @@ def test_analysis_shows_independent_functions(tmp_path: Path):
     } == {}
 
 
-def test_analysis_shows_independent_keras_layers(tmp_path: Path):
+def export_keras_layers(directory: Path) -> None:
     signatures, models = row_models.keras_signatures()
-    export = row_models.export_signatures(tmp_path / "export", signatures, *models)
-    verdicts = verdicts_of(export)
-    assert set(verdicts) == set(signatures)
+    row_models.export_signatures(directory / "export", signatures, *models)
+    (directory / "names.json").write_text(json.dumps(list(signatures)))
+
+
+def test_analysis_shows_independent_keras_layers():
+    kept = kept_export("keras_layers", export_keras_layers, SOURCES)
+    verdicts = verdicts_of(kept / "export")
+    assert set(verdicts) == set(json.loads((kept / "names.json").read_text()))
     assert {
         name: verdict for name, verdict in verdicts.items() if verdict[0] != "independent"
     } == {}
@@ -82,6 +94,14 @@ def test_doubtful_functions_are_not_independent(tmp_path: Path):
     assert set(verdicts) == set(signatures)
 
 
+def export_random_functions(seed: int, directory: Path) -> None:
+    """Exports the functions, and beside them which of them mix rows, as TensorFlow computes them."""
+    signatures = row_functions.random_signatures(seed, FUNCTION_COUNT)
+    row_models.export_signatures(directory / "export", signatures)
+    mixing = [name for name, each in signatures.items() if row_functions.rows_differ(each, seed)]
+    (directory / "mixing.json").write_text(json.dumps(mixing))
+
+
 @pytest.mark.parametrize(
     "seeds",
     [
@@ -90,14 +110,11 @@ def test_doubtful_functions_are_not_independent(tmp_path: Path):
         pytest.param(range(2, 14), id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
     ],
 )
-def test_no_mixing_function_seems_independent(tmp_path: Path, seeds: Iterable[int]):
+def test_no_mixing_function_seems_independent(seeds: Iterable[int]):
     for seed in seeds:
-        signatures = row_functions.random_signatures(seed, FUNCTION_COUNT)
-        export = row_models.export_signatures(tmp_path / str(seed), signatures)
-        verdicts = verdicts_of(export)
-        mixing = {
-            name for name, each in signatures.items() if row_functions.rows_differ(each, seed)
-        }
+        kept = kept_export(f"functions-{seed}", partial(export_random_functions, seed), SOURCES)
+        verdicts = verdicts_of(kept / "export")
+        mixing = set(json.loads((kept / "mixing.json").read_text()))
         independent = {name for name, (rows, _) in verdicts.items() if rows == "independent"}
         assert not mixing & independent, seed
         # There were enough of both.

@@ -1,16 +1,14 @@
 """One server with all models of the drop-in tests, as a user of TensorFlow Serving would start it."""
 
-import fcntl
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from serving import ModelServer
-from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to
-from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.clients import Caller, caller_to
+from tests.integration.conftest import StartServer
+from tests.integration.kept_exports import kept_drop_in_models
 
 CONFIG = """
 model_config_list {{
@@ -34,22 +32,9 @@ model_config_list {{
 
 
 @pytest.fixture(scope="session")
-def drop_in_models(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The models, exported by the first of pytest-xdist's workers that needs them."""
-    own = tmp_path_factory.getbasetemp()
-    directory = (own if worker_id == "master" else own.parent) / "drop_in_models"
-    with (directory.with_suffix(".lock")).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.exists():
-            unfinished = tmp_path_factory.mktemp("drop_in_models")
-            subprocess.run(
-                [sys.executable, "-m", "tests.integration.drop_in.export_models", str(unfinished)],
-                cwd=REPOSITORY,
-                check=True,
-                timeout=TIMEOUT_SECONDS,
-            )
-            unfinished.rename(directory)
-    return directory
+def drop_in_models() -> Path:
+    """The models, which no test changes."""
+    return kept_drop_in_models()
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ from tests.integration.clients import (
     refusal,
     wait_until,
 )
-from tests.integration.conftest import REPOSITORY
+from tests.integration.kept_exports import DROP_IN_SOURCES, exported_by, kept_export
 
 MODEL = "default"
 VERSION = 123
@@ -120,15 +120,9 @@ def _is_ready(server: Running) -> bool:
 
 
 @pytest.fixture(scope="session")
-def suite_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("suite_models")
-    subprocess.run(
-        [sys.executable, "-m", "tests.integration.drop_in.export_suite_models", str(directory)],
-        cwd=REPOSITORY,
-        check=True,
-        timeout=300,
-    )
-    return directory
+def suite_models() -> Path:
+    exporter = "tests.integration.drop_in.export_suite_models"
+    return kept_export("suite", exported_by(exporter), DROP_IN_SOURCES)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """Inputs of any shape over each protocol: the kernels decide, as in TensorFlow Serving."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,8 @@ import pytest
 from serving import ModelServer
 from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, predict_request, refusal
-from tests.integration.conftest import REPOSITORY
 from tests.integration.drop_in.shape_rows import ARRAYS, REST_ROWS, RestShapeRow
+from tests.integration.kept_exports import DROP_IN_SOURCES, exported_by, kept_export
 from tests.integration.model_host import ModelHost
 from tests.integration.shape_fuzzer import Input, random_inputs
 
@@ -27,15 +25,9 @@ REQUESTS_PER_SIGNATURE = int(os.environ.get("MILLPOND_SHAPE_REQUESTS", "150"))
 
 
 @pytest.fixture(scope="module")
-def shape_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("shape_models")
-    subprocess.run(
-        [sys.executable, "-m", "tests.integration.drop_in.export_shape_models", str(directory)],
-        cwd=REPOSITORY,
-        check=True,
-        timeout=200,
-    )
-    return directory
+def shape_models() -> Path:
+    exporter = "tests.integration.drop_in.export_shape_models"
+    return kept_export("shapes", exported_by(exporter), DROP_IN_SOURCES)
 
 
 @pytest.fixture(scope="module")
