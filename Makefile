@@ -9,6 +9,9 @@ JOBS   ?= 2
 SERVERS ?= 2
 # The oldest glibc on which a wheel runs; `auto` takes what the build links.
 WHEEL_PLATFORM ?= manylinux_2_34_x86_64
+# What `make test-busy` runs, and how often.
+BUSY_TESTS ?= tests/integration
+BUSY_RUNS ?= 1
 # The time of each target of `make fuzz`.
 FUZZ_SECONDS ?= 60
 # The time of the random changes of `make soak`.
@@ -68,14 +71,11 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 	scripts/run_together.sh '$(MAKE) lint' '$(MAKE) unit native'
 
 .PHONY: test
-# What both parts of the first line need comes first, so that nothing is built twice at once. The longest part
-# comes first, and the unit tests follow the fleets' because that lane ends long before the other. One run shows
-# every failure.
+# What both lanes need comes first, so that nothing is built twice at once. The longest lane comes first. The
+# other tests share one lane, which is about as long, so that neither core rests. One run shows every failure.
 test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed $(BUILD)/jax/.installed ## Run all tests
-	@failed=0; \
-	scripts/run_together.sh '$(MAKE) integration' '$(MAKE) --keep-going ray fleet unit JOBS=1' || failed=1; \
-	$(MAKE) --keep-going native sanitize || failed=1; \
-	exit $$failed
+	@scripts/run_together.sh '$(MAKE) integration' \
+	  'failed=0; $(MAKE) --keep-going ray fleet unit JOBS=1 || failed=1; $(MAKE) --keep-going native sanitize || exit 1; exit $$failed'
 
 .PHONY: lint
 lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
@@ -127,7 +127,7 @@ $(VENV)/.dependencies: $(VENV)/.build-dependencies
 
 .PHONY: unit
 unit: setup $(BUILD)/kubernetes/.installed ## Run the unit tests (no TensorFlow, seconds)
-	$(BIN)/pytest tests/unit tests/fleet -n $(JOBS) --dist worksteal
+	$(BIN)/pytest tests/unit tests/fleet $(if $(filter 1,$(JOBS)),,-n $(JOBS) --dist worksteal)
 
 .PHONY: native
 native: sanitize-address native-release ## Build and run the native tests, each in the build that proves most
@@ -163,6 +163,13 @@ fleet: setup $(BUILD)/kubernetes/.installed ## Run the integration tests of flee
 .PHONY: ray
 ray: setup ## Run a fleet on a Ray cluster of this machine
 	$(BIN)/pytest $(RAY_TESTS)
+
+.PHONY: test-busy
+# A test waits for a state and never for a time, so these runs fail only for defects.
+test-busy: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/jax/.installed ## Run BUSY_TESTS (all integration tests) on one core beside a busy loop, BUSY_RUNS (1) times
+	@failed=0; for run in $$(seq $(BUSY_RUNS)); do \
+	  scripts/beside_busy_loop.sh $(BIN)/pytest -q $(BUSY_TESTS) || failed=$$((failed + 1)); \
+	done; echo "$$failed of $(BUSY_RUNS) runs failed"; exit $$((failed > 0))
 
 .PHONY: soak
 soak: setup $(MODELS)/.fetched ## Run the long forms of tests; versions change at random under load for SOAK_MINUTES (30)
