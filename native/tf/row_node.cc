@@ -158,6 +158,10 @@ std::pair<int, int> RowNode::OutputsOf(const char* name) const {
 RowValue RowNode::Rows(int axis, int64_t factor, int output) const {
   RowValue value = Free(output);
   if (value.has_rank && axis >= value.rank()) return Unknown("its shape has no rows");
+  // The shape function does not know the number of rows. Svd without vectors has none, for one.
+  const bool is_sized =
+      value.has_rank && value.dims[static_cast<size_t>(axis)].kind == Quantity::Kind::kKnown;
+  if (is_sized) return Unknown("has a fixed size in the place of the rows");
   value.kind = RowValue::Kind::kRows;
   value.axis = axis;
   value.factor = factor;

@@ -393,10 +393,12 @@ RowValue Normalize(const RowNode& node, int output) {
 RowValue TransposeConvolution(const RowNode& node, int output) {
   const bool is_filter_fixed = node.input_count() == 3 && node.input(1).Has(Kind::kFixed);
   const auto& sizes = node.input(0).elements;
+  // The first of all sizes is that of the rows. Two are those of an image alone.
+  const bool has_all = sizes && sizes->size() >= 4;
   const bool grows =
       node.input(0).Has(Kind::kCount) &&
-      (!sizes || std::any_of(sizes->begin() + 1, sizes->end(),
-                             [](const Quantity& size) { return size.DependsOnRows(); }));
+      (!has_all || std::any_of(sizes->begin() + 1, sizes->end(),
+                               [](const Quantity& size) { return size.DependsOnRows(); }));
   if (grows) return node.Unknown("may make sizes of the number of rows");
   const RowValue& rows = node.input(node.input_count() - 1);
   if (!is_filter_fixed || !node.input(0).IsFree() || !rows.IsRows() || rows.axis != 0) {
@@ -500,6 +502,8 @@ RowValue ReduceSegments(const RowNode& node, int) {
 // Finds the range of the values to round them, unless it is given.
 RowValue RoundToRange(const RowNode& node, int output) {
   if (!node.Flag("range_given")) return node.Mixed("looks for the largest value of all rows");
+  const int64_t axis = node.Integer("axis");  // of a range for each entry, if it is not -1
+  if (axis >= 0 && axis == node.input(0).axis) return node.Unknown("has a range for each row");
   return KeepRows(node, output);
 }
 
@@ -614,9 +618,25 @@ bool OnlyReads(const std::string& op) {
 bool DrawsNumbers(const RowNode& node) {
   static constexpr std::string_view kStarts[] = {"Random",          "Stateful",      "Multinomial",
                                                  "TruncatedNormal", "Parameterized", "Rng"};
+  // Not each op with a seed of its own is marked as stateful: FractionalMaxPool is not.
+  if (node.node().attr().count("seed") > 0) return true;
   return node.is_stateful() &&
          std::any_of(std::begin(kStarts), std::end(kStarts),
                      [&](std::string_view start) { return StartsWith(node.op(), start); });
+}
+
+// Returns true for ops that are not marked as stateful, and depend on other runs or on the time.
+bool DependsOnOtherRuns(const RowNode& node) {
+  static constexpr std::string_view kOps[] = {"Batch", "GetDeadline", "Unbatch"};
+  return std::find(std::begin(kOps), std::end(kOps), node.op()) != std::end(kOps);
+}
+
+// Returns true if the node has functions: those that the analysis follows come to no rule.
+bool CallsFunctions(const RowNode& node) {
+  const auto& attributes = node.node().attr();
+  return std::any_of(attributes.begin(), attributes.end(), [](const auto& attribute) {
+    return attribute.second.has_func() || attribute.second.list().func_size() > 0;
+  });
 }
 
 // Returns true if the numbers that are drawn for an entry depend on its place: "StatelessIf" and
@@ -705,7 +725,9 @@ RowValue ReadShape(const RowNode& node, int output) {
 }  // namespace
 
 RowValue ApplyFree(const RowNode& node, int output) {
+  if (CallsFunctions(node)) return node.Unknown("calls functions that are not followed");
   if (DrawsNumbers(node)) return node.Mixed("draws random numbers");
+  if (DependsOnOtherRuns(node)) return node.Unknown("depends on what else runs");
   RowValue value = node.Free(output);
   const bool is_handle = value.dtype == tensorflow::DT_RESOURCE;
   if (node.is_stateful() && !OnlyReads(node.op()) && !is_handle)
@@ -717,9 +739,13 @@ RowValue ApplyFree(const RowNode& node, int output) {
   if (is_handle) value.content = ContentOf(node);
   auto elements = ComputeIntegers(node);
   if (!elements) return value;
-  const bool has_rows = std::any_of(elements->begin(), elements->end(),
-                                    [](const Quantity& each) { return each.DependsOnRows(); });
-  value.kind = has_rows ? Kind::kCount : Kind::kFixed;
+  const auto depends_on_rows = [](const Quantity& each) { return each.DependsOnRows(); };
+  const bool has_rows = std::any_of(elements->begin(), elements->end(), depends_on_rows);
+  // A reshape may bring what is fixed into a shape by the number of rows.
+  const bool is_shaped_by_rows =
+      value.Has(Kind::kCount) &&
+      (!value.has_rank || std::any_of(value.dims.begin(), value.dims.end(), depends_on_rows));
+  value.kind = has_rows || is_shaped_by_rows ? Kind::kCount : Kind::kFixed;
   value.elements = std::move(elements);
   return value;
 }

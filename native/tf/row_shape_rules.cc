@@ -2,6 +2,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "native/tf/row_rules.h"
@@ -62,7 +63,9 @@ RowValue Reshape(const RowNode& node, int output) {
   if (!rows.IsRows() || !shape) return node.Unknown("reshapes to a shape that is not known");
   if (rows.factor < 0) return node.Unknown("reshapes rows that do not lie in one piece");
   if (!rows.has_rank) {
-    const bool keeps = rows.axis == 0 && !shape->empty() && shape->front() == Quantity::Rows();
+    const bool keeps = rows.axis == 0 && !shape->empty() && shape->front() == Quantity::Rows() &&
+                       std::none_of(shape->begin() + 1, shape->end(),
+                                    [](const Quantity& size) { return size.DependsOnRows(); });
     return keeps ? node.Rows(0, 1, output) : node.Unknown("reshapes an unknown rank");
   }
   const Quantity before = Product(rows.dims.begin(), rows.dims.begin() + rows.axis);
@@ -107,14 +110,14 @@ RowValue RemoveDims(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   const auto dims = node.Integers("squeeze_dims");
   if (dims.empty()) return node.Unknown("squeezes away the dimension of a single row");
-  int shift = 0;
+  std::set<int> before;  // a dimension may be named twice
   for (const int64_t dim : dims) {
     const auto axis = AxisOf(dim, rows);
     if (!axis) return node.Unknown("squeezes an unknown rank");
     if (*axis == rows.axis) return node.Unknown("squeezes the rows");
-    shift += *axis < rows.axis ? 1 : 0;
+    if (*axis < rows.axis) before.insert(*axis);
   }
-  return node.Rows(rows.axis - shift, rows.factor, output);
+  return node.Rows(rows.axis - static_cast<int>(before.size()), rows.factor, output);
 }
 
 RowValue Transpose(const RowNode& node, int output) {
@@ -554,18 +557,39 @@ bool IsFixedPlace(const RowNode& node, size_t index) {
   return index < node.input_count() && node.input(index).Has(Kind::kFixed);
 }
 
-RowValue ListGetItem(const RowNode& node, int) {
-  const RowValue& list = node.input(0);
-  if (!list.is_list || !IsFixedPlace(node, 1)) return node.Unknown("reads a list at a row's place");
-  // An element that was not set is zeros, of a shape that the op is given.
-  if (node.input_count() > 2 && !IsFixedPlace(node, 2)) {
+// Returns an element of a list. One that was not set is zeros, of the shape that is input number
+// `shape_input`, or of that of the other elements as far as that is open.
+RowValue ElementOf(const RowNode& node, const RowValue& list, size_t shape_input) {
+  if (!list.is_list || list.content == nullptr) return node.Unknown("reads a list that is empty");
+  if (!IsFixedPlace(node, shape_input))
     return node.Unknown("may read zeros for the number of rows");
+  const RowValue& shape = node.input(shape_input);
+  if (!shape.has_rank) return node.Unknown("may read zeros of another rank");
+  RowValue value = *list.content;
+  if (shape.rank() == 0) return value;  // -1: open
+  if (!shape.elements) return node.Unknown("may read zeros of a shape that is not known");
+  const Quantities& sizes = *shape.elements;
+  if (!value.has_rank || sizes.size() != value.dims.size()) {
+    return node.Unknown("may read zeros of another rank");
   }
-  return list.content == nullptr ? node.Unknown("reads a list that is empty") : *list.content;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i].kind == Quantity::Kind::kKnown && sizes[i].value < 0) continue;
+    const bool is_of_rows = value.IsRows() && i == static_cast<size_t>(value.axis);
+    if (is_of_rows) return node.Unknown("may read zeros of another number of rows");
+    if (value.IsFree()) value.dims[i] = sizes[i];
+  }
+  return value;
 }
 
-RowValue WithElement(const RowNode& node, const RowValue& list, const RowValue& element) {
-  const auto added = std::make_shared<const RowValue>(element);
+RowValue ListGetItem(const RowNode& node, int) {
+  if (!IsFixedPlace(node, 1)) return node.Unknown("reads a list at a row's place");
+  return ElementOf(node, node.input(0), 2);
+}
+
+// The integers of an element are not those of all elements: what was not set is zero.
+RowValue WithElement(const RowNode& node, const RowValue& list, RowValue element) {
+  element.elements.reset();
+  const auto added = std::make_shared<const RowValue>(std::move(element));
   return Join(list, RowValue::List(added), node.Cause("puts different tensors into one list"));
 }
 
@@ -582,17 +606,11 @@ RowValue ListPushBack(const RowNode& node, int) {
 }
 
 RowValue ListPopBack(const RowNode& node, int output) {
-  const RowValue& list = node.input(0);
-  if (!list.is_list || list.content == nullptr) return node.Unknown("takes from an empty list");
-  return output == 0 ? list : *list.content;
+  return output == 0 ? node.input(0) : ElementOf(node, node.input(0), 1);
 }
 
 RowValue ListStack(const RowNode& node, int) {
-  const RowValue& list = node.input(0);
-  if (!list.is_list || list.content == nullptr) return node.Unknown("stacks an empty list");
-  if (!IsFixedPlace(node, 1)) return node.Unknown("may stack zeros for the number of rows");
-  RowValue value = *list.content;
-  value.elements.reset();
+  RowValue value = ElementOf(node, node.input(0), 1);
   if (value.IsRows()) value.axis += 1;
   if (value.has_rank) value.dims.insert(value.dims.begin(), Quantity());
   return value;
@@ -617,12 +635,6 @@ Combine CombinationOf(const std::string& op) {
   if (op == "Maximum") return Larger;
   if (op == "Minimum") return Smaller;
   return nullptr;
-}
-
-// Returns true if a Cast keeps integers.
-bool KeepsIntegers(int dtype) {
-  return dtype == tensorflow::DT_INT32 || dtype == tensorflow::DT_INT64 ||
-         dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
 }
 
 std::optional<Quantities> Elementwise(const RowNode& node, Combine combine) {
@@ -792,12 +804,13 @@ const RowRules& MakingRules() {
   return *kRules;
 }
 
-std::optional<std::vector<Quantity>> ComputeIntegers(const RowNode& node) {
+namespace {
+
+std::optional<Quantities> Compute(const RowNode& node) {
   const std::string& op = node.op();
   const size_t count = node.input_count();
   if (count == 0) return std::nullopt;
   if (Combine combine = CombinationOf(op)) return Elementwise(node, combine);
-  if (op == "Cast" && !KeepsIntegers(node.Free(0).dtype)) return std::nullopt;
   if (op == "Cast" || op == "Reshape" || op == "ExpandDims" || op == "Squeeze") {
     return node.input(0).elements;
   }
@@ -814,6 +827,28 @@ std::optional<std::vector<Quantity>> ComputeIntegers(const RowNode& node) {
     return Quantities{Product(all.begin(), all.end())};
   }
   return std::nullopt;
+}
+
+// Returns what becomes of an integer in 32 bits.
+Quantity Narrowed(const Quantity& number) {
+  // So much for each row may be too large for all: it would pass 32 bits from 2,048 rows on.
+  constexpr int64_t kFactorMax = 1 << 20;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (number.kind == Quantity::Kind::kRows && number.value > kFactorMax) return Quantity::Any();
+  const bool is_known = number.kind == Quantity::Kind::kKnown;
+  return is_known && (number.value > kMax || number.value < -kMax) ? Quantity() : number;
+}
+
+}  // namespace
+
+std::optional<std::vector<Quantity>> ComputeIntegers(const RowNode& node) {
+  const int dtype = node.Free(0).dtype;
+  // Floats are more than integers: they round, and there are NaN and infinity.
+  if (dtype != tensorflow::DT_INT32 && dtype != tensorflow::DT_INT64) return std::nullopt;
+  auto numbers = Compute(node);
+  if (!numbers || dtype == tensorflow::DT_INT64) return numbers;
+  for (Quantity& number : *numbers) number = Narrowed(number);
+  return numbers;
 }
 
 }  // namespace millpond::tf

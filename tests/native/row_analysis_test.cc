@@ -299,6 +299,151 @@ TEST_F(RowAnalysisTest, ZerosOfAListAreAsLongAsTheyAreRead) {
   Expect(kUnknown, plus_item(Pack({RowCount()}, 0)));
 }
 
+// The same dimension may be named twice.
+TEST_F(RowAnalysisTest, SqueezeCountsADimensionOnce) {
+  const std::string nested = Node("ExpandDims", {Node("ExpandDims", {"x", Int(0)}), Int(0)});
+  const std::string squeezed = Node("Squeeze", {nested});
+  for (const int dim : {0, -4}) {
+    Attribute(squeezed, "squeeze_dims").mutable_list()->add_i(dim);
+    Expect(kMixes, Node("Sum", {squeezed, Int(1)}));
+    Expect(kIndependent, Node("Sum", {squeezed, Int(0)}));
+  }
+}
+
+TEST_F(RowAnalysisTest, TransposedConvolutionMakesNoSizeOfRows) {
+  const std::string images = Node("Reshape", {"x", Ints({-1, 2, 2, 1})});
+  Weights("filter", {3, 3, 1, 1});
+  const auto convolved = [&](const std::vector<std::string>& sizes) {
+    const std::string name = Node("Conv2DBackpropInput", {Pack(sizes, 0), "filter", images});
+    Attribute(name, "padding").set_s("SAME");
+    for (const int stride : {1, 4, 4, 1}) Attribute(name, "strides").mutable_list()->add_i(stride);
+    return name;
+  };
+  Expect(kIndependent, convolved({RowCount(), Int(5), Int(5), Int(1)}));
+  Expect(kUnknown, convolved({Int(1), RowCount(), Int(5), Int(1)}));
+  // Two sizes are those of an image.
+  Expect(kUnknown, convolved({RowCount(), Int(5)}));
+}
+
+TEST_F(RowAnalysisTest, IntegersOf32BitsMayPassThem) {
+  const auto times = [this](const std::string& number, int factor, const std::string& op,
+                            const std::string& last) {
+    std::string made = number;
+    for (const auto& [next, other] :
+         {std::pair<std::string, std::string>("Mul", Int(factor)), {op, last}}) {
+      made = Node(next, {made, other});
+      Attribute(made, "T").set_type(DT_INT32);
+    }
+    return made;
+  };
+  const std::string rows = RowCount();
+  Expect(kIndependent, Node("RealDiv", {"x", Floats(times(rows, 3, "FloorDiv", rows))}));
+  Expect(kMixes, Node("RealDiv", {"x", Floats(times(rows, 1 << 30, "FloorDiv", rows))}));
+  Expect(kIndependent, Node("Max", {"x", times(Int(8), 8, "Minimum", Int(1))}));
+  Expect(kUnknown, Node("Max", {"x", times(Int(65536), 65536, "Minimum", Int(1))}));
+}
+
+// Not a number is neither more nor less than a bound, and nothing is what infinity times zero is.
+TEST_F(RowAnalysisTest, FloatsAreNotFollowedAsIntegers) {
+  const std::string two = Floats(Int(2));
+  const std::string largest = Node("Max", {"x", Ints({0, 1})});
+  Expect(kMixes, Node("Mul", {"x", Node("Minimum", {Node("Maximum", {largest, two}), two})}));
+  const std::string rows = Floats(RowCount());
+  const std::string infinite = Node("FloorDiv", {rows, Node("Sub", {rows, two})});
+  Expect(kMixes, Node("AddV2", {"x", Node("Mul", {infinite, Floats(Int(0))})}));
+}
+
+TEST_F(RowAnalysisTest, FixedIntegersMayHaveAShapeByTheRows) {
+  const std::string rows = Node("Reshape", {Node("MatMul", {"x", "w"}), Ints({-1, 3, 1})});
+  const auto plus = [&](const std::string& shape) {
+    const std::string ints = Node("Reshape", {Ints({1, 2, 3, 4}), shape});
+    Attribute(ints, "T").set_type(DT_INT32);
+    return Node("AddV2", {Node("ExpandDims", {rows, Int(3)}), Floats(ints)});
+  };
+  Expect(kIndependent, plus(Ints({1, 4})));
+  Expect(kMixes, plus(Pack({RowCount(), Int(-1)}, 0)));
+}
+
+TEST_F(RowAnalysisTest, ShapeFunctionMayFindThatThereAreNoRows) {
+  const std::string values = Node("Svd", {Node("ExpandDims", {"x", Int(1)})});
+  for (const bool has_vectors : {true, false}) {
+    Attribute(values, "compute_uv").set_b(has_vectors);
+    Expect(has_vectors ? kIndependent : kUnknown, Node("Relu", {values + ":1"}));
+    Expect(kIndependent, Node("Relu", {values}));
+  }
+}
+
+TEST_F(RowAnalysisTest, RangeOfEachRowIsUnknown) {
+  Weights("one", {1});
+  for (const auto& [axis, verdict] : {std::pair(0, kUnknown), {1, kIndependent}}) {
+    const std::string rounded =
+        Node("QuantizeAndDequantizeV4", {"x", "one", "one"}, {{"axis", axis}});
+    Attribute(rounded, "range_given").set_b(true);
+    Expect(verdict, rounded);
+  }
+}
+
+TEST_F(RowAnalysisTest, FunctionThatIsNotFollowedIsUnknown) {
+  const std::string mapped = Node("MapDefun", {"block"});
+  Attribute(mapped, "Targuments").mutable_list()->add_type(DT_FLOAT);
+  Attribute(mapped, "output_types").mutable_list()->add_type(DT_FLOAT);
+  for (const int64_t size : {2, 4}) {
+    auto* const shapes = Attribute(mapped, "output_shapes").mutable_list();
+    if (shapes->shape_size() == 0) shapes->add_shape();
+    shapes->mutable_shape(0)->add_dim()->set_size(size);
+  }
+  Attribute(mapped, "f").mutable_func()->set_name("draws");
+  Expect(kUnknown, Node("AddV2", {Node("ExpandDims", {"x", Int(1)}), mapped}));
+}
+
+// It is not marked as stateful.
+TEST_F(RowAnalysisTest, PoolingAtRandomMixes) {
+  Weights("image", {1, 4, 4, 1});
+  const std::string pooled = Node("FractionalMaxPool", {"image"});
+  for (const float ratio : {1.0F, 1.5F, 1.5F, 1.0F}) {
+    Attribute(pooled, "pooling_ratio").mutable_list()->add_f(ratio);
+  }
+  Expect(kMixes, Node("AddV2", {"x", Node("Max", {pooled, Ints({0, 1, 2, 3})})}));
+}
+
+// An element that was not set is zero, whatever the others are.
+TEST_F(RowAnalysisTest, UnsetElementIsNotLikeTheOthers) {
+  const auto list_of = [this](const std::string& element, tensorflow::DataType dtype) {
+    std::string list;
+    for (const auto& [op, inputs] :
+         {std::pair<std::string, std::vector<std::string>>("TensorListReserve", {Int(-1), Int(2)}),
+          {"TensorListSetItem", {"", Int(0), element}}}) {
+      std::vector<std::string> all = inputs;
+      if (!list.empty()) all.front() = list;
+      list = Node(op, all);
+      Attribute(list, "element_dtype").set_type(dtype);
+      Attribute(list, "shape_type").set_type(DT_INT32);
+    }
+    return list;
+  };
+  const auto read = [this](const std::string& op, const std::vector<std::string>& inputs,
+                           tensorflow::DataType dtype) {
+    const std::string item = Node(op, inputs);
+    Attribute(item, "element_dtype").set_type(dtype);
+    return item + (op == "TensorListPopBack" ? ":1" : "");
+  };
+  const std::string axes = list_of(Int(1), DT_INT32);
+  Expect(kUnknown,
+         Node("Max", {"x", read("TensorListGetItem", {axes, Int(1), Int(-1)}, DT_INT32)}));
+  const std::string rows = list_of("x", DT_FLOAT);
+  for (const auto& [shape, verdict] : {std::pair(Int(-1), kIndependent),
+                                       {Ints({-1, 4}), kIndependent},
+                                       {Ints({1, 4}), kUnknown}}) {
+    Expect(verdict, Node("Relu", {read("TensorListGetItem", {rows, Int(1), shape}, DT_FLOAT)}));
+    Expect(verdict, Node("Relu", {read("TensorListPopBack", {rows, shape}, DT_FLOAT)}));
+  }
+  const std::string fixed = list_of("row", DT_FLOAT);
+  Expect(kUnknown,
+         Node("Mul", {"x", read("TensorListPopBack", {fixed, Pack({RowCount()}, 0)}, DT_FLOAT)}));
+  Expect(kUnknown,
+         Node("Mul", {"x", read("TensorListGetItem", {fixed, Int(1), Ints({3, 4})}, DT_FLOAT)}));
+}
+
 TEST_F(RowAnalysisTest, EinsumNeedsRowsOfTheSameOrder) {
   const auto products = [this](const std::string& equation, const std::vector<std::string>& of) {
     const std::string name = Node("Einsum", of, {{"N", static_cast<int>(of.size())}});
