@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -108,12 +109,17 @@ bool IsSwitch(const NodeDef& node) {
   return node.op() == "Switch" || node.op() == "RefSwitch" || node.op() == "_SwitchN";
 }
 bool IsMerge(const NodeDef& node) { return node.op() == "Merge" || node.op() == "RefMerge"; }
+// Returns true if a node is there for the error that it gives.
+bool IsAssertion(const NodeDef& node) {
+  return node.op() == "Assert" || node.op() == "CheckNumerics" || node.op() == "CheckNumericsV2";
+}
 
 // A graph or the body of a function, with the values of its nodes as far as they were asked for.
 struct Scope {
   void Add(const NodeDef& node) {
     nodes[node.name()] = &node;
     has_merges = has_merges || IsMerge(node);
+    has_switches = has_switches || IsSwitch(node);
   }
 
   std::unordered_map<std::string_view, const NodeDef*> nodes;
@@ -121,6 +127,7 @@ struct Scope {
   std::unordered_map<std::string_view, Values> values;
   std::unordered_map<std::string_view, Choices> choices;  // if it has merges
   bool has_merges = false;
+  bool has_switches = false;
   bool is_function = false;
   int depth = 0;
 };
@@ -147,6 +154,23 @@ class Walk {
     }
     return Unknown(*node->second, "has an output that is not known").front();
   }
+
+  // Looks at the assertions that a run of `tensors` comes by.
+  void CheckAssertions(const std::vector<std::string>& tensors, Scope* graph) {
+    std::vector<std::string_view> left(tensors.begin(), tensors.end());
+    std::set<std::string_view> seen;
+    std::vector<const NodeDef*> nodes;
+    while (!left.empty()) {
+      const auto node = graph->nodes.find(NodeOf(left.back()));
+      left.pop_back();
+      if (node == graph->nodes.end() || !seen.insert(node->first).second) continue;
+      nodes.push_back(node->second);
+      left.insert(left.end(), node->second->input().begin(), node->second->input().end());
+    }
+    for (const NodeDef* node : nodes) CheckAssertionsOf(*node, graph);
+  }
+  // The first assertion that may fail for a row alone, and hold if it is beside others.
+  const std::optional<RowCause>& unlike_assertion() const { return unlike_assertion_; }
 
  private:
   static const RowValue* ArgumentOf(const std::string& tensor, const Scope& scope) {
@@ -250,6 +274,9 @@ class Walk {
       if (tensor == function.ret().end()) return Unknown(node, "calls a function without a result");
       outputs.push_back(ValueOf(tensor->second, &body));
     }
+    if (Asserts(name)) {
+      for (const NodeDef& inside : function.node_def()) CheckAssertionsOf(inside, &body);
+    }
     return outputs;
   }
 
@@ -268,7 +295,10 @@ class Walk {
   static Values SwitchOf(const NodeDef& node, const Values& inputs) {
     if (inputs.size() != 2) return Unknown(node, "has other inputs", 2);
     const auto chosen = ChosenBy(node, inputs[1]);
-    return Values(2, chosen ? *chosen : inputs[0]);
+    Values outputs(2, chosen ? *chosen : inputs[0]);
+    // A check that failed: it is told on this side.
+    if (chosen && inputs[1].fold == Fold::kAll) outputs[0].fold = inputs[0].fold;
+    return outputs;
   }
 
   // Returns the choices behind an input of `node`.
@@ -332,6 +362,10 @@ class Walk {
       }
     }
     if (const auto chosen = ChosenBy(node, inputs.front())) {
+      // A check that failed for a row alone fails for all, and its branch tells it.
+      const bool fails_alike = branches.size() == 2 && inputs.front().fold == Fold::kAll &&
+                               !Asserts(branches.front().function);
+      if (!fails_alike) NoteIfAsserts(node);
       return Values(std::max<size_t>(1, outputs.size()), *chosen);
     }
     return outputs;
@@ -345,6 +379,7 @@ class Walk {
       if (goes_on.size() != 1 || next.size() != state.size()) {
         return Unknown(node, "has a body that is not followed", std::max<size_t>(1, state.size()));
       }
+      if (!goes_on.front().Has(Kind::kFixed)) NoteIfAsserts(node);
       if (goes_on.front().Has(Kind::kCount)) {
         return Unknown(node, "takes as many turns as there are rows", state.size());
       }
@@ -359,6 +394,79 @@ class Walk {
     }
     return Unknown(node, "changes what its values are made of, again and again",
                    std::max<size_t>(1, state.size()));
+  }
+
+  // --- Assertions ---
+
+  // A request whose check fails has to get its error beside other rows too. That holds if the check
+  // is one of all rows, and if it takes place for all when it does for one of them.
+
+  void CheckAssertionsOf(const NodeDef& node, Scope* scope) {
+    if (!IsAssertion(node)) {
+      const std::vector<tf::Call> calls = graph_.CallsOf(node);
+      const bool asserts = std::any_of(calls.begin(), calls.end(), [this](const tf::Call& call) {
+        return Asserts(call.function);
+      });
+      if (asserts) EvaluateUpTo(node.name(), scope);  // which looks at the calls
+      return;
+    }
+    const bool has_input = node.input_size() > 0 && !IsControl(node.input(0));
+    const RowValue condition =
+        has_input ? ValueOf(node.input(0), scope) : Unknown(node, "has no condition").front();
+    const bool is_of_all = condition.Has(Kind::kFixed) || condition.fold == Fold::kAll ||
+                           (node.op() != "Assert" && condition.IsRows());
+    if (!is_of_all || !RunsAlike(node, scope)) Note(node);
+  }
+
+  // Returns true if a node of TensorFlow 1 is not left out for a row beside others, unless it is
+  // for the row alone.
+  bool RunsAlike(const NodeDef& node, Scope* scope) {
+    if (!scope->has_switches) return true;
+    std::vector<const NodeDef*> left = {&node};
+    std::set<const NodeDef*> seen;
+    while (!left.empty()) {
+      const NodeDef& at = *left.back();
+      left.pop_back();
+      for (const std::string& input : at.input()) {
+        const auto source = scope->nodes.find(NodeOf(input));
+        if (source == scope->nodes.end()) continue;
+        if (IsSwitch(*source->second) && !ChoosesAlike(*source->second, input, scope)) return false;
+        if (seen.insert(source->second).second) left.push_back(source->second);
+      }
+    }
+    return true;
+  }
+  bool ChoosesAlike(const NodeDef& choice, const std::string& side, Scope* scope) {
+    if (choice.input_size() < 2 || IsControl(choice.input(1))) return false;
+    const RowValue by = ValueOf(choice.input(1), scope);
+    const bool is_of_failed = !IsControl(side) && IndexOf(side, choice, *scope) == 0;
+    return by.Has(Kind::kFixed) || (by.fold == Fold::kAll && is_of_failed);
+  }
+
+  // Returns true if a function has an assertion, or calls one that has.
+  bool Asserts(const std::string& name) {
+    const auto [known, is_new] = asserting_.emplace(name, false);
+    const FunctionDef* const function = graph_.FindFunction(name);
+    if (!is_new || function == nullptr) return known->second;
+    for (const NodeDef& node : function->node_def()) {
+      bool asserts = IsAssertion(node);
+      for (const std::string& called : graph_.FunctionsOf(node)) asserts |= Asserts(called);
+      if (!asserts) continue;
+      asserting_[name] = true;
+      return true;
+    }
+    return false;
+  }
+
+  void Note(const NodeDef& node) {
+    if (!unlike_assertion_) {
+      unlike_assertion_ = CauseOf(node, "may fail for a row alone and not beside others");
+    }
+  }
+  void NoteIfAsserts(const NodeDef& node) {
+    for (const std::string& called : graph_.FunctionsOf(node)) {
+      if (Asserts(called)) Note(node);
+    }
   }
 
   // --- Names ---
@@ -396,10 +504,16 @@ class Walk {
 
   const GraphWalk& graph_;
   int64_t nodes_left_ = kNodesMax;
+  std::map<std::string, bool> asserting_;
+  std::optional<RowCause> unlike_assertion_;
 };
 
 RowVerdict::Kind KindOf(const RowValue& value) {
   return value.Has(Kind::kMixed) ? RowVerdict::Kind::kMixes : RowVerdict::Kind::kUnknown;
+}
+
+std::string Describe(const RowCause& cause) {
+  return "node '" + cause.node + "' (" + cause.op + ") " + cause.reason;
 }
 
 RowVerdict VerdictOf(const std::string& output, const RowValue& value) {
@@ -407,10 +521,7 @@ RowVerdict VerdictOf(const std::string& output, const RowValue& value) {
     return {RowVerdict::Kind::kIndependent, ""};
   }
   const std::string begin = "output '" + output + "': ";
-  if (value.cause != nullptr) {
-    const RowCause& cause = *value.cause;
-    return {KindOf(value), begin + "node '" + cause.node + "' (" + cause.op + ") " + cause.reason};
-  }
+  if (value.cause != nullptr) return {KindOf(value), begin + Describe(*value.cause)};
   if (value.IsRows()) return {RowVerdict::Kind::kUnknown, begin + "its rows are not the inputs'"};
   return {RowVerdict::Kind::kUnknown, begin + "it depends on no row of the inputs"};
 }
@@ -422,6 +533,7 @@ RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& 
   for (const auto& [name, info] : signature.inputs()) graph.arguments[info.name()] = InputOf(info);
   Walk walk(walked);
   RowVerdict worst{RowVerdict::Kind::kIndependent, ""};
+  std::vector<std::string> fetched;
   // Sorted, so that the same graph has the same reason.
   const std::map<std::string, tensorflow::TensorInfo> outputs(signature.outputs().begin(),
                                                               signature.outputs().end());
@@ -429,8 +541,12 @@ RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& 
     if (info.name().empty()) continue;  // a composite output, which no run computes
     RowVerdict verdict = VerdictOf(name, walk.ValueOf(info.name(), &graph));
     if (verdict.kind > worst.kind) worst = std::move(verdict);
+    fetched.push_back(info.name());
   }
-  return worst;
+  if (worst.kind != RowVerdict::Kind::kIndependent) return worst;
+  walk.CheckAssertions(fetched, &graph);
+  const auto& assertion = walk.unlike_assertion();
+  return assertion ? RowVerdict{RowVerdict::Kind::kUnknown, Describe(*assertion)} : worst;
 }
 
 }  // namespace

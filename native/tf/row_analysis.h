@@ -21,6 +21,7 @@ namespace millpond::tf {
 // Holds for inputs of the shapes that the signature names, and as long as no request writes to a
 // variable or a table (variable_writes.h). Control inputs change no value, but in conditionals of
 // TensorFlow 1 they choose which branch a Merge gets: before a Merge they count as other inputs do.
+// They may also lead to an assertion, which has to fail for all rows if it fails for one alone.
 //
 // Call it once TensorFlow has accepted the graph: the shape functions of ops rely on that. Cost:
 // about 10 us a node.

@@ -722,6 +722,19 @@ RowValue ReadShape(const RowNode& node, int output) {
   return value;
 }
 
+// Returns true for a number of rows that is compared with itself.
+bool HoldsForAnyRows(const RowNode& node) {
+  const std::string& op = node.op();
+  if (op != "Equal" && op != "GreaterEqual" && op != "LessEqual") return false;
+  const auto& a = node.input(0).elements;
+  const auto& b = node.input(1).elements;
+  if (!a || !b || *a != *b) return false;
+  return std::all_of(a->begin(), a->end(), [](const Quantity& each) {
+    return each.value > 0 &&
+           (each.kind == Quantity::Kind::kKnown || each.kind == Quantity::Kind::kRows);
+  });
+}
+
 }  // namespace
 
 RowValue ApplyFree(const RowNode& node, int output) {
@@ -729,6 +742,7 @@ RowValue ApplyFree(const RowNode& node, int output) {
   if (DrawsNumbers(node)) return node.Mixed("draws random numbers");
   if (DependsOnOtherRuns(node)) return node.Unknown("depends on what else runs");
   RowValue value = node.Free(output);
+  if (HoldsForAnyRows(node)) value.kind = Kind::kFixed;
   const bool is_handle = value.dtype == tensorflow::DT_RESOURCE;
   if (node.is_stateful() && !OnlyReads(node.op()) && !is_handle)
     return node.Unknown("keeps a state");
@@ -813,6 +827,7 @@ namespace {
 // A value with a cause keeps nothing of its shape but that it is a scalar, for Bound.
 void MarkScalar(const RowNode& node, int output, RowValue* value) {
   if (value->cause == nullptr) return;
+  if (output == 0) value->fold = FoldOf(node);
   const RowValue shaped = node.Free(output);
   value->has_rank = shaped.has_rank && shaped.rank() == 0;
   value->dims.clear();

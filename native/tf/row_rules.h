@@ -7,8 +7,8 @@
 
 #include "native/tf/row_node.h"
 
-// The rules of ops, in two files: row_rules.cc has those that compute, and row_shape_rules.cc those
-// that arrange and select.
+// The rules of ops: row_rules.cc has those that compute, row_shape_rules.cc those that arrange and
+// select, and row_folds.cc those for what several rows have in common.
 
 namespace millpond::tf {
 
@@ -36,6 +36,9 @@ bool AreOthersFixed(const RowNode& node, size_t index);
 // Returns a value of integers that depends on no row, element by element, if the op is one by which
 // graphs compute shapes; nullopt otherwise.
 std::optional<std::vector<Quantity>> ComputeIntegers(const RowNode& node);
+
+// Returns how a node's result goes with what each row alone has, by the node's inputs.
+Fold FoldOf(const RowNode& node);
 
 // Rules that several ops share.
 RowValue CombineRows(const RowNode& node, int output);  // elementwise, with broadcasting

@@ -49,6 +49,18 @@ struct RowCause {
   std::string reason;
 };
 
+// How a value of several rows goes with what each of its rows has alone. Checks of the inputs are
+// folds: all rows have to pass.
+enum class Fold {
+  kNone,      // in no known way
+  kAll,       // a bool that is true for each row alone, if it is true for all together
+  kAny,       // a bool that is true for all together, if it is true for a row alone
+  kLargest,   // a number that is at least that of each row
+  kSmallest,  // a number that is at most that of each row
+  kPlaces,    // the places of what is true: more rows have more
+  kCount,     // the number of such places
+};
+
 // The content of a tensor of a graph, for every number R of rows.
 struct RowValue {
   enum class Kind {
@@ -71,6 +83,7 @@ struct RowValue {
   // The integers of a kFixed or kCount tensor, in row-major order; nullopt: not known.
   std::optional<std::vector<Quantity>> elements;
   std::shared_ptr<const RowCause> cause;
+  Fold fold = Fold::kNone;  // of a value with a cause
   // An integer that a value with a cause has at least, whatever the rows are.
   std::optional<int64_t> at_least;
   // The value of a variable, for its handle; what all elements of a tensor list have in common, for

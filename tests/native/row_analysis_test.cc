@@ -601,6 +601,105 @@ TEST_F(RowAnalysisOfMergesTest, BranchThatNoSwitchChoosesIsUnknown) {
   Expect(kUnknown, Times(Merged(ConstAfter(Pivots("yes")[0]), "row")));
 }
 
+// --- Assertions ---
+
+class RowAnalysisOfAssertionsTest : public RowAnalysisOfMergesTest {
+ protected:
+  std::string Bool(const std::string& op, const std::vector<std::string>& inputs,
+                   const Attributes& numbers = {}) {
+    const std::string name = Node(op, inputs, numbers);
+    if (op == "Switch" || op == "Identity") Attribute(name, "T").set_type(DT_BOOL);
+    return name;
+  }
+  // Returns x, after the assertion of a condition.
+  std::string AfterAssertion(const std::string& condition, const std::string& input = "") {
+    const std::string name = "assert_" + std::to_string(++made_);
+    std::vector<std::string> inputs = {condition, "x"};
+    if (!input.empty()) inputs.push_back(input);
+    files_.AddNode(name, "Assert", inputs, [](NodeDef* node) {
+      (*node->mutable_attr())["T"].mutable_list()->add_type(DT_FLOAT);
+    });
+    const std::string waits = Node("NoOp", {"^" + name});
+    return Node("Identity", {"x", "^" + waits});
+  }
+  std::string Over(const std::string& op, const std::string& rows) {
+    return Node(op, {rows, Ints({0, 1})});
+  }
+};
+
+TEST_F(RowAnalysisOfAssertionsTest, CheckOfAllRowsIsOneOfEach) {
+  const std::string is_small = Node("Less", {"x", "row"});
+  Expect(kIndependent, AfterAssertion("yes"));
+  Expect(kIndependent, AfterAssertion(Over("All", is_small)));
+  Expect(kIndependent, AfterAssertion(Node("LogicalNot", {Over("Any", is_small)})));
+  Expect(kIndependent, AfterAssertion(Node("LogicalAnd", {"yes", Over("All", is_small)})));
+  // A row that fails alone would not fail beside one that passes.
+  Expect(kUnknown, AfterAssertion(Over("Any", is_small)));
+  Expect(kUnknown, AfterAssertion(Node("LogicalNot", {Over("All", is_small)})));
+  const RowVerdict verdict = VerdictOf(AfterAssertion(Over("Any", is_small)));
+  EXPECT_EQ(verdict.reason.find("node 'assert_"), 0U) << verdict.reason;
+}
+
+TEST_F(RowAnalysisOfAssertionsTest, CheckOfTheLargestIsOneOfEach) {
+  Weights("most", {});
+  const std::string largest = Over("Max", "x");
+  const std::string smallest = Over("Min", "x");
+  Expect(kIndependent, AfterAssertion(Node("Less", {largest, "most"})));
+  Expect(kIndependent, AfterAssertion(Node("GreaterEqual", {"most", largest})));
+  Expect(kIndependent, AfterAssertion(Node("LogicalAnd", {Node("Less", {largest, "most"}),
+                                                          Node("Greater", {smallest, "most"})})));
+  Expect(kUnknown, AfterAssertion(Node("Greater", {largest, "most"})));
+  Expect(kUnknown, AfterAssertion(Node("Less", {smallest, "most"})));
+  Expect(kUnknown, AfterAssertion(Node("Less", {Over("Mean", "x"), "most"})));
+  // Not a number is not larger, beside a row that is.
+  Expect(kUnknown, AfterAssertion(Node("LogicalNot", {Node("Greater", {largest, "most"})})));
+}
+
+// As look-ups check that each text is known.
+TEST_F(RowAnalysisOfAssertionsTest, CheckThatThereIsNoneIsOneOfEach) {
+  const std::string places = Node("Where", {Node("Less", {"x", "row"})});
+  Attribute(places, "T").set_type(DT_BOOL);
+  const std::string count = Node("Size", {places});
+  Attribute(count, "T").set_type(tensorflow::DT_INT64);
+  for (const auto& [number, verdict] : {std::pair(0, kIndependent), {1, kUnknown}}) {
+    const std::string condition = Node("Equal", {count, Int(number)});
+    Attribute(condition, "T").set_type(DT_INT32);
+    Expect(verdict, AfterAssertion(condition));
+  }
+}
+
+TEST_F(RowAnalysisOfAssertionsTest, CheckOfNumbersIsOneOfRows) {
+  const auto after = [this](const std::string& checked) {
+    return Node("Identity", {"x", "^" + Node("CheckNumerics", {checked})});
+  };
+  Expect(kIndependent, after("x"));
+  Expect(kUnknown, after(Over("Max", "x")));
+}
+
+TEST_F(RowAnalysisOfAssertionsTest, CheckOfTheNumberOfRowsIsUnknown) {
+  const auto compared = [this](const std::string& op, const std::string& with) {
+    const std::string name = Node(op, {RowCount(), with});
+    Attribute(name, "T").set_type(DT_INT32);
+    return name;
+  };
+  Expect(kIndependent, AfterAssertion(compared("Equal", RowCount())));
+  Expect(kUnknown, AfterAssertion(compared("GreaterEqual", Int(2))));
+}
+
+// TensorFlow 1 tells a failed check in a branch of its own.
+TEST_F(RowAnalysisOfAssertionsTest, CheckTakesPlaceIfItDoesForARow) {
+  const std::string is_small = Node("Less", {"x", "row"});
+  for (const auto& [chooser, verdict] :
+       {std::pair(Over("All", is_small), kIndependent), {Over("Any", is_small), kUnknown}}) {
+    const std::string pivot = Bool("Switch", {chooser, chooser});
+    const std::string failed = "^" + Bool("Identity", {pivot});
+    const std::string passed = "^" + Bool("Identity", {pivot + ":1"});
+    const std::string condition = Bool("Switch", {Over("All", is_small), chooser});
+    Expect(verdict, AfterAssertion(condition, failed));
+    Expect(kUnknown, AfterAssertion(condition + ":1", passed));
+  }
+}
+
 // --- Functions ---
 
 class RowAnalysisOfFunctionsTest : public RowAnalysisTest {
@@ -676,6 +775,33 @@ TEST_F(RowAnalysisOfFunctionsTest, NodeWithTooFewInputsIsUnknown) {
 TEST_F(RowAnalysisOfFunctionsTest, FunctionThatCallsItselfEnds) {
   Function("again", "PartitionedCall", {"x"});
   Expect(kUnknown, Call("again"));
+}
+
+// As tf.debugging.Assert has it: only what waits for the conditional needs it.
+TEST_F(RowAnalysisOfFunctionsTest, BranchThatTellsAFailedCheckIsNotUnlike) {
+  Function("passes", "Relu", {"x"});
+  Function("tells", "Relu", {"x"});
+  auto* const library = files_.meta_graph().mutable_graph_def()->mutable_library();
+  for (auto& function : *library->mutable_function()) {
+    if (function.signature().name() != "tells") continue;
+    auto* const yes = function.add_node_def();
+    yes->set_name("no");
+    yes->set_op("Const");
+    (*yes->mutable_attr())["dtype"].set_type(DT_BOOL);
+    tensorflow::Tensor(DT_BOOL, {}).AsProtoField((*yes->mutable_attr())["value"].mutable_tensor());
+    auto* const assertion = function.add_node_def();
+    assertion->set_name("assertion");
+    assertion->set_op("Assert");
+    assertion->add_input("no:output:0");
+    assertion->add_input("x");
+    (*assertion->mutable_attr())["T"].mutable_list()->add_type(DT_FLOAT);
+  }
+  const std::string equal = Node("Equal", {"x", "row"});
+  for (const auto& [op, verdict] : {std::pair("All", kIndependent), {"Any", kUnknown}}) {
+    const std::string check = Node(op, {equal, Ints({0, 1})});
+    Expect(verdict, Node("Identity", {"x", "^" + If(check, "passes", "tells")}));
+    Expect(kUnknown, Node("Identity", {"x", "^" + If(check, "tells", "passes")}));
+  }
 }
 
 TEST_F(RowAnalysisOfFunctionsTest, BranchMixesIfTheRowsChooseIt) {
