@@ -204,8 +204,10 @@ def _texts() -> Any:
 
     x = keras.Input((3,), dtype="string", name="x")
     known = layers.StringLookup(vocabulary=["a", "b", "c"])(x)
+    # It checks that there is no other text.
+    only_known = layers.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=0)(x)
     hashed = layers.Hashing(num_bins=VOCABULARY_SIZE)(x)
-    embedded = [layers.Embedding(VOCABULARY_SIZE, 4)(ids) for ids in (known, hashed)]
+    embedded = [layers.Embedding(VOCABULARY_SIZE, 4)(ids) for ids in (known, only_known, hashed)]
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(layers.Add()(embedded))), name="texts")
 
 
@@ -224,14 +226,18 @@ def merged(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
 # --- Functions of a matrix ------------------------------------------------------------------------
 
 
-def matrix_signatures(functions: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Returns a signature `x: float32[?,4] -> y` for each function."""
+def matrix_signatures(
+    functions: Mapping[str, Callable[[Any], Any]], columns: int | None = 4
+) -> dict[str, Any]:
+    """Returns a signature `x: float32[?,4] -> y` for each function; None: any number of columns."""
     import tensorflow as tf
 
-    spec = tf.TensorSpec([None, 4], tf.float32, "x")
+    spec = tf.TensorSpec([None, columns], tf.float32, "x")
 
     def signature(function: Callable[[Any], Any]) -> Any:
-        return tf.function(lambda x: {"y": function(x)}).get_concrete_function(x=spec)
+        # AutoGraph takes most of the time, for Python's own loops, which no function has.
+        made = tf.function(lambda x: {"y": function(x)}, autograph=False)
+        return made.get_concrete_function(x=spec)
 
     return {name: signature(function) for name, function in functions.items()}
 

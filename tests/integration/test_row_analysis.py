@@ -118,7 +118,7 @@ def test_no_mixing_function_seems_independent(seeds: Iterable[int]):
         independent = {name for name, (rows, _) in verdicts.items() if rows == "independent"}
         assert not mixing & independent, seed
         # There were enough of both.
-        assert min(len(mixing), len(independent)) > FUNCTION_COUNT / 10
+        assert min(len(mixing), len(independent)) > FUNCTION_COUNT / 20
 
 
 # --- A server ---------------------------------------------------------------------------------------
