@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 NS_PER_SECOND = 1_000_000_000
@@ -44,6 +45,19 @@ class SystemClock:
     def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
         """See `Clock`."""
         return condition.wait(timeout_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The present time, which a pure decision takes: monotonic for durations, and of the wall for people."""
+
+    ns: int
+    wall_ns: int = 0
+
+    @classmethod
+    def of(cls, clock: Clock) -> "Now":
+        """Returns the time of `clock`."""
+        return cls(clock.now_ns(), clock.wall_ns())
 
 
 def pause(clock: Clock, seconds: float) -> None:

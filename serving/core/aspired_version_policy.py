@@ -102,8 +102,8 @@ class ResourcePreserving:
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
         idle = _idle(snapshots)
         aspired = [row for row in snapshots if row.is_aspired]
-        has_hope = not aspired or any(row.state not in (UNLOADING, END) for row in aspired)
-        if idle and (has_hope or len(idle) > 1):
+        may_serve = not aspired or any(row.state not in (UNLOADING, END) for row in aspired)
+        if idle and (may_serve or len(idle) > 1):
             return Unload(idle[0])
         if not self.may_retry(snapshots):
             return None

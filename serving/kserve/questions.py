@@ -25,7 +25,7 @@ def version_number(version: str) -> int | None:
 
 
 class Routes(Protocol):
-    """The part of `Router` that chooses the version of a request."""
+    """The part of `Streams` that chooses the version of a request."""
 
     def answering(self, name: str) -> int | None: ...
     def labels(self, name: str) -> Mapping[str, int]: ...
@@ -34,7 +34,7 @@ class Routes(Protocol):
 class InferenceQuestions:
     """Returns documents in the form of the protocol's JSON. Any thread.
 
-    `names` returns the configured models. `servable` is `AspiredVersionsManager.servable`, `view` is
+    `names` returns the configured models. `servable` is `Streams.servable`, `view` is
     `HealthReporter.view`, and `methods` is `RequestStatistics.methods`. `server_version` is the
     server's own version.
     """

@@ -1,11 +1,14 @@
-"""The blocked versions of one stream: values and the rules on them. Control thread only."""
+"""The blocked versions of one stream: a value, and the rules on it."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from serving.core.blocked_versions import BlockedVersion, BlockedVersions, crashed_of
 
 
+@dataclass(frozen=True)
 class BlockedState:
     """The blocked versions of a stream, and the one that still serves as the last resort.
 
@@ -13,56 +16,42 @@ class BlockedState:
     removes it.
     """
 
-    def __init__(self, by_version: BlockedVersions = MappingProxyType({})) -> None:
-        self._by_version: BlockedVersions = dict(by_version)
-        self._last_resort: int | None = None
+    by_version: BlockedVersions = field(default_factory=lambda: MappingProxyType({}))
+    # A rolled back version that serves because no other version loads.
+    last_resort: int | None = None
 
-    @property
-    def by_version(self) -> BlockedVersions:
-        """The block of each blocked version. The mapping is replaced as a whole."""
-        return self._by_version
-
-    @property
+    @cached_property
     def versions(self) -> frozenset[int]:
         """The versions that are not aspired, whatever the source aspires."""
-        return frozenset(self._by_version)
+        return frozenset(self.by_version)
 
     @property
     def rolled_back(self) -> BlockedVersions:
         """The blocks by a person or by a canary's rule."""
-        return {key: block for key, block in self._by_version.items() if block.needs_operator}
+        return {key: block for key, block in self.by_version.items() if block.needs_operator}
 
-    @property
+    @cached_property
     def crashed(self) -> frozenset[int]:
         """The versions that have crashed an earlier process."""
-        return frozenset(crashed_of(self._by_version))
+        return frozenset(crashed_of(self.by_version))
 
-    @property
-    def last_resort(self) -> int | None:
-        """A rolled back version that serves because no other version loads."""
-        return self._last_resort
-
-    @property
+    @cached_property
     def left_out(self) -> frozenset[int]:
         """The blocked versions without the last resort. A source leaves them out."""
-        return self.versions - {self._last_resort}
+        return self.versions - {self.last_resort}
 
-    def replace(self, by_version: BlockedVersions) -> None:
-        self._by_version = dict(by_version)
+    def with_last_resort(self, version: int | None) -> "BlockedState":
+        return self if version == self.last_resort else replace(self, last_resort=version)
 
-    def set_last_resort(self, version: int | None) -> bool:
-        """Returns True if it is another version than before."""
-        is_changed = version != self._last_resort
-        self._last_resort = version
-        return is_changed
-
-    def with_block(self, versions: Iterable[int], block: BlockedVersion) -> BlockedVersions:
+    def with_block(self, versions: Iterable[int], block: BlockedVersion) -> "BlockedState":
         """Returns the blocks after `block` is added for each of `versions`."""
-        return {**self._by_version, **dict.fromkeys(versions, block), **self.rolled_back}
+        blocks = {**self.by_version, **dict.fromkeys(versions, block), **self.rolled_back}
+        return replace(self, by_version=blocks)
 
-    def without(self, version: int) -> BlockedVersions:
+    def without(self, version: int) -> "BlockedState":
         """Returns the blocks after `version` is unblocked."""
-        return {key: block for key, block in self._by_version.items() if key != version}
+        blocks = {key: block for key, block in self.by_version.items() if key != version}
+        return replace(self, by_version=blocks)
 
     def find_last_resort(
         self,
@@ -96,25 +85,21 @@ class BlockedState:
         """
         waits = [
             block.not_before_wall_ns - now_wall_ns
-            for block in self._by_version.values()
+            for block in self.by_version.values()
             if block.not_before_wall_ns > now_wall_ns
         ]
-        return min(waits) if waits and self._last_resort is None else None
+        return min(waits) if waits and self.last_resort is None else None
 
     def unblocked_of(self, versions: Iterable[int]) -> list[int]:
         """Returns the versions of `versions` that are not blocked, in the same order."""
-        return [version for version in versions if version not in self._by_version]
+        return [version for version in versions if version not in self.by_version]
 
     def blocked_of(self, versions: Iterable[int]) -> list[int]:
         """Returns the versions of `versions` that are blocked, in the same order."""
-        return [version for version in versions if version in self._by_version]
-
-    def get(self, version: int) -> BlockedVersion | None:
-        """Returns the block of `version`; None if it is not blocked."""
-        return self._by_version.get(version)
+        return [version for version in versions if version in self.by_version]
 
     def __contains__(self, version: object) -> bool:
-        return version in self._by_version
+        return version in self.by_version
 
     def __bool__(self) -> bool:
-        return bool(self._by_version)
+        return bool(self.by_version)

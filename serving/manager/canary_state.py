@@ -1,59 +1,48 @@
-"""The statistics that a canary of one stream is judged by. Control thread only."""
+"""The statistics that a canary of one stream is judged by: a value."""
+
+from dataclasses import dataclass, replace
 
 from serving.data_plane.servables import ServableStatistics
-from serving.manager.harness import LoaderHarness
 
 
+@dataclass(frozen=True)
 class CanaryState:
-    """Holds the statistics of a canary and of the stable version, taken when both began to serve.
+    """The statistics of a canary and of the stable version, taken when both began to serve.
 
     The two versions are compared on the requests since then.
     """
 
-    def __init__(self) -> None:
-        # The canary and the stable version beside it, and the statistics of the stable one at that start.
-        self._pair: tuple[int, int] | None = None
-        self._stable_before: ServableStatistics | None = None
-        # A canary that was resumed, and its statistics at that time.
-        self._resumed: tuple[int, ServableStatistics] | None = None
-        # A canary that was slow once, and is compared on other requests.
-        self._doubted: int | None = None
-        self.answered_count = 0
-        """The canary's requests at the last `since_began`, for the status."""
+    # The canary and the stable version beside it, and the statistics of the stable one at that start.
+    pair: tuple[int, int] | None = None
+    stable_before: ServableStatistics | None = None
+    # A canary that was resumed, and its statistics at that time.
+    resumed: tuple[int, ServableStatistics] | None = None
+    # A canary that was slow once, and is compared on other requests.
+    doubted: int | None = None
+    # The canary's requests at the last comparison, for the status.
+    answered_count: int = 0
 
-    def since_began(
-        self, canary: LoaderHarness, stable: LoaderHarness
-    ) -> tuple[ServableStatistics, ServableStatistics]:
-        """Returns the statistics of the canary and the stable version since they serve side by side.
+    def compared(
+        self, pair: tuple[int, int], answered: ServableStatistics, beside: ServableStatistics
+    ) -> tuple["CanaryState", ServableStatistics, ServableStatistics]:
+        """Returns the next state, and the statistics of both versions since they serve side by side.
 
-        The statistics of a resumed canary count from its resumption.
+        `pair` are the canary and the stable version, `answered` and `beside` their statistics. The
+        statistics of a resumed canary count from its resumption.
         """
-        answered, beside = canary.servable.statistics(), stable.servable.statistics()
-        pair = (canary.id.version, stable.id.version)
-        if self._pair != pair or self._stable_before is None:
-            self._pair = pair
-            self._stable_before = beside
-        if self._resumed is not None and self._resumed[0] == canary.id.version:
-            answered = answered.since(self._resumed[1])
-        self.answered_count = answered.request_count
-        return answered, beside.since(self._stable_before)
+        is_same = self.pair == pair and self.stable_before is not None
+        stable_before = self.stable_before if is_same else beside
+        if self.resumed is not None and self.resumed[0] == pair[0]:
+            answered = answered.since(self.resumed[1])
+        after = replace(
+            self, pair=pair, stable_before=stable_before, answered_count=answered.request_count
+        )
+        return after, answered, beside.since(stable_before)
 
-    def forget(self) -> None:
-        """Forgets the statistics, so that the next canary is judged by its own requests."""
-        self._pair, self._stable_before, self._resumed = None, None, None
-        self._doubted = None
-        self.answered_count = 0
-
-    def resume(self, canary: LoaderHarness) -> None:
-        """Restarts the statistics of a canary, because the version was a canary before."""
-        self.forget()
-        self._resumed = (canary.id.version, canary.servable.statistics())
-
-    def doubt(self, canary: LoaderHarness) -> None:
+    def doubt(self, version: int, statistics: ServableStatistics) -> "CanaryState":
         """Restarts the statistics of a canary that was slow."""
-        self.resume(canary)
-        self._doubted = canary.id.version
+        return CanaryState(resumed=(version, statistics), doubted=version)
 
-    def is_doubted(self, version: int) -> bool:
-        """Returns True if this canary was slow in the comparison before."""
-        return self._doubted == version
+
+NO_COMPARISON = CanaryState()
+"""The state of a stream without a canary."""

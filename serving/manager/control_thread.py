@@ -6,19 +6,18 @@ state. `AspiredVersionsManager` handles each message in one place.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from serving.base.clock import Clock
 from serving.base.errors import MillpondError
-from serving.core.model_settings import ModelSettings
-from serving.core.servable import AspiredVersion, GateVerdict, LoadStage, UnloadStage
+from serving.core.servable import ServableId
 from serving.data_plane.servables import Servable
 from serving.manager.harness import LoaderHarness
-from serving.manager.rollout import Rollback
+from serving.manager.turn import Turn
 
 Answer = TypeVar("Answer")
 
@@ -42,101 +41,31 @@ class Reply(Generic[Answer]):
 
 
 @dataclass(frozen=True)
-class SetAspired:
-    """The source of a model aspires these versions and no others."""
+class Request:
+    """An event of the source, of the configuration or of an operator, as a change of a stream.
+
+    An operator gets a `reply`, and needs a stream that has, awaits or blocks a version.
+    """
 
     name: str
-    versions: tuple[AspiredVersion, ...]
+    change: Callable[[Turn], Any]
+    reply: Reply[Any] | None = None
+    is_operators: bool = False
 
 
 @dataclass(frozen=True)
-class SetSettings:
-    """The settings of a model have changed."""
+class Progress:
+    """A load or an unload has come further. No decision depends on it."""
 
-    name: str
-    settings: ModelSettings
-
-
-@dataclass(frozen=True)
-class FoundAnew:
-    """The source of a model found a version for the first time, or with other files than before."""
-
-    name: str
-    version: int
-
-
-@dataclass(frozen=True)
-class LabelsChanged:
-    """The labels of a model have changed."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class RollBack:
-    """An operator rolls a model back."""
-
-    name: str
-    is_cold_allowed: bool
-    reply: Reply[Rollback]
-
-
-@dataclass(frozen=True)
-class Promote:
-    """An operator promotes the canary of a model."""
-
-    name: str
-    reply: Reply[int]
-
-
-@dataclass(frozen=True)
-class Allow:
-    """An operator unblocks a version."""
-
-    name: str
-    version: int
-    reply: Reply[None]
-
-
-@dataclass(frozen=True)
-class StageBegan:
-    """A load or an unload has entered a stage."""
-
-    harness: LoaderHarness
-    stage: LoadStage | UnloadStage
-
-
-@dataclass(frozen=True)
-class StageEnded:
-    """A load or an unload has finished a stage. `ended_at_ns` is monotonic."""
-
-    harness: LoaderHarness
-    stage: LoadStage | UnloadStage
-    seconds: float
-    ended_at_ns: int
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A load or an unload has measured figures of itself, by name with unit."""
-
-    harness: LoaderHarness
-    figures: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class GateEnded:
-    """A gate has judged the version that is being loaded."""
-
-    harness: LoaderHarness
-    verdict: GateVerdict
+    id: ServableId
+    change: Callable[[LoaderHarness], LoaderHarness]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A load has ended, and its version is published."""
+    """A load has ended, and its version can be published."""
 
-    harness: LoaderHarness
+    id: ServableId
     servable: Servable
 
 
@@ -144,7 +73,7 @@ class Loaded:
 class LoadFailed:
     """A load has failed or was cancelled, and everything of it is freed."""
 
-    harness: LoaderHarness
+    id: ServableId
     error: MillpondError
 
 
@@ -152,7 +81,7 @@ class LoadFailed:
 class Unloaded:
     """An unload has ended. If `error` is set, some memory of the version was possibly not freed."""
 
-    harness: LoaderHarness
+    id: ServableId
     error: MillpondError | None = None
 
 
@@ -161,22 +90,21 @@ class Stop:
     """The manager unloads all versions and ends."""
 
 
-Progress = StageBegan | StageEnded | Measured | GateEnded
 Outcome = Loaded | LoadFailed | Unloaded
-Request = SetAspired | SetSettings | FoundAnew | LabelsChanged | RollBack | Promote | Allow | Stop
-Message = Progress | Outcome | Request
+Message = Request | Progress | Outcome | Stop
 
 
 def concerned_streams(message: Message) -> Collection[str] | None:
-    """Returns the names of the streams that may have an action after `message`; None means all.
-
-    No policy reads the progress of a load, so progress concerns no stream.
-    """
-    if isinstance(message, Stop):
-        return None
-    if isinstance(message, Progress):
-        return ()
-    return (message.harness.id.name if isinstance(message, Outcome) else message.name,)
+    """Returns the names of the streams that may have an action after `message`; None means all."""
+    match message:
+        case Stop():
+            return None
+        case Progress():
+            return ()
+        case Request(name):
+            return (name,)
+        case _:
+            return (message.id.name,)
 
 
 class Inbox:

@@ -3,7 +3,7 @@
 The same files with the same settings would fail again. A source reports changed files.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from serving.base.errors import StatusCode
@@ -53,48 +53,13 @@ def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
     return ""
 
 
-class LoadHistory:
-    """The settings that each load of a stream began with, and the loads that failed and are not retried.
-
-    Control thread only.
-    """
-
-    def __init__(self) -> None:
-        self._begun_with: dict[int, ModelSettings] = {}
-        self._failed: dict[int, FailedLoad] = {}
-
-    @property
-    def failed(self) -> Collection[int]:
-        """The versions whose load has failed and is not retried."""
-        return self._failed.keys()
-
-    def note_begin(self, version: int, settings: ModelSettings) -> None:
-        self._begun_with[version] = settings
-
-    def note_failure(
-        self, files: AspiredVersion, status: ServableStatus, now: ModelSettings
-    ) -> None:
-        """Records a load of `files` that has failed and is not retried.
-
-        `now` are the settings to record if the settings at the begin of the load are unknown.
-        """
-        settings = self._begun_with.get(files.version, now)
-        self._failed[files.version] = FailedLoad.of(files, status, settings)
-
-    def found(self, versions: Iterable[AspiredVersion]) -> None:
-        """Forgets the failures of versions that are found with other files."""
-        for item in versions:
-            if item.version in self._failed and self._failed[item.version].files != item:
-                self.forget_failure(item.version)
-
-    def forget_failure(self, version: int) -> None:
-        self._failed.pop(version, None)
-
-    def why_try_again(self, version: int, now: ModelSettings) -> str:
-        """Returns the changed setting that makes a retry of a failed version worthwhile, or ""."""
-        return why_try_again(self._failed[version], now)
-
-    def keep_only(self, *, begun: Collection[int], failed: Collection[int]) -> None:
-        """Forgets the settings of versions not in `begun`, and failures not in `failed`."""
-        self._begun_with = {key: item for key, item in self._begun_with.items() if key in begun}
-        self._failed = {key: item for key, item in self._failed.items() if key in failed}
+def without_changed_files(
+    failed: Mapping[int, FailedLoad], found: Iterable[AspiredVersion]
+) -> Mapping[int, FailedLoad]:
+    """Returns the failures without those of versions that are found with other files."""
+    changed = {
+        item.version
+        for item in found
+        if item.version in failed and failed[item.version].files != item
+    }
+    return {key: item for key, item in failed.items() if key not in changed} if changed else failed

@@ -1,12 +1,12 @@
-"""LoaderHarness: guards the state machine of one version."""
+"""LoaderHarness: guards the state machine of one version. A value without a thread."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.clock import NS_PER_SECOND, Now
 from serving.base.errors import Cancelled, InternalError, MillpondError
-from serving.core.cancellation import Cancellation
+from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -19,7 +19,6 @@ from serving.core.servable import (
     GateVerdict,
     Health,
     ServableId,
-    ServableSnapshot,
     ServableState,
     ServableStatus,
     Stage,
@@ -36,17 +35,16 @@ class RetryPolicy:
     """The number of retries of a failed load, and the waits before them.
 
     The first wait is `first_interval_ns`, and each further wait is twice as long, up to
-    `interval_ns`. Each wait is shortened by up to half, drawn from `random` (0 to 1), so that servers
+    `interval_ns`. Each wait is shortened by up to half, by a number that is drawn (0 to 1), so that servers
     whose shared disk failed do not read from it again at the same moment.
     """
 
-    retry_count_max: int
-    interval_ns: int
+    retry_count_max: int = 0
+    interval_ns: int = 0
     # None: always `interval_ns`.
     first_interval_ns: int | None = None
-    random: Callable[[], float] = lambda: 0.0
 
-    def delay_ns(self, error: MillpondError, failed_count: int) -> int | None:
+    def delay_ns(self, error: MillpondError, failed_count: int, drawn: float = 0.0) -> int | None:
         """Returns the nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
 
         Gives up at once if the error is permanent, because the same files would fail again.
@@ -58,18 +56,16 @@ class RetryPolicy:
             # The bound keeps the shifted number small after thousands of failures.
             doublings = min(failed_count - 1, 62)
             longest_ns = min(longest_ns, self.first_interval_ns << doublings)
-        return round(longest_ns * (1 - self.random() / 2))
+        return round(longest_ns * (1 - drawn / 2))
 
 
+@dataclass(frozen=True, kw_only=True)
 class LoaderHarness:
     """One life of one version, from START to END.
 
-    A harness does no work. The control thread starts a load or an unload on another thread, and
-    reports its progress and its outcome to the harness. The harness keeps the status of the version,
-    allows only the moves of TRANSITIONS, and passes the status to `record` at every change.
-
-    Threads: all methods run on the control thread, so the harness needs no lock. Only `cancellation`,
-    `is_cancelled` and the immutable `id` may be used by any thread.
+    A harness does no work and never changes. Each method returns the harness that follows from an
+    event or a decision, and allows only the moves of TRANSITIONS. A thread of an executor loads or unloads
+    the version meanwhile.
 
     Retry, cancel and discard. Three decisions can meet in one life:
 
@@ -79,13 +75,12 @@ class LoaderHarness:
       time of a waiting retry, and does nothing to a load under way.
     - Cancel. The version is omitted from the aspired list before it was AVAILABLE. If no load is
       under way (START, or waiting for a retry), the life ends at once. Otherwise only the loader
-      thread can free what it has loaded. `cancel` then sets `cancellation`, which stops the load at
-      its next stage, and the life ends with the outcome of the load: `load_failed` ends it without a
-      retry, whatever the error. `loaded` wins over a cancel that arrived too late: the version is
-      published already, and so it is unloaded by the policy like any other version.
+      thread can free what it has loaded. The load is told to stop at its next stage, and the life ends
+      with its outcome: `load_failed` ends it without a retry, whatever the error. `loaded` wins over
+      a cancel that arrived too late: the policy unloads the version like any other version.
     - Discard. `is_discarded` is True once the life ends by decision: it was cancelled, or its unload
       has begun. The version may be aspired again before that end. A harness never returns to an
-      earlier state. So the manager waits for END, drops the harness and makes a new one, which loads
+      earlier state. So the stream waits for END, drops the harness and makes a new one, which loads
       the files again. A life that ended by a failure is not discarded: its harness stays in END with
       the error. The version is loaded again only if it is found with other files, omitted and aspired
       again, or if settings that it failed under change.
@@ -94,51 +89,47 @@ class LoaderHarness:
     follows END. A cancel can be undone only by `loaded`.
     """
 
-    def __init__(
-        self,
+    status: ServableStatus
+    aspired: AspiredVersion
+    # The time when this life began (monotonic).
+    began_at_ns: int
+    # The versions that were first aspired together with this one.
+    aspired_with: frozenset[int] = frozenset()
+    # The settings that the last attempt of the load began with; None before the first one.
+    begun_with: ModelSettings | None = None
+    # The time of the next retry (monotonic); None if no retry is waiting.
+    retry_at_ns: int | None = None
+    # True if the load should stop at its next stage.
+    is_cancelled: bool = False
+    is_leaving: bool = False
+    # The loaded version while it is AVAILABLE or UNLOADING. No decision reads it.
+    held: Servable | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def begin(
+        cls,
         servable_id: ServableId,
         aspired: AspiredVersion,
-        *,
-        retry: RetryPolicy,
-        clock: Clock,
-        record: Callable[[ServableStatus], None],
-    ) -> None:
-        self.aspired = aspired
-        # The time when this life began (monotonic).
-        self.began_at_ns = clock.now_ns()
-        self._retry = retry
-        self._clock = clock
-        self._record = record
-        self._servable: Servable | None = None
-        self.cancellation = Cancellation()
-        self._is_leaving = False
-        self._retry_at_ns: int | None = None
-        self._status = ServableStatus(
+        now: Now,
+        aspired_with: frozenset[int] = frozenset(),
+    ) -> "LoaderHarness":
+        """Returns the harness of a life that begins now."""
+        status = ServableStatus(
             id=servable_id,
             state=START,
-            state_changed_wall_ns=clock.wall_ns(),
+            state_changed_wall_ns=now.wall_ns,
             detected_at_ns=aspired.detected_at_ns,
             found_at_ns=aspired.found_at_ns,
         )
-        record(self._status)
+        return cls(status=status, aspired=aspired, began_at_ns=now.ns, aspired_with=aspired_with)
 
     @property
     def id(self) -> ServableId:
-        return self._status.id
+        return self.status.id
 
     @property
-    def log_fields(self) -> Mapping[str, str | int]:
-        """The fields that name the version in a log line."""
-        return {"model": self.id.name, "version": self.id.version}
-
-    @property
-    def status(self) -> ServableStatus:
-        return self._status
-
-    @property
-    def is_cancelled(self) -> bool:
-        """True if the load should stop at its next stage. Any thread."""
-        return self.cancellation.is_cancelled
+    def state(self) -> ServableState:
+        return self.status.state
 
     @property
     def is_discarded(self) -> bool:
@@ -146,152 +137,132 @@ class LoaderHarness:
 
         If the version is aspired again, it needs a new harness.
         """
-        return self.is_cancelled or self._is_leaving
-
-    @property
-    def retry_at_ns(self) -> int | None:
-        """The time of the next retry (monotonic); None if no retry is waiting."""
-        return self._retry_at_ns
+        return self.is_cancelled or self.is_leaving
 
     @property
     def servable(self) -> Servable:
         """The loaded version. Raises InternalError before AVAILABLE and after END."""
-        if self._servable is None:
-            raise InternalError(f"{self.id} is {self._status.state.name} and has no servable")
-        return self._servable
+        if self.held is None:
+            raise InternalError(f"{self.id} is {self.state.name} and has no servable")
+        return self.held
 
     @property
     def is_ready(self) -> bool:
-        return self._status.state is AVAILABLE
+        return self.status.state is AVAILABLE
 
-    def snapshot(
-        self,
-        *,
-        is_aspired: bool,
-        is_kept: bool = False,
-        is_blocked: bool = False,
-        is_given_up: bool = False,
-        is_pressing: bool = False,
-    ) -> ServableSnapshot:
-        """Returns the version as a policy sees it."""
-        return ServableSnapshot(
-            id=self.id,
-            state=self._status.state,
-            is_aspired=is_aspired,
-            is_kept=is_kept,
-            is_blocked=is_blocked,
-            is_given_up=is_given_up,
-            is_pressing=is_pressing,
-        )
+    @property
+    def is_load_under_way(self) -> bool:
+        """True if a thread of an executor loads this version."""
+        return self.status.state is LOADING and self.retry_at_ns is None
 
-    def begin_load(self) -> None:
-        """Moves from START to LOADING."""
-        self._move(LOADING)
+    def begin_load(self, settings: ModelSettings, now: Now) -> "LoaderHarness":
+        """Moves from START to LOADING, by these settings."""
+        return replace(self._move(LOADING, now), begun_with=settings)
 
-    def begin_retry(self) -> None:
-        """Notes that the next attempt of a failed load starts. The version stays LOADING."""
-        self._retry_at_ns = None
+    def begin_retry(self, settings: ModelSettings) -> "LoaderHarness":
+        """Starts the next attempt of a failed load, by these settings. The version stays LOADING."""
+        return replace(self, retry_at_ns=None, begun_with=settings)
 
-    def retry_now(self) -> None:
-        """Makes a waiting retry due now, because its cause may be gone. Otherwise does nothing."""
-        if self._retry_at_ns is not None:
-            self._retry_at_ns = self._clock.now_ns()
+    def retry_now(self, now: Now) -> "LoaderHarness":
+        """Makes a waiting retry due now, because its cause may be gone. Otherwise changes nothing."""
+        return self if self.retry_at_ns is None else replace(self, retry_at_ns=now.ns)
 
-    def stage_began(self, stage: Stage) -> None:
-        """Notes that the load or unload has entered `stage`."""
-        self._change(replace(self._status, stage=stage))
+    def stage_began(self, stage: Stage) -> "LoaderHarness":
+        """The load or unload has entered `stage`."""
+        return replace(self, status=replace(self.status, stage=stage))
 
-    def stage_ended(self, stage: Stage, seconds: float, ended_at_ns: int) -> None:
-        """Notes that `stage` took `seconds`, until `ended_at_ns` (monotonic).
+    def stage_ended(self, stage: Stage, seconds: float, ended_at_ns: int) -> "LoaderHarness":
+        """`stage` took `seconds`, until `ended_at_ns` (monotonic).
 
         The figures of a retry replace the figures of the attempt before.
         """
-        old = self._status
-        stage_seconds = {**old.stage_seconds, stage: seconds}
-        ended = {**old.stage_ended_at_ns, stage: ended_at_ns}
+        old = self.status
         began_at_ns = ended_at_ns - round(seconds * NS_PER_SECOND)
-        self._change(
-            replace(
-                old,
-                stage=None,
-                stage_seconds=stage_seconds,
-                stage_ended_at_ns=ended,
-                work_began_at_ns=old.work_began_at_ns or began_at_ns,
-            )
+        status = replace(
+            old,
+            stage=None,
+            stage_seconds={**old.stage_seconds, stage: seconds},
+            stage_ended_at_ns={**old.stage_ended_at_ns, stage: ended_at_ns},
+            work_began_at_ns=old.work_began_at_ns or began_at_ns,
+        )
+        return replace(self, status=status)
+
+    def measured(self, figures: Mapping[str, float]) -> "LoaderHarness":
+        """Adds figures of the load or unload, by name with unit. A retry replaces earlier figures."""
+        return replace(
+            self, status=replace(self.status, figures={**self.status.figures, **figures})
         )
 
-    def measured(self, figures: Mapping[str, float]) -> None:
-        """Adds figures of the load or unload, by name with unit. A retry replaces earlier figures."""
-        self._change(replace(self._status, figures={**self._status.figures, **figures}))
-
-    def gate_ended(self, verdict: GateVerdict) -> None:
+    def gate_ended(self, verdict: GateVerdict) -> "LoaderHarness":
         """Adds the verdict of a gate. It replaces an earlier verdict of the same gate."""
-        others = tuple(item for item in self._status.verdicts if item.gate != verdict.gate)
-        self._change(replace(self._status, verdicts=(*others, verdict)))
+        others = tuple(item for item in self.status.verdicts if item.gate != verdict.gate)
+        return replace(self, status=replace(self.status, verdicts=(*others, verdict)))
 
-    def loaded(self, servable: Servable) -> None:
+    def loaded(self, servable: Servable | None, now: Now) -> "LoaderHarness":
         """Moves from LOADING to AVAILABLE.
 
-        Resets a late cancel, because `servable` is published already. The policy unloads it if it is
-        not aspired.
+        Undoes a late cancel. The policy unloads the version if it is not aspired.
         """
-        self._move(AVAILABLE, health=HEALTHY)
-        self._servable = servable
-        self.cancellation.reset()
+        moved = self._move(AVAILABLE, now, health=HEALTHY)
+        return replace(moved, held=servable, is_cancelled=False)
 
-    def load_failed(self, error: MillpondError, *, is_retried: bool = False) -> None:
+    def load_failed(
+        self,
+        error: MillpondError,
+        retry: RetryPolicy,
+        now: Now,
+        *,
+        drawn: float = 0.0,
+        is_retried: bool = False,
+    ) -> "LoaderHarness":
         """Sets the time of a retry, or moves to END if no retry follows.
 
         `is_retried` allows a retry beyond the retry policy, because memory for it is being freed.
         """
         if self.is_cancelled:
-            self._move(END, health=Health.of(_cancelled(self.id, error)))
-            return
-        failed_count = self._status.failed_load_count + 1
-        delay_ns = self._retry.delay_ns(error, failed_count)
+            return self._move(END, now, health=Health.of(_cancelled(self.id, error)))
+        failed_count = self.status.failed_load_count + 1
+        delay_ns = retry.delay_ns(error, failed_count, drawn)
         if delay_ns is None and is_retried:
-            delay_ns = max(0, self._retry.interval_ns)
+            delay_ns = max(0, retry.interval_ns)
         if delay_ns is None:
-            self._move(END, health=Health.of(error), failed_load_count=failed_count)
-            return
-        health = Health(error.code, _retry_message(error, failed_count, self._retry, delay_ns))
-        self._change(replace(self._status, health=health, failed_load_count=failed_count))
-        self._retry_at_ns = self._clock.now_ns() + delay_ns
+            return self._move(END, now, health=Health.of(error), failed_load_count=failed_count)
+        health = Health(error.code, _retry_message(error, failed_count, retry, delay_ns))
+        status = replace(self.status, health=health, failed_load_count=failed_count)
+        return replace(self, status=status, retry_at_ns=now.ns + delay_ns)
 
-    def cancel(self) -> None:
+    def cancel(self, now: Now) -> "LoaderHarness":
         """Ends a life that is not AVAILABLE yet.
 
-        Moves to END at once if no load is under way. Otherwise stops the load, and `load_failed` or
-        `loaded` follows.
+        Moves to END at once if no load is under way. Otherwise the load has to be stopped, and
+        `load_failed` or `loaded` follows.
         """
-        is_idle = self._status.state is START or self._retry_at_ns is not None
-        if is_idle:
-            self._move(END, health=Health.of(_cancelled(self.id)))
-        self.cancellation.cancel()
-        self._retry_at_ns = None
+        ended = self
+        if not self.is_load_under_way:
+            ended = self._move(END, now, health=Health.of(_cancelled(self.id)))
+        return replace(ended, is_cancelled=True, retry_at_ns=None)
 
-    def begin_unload(self) -> None:
-        """Moves from AVAILABLE to UNLOADING. Call it before the version is retired from the serving map."""
-        self._move(UNLOADING)
-        self._is_leaving = True
+    def begin_unload(self, now: Now) -> "LoaderHarness":
+        """Moves from AVAILABLE to UNLOADING."""
+        return replace(self._move(UNLOADING, now), is_leaving=True)
 
-    def unloaded(self, error: MillpondError | None = None) -> None:
+    def unloaded(self, now: Now, error: MillpondError | None = None) -> "LoaderHarness":
         """Moves from UNLOADING to END. If `error` is given, some memory was possibly not freed."""
-        self._move(END, health=Health.of(error) if error else HEALTHY)
-        self._servable = None
+        moved = self._move(END, now, health=Health.of(error) if error else HEALTHY)
+        return replace(moved, held=None)
 
-    def _move(self, state: ServableState, **changes: Any) -> None:
-        """Changes the state; no other method does. Raises IllegalMove with nothing changed."""
-        old = self._status.state
+    def _move(self, state: ServableState, now: Now, **changes: Any) -> "LoaderHarness":
+        """Changes the state; no other method does. Raises IllegalMove if the move is not in the table."""
+        old = self.status.state
         if state not in TRANSITIONS[old]:
             raise IllegalMove(f"{self.id}: {old.name} to {state.name} is not in TRANSITIONS")
-        wall_ns = self._clock.wall_ns()
-        changes = {"state": state, "stage": None, "state_changed_wall_ns": wall_ns, **changes}
-        self._change(replace(self._status, **changes))
-
-    def _change(self, status: ServableStatus) -> None:
-        self._status = status
-        self._record(status)
+        changes = {
+            "state": state,
+            "stage": None,
+            "state_changed_wall_ns": now.wall_ns,
+            **changes,
+        }
+        return replace(self, status=replace(self.status, **changes))
 
 
 def _cancelled(servable_id: ServableId, error: MillpondError | None = None) -> Cancelled:

@@ -1,63 +1,48 @@
-"""The memory pressure of one stream: the loads that lack memory, and the one that makes room.
-
-Control thread only.
-"""
+"""The memory pressure of one stream: the loads that lack memory, and the one that makes room. A value."""
 
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 
+@dataclass(frozen=True)
 class PressureState:
     """At most one version presses at a time: its load waits until an old version is unloaded.
 
     Pressure ends when that version is AVAILABLE, has failed and is not retried, or is no longer aspired.
     """
 
-    def __init__(self) -> None:
-        self._pressing_version: int | None = None
-        self._reason = ""
-        self._lacking: frozenset[int] = frozenset()
-
-    @property
-    def pressing_version(self) -> int | None:
-        """The version that did not fit beside the old one; None without pressure."""
-        return self._pressing_version
-
-    @property
-    def reason(self) -> str:
-        """The reason why an old version is now unloaded first; "" without pressure."""
-        return self._reason
+    # The version that did not fit beside the old one; None without pressure.
+    pressing_version: int | None = None
+    # The reason why an old version is now unloaded first; "" without pressure.
+    reason: str = ""
+    # The versions whose last load lacked memory that no unload could free.
+    lacking: frozenset[int] = frozenset()
 
     @property
     def is_on(self) -> bool:
-        return self._pressing_version is not None
+        return self.pressing_version is not None
 
-    def begin(self, version: int, reason: str) -> bool:
-        """Records that the load of `version` waits until an old version is unloaded.
+    def begun(self, version: int, reason: str) -> "PressureState":
+        """Returns the pressure once the load of `version` waits until an old version is unloaded.
 
-        At most one load waits at a time. Returns False if another load waits already.
+        At most one load waits at a time: nothing changes if another load waits already.
         """
-        if self.is_on:
-            return False
-        self._pressing_version, self._reason = version, reason
-        return True
+        return self if self.is_on else replace(self, pressing_version=version, reason=reason)
 
-    def end(self) -> None:
-        """Ends the pressure: two versions may be in memory again."""
-        self._pressing_version, self._reason = None, ""
+    def ended(self) -> "PressureState":
+        """Returns the state without pressure: two versions may be in memory again."""
+        return replace(self, pressing_version=None, reason="") if self.is_on else self
 
-    def end_unless_aspired(self, aspired: Collection[int]) -> None:
-        """Ends the pressure of a version that is no longer aspired."""
-        if self._pressing_version not in aspired:
-            self.end()
+    def unless_aspired(self, aspired: Collection[int]) -> "PressureState":
+        """Returns the state without the pressure of a version that is no longer aspired."""
+        return self if self.pressing_version in aspired else self.ended()
 
-    def note_lack(self, version: int, *, is_lacking: bool) -> None:
-        """Records whether a load lacked memory that no unload could free."""
-        self._lacking = self._lacking | {version} if is_lacking else self._lacking - {version}
+    def with_lack(self, version: int, *, is_lacking: bool) -> "PressureState":
+        """Returns the state in which the load of `version` lacked memory that no unload could free, or not."""
+        lacking = self.lacking | {version} if is_lacking else self.lacking - {version}
+        return replace(self, lacking=lacking)
 
-    def lacks_memory(self, version: int) -> bool:
-        """Returns True if the last load of `version` lacked memory that no unload could free."""
-        return version in self._lacking
-
-    def keep_only(self, versions: Collection[int]) -> None:
-        """Forgets which other versions lacked memory."""
-        self._lacking &= frozenset(versions)
+    def only(self, versions: Collection[int]) -> "PressureState":
+        """Returns the state without the lack of other versions."""
+        lacking = self.lacking & frozenset(versions)
+        return self if lacking == self.lacking else replace(self, lacking=lacking)

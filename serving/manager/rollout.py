@@ -1,32 +1,29 @@
-"""Rollout: rollbacks, promotions and blocks, by an operator or by a canary's rule.
+"""Rollbacks, promotions and blocks, by an operator or by a canary's rule. Pure: each changes a `Turn`.
 
-Control thread only. A decision takes effect in three places, in this order: the router, which directs
-requests; the source, which selects versions on disk; the stream, whose versions are loaded and kept.
+A block takes effect in three places, in this order: the routing, which directs requests; the source,
+which selects versions on disk; the stream, whose versions are loaded and kept.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import structlog
-
-from serving.base.clock import Clock
 from serving.base.errors import FailedPrecondition
 from serving.base.name_text import listed
-from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
-from serving.core.model_settings import CanarySettings
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import LOADING, START, GateVerdict
 from serving.manager import canary
-from serving.manager.listener import PROMOTED, ROLLED_BACK, ManagerListener
-from serving.manager.manager_view import ManagerView
-from serving.manager.router import Canary, Router
-from serving.manager.stream import Stream
+from serving.manager.blocked_state import BlockedState
+from serving.manager.canary_state import NO_COMPARISON, CanaryState
+from serving.manager.listener import PROMOTED, ROLLED_BACK
+from serving.manager.lives import apply_aspired
+from serving.manager.routing import Canary
+from serving.manager.stream import StreamState
+from serving.manager.turn import BlocksChanged, DefaultChanged, Turn
 
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
 """The originator of a promotion in the log: a person, the canary's rule, or a weight of 0."""
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,303 +52,281 @@ class Rollback:
     blocked: tuple[RollbackBlock, ...] = ()
 
 
-class Rollout:
-    """Changes the answering version of a stream without a load, and blocks and unblocks versions.
+# --- Rollback -------------------------------------------------------------------------------------
 
-    `apply_wanted` brings the lives of a stream in line with its wanted and blocked versions.
+
+def roll_back(
+    turn: Turn,
+    *,
+    is_cold_allowed: bool,
+    by: BlockedBy = BlockedBy.OPERATOR,
+    reason: str = "",
+) -> Rollback:
+    """Blocks the canary, or else the version that answers, and all above it.
+
+    See `AspiredVersionsManager.rollback` for the errors.
     """
-
-    def __init__(
-        self,
-        router: Router,
-        view: ManagerView,
-        listener: ManagerListener,
-        *,
-        apply_wanted: Callable[[str, Stream], None],
-        clock: Clock,
-    ) -> None:
-        self._router = router
-        self._view = view
-        self._listener = listener
-        self._clock = clock
-        self._apply_wanted = apply_wanted
-
-    def roll_back(
-        self,
-        name: str,
-        stream: Stream,
-        *,
-        is_cold_allowed: bool,
-        by: BlockedBy = BlockedBy.OPERATOR,
-        reason: str = "",
-    ) -> Rollback:
-        """Blocks the canary, or else the version that answers, and all above it.
-
-        See `AspiredVersionsManager.rollback` for the errors.
-        """
-        canary_version = self._router.routing(name).canary_version
-        current = self._router.answering(name) if canary_version is None else canary_version
-        if current is None and is_cold_allowed:
-            # No version serves: roll back from the one that cannot be loaded.
-            current = max((item.version for item in stream.wanted), default=None)
-        if current is None:
-            raise FailedPrecondition(f"model {name!r} serves no version to roll back from")
-        ready = stream.blocks.unblocked_of(stream.ready_versions)
-        earlier = max((version for version in ready if version < current), default=None)
-        if earlier is None:
-            self._check_cold(name, stream, current, is_cold_allowed)
-        known = stream.harnesses.keys() | {item.version for item in stream.wanted}
-        versions = frozenset(version for version in known if version >= current)
-        blocked = self._blocked_by_rollback(
-            name, stream, versions, current, until="now" if earlier else "an earlier one is loaded"
-        )
-        to = "an earlier one on disk" if earlier is None else earlier
-        self.block(name, stream, versions, by, reason or f"rolled back from {current} to {to}")
-        _log.warning(
-            "rolled_back",
-            model=name,
-            version=current,
-            to=earlier,
-            blocked=sorted(versions),
-            never_served=[item.version for item in blocked if not item.has_served],
-            is_canary=current == canary_version,
-            by=by.value,
-        )
-        if earlier is not None:
-            self._listener.default_version_changed(name, earlier, current, ROLLED_BACK)
-        return Rollback(rolled_back=current, version=earlier, blocked=blocked)
-
-    def _blocked_by_rollback(
-        self, name: str, stream: Stream, versions: Iterable[int], current: int, *, until: str
-    ) -> tuple[RollbackBlock, ...]:
-        """Returns `current` and the versions of `versions` that were not rolled back before.
-
-        `until` is when the versions that answer stop. Call it before the block, which changes the
-        states of the versions.
-        """
-        # A version answers a moment before the control thread handles the end of its load.
-        routing = self._router.routing(name)
-        service = dict.fromkeys(stream.served, "it served earlier")
-        for answering in (routing.default_version, routing.canary_version):
-            if answering is not None:
-                service[answering] = f"it served until {until}"
-        rolled_back = stream.blocks.rolled_back.keys()
-        return tuple(
-            _blocked_version(stream, version, service.get(version))
-            for version in sorted({*versions} - rolled_back | {current})
-        )
-
-    def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
-        """Raises FailedPrecondition if no earlier version on disk can be loaded, or if none may be."""
-        blocked = stream.blocks.blocked_of(stream.ready_versions)
-        in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""
-        if not is_cold_allowed:
-            raise FailedPrecondition(
-                f"model {name!r} has no version before {current} in memory{in_memory}: keep one "
-                "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
-                "--cold), which loads one from disk while this one serves on"
-            )
-        found = stream.blocks.unblocked_of(self._listener.found_versions(name))
-        if not any(version < current for version in found):
-            raise FailedPrecondition(
-                f"model {name!r} has no version before {current} on disk that its version policy "
-                f"selects and that is not blocked too{in_memory}; drop one"
-            )
-
-    def allow(self, name: str, stream: Stream, version: int) -> None:
-        """Unblocks a version. Raises FailedPrecondition if it is not blocked."""
-        if version not in stream.blocks:
-            known = listed(map(str, sorted(stream.blocks.versions)))
-            raise FailedPrecondition(
-                f"model {name!r}: version {version} is not blocked; blocked: {known}"
-            )
-        self._set_blocked(name, stream, stream.blocks.without(version))
-
-    def block(
-        self, name: str, stream: Stream, versions: Iterable[int], by: BlockedBy, reason: str
-    ) -> None:
-        """Blocks `versions`: while another version can serve, they are not served, loaded or kept."""
-        block = BlockedVersion(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
-        self._set_blocked(name, stream, stream.blocks.with_block(versions, block))
-
-    def unblock(self, name: str, stream: Stream, version: int, reason: str) -> None:
-        """Unblocks a version that a failure blocked. `reason` is the change that allows it.
-
-        Does nothing for a version that is not blocked.
-        """
-        block = stream.blocks.get(version)
-        if block is None:
-            return
-        stream.loads.forget_failure(version)
-        if block.needs_operator:
-            # Only an operator removes this block, but the version may now be the last resort.
-            self.note_last_resort(name, stream)
-            return
-        _log.info("version_unblocked", model=name, version=version, reason=reason)
-        self._set_blocked(name, stream, stream.blocks.without(version))
-
-    def note_last_resort(self, name: str, stream: Stream) -> None:
-        """Serves a rolled back version again while every other version on disk is blocked too.
-
-        Its block stays: any other version that loads replaces it at once.
-        """
-        if self._find_last_resort(name, stream):
-            self.notify_blocked(name, stream)
-            self._apply_wanted(name, stream)
-
-    def _find_last_resort(self, name: str, stream: Stream) -> bool:
-        """Returns True if the last resort is another version than before."""
-        version = None
-        if stream.blocks:
-            found = self._listener.found_versions(name)
-            version = stream.find_last_resort(found, self._clock.wall_ns())
-        if not stream.blocks.set_last_resort(version):
-            return False
-        if version is not None:
-            _log.error(
-                "last_resort_serves",
-                model=name,
-                version=version,
-                reason="no other version on disk can be loaded",
-                blocked=sorted(stream.blocks.versions),
-                remedy="drop a version that loads, or unblock this one: millpond allow",
-            )
-        return True
-
-    def restore(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
-        """Restores the blocked versions of an earlier process. Call it once, at the start."""
-        stream.blocks.replace(blocked_versions)
-        self._router.set_blocked(name, stream.blocks.versions)
-
-    def notify_blocked(self, name: str, stream: Stream) -> None:
-        """Publishes the versions that the source of the model should leave out."""
-        self._view.set_blocked(name, stream.blocks.left_out, stream.blocks.by_version)
-        self._listener.blocked_versions_changed(name, stream.blocks.left_out)
-
-    def promote(
-        self, name: str, *, by: str = BY_OPERATOR, verdict: GateVerdict | None = None
-    ) -> int:
-        """Makes the canary answer all requests. Raises FailedPrecondition without a canary.
-
-        `verdict` is that of the rule which promotes it. Its reason says what was not judged.
-        """
-        version = self._router.routing(name).canary_version
-        if version is None:
-            raise FailedPrecondition(f"model {name!r} has no canary to promote")
-        previous = self._router.answering(name)
-        self._router.promote(name)
-        judged = {"reason": verdict.reason, **verdict.figures} if verdict else {}
-        _log.info("canary_promoted", model=name, version=version, by=by, **judged)
-        self._listener.default_version_changed(name, version, previous, PROMOTED)
-        return version
-
-    def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
-        """Ends a canary that is withdrawn or replaced by another version."""
-        version = self._router.routing(name).canary_version
-        if version is None or version in stream.aspired:
-            return
-        if version not in stream.blocks:
-            _log.info("canary_ended", model=name, version=version, reason="it is no longer aspired")
-        self._router.set_canary(name, None)
-
-    def resume_canary(self, name: str, stream: Stream, wanted: CanarySettings) -> None:
-        """Resumes a canary that was rolled back or withdrawn, and is aspired again while in memory."""
-        if self._router.routing(name).canary_version is not None:
-            return
-        answering = self._router.answering(name)
-        for version in reversed(stream.ready_versions):
-            is_wanted = version in stream.aspired and version not in stream.blocks
-            is_newer = answering is not None and version > answering
-            if not (is_wanted and is_newer and self._router.is_unverified(name, version)):
-                continue
-            if wanted.weight == 0:
-                self._router.verify(name, version)
-                _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
-            else:
-                stream.canary.resume(stream.harnesses[version])
-                self._router.set_canary(name, Canary.of(version, wanted))
-            return
-
-    def change_canary(self, name: str, wanted: CanarySettings) -> None:
-        """Applies changed settings to a running canary. A weight of 0 promotes it."""
-        version = self._router.routing(name).canary_version
-        if version is None:
-            return
-        if wanted.weight == 0:
-            self.promote(name, by=BY_SETTINGS)
-        else:
-            self._router.set_canary(name, Canary.of(version, wanted))
-
-    def is_judged_by_rule(self, name: str, stream: Stream) -> bool:
-        """True if a canary runs that its rule decides on."""
-        is_running = self._router.routing(name).canary_version is not None
-        return is_running and stream.settings.canary.request_count > 0
-
-    def judge_canary(self, name: str, stream: Stream) -> None:
-        """Promotes the canary or rolls it back when it has answered enough requests."""
-        routing = self._router.routing(name)
-        if routing.canary_version is None:
-            stream.canary.forget()
-        if not self.is_judged_by_rule(name, stream):
-            return
-        candidate = stream.ready(routing.canary_version)
-        stable = stream.ready(routing.default_version)
-        if candidate is None or stable is None:
-            return
-        judgement = canary.judge(
-            stream.settings.canary, *stream.canary.since_began(candidate, stable)
-        )
-        if judgement is None:
-            return
-        verdict = judgement.verdict
-        is_doubted = stream.canary.is_doubted(candidate.id.version)
-        if judgement.is_only_slow and not is_doubted:
-            stream.canary.doubt(candidate)
-            _log.warning(
-                "canary_doubted",
-                model=name,
-                version=candidate.id.version,
-                reason=verdict.reason,
-                **verdict.figures,
-            )
-            return
-        if verdict.is_passed and is_doubted and not judgement.is_of_latency:
-            # The stable version needs more requests.
-            return
-        candidate.gate_ended(verdict)
-        if verdict.is_passed:
-            self.promote(name, by=BY_RULE, verdict=verdict)
-            return
-        _log.warning(
-            "canary_failed",
-            model=name,
-            version=candidate.id.version,
-            reason=verdict.reason,
-            **verdict.figures,
-        )
-        self.roll_back(
-            name, stream, is_cold_allowed=False, by=BlockedBy.CANARY, reason=verdict.reason
-        )
-
-    def _set_blocked(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
-        stream.blocks.replace(blocked_versions)
-        self._find_last_resort(name, stream)
-        self._router.set_blocked(name, stream.blocks.versions)
-        self._listener.keep_blocked_versions(name, stream.blocks.rolled_back)
-        self.notify_blocked(name, stream)
-        self._apply_wanted(name, stream)
+    state = turn.state
+    canary_version = state.routing.canary_version
+    current = state.routing.default_version if canary_version is None else canary_version
+    if current is None and is_cold_allowed:
+        # No version serves: roll back from the one that cannot be loaded.
+        current = max((item.version for item in state.selected), default=None)
+    if current is None:
+        raise FailedPrecondition(f"model {state.name!r} serves no version to roll back from")
+    ready = state.blocks.unblocked_of(state.ready_versions)
+    lower = {version for version in ready if version < current}
+    # As `decide_routing` chooses: a version that began as a canary and was never promoted is the last choice.
+    earlier = max(lower - state.unverified or lower, default=None)
+    if earlier is None:
+        _check_cold(turn, current, is_cold_allowed)
+    known = state.harnesses.keys() | {item.version for item in state.selected}
+    versions = frozenset(version for version in known if version >= current)
+    until = "an earlier one is loaded" if earlier is None else "now"
+    blocked = _blocked_by_rollback(state, versions, current, until=until)
+    to = "an earlier one on disk" if earlier is None else earlier
+    block(turn, versions, by, reason or f"rolled back from {current} to {to}")
+    turn.log(
+        "warning",
+        "rolled_back",
+        version=current,
+        to=earlier,
+        blocked=sorted(versions),
+        never_served=[item.version for item in blocked if not item.has_served],
+        is_canary=current == canary_version,
+        by=by.value,
+    )
+    if earlier is not None:
+        turn.notices.append(DefaultChanged(earlier, current, ROLLED_BACK))
+    return Rollback(rolled_back=current, version=earlier, blocked=blocked)
 
 
-def _blocked_version(stream: Stream, version: int, service: str | None) -> RollbackBlock:
+def _blocked_by_rollback(
+    state: StreamState, versions: Iterable[int], current: int, *, until: str
+) -> tuple[RollbackBlock, ...]:
+    """Returns `current` and the versions of `versions` that were not rolled back before.
+
+    `until` is when the versions that answer stop. `state` is the one before the block.
+    """
+    service = dict.fromkeys(state.served, "it served earlier")
+    for answering in (state.routing.default_version, state.routing.canary_version):
+        if answering is not None:
+            service[answering] = f"it served until {until}"
+    rolled_back = state.blocks.rolled_back.keys()
+    return tuple(
+        _blocked_version(state, version, service.get(version))
+        for version in sorted({*versions} - rolled_back | {current})
+    )
+
+
+def _blocked_version(state: StreamState, version: int, service: str | None) -> RollbackBlock:
     """Returns the block with its reason: `service`, or how far a version that never served has come."""
     if service is not None:
         return RollbackBlock(version, has_served=True, reason=service)
-    harness = stream.harnesses.get(version)
-    state = START if harness is None else harness.status.state
+    harness = state.harnesses.get(version)
     loads = {START: "its load has not begun", LOADING: "its load was under way"}
     return RollbackBlock(
         version,
         has_served=False,
         reason="it never served, and would have replaced the earlier version once loaded; "
-        + loads.get(state, "its load failed"),
+        + loads.get(START if harness is None else harness.state, "its load failed"),
     )
+
+
+def _check_cold(turn: Turn, current: int, is_cold_allowed: bool) -> None:
+    """Raises FailedPrecondition if no earlier version on disk can be loaded, or if none may be."""
+    name, blocks = turn.state.name, turn.state.blocks
+    blocked = blocks.blocked_of(turn.state.ready_versions)
+    in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""
+    if not is_cold_allowed:
+        raise FailedPrecondition(
+            f"model {name!r} has no version before {current} in memory{in_memory}: keep one "
+            "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
+            "--cold), which loads one from disk while this one serves on"
+        )
+    if not any(version < current for version in blocks.unblocked_of(turn.found.on_disk)):
+        raise FailedPrecondition(
+            f"model {name!r} has no version before {current} on disk that its version policy "
+            f"selects and that is not blocked too{in_memory}; drop one"
+        )
+
+
+# --- Blocks ---------------------------------------------------------------------------------------
+
+
+def block(turn: Turn, versions: Iterable[int], by: BlockedBy, reason: str) -> None:
+    """Blocks `versions`: while another version can serve, they are not served, loaded or kept."""
+    added = BlockedVersion(by=by, reason=reason, since_wall_ns=turn.now.wall_ns)
+    _set_blocks(turn, turn.state.blocks.with_block(versions, added))
+
+
+def allow(turn: Turn, version: int) -> None:
+    """Unblocks a version. Raises FailedPrecondition if it is not blocked."""
+    blocks = turn.state.blocks
+    if version not in blocks:
+        known = listed(map(str, sorted(blocks.versions)))
+        raise FailedPrecondition(
+            f"model {turn.state.name!r}: version {version} is not blocked; blocked: {known}"
+        )
+    _set_blocks(turn, blocks.without(version))
+
+
+def unblock(turn: Turn, version: int, reason: str) -> None:
+    """Unblocks a version that a failure blocked. `reason` is the change that allows it.
+
+    Does nothing for a version that is not blocked.
+    """
+    found = turn.state.blocks.by_version.get(version)
+    if found is None:
+        return
+    failed = {key: item for key, item in turn.state.failed.items() if key != version}
+    turn.change(failed=failed)
+    if found.needs_operator:
+        # Only an operator removes this block, but the version may now be the last resort.
+        update_last_resort(turn)
+        return
+    turn.log("info", "version_unblocked", version=version, reason=reason)
+    _set_blocks(turn, turn.state.blocks.without(version))
+
+
+def update_last_resort(turn: Turn) -> None:
+    """Serves a rolled back version again while every other version on disk is blocked too.
+
+    Its block stays: any other version that loads replaces it at once.
+    """
+    blocks = _with_last_resort(turn, turn.state.blocks)
+    if blocks is not turn.state.blocks:
+        turn.change(blocks=blocks)
+        notify_blocked(turn)
+        apply_aspired(turn)
+
+
+def notify_blocked(turn: Turn) -> None:
+    """Tells the source of the model, and the keeper of blocked versions, which ones are blocked now."""
+    turn.notices.append(BlocksChanged(turn.state.blocks))
+
+
+def _with_last_resort(turn: Turn, blocks: BlockedState) -> BlockedState:
+    """Returns `blocks` with the version that must serve although it is blocked, and logs a new one."""
+    state, version = turn.state, None
+    if blocks:
+        version = blocks.find_last_resort(
+            turn.found.on_disk, state.ready_versions, state.failed.keys(), turn.now.wall_ns
+        )
+    if version is not None and version != blocks.last_resort:
+        turn.log(
+            "error",
+            "last_resort_serves",
+            version=version,
+            reason="no other version on disk can be loaded",
+            blocked=sorted(blocks.versions),
+            remedy="drop a version that loads, or unblock this one: millpond allow",
+        )
+    return blocks.with_last_resort(version)
+
+
+def _set_blocks(turn: Turn, blocks: BlockedState) -> None:
+    """Replaces the blocks. A canary among them ends: if it is allowed again, the settings of that time decide
+    its share.
+    """
+    # The failure of a version that is not blocked any more may be forgotten, and then it is loaded again.
+    turn.state = turn.state.changed(blocks=blocks).without_past_failures()
+    blocks = _with_last_resort(turn, blocks)
+    running = turn.state.canary
+    is_ended = running is not None and running.version in blocks
+    turn.reroute(blocks=blocks, canary=None if is_ended else running)
+    notify_blocked(turn)
+    apply_aspired(turn)
+
+
+# --- The canary -----------------------------------------------------------------------------------
+
+
+def promote(turn: Turn, *, by: str = BY_OPERATOR, verdict: GateVerdict | None = None) -> int:
+    """Makes the canary answer all requests. Raises FailedPrecondition without a canary.
+
+    `verdict` is that of the rule which promotes it. Its reason says what was not judged.
+    """
+    state = turn.state
+    version, previous = state.routing.canary_version, state.routing.default_version
+    if version is None:
+        raise FailedPrecondition(f"model {state.name!r} has no canary to promote")
+    turn.reroute(canary=None, unverified=state.unverified - {version})
+    judged = {"reason": verdict.reason, **verdict.figures} if verdict else {}
+    turn.log("info", "canary_promoted", version=version, by=by, **judged)
+    turn.notices.append(DefaultChanged(version, previous, PROMOTED))
+    return version
+
+
+def change_canary(turn: Turn) -> None:
+    """Applies the settings to a running canary. A weight of 0 promotes it."""
+    version, settings = turn.state.routing.canary_version, turn.state.settings.canary
+    if version is None:
+        return
+    if settings.weight == 0:
+        promote(turn, by=BY_SETTINGS)
+    else:
+        turn.reroute(canary=Canary.of(version, settings))
+
+
+def resume_canary(turn: Turn) -> None:
+    """Resumes a canary that was rolled back or withdrawn, and is aspired again while in memory."""
+    state, settings = turn.state, turn.state.settings.canary
+    answering = state.routing.default_version
+    if state.routing.canary_version is not None or answering is None or not state.unverified:
+        return
+    for version in reversed(state.ready_versions):
+        is_allowed = version in state.aspired and version not in state.blocks
+        if not (is_allowed and version > answering and version in state.unverified):
+            continue
+        if settings.weight == 0:
+            turn.reroute(unverified=state.unverified - {version})
+            turn.log("info", "canary_promoted", version=version, by=BY_SETTINGS)
+        else:
+            resumed = (version, turn.figures.statistics[version])
+            turn.reroute(
+                comparison=CanaryState(resumed=resumed), canary=Canary.of(version, settings)
+            )
+        return
+
+
+def is_judged_by_rule(state: StreamState) -> bool:
+    """True if a canary runs that its rule decides on."""
+    return state.routing.canary_version is not None and state.settings.canary.request_count > 0
+
+
+def judge_canary(turn: Turn) -> None:
+    """Promotes the canary or rolls it back when it has answered enough requests."""
+    state, statistics = turn.state, turn.figures.statistics
+    if state.routing.canary_version is None:
+        if state.comparison is not NO_COMPARISON:
+            turn.change(comparison=NO_COMPARISON)
+        return
+    candidate = state.ready(state.routing.canary_version)
+    stable = state.ready(state.routing.default_version)
+    if not is_judged_by_rule(state) or candidate is None or stable is None:
+        return
+    pair = (candidate.id.version, stable.id.version)
+    after, answered, beside = state.comparison.compared(pair, *(statistics[key] for key in pair))
+    turn.change(comparison=after)
+    judgement = canary.judge(state.settings.canary, answered, beside)
+    if judgement is None:
+        return
+    verdict, is_doubted = judgement.verdict, after.doubted == candidate.id.version
+    if judgement.is_only_slow and not is_doubted:
+        turn.change(comparison=after.doubt(candidate.id.version, statistics[candidate.id.version]))
+        _log_verdict(turn, "canary_doubted", candidate.id.version, verdict)
+        return
+    if verdict.is_passed and is_doubted and not judgement.is_of_latency:
+        # The stable version needs more requests.
+        return
+    turn.move(candidate.gate_ended(verdict))
+    if verdict.is_passed:
+        promote(turn, by=BY_RULE, verdict=verdict)
+        return
+    _log_verdict(turn, "canary_failed", candidate.id.version, verdict)
+    roll_back(turn, is_cold_allowed=False, by=BlockedBy.CANARY, reason=verdict.reason)
+
+
+def _log_verdict(turn: Turn, event: str, version: int, verdict: GateVerdict) -> None:
+    turn.log("warning", event, version=version, reason=verdict.reason, **verdict.figures)

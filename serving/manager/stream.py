@@ -1,13 +1,14 @@
-"""Stream: the state of one servable stream, and the decisions that follow from it. Control thread only.
+"""The state of one servable stream: a value, and what follows from it without an event.
 
-Decisions are functions of the values here and of the current time. The manager acts on them.
+`decision.py` decides what follows from a state next.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
-from serving.base.clock import NS_PER_SECOND
 from serving.core.aspired_version_policy import Action, AspiredVersionPolicy, Load, policy_for
 from serving.core.blocked_versions import as_rows
 from serving.core.model_settings import ModelSettings
@@ -22,31 +23,21 @@ from serving.core.servable import (
 )
 from serving.manager import canary
 from serving.manager.blocked_state import BlockedState
-from serving.manager.canary_state import CanaryState
-from serving.manager.failed_loads import LoadHistory
-from serving.manager.harness import LoaderHarness
+from serving.manager.canary_state import NO_COMPARISON, CanaryState
+from serving.manager.failed_loads import FailedLoad, why_try_again
+from serving.manager.harness import LoaderHarness, RetryPolicy
 from serving.manager.kept_previous import KeptPrevious
 from serving.manager.pressure_state import PressureState
+from serving.manager.routing import Canary, RoutingRequests
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwapJitter:
-    """The longest random delay of a swap, which keeps a fleet of servers out of step.
+class Rules:
+    """The rules of a server that hold for all of its streams."""
 
-    `random` (0 to 1) draws the share of `max_seconds` that one swap is delayed by.
-    """
-
-    max_seconds: float = 0.0
-    random: Callable[[], float] = lambda: 1.0
-
-    @property
-    def is_off(self) -> bool:
-        """True if no swap is delayed."""
-        return self.max_seconds == 0
-
-    def draw_ns(self) -> int:
-        """Draws the delay of one swap."""
-        return round(self.random() * self.max_seconds * NS_PER_SECOND)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    # The longest random delay of a swap, which keeps a fleet of servers out of step.
+    swap_jitter_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,45 +61,110 @@ class StreamStatus:
     blocked_versions: Sequence[Mapping[str, Any]] = ()
 
 
-@dataclass
-class Stream:
+SERVED_COUNT_MAX = 1_000
+"""The highest versions that a rollback knows to have served. A model with a version every minute must not
+grow its state without limit."""
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return _NOTHING
+
+
+_SETTINGS = ModelSettings()
+_RULES = Rules()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamState:
     """All versions of one name: the aspired ones, and the lives under way or ended in failure.
 
-    Five parts hold a state with a rule of its own. The other methods are rules on several parts.
+    A state never changes. The control thread replaces it as a whole, so any thread may read it.
 
-    `wanted` are the versions that the source aspires. `aspired` are the wanted versions without the
-    blocked ones (see `effective_aspired`). A *kept* version stays in memory for a rollback. A version
-    is *given up* if a load needs its memory. A load *presses* while it waits for memory that an old
-    version must free.
+    `selected` are the versions that the source aspires. `aspired` are those without the blocked ones
+    (see `effective_aspired`). A *kept* version stays in memory for a rollback. A version is *given up*
+    if a load needs its memory. A load *presses* while it waits for memory that an old version must free.
     """
 
-    settings: ModelSettings = field(default_factory=ModelSettings)
-    wanted: tuple[AspiredVersion, ...] = ()
-    aspired: dict[int, AspiredVersion] = field(default_factory=dict)
-    harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
-    # The versions that were AVAILABLE at some time. Versions that are neither wanted nor in `harnesses`
-    # are dropped.
-    served: set[int] = field(default_factory=set)
-    # The time at which a delayed swap to a version may begin (monotonic); see `SwapJitter`.
-    swap_at_ns: dict[int, int] = field(default_factory=dict)
-    # True if only the blocked versions of the stream are left.
-    is_idle: bool = False
+    name: str
+    rules: Rules = _RULES
+    settings: ModelSettings = _SETTINGS
+    # The labels as they are requested.
+    labels: Mapping[str, int] = field(default_factory=_nothing)
+    selected: tuple[AspiredVersion, ...] = ()
+    aspired: Mapping[int, AspiredVersion] = field(default_factory=_nothing)
+    harnesses: Mapping[int, LoaderHarness] = field(default_factory=_nothing)
+    # The versions that were AVAILABLE at some time, at most SERVED_COUNT_MAX.
+    served: frozenset[int] = frozenset()
+    # Since when a version is AVAILABLE without a break (monotonic).
+    served_since_ns: int | None = None
+    # The time at which a delayed swap to a version may begin (monotonic); see `Rules`.
+    swap_at_ns: Mapping[int, int] = field(default_factory=_nothing)
+    # True if at most blocked versions, labels and settings of the stream are left.
+    is_idle: bool = True
 
     blocks: BlockedState = field(default_factory=BlockedState)
     pressure: PressureState = field(default_factory=PressureState)
-    canary: CanaryState = field(default_factory=CanaryState)
     kept: KeptPrevious = field(default_factory=KeptPrevious)
-    loads: LoadHistory = field(default_factory=LoadHistory)
+    # The loads that have failed and are not retried.
+    failed: Mapping[int, FailedLoad] = field(default_factory=_nothing)
+
+    # The routing as requests see it, and what it follows from beside the blocks and the labels.
+    routing: Routing = field(default_factory=Routing)
+    # The former version of each label, which it leads to again if its new version is unloaded first.
+    former_labels: Mapping[str, int] = field(default_factory=_nothing)
+    canary: Canary | None = None
+    # Versions that began as canaries and were never promoted. Not the default while there is another.
+    unverified: frozenset[int] = frozenset()
+    comparison: CanaryState = NO_COMPARISON
+
+    def served_with(self, version: int) -> frozenset[int]:
+        """Returns the versions that were AVAILABLE at some time, once `version` is."""
+        served = self.served | {version}
+        return served if len(served) <= SERVED_COUNT_MAX else served - {min(served)}
+
+    def changed(self, **changes: Any) -> "StreamState":
+        """Returns the state with other values of these fields.
+
+        Takes a tenth of the time of `dataclasses.replace`, which counts in tests of many sequences.
+        """
+        after = object.__new__(StreamState)
+        after.__dict__.update(self.__dict__)
+        # It may follow from a field that changes.
+        after.__dict__.pop("ready_versions", None)
+        after.__dict__.update(changes)
+        return after
+
+    def with_harness(self, harness: LoaderHarness) -> "StreamState":
+        """Returns the state with this life of its version."""
+        return self.changed(harnesses={**self.harnesses, harness.id.version: harness})
 
     @property
-    def ready_versions(self) -> list[int]:
-        """The AVAILABLE versions, ascending."""
-        return sorted(version for version, item in self.harnesses.items() if item.is_ready)
+    def exists(self) -> bool:
+        """True if the stream has, awaits or blocks a version."""
+        return not self.is_idle or bool(self.selected) or bool(self.blocks)
 
-    def find_last_resort(self, found: Collection[int], now_wall_ns: int = 0) -> int | None:
-        """See `BlockedState.find_last_resort`."""
-        return self.blocks.find_last_resort(
-            found, self.ready_versions, self.loads.failed, now_wall_ns
+    @property
+    def is_forgettable(self) -> bool:
+        """True if nothing would be lost with this state."""
+        return not (self.exists or self.labels or self.settings != _SETTINGS)
+
+    @cached_property
+    def ready_versions(self) -> tuple[int, ...]:
+        """The AVAILABLE versions, ascending. These are the published versions."""
+        return tuple(sorted(key for key, item in self.harnesses.items() if item.is_ready))
+
+    @property
+    def routing_requests(self) -> RoutingRequests:
+        """The inputs of the routing. A blocked version that is aspired is a last resort."""
+        return RoutingRequests(
+            labels=self.labels,
+            former_labels=self.former_labels,
+            blocked=self.blocks.versions,
+            last_resorts=self.blocks.versions & self.aspired.keys(),
+            canary=self.canary,
+            unverified=self.unverified,
         )
 
     def ready(self, version: int | None) -> LoaderHarness | None:
@@ -116,7 +172,7 @@ class Stream:
         harness = None if version is None else self.harnesses.get(version)
         return harness if harness is not None and harness.is_ready else None
 
-    def previous(self, routing: Routing) -> int | None:
+    def previous(self) -> int | None:
         """Returns the version to keep for a rollback; None if there is no such version.
 
         That is the highest ready version below the current one that is not blocked. If that version
@@ -124,7 +180,7 @@ class Stream:
         allow again. An aspired version is never returned, because it stays without being kept. A
         newer version that does not answer yet, such as a canary, changes nothing.
         """
-        current = self._current_version(routing)
+        current = self._current_version()
         if current is None:
             return None
         others = [version for version in self.ready_versions if version != current]
@@ -134,12 +190,12 @@ class Stream:
         blocked = [item for item in self.blocks.blocked_of(others) if item not in self.aspired]
         return max(blocked, default=None)
 
-    def _current_version(self, routing: Routing) -> int | None:
+    def _current_version(self) -> int | None:
         """Returns the version that answers.
 
         If it is no longer aspired and a lower aspired version is ready, returns that version.
         """
-        default = routing.default_version
+        default = self.routing.default_version
         if default is None or default in self.aspired:
             return default
         lower = [item for item in self.ready_versions if item in self.aspired and item < default]
@@ -164,34 +220,36 @@ class Stream:
         )
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
-        """Returns the wanted versions that are not left out.
+        """Returns the selected versions that are not left out.
 
-        If all wanted versions are left out, returns the highest ready version instead, preferably one
-        that is not blocked. If no version is ready either, returns the wanted versions that have not
+        If all selected versions are left out, returns the highest ready version instead, preferably one
+        that is not blocked. If no version is ready either, returns the selected versions that have not
         crashed the server.
         """
-        allowed = [item for item in self.wanted if item.version not in self.blocks.left_out]
-        if allowed or not self.wanted:
+        allowed = [item for item in self.selected if item.version not in self.blocks.left_out]
+        if allowed or not self.selected:
             return allowed
         ready = self.ready_versions
         # Without another version the blocked one serves on: any answer is better than no answer.
         serving = self.blocks.unblocked_of(ready) or ready
         if serving:
             return [self.harnesses[max(serving)].aspired]
-        return [item for item in self.wanted if item.version not in self.blocks.crashed]
+        return [item for item in self.selected if item.version not in self.blocks.crashed]
 
-    def note_superseded(self, routing: Routing, now_ns: int) -> None:
-        """Records since when the previous version is in memory only for a rollback."""
-        previous = self.previous(routing)
-        self.kept.note(previous, is_named=previous in _named_in(routing), now_ns=now_ns)
+    def kept_after(self, now_ns: int) -> KeptPrevious:
+        """Returns since when the version that is the previous one now is in memory only for a rollback."""
+        previous = self.previous()
+        return self.kept.after(
+            previous, is_named=previous in _named_in(self.routing), now_ns=now_ns
+        )
 
-    def superfluous_versions(self, routing: Routing) -> list[int]:
+    def spare_versions(self) -> list[int]:
         """Returns the ready versions that may be unloaded so that another one fits, ascending.
 
         Returns none while a label or a canary keeps one of them, because the others alone would
         rarely free enough memory.
         """
-        if self.has_named(routing):
+        if self._has_named():
             return []
         return [version for version in self.ready_versions if version not in self.aspired]
 
@@ -206,9 +264,9 @@ class Stream:
             return None
         return max(self._versions_in(START, LOADING) & self.aspired.keys(), default=None)
 
-    def has_named(self, routing: Routing) -> bool:
+    def _has_named(self) -> bool:
         """True if a version that is not aspired stays for a label or beside a canary."""
-        named = _named_in(routing)
+        named = _named_in(self.routing)
         return any(item in named and item not in self.aspired for item in self.ready_versions)
 
     def keep_until_ns(self) -> int | None:
@@ -235,22 +293,25 @@ class Stream:
         freed_bytes = harness.status.figures.get("parameter_bytes", missing_bytes)
         return version if freed_bytes >= missing_bytes else None
 
-    def snapshots(self, routing: Routing, now_ns: int) -> list[ServableSnapshot]:
+    def snapshots(self, now_ns: int) -> list[ServableSnapshot]:
         """Returns the versions as a policy sees them."""
-        kept = self._kept_versions(routing, now_ns) if self.aspired else frozenset()
+        kept = self._kept_versions(now_ns) if self.aspired else frozenset()
         return [
-            harness.snapshot(
+            ServableSnapshot(
+                id=harness.id,
+                state=harness.state,
                 is_aspired=version in self.aspired,
                 is_kept=version in kept,
-                is_blocked=version in self.blocks or _is_passed_over(version, routing),
+                is_blocked=version in self.blocks or _is_passed_over(version, self.routing),
                 is_given_up=version == self.kept.given_up,
                 is_pressing=version == self.pressure.pressing_version,
             )
             for version, harness in self.harnesses.items()
         ]
 
-    def status(self, routing: Routing, wanted_labels: Mapping[str, int]) -> StreamStatus:
+    def status(self) -> StreamStatus:
         """Returns the stream as the status shows it."""
+        routing = self.routing
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
             unload_first_reason=self.pressure.reason,
@@ -258,13 +319,13 @@ class Stream:
             labels=dict(routing.labels),
             waiting_labels={
                 label: version
-                for label, version in wanted_labels.items()
+                for label, version in self.labels.items()
                 if routing.labels.get(label) != version
             },
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
             canary_progress=self._canary_progress(routing.canary_version),
-            previous=self.previous(routing),
+            previous=self.previous(),
             blocked=tuple(sorted(self.blocks.versions)),
             blocked_versions=as_rows(self.blocks.by_version),
         )
@@ -274,65 +335,75 @@ class Stream:
             return ""
         return canary.progress_text(
             self.settings.canary,
-            self.canary.answered_count,
-            is_doubted=self.canary.is_doubted(version),
+            self.comparison.answered_count,
+            is_doubted=self.comparison.doubted == version,
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:
         """True if the source has found other files for this version. A new harness loads them."""
-        found = [item for item in self.wanted if item.version == harness.id.version]
+        found = [item for item in self.selected if item.version == harness.id.version]
         return bool(found) and found[0] != harness.aspired
 
-    def load_failed(self, harness: LoaderHarness) -> None:
-        """Records a load that has failed and is not retried, with the settings that it began with."""
-        if not self.is_outdated(harness):
-            self.loads.note_failure(harness.aspired, harness.status, self.settings)
+    def with_failed_load(self, harness: LoaderHarness) -> "StreamState":
+        """Returns the state with a load that has failed and is not retried, and its settings."""
+        if self.is_outdated(harness):
+            return self
+        settings = harness.begun_with or self.settings
+        load = FailedLoad.of(harness.aspired, harness.status, settings)
+        return self.changed(failed={**self.failed, harness.id.version: load})
 
-    def worth_another_try(self, routing: Routing) -> dict[int, str]:
+    def worth_another_try(self) -> dict[int, str]:
         """Returns the failed versions worth a retry because a cause of the failure has changed.
 
         The values are the changes, as texts.
         """
         reasons = {
-            version: self.loads.why_try_again(version, self.settings)
-            or self._why_memory_can_be_freed(version, routing)
-            for version in self.loads.failed
+            version: why_try_again(load, self.settings) or self._why_memory_can_be_freed(version)
+            for version, load in self.failed.items()
         }
         return {version: reason for version, reason in reasons.items() if reason}
 
-    def _why_memory_can_be_freed(self, version: int, routing: Routing) -> str:
-        is_wanted = self.pressure.lacks_memory(version) and version in self.aspired
-        superfluous = self.superfluous_versions(routing) if is_wanted else []
-        return f"version {superfluous[0]} can be unloaded for it now" if superfluous else ""
+    def _why_memory_can_be_freed(self, version: int) -> str:
+        is_lacking = version in self.pressure.lacking and version in self.aspired
+        spare = self.spare_versions() if is_lacking else []
+        return f"version {spare[0]} can be unloaded for it now" if spare else ""
 
-    def forget_past_swaps(self) -> None:
-        """Removes the times of delayed swaps whose version is not waiting or loading any more."""
-        coming = self._versions_in(START, LOADING)
-        self.swap_at_ns = {key: at_ns for key, at_ns in self.swap_at_ns.items() if key in coming}
+    def without_past_failures(self) -> "StreamState":
+        """Returns the state without the failures of versions that are gone or have a new life.
 
-    def forget_past_loads(self) -> None:
-        """Forgets the loads of versions without a harness, and the failures of versions with a new one.
-
-        Keeps the failure of a blocked version that has no harness.
+        Keeps the failure of a blocked version that has no life.
         """
-        blocked_without_life = self.blocks.versions - self.harnesses.keys()
-        self.loads.keep_only(
-            begun=self.harnesses.keys(), failed=self._versions_in(END) | blocked_without_life
-        )
-        self.pressure.keep_only(self.harnesses.keys())
-        self.served &= self.harnesses.keys() | {item.version for item in self.wanted}
+        if not self.failed:
+            return self
+        kept = self._versions_in(END) | (self.blocks.versions - self.harnesses.keys())
+        failed = {key: item for key, item in self.failed.items() if key in kept}
+        return self if len(failed) == len(self.failed) else self.changed(failed=failed)
+
+    def without_past_lives(self) -> "StreamState":
+        """Returns the state without what it remembers of versions that have no life any more.
+
+        The time of a delayed swap lasts until its version is loaded.
+        """
+        known, after = self.harnesses.keys(), self
+        if not self.pressure.lacking <= known:
+            after = after.changed(pressure=self.pressure.only(known))
+        if self.swap_at_ns:
+            coming = self._versions_in(START, LOADING)
+            swaps = {key: at_ns for key, at_ns in self.swap_at_ns.items() if key in coming}
+            after = after.changed(swap_at_ns=swaps)
+        return after
 
     def _versions_in(self, *states: ServableState) -> set[int]:
-        return {key for key, harness in self.harnesses.items() if harness.status.state in states}
+        return {key for key, harness in self.harnesses.items() if harness.state in states}
 
     def _wants_to_load(self) -> bool:
         return any(
-            harness.status.state is START and version in self.aspired
+            harness.state is START and version in self.aspired
             for version, harness in self.harnesses.items()
         )
 
-    def _kept_versions(self, routing: Routing, now_ns: int) -> frozenset[int]:
-        kept = _named_in(routing)
+    def _kept_versions(self, now_ns: int) -> frozenset[int]:
+        kept = _named_in(self.routing)
         until_ns = None if self.unloads_first else self.keep_until_ns()
         if self.kept.version is not None and until_ns is not None and now_ns < until_ns:
             kept.add(self.kept.version)

@@ -4,33 +4,23 @@ Nothing here decides or changes a state. The control thread starts a task, and t
 progress and its outcome to the inbox of the control thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
 import structlog
 
 from serving.base import errors
-from serving.base.clock import Clock, seconds_since
+from serving.base.clock import Clock
+from serving.base.errors import MillpondError
 from serving.base.executor import Executor
 from serving.core.cancellation import Cancellation
-from serving.core.servable import GateVerdict, LoadStage, ServableId, UnloadStage
+from serving.core.servable import GateVerdict, LoadStage, ServableId, Stage
 from serving.data_plane.servables import Servable
 from serving.loading.loader import MakeLoader
 from serving.loading.unload import Unload
-from serving.manager.control_thread import (
-    GateEnded,
-    Inbox,
-    Loaded,
-    LoadFailed,
-    Measured,
-    StageBegan,
-    StageEnded,
-    Unloaded,
-)
+from serving.manager.control_thread import Inbox, Loaded, LoadFailed, Progress, Unloaded
 from serving.manager.harness import LoaderHarness
-from serving.manager.manager_view import ManagerView
-from serving.manager.router import Router
 from serving.manager.task_figures import thread_costs
 
 _log = structlog.get_logger(__name__)
@@ -59,36 +49,41 @@ class NoVersionMemory:
 
 
 class TaskProgress:
-    """Posts the progress of one load. On its loader thread; implements `LoadProgress`."""
+    """Posts the progress of one load or unload. On the thread of its task; implements `LoadProgress`."""
 
-    def __init__(self, harness: LoaderHarness, inbox: Inbox, clock: Clock) -> None:
-        self._harness = harness
+    def __init__(
+        self, servable_id: ServableId, cancellation: Cancellation, inbox: Inbox, clock: Clock
+    ) -> None:
+        self._id = servable_id
+        self._cancellation = cancellation
         self._inbox = inbox
         self._clock = clock
 
     @property
     def cancellation(self) -> Cancellation:
-        return self._harness.cancellation
+        return self._cancellation
 
     def stage_began(self, stage: LoadStage) -> None:
-        self._inbox.post(StageBegan(self._harness, stage))
+        self._post(lambda harness: harness.stage_began(stage))
 
-    def stage_ended(self, stage: LoadStage, seconds: float) -> None:
-        self._inbox.post(StageEnded(self._harness, stage, seconds, self._clock.now_ns()))
+    def stage_ended(self, stage: Stage, seconds: float) -> None:
+        ended_at_ns = self._clock.now_ns()
+        self._post(lambda harness: harness.stage_ended(stage, seconds, ended_at_ns))
 
     def measured(self, figures: Mapping[str, float]) -> None:
-        self._inbox.post(Measured(self._harness, figures))
+        self._post(lambda harness: harness.measured(figures))
 
     def gate_ended(self, verdict: GateVerdict) -> None:
-        self._inbox.post(GateEnded(self._harness, verdict))
+        self._post(lambda harness: harness.gate_ended(verdict))
+
+    def _post(self, change: Callable[[LoaderHarness], LoaderHarness]) -> None:
+        self._inbox.post(Progress(self._id, change))
 
 
 class VersionTasks:
     """Owns the loader and the unloader threads. The control thread calls its public methods.
 
-    A loader publishes its version itself, before the version is AVAILABLE: a client that reads that
-    state may send a request at once. A harness is only read here, and only what is safe for any
-    thread: its id, its files, its cancellation and its servable.
+    At most one task works on a version at a time.
     """
 
     def __init__(
@@ -98,8 +93,6 @@ class VersionTasks:
         loaders: Executor,
         unloaders: Executor,
         version_memory: VersionMemory,
-        router: Router,
-        view: ManagerView,
         inbox: Inbox,
         clock: Clock,
     ) -> None:
@@ -107,10 +100,10 @@ class VersionTasks:
         self._loaders = loaders
         self._unloaders = unloaders
         self._version_memory = version_memory
-        self._router = router
-        self._view = view
         self._inbox = inbox
         self._clock = clock
+        # How to stop each load that is under way. Control thread only.
+        self._cancellations: dict[ServableId, Cancellation] = {}
 
     def start(self) -> None:
         """Starts the threads."""
@@ -122,64 +115,82 @@ class VersionTasks:
         executors = [self._loaders.stop(timeout_seconds), self._unloaders.stop(timeout_seconds)]
         return all(executors)
 
-    def load(self, harness: LoaderHarness) -> None:
+    def load(self, servable_id: ServableId, directory: str) -> None:
         """Starts a load. `Loaded` or `LoadFailed` follows."""
-        self._loaders.submit(partial(self._load, harness), harness.id.name)
+        cancellation = self._cancellations[servable_id] = Cancellation()
+        load = partial(self._load, servable_id, directory, cancellation)
+        self._loaders.submit(load, servable_id.name)
 
-    def unload(self, harness: LoaderHarness) -> None:
-        """Starts the unload of a version that the router has retired just now. `Unloaded` follows."""
+    def stop_load(self, servable_id: ServableId) -> None:
+        """Stops a load under way at its next stage. Does nothing for one that is over already."""
+        cancellation = self._cancellations.get(servable_id)
+        if cancellation is not None:
+            cancellation.cancel()
 
-        def stage_ended(stage: UnloadStage, seconds: float) -> None:
-            self._inbox.post(StageEnded(harness, stage, seconds, self._clock.now_ns()))
+    def load_ended(self, servable_id: ServableId) -> None:
+        """Forgets a load whose outcome has arrived."""
+        self._cancellations.pop(servable_id, None)
 
-        unload = Unload(harness.id, harness.servable, clock=self._clock, stage_ended=stage_ended)
-        self._unloaders.submit(partial(self._unload, harness, unload))
+    def discard(self, servable_id: ServableId, servable: Servable, error: MillpondError) -> None:
+        """Frees a loaded version that could not be published. `LoadFailed` with `error` follows."""
+        self._loaders.submit(partial(self._discard, servable_id, servable, error), servable_id.name)
+
+    def unload(self, servable_id: ServableId, servable: Servable) -> None:
+        """Starts the unload of a version that was retired just now. `Unloaded` follows."""
+
+        progress = TaskProgress(servable_id, Cancellation(), self._inbox, self._clock)
+        unload = Unload(servable_id, servable, clock=self._clock, stage_ended=progress.stage_ended)
+        self._unloaders.submit(partial(self._unload, servable_id, unload, progress))
 
     # --- Loader threads ---------------------------------------------------------------------------
 
-    def _load(self, harness: LoaderHarness) -> None:
+    def _load(self, servable_id: ServableId, directory: str, cancellation: Cancellation) -> None:
         try:
-            servable = self._load_and_publish(harness)
+            progress = TaskProgress(servable_id, cancellation, self._inbox, self._clock)
+            loader = self._make_loader(servable_id, directory)
+            with thread_costs("load", progress.measured):
+                servable = loader.load(progress)
+            if cancellation.is_cancelled:
+                self._free(servable_id, servable)
+                raise errors.Cancelled(f"{servable_id}: no longer aspired; its load is undone")
         except Exception as error:  # noqa: BLE001 (whatever it is, it ends this load and no other)
             failure = errors.from_exception(error)
             if isinstance(failure, errors.InternalError):
-                _log.exception("load_raised", **harness.log_fields)
-            self._inbox.post(LoadFailed(harness, failure))
+                _log.exception("load_raised", **_fields(servable_id))
+            self._inbox.post(LoadFailed(servable_id, failure))
         else:
-            self._inbox.post(Loaded(harness, servable))
+            self._inbox.post(Loaded(servable_id, servable))
 
-    def _load_and_publish(self, harness: LoaderHarness) -> Servable:
-        loader = self._make_loader(harness.id, harness.aspired.directory)
-        progress = TaskProgress(harness, self._inbox, self._clock)
-        with thread_costs("load", progress.measured):
-            servable = loader.load(progress)
+    def _discard(self, servable_id: ServableId, servable: Servable, error: MillpondError) -> None:
         try:
-            if harness.is_cancelled:
-                raise errors.Cancelled(f"{harness.id}: no longer aspired; its load is undone")
-            start_ns = self._clock.now_ns()
-            canary = self._view.first_canary(harness.id, harness.began_at_ns)
-            self._router.publish(harness.id, servable, canary=canary)
-            progress.stage_ended(LoadStage.PUBLISH, seconds_since(self._clock, start_ns))
-        except BaseException:
-            servable.destroy()
-            self._version_memory.unloaded(harness.id)
-            raise
-        return servable
+            self._free(servable_id, servable)
+        except Exception:  # noqa: BLE001 (the life of the version ends all the same)
+            _log.exception("load_raised", **_fields(servable_id))
+        self._inbox.post(LoadFailed(servable_id, error))
+
+    def _free(self, servable_id: ServableId, servable: Servable) -> None:
+        servable.destroy()
+        self._version_memory.unloaded(servable_id)
 
     # --- Unloader threads -------------------------------------------------------------------------
 
-    def _unload(self, harness: LoaderHarness, unload: Unload) -> None:
+    def _unload(self, servable_id: ServableId, unload: Unload, progress: TaskProgress) -> None:
         costs: dict[str, float] = {}
         try:
             with thread_costs("unload", costs.update):
                 is_gone = unload.take_turn()
         except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
-            _log.exception("unload_raised", **harness.log_fields)
-            self._inbox.post(Unloaded(harness, errors.from_exception(error)))
+            _log.exception("unload_raised", **_fields(servable_id))
+            self._inbox.post(Unloaded(servable_id, errors.from_exception(error)))
             return
         if is_gone:
             # The costs of the turn that freed the version: the turns before it only waited.
-            self._inbox.post(Measured(harness, costs))
-            self._inbox.post(Unloaded(harness))
+            progress.measured(costs)
+            self._inbox.post(Unloaded(servable_id))
         else:
-            self._unloaders.submit(partial(self._unload, harness, unload))
+            self._unloaders.submit(partial(self._unload, servable_id, unload, progress))
+
+
+def _fields(servable_id: ServableId) -> Mapping[str, str | int]:
+    """Returns the fields that name the version in a log line."""
+    return {"model": servable_id.name, "version": servable_id.version}

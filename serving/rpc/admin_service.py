@@ -43,12 +43,17 @@ Answer = TypeVar("Answer")
 
 
 class VersionControl(Protocol):
-    """The part of `AspiredVersionsManager` that operators use: actions, and the streams' status."""
+    """The part of `AspiredVersionsManager` that operators use."""
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> Future[Rollback]: ...
     def promote(self, name: str) -> Future[int]: ...
     def allow(self, name: str, version: int) -> Future[None]: ...
-    def stream_status(self, name: str) -> StreamStatus | None: ...
+
+
+class StreamReader(Protocol):
+    """The part of `Streams` that an operator's status shows."""
+
+    def status(self, name: str) -> StreamStatus | None: ...
     def blocks(self, name: str) -> BlockedVersions: ...
     def servable(self, servable_id: ServableId) -> Servable | None: ...
 
@@ -67,6 +72,7 @@ class AdminService:
         model_names: Callable[[], Collection[str]],
         statuses: "Callable[[], Statuses]",
         control: VersionControl,
+        streams: StreamReader,
         notes: Callable[[str], Collection[Note]] = lambda name: (),
         found_versions: Callable[[str], Collection[int]] = lambda name: (),
         refused_config: "Callable[[], ConfigRefusal | None]" = lambda: None,
@@ -75,6 +81,7 @@ class AdminService:
         self._model_names = model_names
         self._statuses = statuses
         self._control = control
+        self._streams = streams
         self._notes = notes
         self._found_versions = found_versions
         self._refused_config = refused_config
@@ -156,7 +163,7 @@ class AdminService:
         )
 
     def _model(self, name: str, statuses: Sequence[ServableStatus]) -> dict[str, Any]:
-        stream = self._control.stream_status(name)
+        stream = self._streams.status(name)
         return {
             "name": name,
             **(asdict(stream) if stream else self._blocks(name)),
@@ -167,11 +174,11 @@ class AdminService:
 
     def _blocks(self, name: str) -> dict[str, Any]:
         """Returns the blocked versions of a model that has no other version."""
-        blocks = self._control.blocks(name)
+        blocks = self._streams.blocks(name)
         return {"blocked": sorted(blocks), "blocked_versions": as_rows(blocks)} if blocks else {}
 
     def _version(self, status: ServableStatus) -> dict[str, Any]:
-        servable = self._control.servable(status.id)
+        servable = self._streams.servable(status.id)
         return {
             "version": status.id.version,
             "state": status.state.name,

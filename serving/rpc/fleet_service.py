@@ -30,10 +30,10 @@ TEXT_LENGTH_MAX = 4_000
 _WITHOUT_A_RUN = frozenset({"GetModelMetadata", "GetModelStatus"})
 
 
-class Control(Protocol):
-    """The part of `AspiredVersionsManager` that reports read."""
+class StreamReader(Protocol):
+    """The part of `Streams` that reports read."""
 
-    def stream_status(self, name: str) -> StreamStatus | None: ...
+    def status(self, name: str) -> StreamStatus | None: ...
     def servable(self, servable_id: ServableId) -> Servable | None: ...
 
 
@@ -53,7 +53,7 @@ class FleetSources:
 
     model_names: Callable[[], Collection[str]]
     statuses: Callable[[], Mapping[str, Sequence[ServableStatus]]]
-    control: Control
+    streams: StreamReader
     found_versions: Callable[[str], Collection[int]]
     methods: Callable[[], Iterable[MethodStatistics]]
     is_draining: Callable[[], bool]
@@ -122,7 +122,7 @@ class FleetService:
         statuses: Sequence[ServableStatus],
         counts: Mapping[tuple[str, int], Sequence[int]],
     ) -> dict[str, Any]:
-        stream = self._sources.control.stream_status(name)
+        stream = self._sources.streams.status(name)
         granted = self._grants.granted(name)
         return {
             "granted": granted.version if granted else None,
@@ -147,7 +147,7 @@ class FleetService:
         counts: Sequence[int] | None,
         granted: GrantedVersion | None,
     ) -> dict[str, Any]:
-        servable = self._sources.control.servable(status.id)
+        servable = self._sources.streams.servable(status.id)
         # A version that ended before it was granted is about to be loaded again.
         is_awaited = status.state is END and _ended_before(status, granted)
         health = HEALTHY if is_awaited else status.health

@@ -25,7 +25,7 @@ class Models(Protocol):
 class ModelService:
     """Answers from the state monitor. Any thread.
 
-    `served` has the configured models. `labels` is `Router.labels`, the labels that requests see.
+    `served` has the configured models. `labels` is `Streams.labels`, the labels that requests see.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from serving.base.executor import ThreadExecutor
 from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
 from serving.core.blocked_versions import BlockedVersions, crashed_of
 from serving.core.servable import END, AspiredVersion
+from serving.data_plane.servables import ServingMap
 from serving.loading.arenas import Arenas
 from serving.loading.loader import MakeLoader, statuses_as_errors
 from serving.manager.blocked_version_file import (
@@ -24,9 +25,9 @@ from serving.manager.harness import RetryPolicy
 from serving.manager.listener import ManagerListener
 from serving.manager.manager import AspiredVersionsManager
 from serving.manager.model_notes import NotePublisher
-from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
-from serving.manager.stream import SwapJitter
+from serving.manager.stream import Rules
+from serving.manager.streams import Streams
 from serving.monitoring.swap_timeline import SwapTimeline
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
@@ -49,7 +50,7 @@ class ModelControl:
 
     monitor: StateMonitor
     manager: AspiredVersionsManager
-    router: Router
+    streams: Streams
     served: ServedModels
     reloader: ConfigReloader
     pollers: PollerPool
@@ -87,6 +88,20 @@ class ModelListener(ManagerListener):
         self._swaps.default_version_changed(name, version, previous_version, how)
 
 
+def make_streams(foundation: Foundation) -> Streams:
+    """Returns the states of all models, which the manager will replace."""
+    return Streams(
+        Rules(
+            retry=RetryPolicy(
+                retry_count_max=foundation.config.max_num_load_retries,
+                interval_ns=foundation.config.load_retry_interval_micros * 1_000,
+                first_interval_ns=FIRST_RETRY_NS,
+            ),
+            swap_jitter_seconds=foundation.config.load_jitter_seconds,
+        )
+    )
+
+
 def make_manager(
     foundation: Foundation,
     *,
@@ -95,7 +110,8 @@ def make_manager(
     make_loader: MakeLoader,
     arenas: Arenas | None,
     monitor: StateMonitor,
-    router: Router,
+    serving_map: ServingMap,
+    streams: Streams,
     notes: NotePublisher,
     blocked_version_keeper: BlockedVersionKeeper,
     listener: ManagerListener,
@@ -104,21 +120,14 @@ def make_manager(
     notes.set_crashed({name: crashed_of(versions) for name, versions in blocked.items()})
     return AspiredVersionsManager(
         make_loader=make_loader,
-        retry=RetryPolicy(
-            retry_count_max=foundation.config.max_num_load_retries,
-            interval_ns=foundation.config.load_retry_interval_micros * 1_000,
-            first_interval_ns=FIRST_RETRY_NS,
-            random=random.random,
-        ),
         loaders=loaders,
         unloaders=unloaders,
         version_memory=arenas,
-        router=router,
+        serving_map=serving_map,
+        streams=streams,
         listener=listener,
         blocked_versions=blocked,
-        swap_jitter=SwapJitter(
-            max_seconds=foundation.config.load_jitter_seconds, random=random.random
-        ),
+        random=random.random,
         monitor=monitor,
         clock=foundation.clock,
     )
@@ -146,7 +155,7 @@ def make_source(
     *,
     pollers: PollerPool,
     manager: AspiredVersionsManager,
-    router: Router,
+    streams: Streams,
     monitor: StateMonitor,
     notes: NotePublisher,
     grants: "Grants | None" = None,
@@ -164,14 +173,14 @@ def make_source(
             missing_asset_wait_seconds=foundation.config.missing_asset_wait_seconds,
         ),
         listener=_SourceFindings(manager, monitor, notes),
-        model_status=_SourceModelStatus(monitor, router),
+        model_status=_SourceModelStatus(monitor, streams),
         check=partial(_check_saved_model, foundation),
         pollers=pollers,
         clock=foundation.clock,
     )
     # Before its first poll: a version that was rolled back must not be loaded until it is
     # unblocked.
-    source.set_blocked(manager.blocked(model.name))
+    source.set_blocked(streams.blocked(model.name))
     if grants is not None:
         source.set_granted(grants.versions(model.name))
     return source
@@ -220,11 +229,11 @@ class _SourceFindings(SourceListener):
 
 
 class _SourceModelStatus:
-    """Answers the sources' questions from the state monitor and the router."""
+    """Answers the sources' questions from the state monitor and the streams."""
 
-    def __init__(self, monitor: StateMonitor, router: Router) -> None:
+    def __init__(self, monitor: StateMonitor, streams: Streams) -> None:
         self._monitor = monitor
-        self._router = router
+        self._streams = streams
 
     def failed_versions(self, name: str) -> Collection[int]:
         return self._monitor.failed_versions(name)
@@ -233,7 +242,7 @@ class _SourceModelStatus:
         return self._monitor.available_versions(name)
 
     def labels_in_effect(self, name: str) -> Mapping[str, int]:
-        return self._router.labels(name)
+        return self._streams.labels(name)
 
 
 class StoreBasePaths:

@@ -14,9 +14,9 @@ from serving.data_plane.requests import GrpcServer
 from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
 from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs
-from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamStatus
+from serving.manager.streams import Streams
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.metrics_routes import metrics_routes
@@ -44,7 +44,7 @@ from serving.server.supervised import restart_count
 def make_swap_timeline(
     statistics: RequestStatistics,
     monitor: StateMonitor,
-    router: Router,
+    streams: Streams,
     slab_pool: SlabPool | None,
     clock: Clock,
     *,
@@ -56,7 +56,7 @@ def make_swap_timeline(
     swaps = SwapTimeline(
         statistics,
         status=monitor.status,
-        answering=router.answering,
+        answering=streams.answering,
         is_slab_due=is_slab_due,
         clock=clock,
     )
@@ -108,18 +108,18 @@ def make_metric_sources(
         runs_ended_by_memory=foundation.data_plane.runs_ended_by_memory,
         statuses=control.monitor.statuses,
         swap_counts=swaps.counts,
-        arena=partial(arena_statistics, foundation.data_plane, control.manager.servable),
+        arena=partial(arena_statistics, foundation.data_plane, control.streams.servable),
         batching=batches.of,
         slab_pool=None if slab_pool is None else slab_pool.statistics,
         request_memory=foundation.data_plane.request_memory_statistics,
         reservoirs=partial(reservoir_statistics, reservoirs),
-        routing=control.router.routing,
-        default_version=control.router.answering,
+        routing=control.streams.routing,
+        default_version=control.streams.answering,
         base_path=control.served.base_path,
         config_change_count=lambda: control.reloader.applied_count,
         is_config_refused=is_config_refused,
         swaps=swaps.records,
-        blocked_versions=control.manager.blocks,
+        blocked_versions=control.streams.blocks,
         restart_count=restart_count,
         models_ready=partial(models_ready, health),
         model_memory_limit_bytes=foundation.config.model_memory_limit_bytes,

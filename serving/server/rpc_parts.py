@@ -77,7 +77,7 @@ def make_rare_handlers(
 
     return {
         GET_MODEL_STATUS: ModelService(
-            control.monitor, control.served, control.router.labels
+            control.monitor, control.served, control.streams.labels
         ).get_model_status,
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(control.reloader, control.served).handlers,
@@ -85,6 +85,7 @@ def make_rare_handlers(
             model_names=names,
             statuses=control.monitor.statuses,
             control=control.manager,
+            streams=control.streams,
             notes=control.served.notes,
             found_versions=control.served.found_versions,
             refused_config=refused_config,
@@ -111,7 +112,7 @@ def make_fleet_handlers(
     sources = FleetSources(
         model_names=lambda: control.served.names,
         statuses=control.monitor.statuses,
-        control=control.manager,
+        streams=control.streams,
         found_versions=control.served.found_versions,
         methods=methods,
         is_draining=lambda: view().is_draining,
@@ -137,8 +138,8 @@ def make_inference_questions(
     return InferenceQuestions(
         names=names,
         statuses=control.monitor.statuses,
-        servable=control.manager.servable,
-        routes=control.router,
+        servable=control.streams.servable,
+        routes=control.streams,
         view=view,
         repository=Repository(
             control.reloader,

@@ -20,10 +20,9 @@ from serving.config.lab_settings import LAB_VARIABLE, NO_LAB
 from serving.config.listen_addresses import listen_addresses
 from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig, ServerConfig
-from serving.core.servable import LOADING, START, ServableId, ServableStatus
+from serving.core.servable import LOADING, START, ServableStatus
 from serving.data_plane.plane import DataPlane, native_module
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.servables import Servable
 from serving.http.health_routes import health_routes
 from serving.http.server import HttpServer
 from serving.kserve.inference_service import InferenceService
@@ -31,7 +30,6 @@ from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.request_cores import pin_always
 from serving.manager.model_notes import NotePublisher
-from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
@@ -149,6 +147,7 @@ class Server:
         """Makes the parts that load the aspired versions and publish them."""
         config, clock = self._config, self._clock
         arenas = loading_parts.make_arenas(config, self._slab_pool)
+        self._streams = model_parts.make_streams(self._foundation)
         self._batch_records = BatchRecords()
         self._monitor.add_listener(self._batch_records.on_status)
         self._batch_refusals = BatchRefusals(clock)
@@ -156,7 +155,7 @@ class Server:
         load_settings = loading_parts.load_settings(
             self._foundation,
             arenas=arenas,
-            incumbent=self._incumbent,
+            incumbent=self._streams.incumbent,
             request_statistics=self._requests.statistics,
             batch_records=self._batch_records,
             batch_refusals=self._batch_refusals,
@@ -168,12 +167,11 @@ class Server:
             plane=self._plane,
             clock=clock,
         )
-        self._router = Router(self._requests.serving_map)
         self._blocked_version_keeper = model_parts.make_blocked_version_keeper(self._foundation)
         self._swaps = monitoring_parts.make_swap_timeline(
             statistics=self._requests.statistics,
             monitor=self._monitor,
-            router=self._router,
+            streams=self._streams,
             slab_pool=self._slab_pool,
             clock=clock,
             on_over=self._tracing.add_swap,
@@ -185,7 +183,8 @@ class Server:
             make_loader=self._loaders.make,
             arenas=arenas,
             monitor=self._monitor,
-            router=self._router,
+            serving_map=self._requests.serving_map,
+            streams=self._streams,
             notes=self._notes,
             blocked_version_keeper=self._blocked_version_keeper,
             listener=model_parts.ModelListener(
@@ -206,14 +205,14 @@ class Server:
                 self._foundation,
                 pollers=self._pollers,
                 manager=self._manager,
-                router=self._router,
+                streams=self._streams,
                 monitor=self._monitor,
                 notes=self._notes,
                 grants=self._grants,
             ),
             set_loaders=self._set_models,
             manager=self._manager,
-            set_labels=self._router.set_labels,
+            set_labels=self._manager.set_labels,
             names_changed=self._on_names_changed,
             base_paths=model_parts.StoreBasePaths(
                 self._foundation,
@@ -225,7 +224,7 @@ class Server:
         self._control = model_parts.ModelControl(
             monitor=self._monitor,
             manager=self._manager,
-            router=self._router,
+            streams=self._streams,
             served=self._models,
             reloader=self._reloader,
             pollers=self._pollers,
@@ -346,7 +345,7 @@ class Server:
                 metrics,
                 self._swaps,
                 reasons=self._readiness.reasons,
-                stream_status=self._control.manager.stream_status,
+                stream_status=self._control.streams.status,
             ),
         ]
         return http_parts.make_http_server(self._foundation, settings, routes, rest)
@@ -549,10 +548,6 @@ class Server:
         self._health.drain()
         if self._grants is not None and self._readiness.is_listening:
             self._drain_notice.wait(self._config.drain_seconds)
-
-    def _incumbent(self, servable_id: ServableId) -> Servable | None:
-        """Returns the version that a new version is compared with. On a loader thread."""
-        return self._manager.incumbent(servable_id)
 
     def _health_view(self) -> HealthView:
         """Returns the health; a method, because `_health` is made later than its callers."""

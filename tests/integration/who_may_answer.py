@@ -3,7 +3,7 @@ serving map.
 
     python -m tests.integration.who_may_answer EXPORT CASE_COUNT
 
-runs CASE_COUNT sequences. The manager and the router are the product's, the loads are fakes, and
+runs CASE_COUNT sequences. The manager and its decisions are the product's, the loads are fakes, and
 each version is a real servable of EXPORT. After every snapshot of the map, the map itself is asked
 which version answers. This runs in a process of its own: the data plane cannot share one with
 TensorFlow's Python package.
@@ -12,7 +12,6 @@ TensorFlow's Python package.
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -20,6 +19,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from serving.core.servable import UNLOADING, Routing
 from serving.data_plane.plane import native_module
 from serving.data_plane.servables import Servable, ServingMap
+from serving.manager.stream import StreamState
+from serving.manager.turn import Decision, LogLine
 from tests.unit.fakes.servables import FakeServable, FakeServingMap
 from tests.unit.worlds.life_machine import LifeMachine
 from tests.unit.worlds.manager import World
@@ -70,7 +71,7 @@ class WhoMayAnswer:
     """The model: computes the versions that may answer from the blocked, unverified and published
     ones.
 
-    It has no code in common with the router.
+    It has no code in common with the product.
     """
 
     def __init__(self) -> None:
@@ -156,39 +157,36 @@ class Machine(LifeMachine):
         self.servables.new_map()
         self.checked = CheckedMap(self.servables)
         world = World(load_jitter_seconds=jitter_seconds, serving_map=self.checked)
+        self.decided = world.streams.of(NAME)
         self._listen(world)
         self.checked.look = lambda routing: self.look(world, routing)
         return world
 
     def _listen(self, world: World) -> None:
-        """Records labels and promotions before the router applies them."""
-        router, model = world.router, self.checked.model
-        promote, verify, set_labels = router.promote, router.verify, router.set_labels
+        """Records promotions before the map shows them, and labels as they are requested."""
+        manager, model = world.manager, self.checked.model
+        apply = manager._apply
         self.wanted_labels: Mapping[str, int] = {}
 
-        def labelled(name: str, labels: Mapping[str, int]) -> None:
-            self.wanted_labels = labels
-            model.led_to = {key: led_to for key, led_to in model.led_to.items() if key in labels}
-            set_labels(name, labels)
+        def applied(before: StreamState, decision: Decision) -> None:
+            for notice in decision.notices:
+                if isinstance(notice, LogLine) and notice.event == "canary_promoted":
+                    model.unverified.discard(notice.fields["version"])
+            labels = decision.state.labels
+            if labels != self.wanted_labels:
+                self.wanted_labels = labels
+                led_to = model.led_to.items()
+                model.led_to = {key: item for key, item in led_to if key in labels}
+            self.decided = decision.state
+            apply(before, decision)
 
-        def promoted(name: str) -> None:
-            model.unverified.discard(router.routing(name).canary_version or 0)
-            promote(name)
-
-        def proven(name: str, version: int) -> None:
-            model.unverified.discard(version)
-            verify(name, version)
-
-        router.set_labels = labelled  # type: ignore[method-assign]
-        router.promote = promoted  # type: ignore[method-assign]
-        router.verify = proven  # type: ignore[method-assign]
+        manager._apply = applied  # type: ignore[method-assign]
 
     def look(self, world: World, routing: Routing) -> None:
         """Queries the native map right after it changed."""
         Machine.snapshot_count += 1
-        stream: Any = world.manager._streams.get(NAME)
-        blocked = set(stream.blocks.versions) if stream else set()
-        aspired = set(stream.aspired) if stream else set()
+        # The state that the snapshot belongs to: a version is published before its state is.
+        blocked, aspired = set(self.decided.blocks.versions), set(self.decided.aspired)
         published = set(self.checked.native.versions(NAME))
         self._check_retiring(world, published)
         model, native = self.checked.model, self.checked.native

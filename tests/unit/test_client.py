@@ -103,7 +103,7 @@ class FakeControl:
             for default in (10, 8)
         ]
 
-    def stream_status(self, name: str) -> StreamStatus | None:
+    def status(self, name: str) -> StreamStatus | None:
         if name != "m":
             return None
         if self._statuses_to_come:
@@ -143,10 +143,12 @@ REFUSED = (
     "no text"
 )
 
+CONTROL = FakeControl()
 ADMIN = AdminService(
     lambda: ["m", "empty"],
     lambda: {"m": STATUSES},
-    FakeControl(),
+    CONTROL,
+    CONTROL,
     lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
     lambda name: [10, 9, 8] if name == "m" else [],
     lambda: REFUSAL,
@@ -359,7 +361,7 @@ def test_status_command_as_json_prints_full_status(target: str, capsys: pytest.C
 
 
 def test_refusal_text_without_refusal_is_empty():
-    reply = json.loads(AdminService(list, dict, FakeControl()).list_models(b""))
+    reply = json.loads(AdminService(list, dict, FakeControl(), FakeControl()).list_models(b""))
     assert reply == {"models": [], "refused_config": None}
     assert refusal_text(reply["refused_config"], 0) == ""
 
@@ -412,7 +414,9 @@ def batched_version(states: Sequence[FakeSignatureBatching]) -> dict[str, Any]:
     servable = FakeServable(ServableId("ctr", 7))
     servable.batched = list(states)
     status = ServableStatus(id=servable.id, state=AVAILABLE)
-    admin = AdminService(list, lambda: {"ctr": (status,)}, FakeControl(loaded=[servable]))
+    admin = AdminService(
+        list, lambda: {"ctr": (status,)}, FakeControl(), FakeControl(loaded=[servable])
+    )
     (model,) = json.loads(admin.list_models(b""))["models"]
     (version,) = model["versions"]
     assert isinstance(version, dict)
@@ -559,7 +563,7 @@ def test_admin_answers_in_time_if_control_thread_hangs():
         def promote(self, name: str) -> Future[int]:
             return Future()
 
-    admin = AdminService(lambda: ["m"], dict, Stuck())
+    admin = AdminService(lambda: ["m"], dict, Stuck(), FakeControl())
     call = FakeRareCall(PROMOTE, b'{"model": "m"}', remaining_seconds=0.01)
     answer(call, admin.handlers)
     ((code, message),) = (item for item in call.answers if isinstance(item, tuple))
@@ -574,7 +578,7 @@ def test_reply_that_is_not_on_disk_carries_a_warning():
         waits.append(timeout_seconds)
         return "blocked_versions.json: disk full"
 
-    admin = AdminService(lambda: ["m"], dict, FakeControl(), wait_until_kept=refuse)
+    admin = AdminService(lambda: ["m"], dict, FakeControl(), FakeControl(), wait_until_kept=refuse)
     rolled_back = json.loads(admin.rollback(b'{"model": "m"}'))
     assert (rolled_back["rolled_back"], rolled_back["version"]) == (10, 9)
     allowed = json.loads(admin.allow(b'{"model": "m", "version": 10}', 2.0))

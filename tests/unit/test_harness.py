@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.base.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND, Now
 from serving.base.errors import InternalError, MillpondError, StatusCode
+from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -20,6 +21,7 @@ from serving.core.servable import (
     ServableId,
     ServableState,
     ServableStatus,
+    Stage,
     UnloadStage,
 )
 from serving.manager.harness import IllegalMove, LoaderHarness, RetryPolicy
@@ -32,18 +34,45 @@ RETRY = RetryPolicy(retry_count_max=2, interval_ns=60 * NS_PER_SECOND)
 
 
 class Life:
-    """A harness and every status that it recorded."""
+    """The harnesses of one life, the present one last."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.recorded: list[ServableStatus] = []
-        self.harness = LoaderHarness(
-            ID,
-            AspiredVersion(version=7, directory="/m/7"),
-            retry=RETRY,
-            clock=self.clock,
-            record=self.recorded.append,
-        )
+        files = AspiredVersion(version=7, directory="/m/7")
+        self.harness = LoaderHarness.begin(ID, files, self.now)
+        self.recorded: list[ServableStatus] = [self.harness.status]
+
+    @property
+    def now(self) -> Now:
+        return Now.of(self.clock)
+
+    def _set(self, harness: LoaderHarness) -> None:
+        self.harness = harness
+        self.recorded.append(harness.status)
+
+    def begin_load(self) -> None:
+        self._set(self.harness.begin_load(ModelSettings(), self.now))
+
+    def begin_retry(self) -> None:
+        self._set(self.harness.begin_retry(ModelSettings()))
+
+    def fail(self, error: MillpondError) -> None:
+        self._set(self.harness.load_failed(error, RETRY, self.now))
+
+    def retry_now(self) -> None:
+        self._set(self.harness.retry_now(self.now))
+
+    def cancel(self) -> None:
+        self._set(self.harness.cancel(self.now))
+
+    def begin_unload(self) -> None:
+        self._set(self.harness.begin_unload(self.now))
+
+    def unloaded(self, error: MillpondError | None = None) -> None:
+        self._set(self.harness.unloaded(self.now, error))
+
+    def stage_ended(self, stage: Stage, seconds: float, ended_at_ns: int) -> None:
+        self._set(self.harness.stage_ended(stage, seconds, ended_at_ns))
 
     @property
     def states(self) -> list[ServableState]:
@@ -52,23 +81,23 @@ class Life:
     def go_to(self, state: ServableState) -> None:
         for enter in {
             START: [],
-            LOADING: [self.harness.begin_load],
-            AVAILABLE: [self.harness.begin_load, self.load],
-            UNLOADING: [self.harness.begin_load, self.load, self.harness.begin_unload],
-            END: [self.harness.cancel],
+            LOADING: [self.begin_load],
+            AVAILABLE: [self.begin_load, self.load],
+            UNLOADING: [self.begin_load, self.load, self.begin_unload],
+            END: [self.cancel],
         }[state]:
             enter()
 
     def load(self) -> None:
-        self.harness.loaded(FakeServable(ID))
+        self._set(self.harness.loaded(FakeServable(ID), self.now))
 
     def moves(self) -> dict[ServableState, Callable[[], None]]:
         """Returns, for each state, the call that moves there."""
         return {
-            LOADING: self.harness.begin_load,
+            LOADING: self.begin_load,
             AVAILABLE: self.load,
-            UNLOADING: self.harness.begin_unload,
-            END: self.harness.unloaded,
+            UNLOADING: self.begin_unload,
+            END: self.unloaded,
         }
 
 
@@ -81,7 +110,7 @@ def test_harness_begins_in_start_and_records_it() -> None:
 def test_harness_whole_life_is_recorded_in_order() -> None:
     life = Life()
     life.go_to(UNLOADING)
-    life.harness.unloaded()
+    life.unloaded()
     assert life.states == [START, LOADING, AVAILABLE, UNLOADING, END]
 
 
@@ -106,19 +135,18 @@ def test_harness_allows_exactly_moves_of_table(old: ServableState, new: Servable
 def test_harness_state_change_has_its_wall_time() -> None:
     life = Life()
     life.clock.advance(5)
-    life.harness.begin_load()
+    life.begin_load()
     assert life.harness.status.state_changed_wall_ns == life.clock.wall_ns()
 
 
 def test_harness_stages_are_kept_with_their_seconds() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.stage_began(LoadStage.RESTORE)
-    assert life.recorded[-1].stage is LoadStage.RESTORE
-    life.harness.stage_ended(LoadStage.RESTORE, 1.5, 40)
+    assert life.harness.stage_began(LoadStage.RESTORE).status.stage is LoadStage.RESTORE
+    life.stage_ended(LoadStage.RESTORE, 1.5, 40)
     life.load()
-    life.harness.begin_unload()
-    life.harness.stage_ended(UnloadStage.QUIESCE, 0.25, 90)
+    life.begin_unload()
+    life.stage_ended(UnloadStage.QUIESCE, 0.25, 90)
     assert life.harness.status.stage is None
     assert life.harness.status.stage_seconds == {LoadStage.RESTORE: 1.5, UnloadStage.QUIESCE: 0.25}
     assert life.harness.status.stage_ended_at_ns == {LoadStage.RESTORE: 40, UnloadStage.QUIESCE: 90}
@@ -127,15 +155,15 @@ def test_harness_stages_are_kept_with_their_seconds() -> None:
 def test_harness_merges_figures_of_load_and_unload() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.measured({"slab_bytes": 4.0, "load_cpu_seconds": 1.0})
-    life.harness.measured({"load_cpu_seconds": 2.0})
-    assert life.recorded[-1].figures == {"slab_bytes": 4.0, "load_cpu_seconds": 2.0}
+    loading = life.harness.measured({"slab_bytes": 4.0, "load_cpu_seconds": 1.0})
+    retried = loading.measured({"load_cpu_seconds": 2.0})
+    assert retried.status.figures == {"slab_bytes": 4.0, "load_cpu_seconds": 2.0}
 
 
 def test_harness_permanent_failure_ends_at_once() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.load_failed(permanent("bad checksum"))
+    life.fail(permanent("bad checksum"))
     status = life.harness.status
     assert (status.state, status.health.code) == (END, StatusCode.DATA_LOSS)
     assert status.health.message == "bad checksum"
@@ -146,7 +174,7 @@ def test_harness_permanent_failure_ends_at_once() -> None:
 def test_harness_transient_failure_waits_for_a_retry() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.load_failed(transient("disk is away"))
+    life.fail(transient("disk is away"))
     assert life.harness.status.state is LOADING
     assert life.harness.retry_at_ns == life.clock.now_ns() + RETRY.interval_ns
     assert life.harness.status.health.message == (
@@ -158,9 +186,9 @@ def test_harness_last_transient_failure_ends() -> None:
     life = Life()
     life.go_to(LOADING)
     for _ in range(RETRY.retry_count_max):
-        life.harness.load_failed(transient())
-        life.harness.begin_retry()
-    life.harness.load_failed(transient("still away"))
+        life.fail(transient())
+        life.begin_retry()
+    life.fail(transient("still away"))
     assert life.harness.status.state is END
     assert life.harness.status.health.message == "still away"
 
@@ -168,8 +196,8 @@ def test_harness_last_transient_failure_ends() -> None:
 def test_harness_success_after_a_failure_is_healthy() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.load_failed(transient())
-    life.harness.begin_retry()
+    life.fail(transient())
+    life.begin_retry()
     life.load()
     assert life.harness.status.health == HEALTHY
     assert life.harness.status.failed_load_count == 1
@@ -177,7 +205,7 @@ def test_harness_success_after_a_failure_is_healthy() -> None:
 
 def test_harness_cancelled_before_its_load_ends() -> None:
     life = Life()
-    life.harness.cancel()
+    life.cancel()
     assert life.harness.status.state is END
     assert life.harness.status.health.code is StatusCode.CANCELLED
     assert life.harness.is_discarded
@@ -186,8 +214,8 @@ def test_harness_cancelled_before_its_load_ends() -> None:
 def test_harness_cancelled_between_retries_ends() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.load_failed(transient())
-    life.harness.cancel()
+    life.fail(transient())
+    life.cancel()
     assert life.harness.status.state is END
     assert life.harness.retry_at_ns is None
 
@@ -195,9 +223,9 @@ def test_harness_cancelled_between_retries_ends() -> None:
 def test_harness_cancelled_load_is_awaited() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.cancel()
+    life.cancel()
     assert (life.harness.status.state, life.harness.is_cancelled) == (LOADING, True)
-    life.harness.load_failed(transient("disk is away"))
+    life.fail(transient("disk is away"))
     assert life.harness.status.state is END
     assert life.harness.status.health.code is StatusCode.CANCELLED
     assert "disk is away" in life.harness.status.health.message
@@ -206,7 +234,7 @@ def test_harness_cancelled_load_is_awaited() -> None:
 def test_harness_cancelled_too_late_is_available() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.cancel()
+    life.cancel()
     life.load()
     assert life.harness.status.state is AVAILABLE
     assert not life.harness.is_discarded
@@ -215,7 +243,7 @@ def test_harness_cancelled_too_late_is_available() -> None:
 def test_harness_unload_error_is_the_health_at_the_end() -> None:
     life = Life()
     life.go_to(UNLOADING)
-    life.harness.unloaded(InternalError("destroy failed"))
+    life.unloaded(InternalError("destroy failed"))
     assert life.harness.status.health.code is StatusCode.INTERNAL
 
 
@@ -250,43 +278,39 @@ def test_retry_policy_doubles_waits_up_to_limit() -> None:
 @given(st.floats(0, 1), st.integers(1, 40))
 def test_retry_policy_shortens_a_wait_by_at_most_half(drawn: float, failed_count: int) -> None:
     whole = RetryPolicy(retry_count_max=99, interval_ns=10**12, first_interval_ns=10**9)
-    drawn_policy = RetryPolicy(
-        retry_count_max=99, interval_ns=10**12, first_interval_ns=10**9, random=lambda: drawn
-    )
     longest_ns = whole.delay_ns(transient(), failed_count) or 0
-    delay_ns = drawn_policy.delay_ns(transient(), failed_count) or 0
+    delay_ns = whole.delay_ns(transient(), failed_count, drawn) or 0
     assert longest_ns / 2 <= delay_ns <= longest_ns
 
 
 def test_retry_now_wakes_only_waiting_version() -> None:
     life = Life()
-    life.harness.begin_load()
-    life.harness.retry_now()
+    life.begin_load()
+    life.retry_now()
     assert life.harness.retry_at_ns is None
-    life.harness.load_failed(transient())
-    life.harness.retry_now()
+    life.fail(transient())
+    life.retry_now()
     assert life.harness.retry_at_ns == life.clock.now_ns()
 
 
 @given(st.lists(st.sampled_from(["load", "retry", "loaded", "fail", "cancel", "unload", "end"])))
 def test_harness_any_calls_leave_only_legal_moves(calls: list[str]) -> None:
     life = Life()
-    harness = life.harness
     actions: dict[str, Callable[[], None]] = {
-        "load": harness.begin_load,
-        "retry": harness.begin_retry,
+        "load": life.begin_load,
+        "retry": life.begin_retry,
         "loaded": life.load,
-        "fail": lambda: harness.load_failed(transient()),
-        "cancel": harness.cancel,
-        "unload": harness.begin_unload,
-        "end": harness.unloaded,
+        "fail": lambda: life.fail(transient()),
+        "cancel": life.cancel,
+        "unload": life.begin_unload,
+        "end": life.unloaded,
     }
     for call in calls:
-        before = harness.status
+        before = life.harness.status
         try:
             actions[call]()
         except IllegalMove:
-            assert harness.status is before
+            assert life.harness.status is before
     for old, new in pairwise(life.states):
         assert old is new or new in TRANSITIONS[old]
 
@@ -294,6 +318,6 @@ def test_harness_any_calls_leave_only_legal_moves(calls: list[str]) -> None:
 def test_harness_keeps_first_stage_start_over_attempts() -> None:
     life = Life()
     life.go_to(LOADING)
-    life.harness.stage_ended(LoadStage.CHECK, 2, 5 * NS_PER_SECOND)
-    life.harness.stage_ended(LoadStage.CHECK, 1, 9 * NS_PER_SECOND)
+    life.stage_ended(LoadStage.CHECK, 2, 5 * NS_PER_SECOND)
+    life.stage_ended(LoadStage.CHECK, 1, 9 * NS_PER_SECOND)
     assert life.recorded[-1].work_began_at_ns == 3 * NS_PER_SECOND

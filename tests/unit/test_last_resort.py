@@ -11,7 +11,6 @@ from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END
 from serving.core.version_selection import All
 from serving.manager.blocked_state import BlockedState
-from serving.manager.stream import Stream
 from tests.unit.fakes.errors import permanent
 from tests.unit.worlds.lives import DiskAndPolicy
 from tests.unit.worlds.manager import RETRY_SECONDS, World
@@ -200,8 +199,7 @@ def test_last_resort_is_latest_answering_on_disk(
             for version, since in blocked_versions.items()
         }
     )
-    stream = Stream(blocks=blocks)
-    assert stream.find_last_resort(found) == expected
+    assert blocks.find_last_resort(found, (), ()) == expected
 
 
 def test_failed_load_of_replaced_files_blocks_nothing() -> None:
@@ -252,7 +250,7 @@ def test_crashed_version_serves_again_after_its_wait():
     site.world.clock.advance(due_seconds)
     site.rest()
     assert site.serving == [2]
-    assert 2 in site.world.manager.blocks("m")
+    assert 2 in site.world.streams.blocks("m")
 
 
 def test_allowed_version_serves_without_its_wait():
@@ -261,7 +259,7 @@ def test_allowed_version_serves_without_its_wait():
     site.rest()
     assert allowed.result(0) is None
     assert site.serving == [2]
-    assert site.world.manager.blocks("m") == {}
+    assert site.world.streams.blocks("m") == {}
 
 
 def test_newer_version_replaces_crashed_version():
@@ -277,13 +275,13 @@ def test_last_resort_has_files_that_came_just_before() -> None:
     site = Site(RESOURCE)
     site.drop(2)
     # The label keeps version 2, so version 3 finds no memory.
-    site.world.router.set_labels("m", {"stable": 2})
+    site.world.set_labels({"stable": 2})
     site.drop(3)
     for _ in range(3):
         site.world.clock.advance(RETRY_SECONDS)
         site.rest()
     assert site.world.states()[3] is END
-    site.world.router.set_labels("m", {})
+    site.world.set_labels({})
     site.world.fail(1, permanent())
     site.world.clock.advance(1)
     site.disk.found_at_ns = {1: 0, 3: site.world.clock.now_ns()}

@@ -31,6 +31,8 @@ from serving.loading.loader import Loader
 from serving.manager.harness import RetryPolicy
 from serving.manager.manager import AspiredVersionsManager
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import Rules
+from serving.manager.streams import Streams
 from tests.unit.fakes.errors import permanent, transient
 from tests.unit.fakes.servables import FakeServable
 from tests.unit.worlds.manager import RETRY_SECONDS, World, aspired
@@ -428,10 +430,10 @@ def threaded_world() -> World:
     world.monitor = StateMonitor(world.clock)
     world.manager = AspiredVersionsManager(
         make_loader=world.loading.make,
-        retry=RetryPolicy(retry_count_max=5, interval_ns=1),
         loaders=ThreadExecutor("loader", 2),
         unloaders=ThreadExecutor("unloader", 1),
-        router=world.router,
+        serving_map=world.serving_map,
+        streams=Streams(Rules(retry=RetryPolicy(retry_count_max=5, interval_ns=1))),
         monitor=world.monitor,
         clock=world.clock,
     )
@@ -582,7 +584,7 @@ class ManagerMachine(RuleBasedStateMachine):
         assert set(self.world.states().values()) <= {END}
         assert not self.world.serving_map.published
         assert all(servable.is_destroyed for servable in self.world.loading.servables)
-        assert not self.world.manager._streams
+        assert list(self.world.streams.states()) == []
 
     def run_until_idle(self) -> None:
         self.world.manager.tick()
@@ -655,7 +657,7 @@ def test_change_of_labels_looks_at_its_stream(monkeypatch: pytest.MonkeyPatch):
         world.manager.set_aspired(name, aspired(1))
     world.manager.tick()
     policy.looks.clear()
-    world.router.set_labels("n", {"stable": 1})
+    world.set_labels({"stable": 1}, "n")
     world.manager.tick()
     assert set(policy.looks) == {"n"}
 

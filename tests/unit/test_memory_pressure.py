@@ -41,7 +41,7 @@ def pass_time(world: World, round_count: int = 10) -> None:
 
 
 def unload_first_reason(world: World) -> str:
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     return status.unload_first_reason
 
@@ -161,7 +161,7 @@ def test_version_too_large_for_memory_never_retries() -> None:
 def test_label_keeps_old_version_and_its_neighbour() -> None:
     world = world_with(AUTO)
     world.settle(1)
-    world.router.set_labels("m", {"old": 1})
+    world.set_labels({"old": 1})
     world.settle(2)
     world.fail(3, *refused(1))
     world.aspire(3)

@@ -4,10 +4,11 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from serving.core.servable import AVAILABLE, ServableId, ServableStatus
+from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.loading.reservoirs import Reservoirs
-from serving.manager.router import Canary, Router
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import StreamState
+from serving.manager.streams import Streams
 from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.metric_sources import MetricSources
 from serving.rpc.health import HealthView
@@ -26,7 +27,7 @@ from tests.unit.fakes.requests import (
     FakeRequestStatistics,
     FakeReservoir,
 )
-from tests.unit.fakes.servables import FakeServable, FakeServingMap
+from tests.unit.fakes.servables import FakeServable
 
 FIRST, SECOND = ServableId("m", 1), ServableId("m", 2)
 
@@ -34,7 +35,7 @@ FIRST, SECOND = ServableId("m", 1), ServableId("m", 2)
 def sources_of(
     *,
     servables: Mapping[ServableId, FakeServable] | None = None,
-    router: Router | None = None,
+    streams: Streams | None = None,
     reservoirs: Reservoirs | None = None,
     swap_counts: Callable[[], Mapping[tuple[str, str], int]] = dict,
     is_draining: bool = False,
@@ -51,7 +52,7 @@ def sources_of(
         needed=frozenset(),
         is_draining=is_draining,
     )
-    router = router or Router(FakeServingMap())
+    streams = streams or Streams()
     return MetricSources(
         requests=FakeRequestStatistics(),
         admission=FakeAdmission(100, in_flight_count=7),
@@ -63,8 +64,8 @@ def sources_of(
         slab_pool=FakeSlabPool().statistics,
         request_memory=plane.request_memory_statistics,
         reservoirs=partial(reservoir_statistics, reservoirs or Reservoirs(None)),
-        routing=router.routing,
-        default_version=router.answering,
+        routing=streams.routing,
+        default_version=streams.answering,
         base_path=lambda name: f"/models/{name}",
         config_change_count=lambda: 1,
         is_config_refused=lambda: False,
@@ -100,11 +101,11 @@ def test_gone_or_arenaless_versions_have_no_series():
     assert values(sources, "serving_arena_slab_bytes") == {}
 
 
-def test_routing_shares_are_the_routers():
-    router = Router(FakeServingMap())
-    router.publish(FIRST, FakeServable(FIRST))
-    router.publish(SECOND, FakeServable(SECOND), canary=Canary(version=2, weight=0.25))
-    shares = values(sources_of(router=router), "serving_routing_share_ratio")
+def test_routing_shares_are_those_of_the_stream():
+    streams = Streams()
+    routing = Routing(default_version=1, canary_version=2, canary_weight=0.25)
+    streams.replace(StreamState(name="m", routing=routing, is_idle=False))
+    shares = values(sources_of(streams=streams), "serving_routing_share_ratio")
     assert shares == {("m", "1"): 0.75, ("m", "2"): 0.25}
 
 

@@ -32,7 +32,7 @@ def world_of_two(settings: ModelSettings) -> World:
 
 
 def previous(world: World) -> int | None:
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     return status.previous
 
@@ -90,6 +90,18 @@ def test_previous_goes_after_its_time_though_one_loads() -> None:
     assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: LOADING}
     world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
+
+
+def test_keep_time_ending_during_a_load_wakes_nobody() -> None:
+    world = world_of_two(KEEP)
+    world.set_labels({"stable": 1})
+    answer(world, world.manager.rollback("m"))
+    # The label keeps version 1, which answers. Version 2 is kept for its time, and covers the load after it.
+    world.aspire(0)
+    world.clock.advance(KEEP_SECONDS)
+    world.manager.tick()
+    assert world.states() == {0: LOADING, 1: AVAILABLE, 2: AVAILABLE}
+    assert world.manager.next_due_seconds() is None
 
 
 def test_previous_leaves_on_time_despite_failure() -> None:
@@ -175,7 +187,7 @@ def test_previous_is_given_up_if_load_needs_memory(settings: ModelSettings) -> N
 
 def test_previous_is_given_up_beside_labelled_version() -> None:
     world = world_of_two(KEEP_AND_AUTO)
-    world.router.set_labels("m", {"stable": 2})
+    world.set_labels({"stable": 2})
     world.fail(3, does_not_fit())
     world.settle(3)
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}

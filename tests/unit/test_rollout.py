@@ -82,11 +82,11 @@ def test_canary_progress_is_in_the_status() -> None:
     world.settle(2)
     world.servable(2).figures = figures(42)
     judge(world)
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert status.canary_progress.startswith("42 of 100 requests, rule: p90 to p999")
     answer(world, world.manager.promote("m"))
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert status.canary_progress == ""
 
@@ -103,7 +103,7 @@ def test_rule_rollback_names_bad_figures() -> None:
 def status_at_answer(world: World, future: Future[Any]) -> StreamStatus:
     """Returns the status at the moment at which an operator gets the answer."""
     seen: list[StreamStatus | None] = []
-    future.add_done_callback(lambda _: seen.append(world.manager.stream_status("m")))
+    future.add_done_callback(lambda _: seen.append(world.stream_status()))
     world.manager.tick()
     future.result(timeout=0)
     (status,) = seen
@@ -130,7 +130,7 @@ def test_status_of_idle_model_stays_without_version() -> None:
     future = world.manager.allow("m", 2)
     world.manager.tick()
     future.result(timeout=0)
-    assert world.manager.stream_status("m") is None
+    assert world.stream_status() is None
 
 
 # --- Versions that a rollback blocks --------------------------------------------------------------
@@ -249,3 +249,14 @@ def test_withdrawn_canary_is_reported_as_ended() -> None:
     (log,) = logs_of(CANARY, lambda world: world.aspire(1))
     assert (log["event"], log["version"]) == ("canary_ended", 2)
     assert log["reason"] == "it is no longer aspired"
+
+
+def test_rollback_names_the_version_that_answers() -> None:
+    world = world_with(CANARY)
+    for versions in ((1,), (1, 2), (1, 2, 3)):
+        world.settle(*versions)
+    # Versions 2 and 3 began as canaries, and neither was promoted.
+    done = answer(world, world.manager.rollback("m"))
+    assert (done.rolled_back, done.version) == (3, 1)
+    assert world.streams.answering("m") == 1
+    assert world.changeovers == [("m", 1, 3, "rolled_back")]

@@ -64,7 +64,7 @@ class World:
         self.taken.append((name, version, order))
         return GrantedVersion(version, order)
 
-    def stream_status(self, name: str) -> StreamStatus:
+    def status(self, name: str) -> StreamStatus:
         assert name == "m"
         row = {"version": 9, "by": "operator", "reason": "bad", "since_wall_ns": 0}
         return StreamStatus(policy="availability", default_version=1, blocked_versions=[row])
@@ -83,7 +83,7 @@ class World:
         sources: Any = FleetSources(
             model_names=lambda: ["m"],
             statuses=lambda: {"m": statuses},
-            control=self,
+            streams=self,
             found_versions=lambda name: self.found,
             methods=lambda: self.methods,  # type: ignore[arg-type,return-value]
             is_draining=lambda: self.is_draining,

@@ -1,22 +1,23 @@
 """The parts of a stream, each by its own rule."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from serving.base.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND, Now
 from serving.base.errors import DoesNotFitBeside
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import END, AspiredVersion, Health, ServableId, ServableStatus
 from serving.manager.blocked_state import BlockedState
 from serving.manager.canary_state import CanaryState
-from serving.manager.failed_loads import LoadHistory
+from serving.manager.failed_loads import without_changed_files
+from serving.manager.harness import LoaderHarness
 from serving.manager.kept_previous import KeptPrevious
 from serving.manager.pressure_state import PressureState
+from serving.manager.stream import StreamState
 from tests.unit.fakes.requests import FakeStatistics
-from tests.unit.fakes.servables import FakeServable
 
 OPERATOR, FAILURE = BlockedVersion(by=BlockedBy.OPERATOR), BlockedVersion(by=BlockedBy.FAILURE)
 
@@ -25,22 +26,21 @@ OPERATOR, FAILURE = BlockedVersion(by=BlockedBy.OPERATOR), BlockedVersion(by=Blo
 
 def test_block_by_person_replaces_block_by_failure():
     blocks = BlockedState({1: FAILURE, 2: OPERATOR})
-    assert blocks.with_block([1, 3], OPERATOR) == {1: OPERATOR, 2: OPERATOR, 3: OPERATOR}
+    assert blocks.with_block([1, 3], OPERATOR).by_version == {1: OPERATOR, 2: OPERATOR, 3: OPERATOR}
 
 
 def test_block_by_failure_leaves_block_by_person():
     blocks = BlockedState({2: OPERATOR})
-    assert blocks.with_block([2, 3], FAILURE) == {2: OPERATOR, 3: FAILURE}
+    assert blocks.with_block([2, 3], FAILURE).by_version == {2: OPERATOR, 3: FAILURE}
 
 
 def test_unblocked_version_leaves_other_blocks():
-    assert BlockedState({1: OPERATOR, 2: FAILURE}).without(1) == {2: FAILURE}
+    assert BlockedState({1: OPERATOR, 2: FAILURE}).without(1).by_version == {2: FAILURE}
 
 
 def test_last_resort_is_not_left_out():
-    blocks = BlockedState({1: OPERATOR, 2: OPERATOR})
-    assert blocks.set_last_resort(2)
-    assert not blocks.set_last_resort(2)
+    blocks = BlockedState({1: OPERATOR, 2: OPERATOR}).with_last_resort(2)
+    assert blocks.with_last_resort(2) is blocks
     assert blocks.left_out == {1}
     assert blocks.versions == {1, 2}
 
@@ -88,18 +88,16 @@ def test_blocked_and_unblocked_keep_their_order():
 
 
 def test_first_load_that_presses_keeps_its_reason():
-    pressure = PressureState()
-    assert pressure.begin(2, "too large")
-    assert not pressure.begin(3, "larger")
+    pressure = PressureState().begun(2, "too large")
+    assert pressure.begun(3, "larger") is pressure
     assert (pressure.pressing_version, pressure.reason) == (2, "too large")
 
 
 def test_pressure_ends_when_version_is_withdrawn():
-    pressure = PressureState()
-    pressure.begin(2, "too large")
+    pressure = PressureState().begun(2, "too large")
     seen = []
     for aspired in ({2, 3}, {3}):
-        pressure.end_unless_aspired(aspired)
+        pressure = pressure.unless_aspired(aspired)
         seen.append((pressure.is_on, pressure.reason))
     assert seen == [(True, "too large"), (False, "")]
 
@@ -107,10 +105,9 @@ def test_pressure_ends_when_version_is_withdrawn():
 def test_lack_of_memory_is_kept_per_version():
     pressure = PressureState()
     for version in (2, 3, 4):
-        pressure.note_lack(version, is_lacking=True)
-    pressure.note_lack(3, is_lacking=False)
-    pressure.keep_only({2, 3})
-    assert [pressure.lacks_memory(version) for version in (2, 3, 4)] == [True, False, False]
+        pressure = pressure.with_lack(version, is_lacking=True)
+    pressure = pressure.with_lack(3, is_lacking=False).only({2, 3})
+    assert pressure.lacking == {2}
 
 
 # --- The previous version -------------------------------------------------------------------------
@@ -120,7 +117,7 @@ def kept(*previous: int | None) -> KeptPrevious:
     """Returns the state after each of `previous` was noted, a second apart, from 0 on."""
     state = KeptPrevious()
     for second, version in enumerate(previous):
-        state.note(version, is_named=False, now_ns=second * NS_PER_SECOND)
+        state = state.after(version, is_named=False, now_ns=second * NS_PER_SECOND)
     return state
 
 
@@ -147,17 +144,14 @@ def test_keep_time_of_zero_keeps_nothing():
 
 
 def test_named_previous_version_has_no_keep_time():
-    state = kept(1)
-    state.note(1, is_named=True, now_ns=9)
-    assert state.version is None
+    assert kept(1).after(1, is_named=True, now_ns=9).version is None
 
 
 def test_given_up_lasts_until_another_version_follows():
-    state = kept(1)
-    state.give_up(1)
+    state = kept(1).without(1)
     seen = []
     for previous in (1, 2):
-        state.note(previous, is_named=False, now_ns=0)
+        state = state.after(previous, is_named=False, now_ns=0)
         seen.append((state.given_up, state.until_ns(10)))
     assert seen == [(1, None), (None, 10 * NS_PER_SECOND)]
 
@@ -165,72 +159,39 @@ def test_given_up_lasts_until_another_version_follows():
 # --- The canary -----------------------------------------------------------------------------------
 
 
-@dataclass
-class FakeHarness:
-    """The life of a version, which has answered `servable.figures.request_count` requests."""
+def counts(state: CanaryState, pair: tuple[int, int], *totals: int) -> tuple[CanaryState, Any]:
+    """Compares two versions that have answered `totals`.
 
-    id: ServableId
-    servable: FakeServable
-
-
-def harness(version: int, request_count: int) -> Any:
-    servable_id = ServableId("m", version)
-    servable = FakeServable(servable_id)
-    servable.figures = FakeStatistics(request_count)
-    return FakeHarness(servable_id, servable)
-
-
-def answered(version: Any, request_count: int) -> None:
-    """Adds requests that `version` has answered."""
-    version.servable.figures = FakeStatistics(
-        version.servable.figures.request_count + request_count
-    )
+    Returns the state after, and the requests of both since they serve side by side.
+    """
+    after, canary, stable = state.compared(pair, *map(FakeStatistics, totals))
+    return after, (canary.request_count, stable.request_count)
 
 
 def test_stable_requests_before_canary_do_not_count():
-    state, canary, stable = CanaryState(), harness(2, 0), harness(1, 500)
-    assert counts(state, canary, stable) == (0, 0)
-    answered(canary, 3)
-    answered(stable, 30)
-    assert counts(state, canary, stable) == (3, 30)
+    state, seen = counts(CanaryState(), (2, 1), 0, 500)
+    assert seen == (0, 0)
+    state, seen = counts(state, (2, 1), 3, 530)
+    assert seen == (3, 30)
+    assert state.answered_count == 3
 
 
 def test_other_pair_begins_anew():
-    state, canary, stable = CanaryState(), harness(2, 0), harness(1, 500)
-    counts(state, canary, stable)
-    answered(stable, 30)
-    assert counts(state, harness(3, 1), stable) == (1, 0)
+    state, _ = counts(CanaryState(), (2, 1), 0, 500)
+    assert counts(state, (3, 1), 1, 530)[1] == (1, 0)
 
 
 def test_resumed_canary_is_judged_by_later_requests():
-    state, canary, stable = CanaryState(), harness(2, 40), harness(1, 500)
-    state.resume(canary)
-    answered(canary, 3)
-    assert counts(state, canary, stable) == (3, 0)
+    state = CanaryState(resumed=(2, FakeStatistics(40)))
+    assert counts(state, (2, 1), 43, 500)[1] == (3, 0)
 
 
 def test_doubt_is_of_one_canary():
-    state, canary = CanaryState(), harness(2, 40)
-    state.doubt(canary)
-    assert counts(state, canary, harness(1, 500)) == (0, 0)
-    assert state.is_doubted(canary.id.version)
-    # Another one may take its place at any time.
-    assert not state.is_doubted(3)
-    state.forget()
-    assert not state.is_doubted(canary.id.version)
-
-
-def test_forgotten_canary_counts_from_its_load():
-    state, canary, stable = CanaryState(), harness(2, 40), harness(1, 500)
-    state.resume(canary)
-    state.forget()
-    assert counts(state, canary, stable) == (40, 0)
-
-
-def counts(state: CanaryState, canary: Any, stable: Any) -> tuple[int, int]:
-    """Returns the requests of both versions since they serve side by side."""
-    since_canary, since_stable = state.since_began(canary, stable)
-    return since_canary.request_count, since_stable.request_count
+    state = CanaryState().doubt(2, FakeStatistics(40))
+    state, seen = counts(state, (2, 1), 40, 500)
+    assert seen == (0, 0)
+    # Another version may take its place at any time.
+    assert state.doubted == 2
 
 
 # --- Loads ----------------------------------------------------------------------------------------
@@ -248,27 +209,30 @@ def files_of(version: int, found_at_ns: int = 0) -> AspiredVersion:
     return AspiredVersion(version=version, directory=f"/m/{version}", found_at_ns=found_at_ns)
 
 
+def state_of_a_failure(*versions: int, begun_with: ModelSettings | None = None) -> StreamState:
+    """Returns a stream with AUTO whose loads of `versions` have failed."""
+    state = StreamState(name="m", settings=AUTO)
+    for version in versions:
+        harness = LoaderHarness.begin(ServableId("m", version), files_of(version), Now(0))
+        status = replace(TOO_LARGE, id=ServableId("m", version))
+        failed = replace(harness, status=status, begun_with=begun_with)
+        state = state.with_failed_load(failed)
+    return state
+
+
 def test_failure_ends_with_its_files():
-    loads = LoadHistory()
-    for version in (1, 2):
-        loads.note_failure(files_of(version), TOO_LARGE, now=AUTO)
-    loads.found([files_of(1), files_of(2, found_at_ns=1), files_of(3)])
-    assert set(loads.failed) == {1}
+    found = [files_of(1), files_of(2, found_at_ns=1), files_of(3)]
+    assert set(without_changed_files(state_of_a_failure(1, 2).failed, found)) == {1}
 
 
 def test_failure_keeps_settings_of_its_begin():
-    loads = LoadHistory()
-    loads.note_begin(2, AUTO)
     # The settings changed during the load, which could not see them.
-    loads.note_failure(files_of(2), TOO_LARGE, now=RESOURCE)
-    assert loads.why_try_again(2, RESOURCE) == "aspired_version_policy has changed"
-    assert loads.why_try_again(2, AUTO) == ""
+    state = replace(state_of_a_failure(2, begun_with=AUTO), settings=RESOURCE)
+    assert state.worth_another_try() == {2: "aspired_version_policy has changed"}
+    assert replace(state, settings=AUTO).worth_another_try() == {}
 
 
-def test_failures_of_other_versions_are_forgotten():
-    loads = LoadHistory()
-    for version in (1, 2, 3):
-        loads.note_failure(files_of(version), TOO_LARGE, now=AUTO)
-    loads.forget_failure(3)
-    loads.keep_only(begun=(), failed={2, 3})
-    assert set(loads.failed) == {2}
+def test_failures_without_life_or_block_are_forgotten():
+    state = state_of_a_failure(1, 2, 3)
+    blocks = BlockedState({2: FAILURE})
+    assert set(replace(state, blocks=blocks).without_past_failures().failed) == {2}

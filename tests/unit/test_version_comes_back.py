@@ -51,7 +51,7 @@ def test_block_for_failure_lifts_if_files_change() -> None:
 
 def test_block_for_failure_is_described_but_not_kept() -> None:
     world = world_of_a_failure_without_cover()
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert status.blocked_versions == [
         {
@@ -81,16 +81,12 @@ def test_rollback_of_failed_version_outlives_files() -> None:
     world.on_disk = {0}
     world.manager.set_aspired("m", aspired(1))
     answer(world, world.manager.rollback("m", is_cold_allowed=True))
-    world.manager._rollout.block(
-        "m", world.manager._streams["m"], {2}, by=BlockedBy.OPERATOR, reason="bad answers"
-    )
+    world.block(2, BlockedBy.OPERATOR, "bad answers")
     world.manager.found_anew("m", 2)
     world.manager.tick()
     assert 2 in world.blocked_versions["m"]
     # A later failure does not replace the operator's reason.
-    world.manager._rollout.block(
-        "m", world.manager._streams["m"], {2}, by=BlockedBy.FAILURE, reason="again"
-    )
+    world.block(2, BlockedBy.FAILURE, "again")
     assert world.kept_blocked_versions["m"][2].reason == "bad answers"
 
 
@@ -143,8 +139,8 @@ KEPT = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR, reason="rolled back", sin
 
 def test_rolled_back_version_stays_out_after_restart() -> None:
     world = World(blocked_versions=KEPT)
-    assert world.manager.blocked("m") == {2}
-    assert world.manager.blocked("n") == frozenset()
+    assert world.streams.blocked("m") == {2}
+    assert world.streams.blocked("n") == frozenset()
     world.manager.tick()
     assert world.manager.next_due_seconds() is None
     world.settle(1)
@@ -152,7 +148,7 @@ def test_rolled_back_version_stays_out_after_restart() -> None:
     # This holds even if it is aspired beside another version.
     world.settle(1, 2)
     assert world.states() == {1: AVAILABLE}
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert (status.blocked, status.blocked_versions[0]["reason"]) == ((2,), "rolled back")
 
@@ -160,7 +156,7 @@ def test_rolled_back_version_stays_out_after_restart() -> None:
 def test_version_blocked_before_restart_can_be_allowed() -> None:
     world = World(blocked_versions=KEPT)
     answer(world, world.manager.allow("m", 2))
-    assert (world.kept_blocked_versions, world.manager.blocked("m")) == ({"m": {}}, frozenset())
+    assert (world.kept_blocked_versions, world.streams.blocked("m")) == ({"m": {}}, frozenset())
     world.settle(2)
     assert world.states() == {2: AVAILABLE}
 

@@ -16,7 +16,6 @@ from serving.core.servable import (
     ServableId,
     ServableState,
 )
-from serving.manager.harness import RetryPolicy
 from tests.unit.fakes.errors import StatusError, permanent
 from tests.unit.fakes.requests import FakeStatistics
 from tests.unit.worlds.manager import (
@@ -145,7 +144,7 @@ def test_unloading_version_retires_before_unloader() -> None:
 
 def test_label_keeps_no_rolled_back_version_answering() -> None:
     world = world_with(ModelSettings(aspired_version_policy=PolicyName.RESOURCE))
-    world.router.set_labels("m", {"old": 2})
+    world.set_labels({"old": 2})
     world.settle(2)
     world.on_disk = {1, 2}
     world.manager.rollback("m", is_cold_allowed=True)
@@ -393,7 +392,7 @@ def test_auto_policy_unloads_first_if_both_do_not_fit() -> None:
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
     world.settle(2)
     assert world.states() == {1: END, 2: AVAILABLE}
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert status.unload_first_reason == ""
 
@@ -404,7 +403,7 @@ def test_auto_policy_has_reason_while_it_frees_memory() -> None:
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
     world.aspire(2)
     world.run_loads()
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert "5 GB beside" in status.unload_first_reason
 
@@ -434,24 +433,24 @@ def test_availability_keeps_old_if_both_do_not_fit() -> None:
 def test_label_moves_once_its_version_is_available() -> None:
     world = World()
     world.settle(1)
-    world.router.set_labels("m", {"stable": 1})
+    world.set_labels({"stable": 1})
     world.aspire(2)
-    world.router.set_labels("m", {"stable": 2})
-    assert world.router.labels("m") == {"stable": 1}
+    world.set_labels({"stable": 2})
+    assert world.streams.labels("m") == {"stable": 1}
     world.run_all()
-    assert world.router.labels("m") == {"stable": 2}
+    assert world.streams.labels("m") == {"stable": 2}
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
 def test_labelled_version_is_not_unloaded() -> None:
     world = World()
     world.settle(1)
-    world.router.set_labels("m", {"stable": 1})
+    world.set_labels({"stable": 1})
     world.settle(2)
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
     world.settle(3)
     assert world.states() == {1: AVAILABLE, 2: END, 3: AVAILABLE}
-    world.router.set_labels("m", {})
+    world.set_labels({})
     world.settle(3)
     assert world.states()[1] is END
 
@@ -472,19 +471,19 @@ def test_further_version_waits_for_jitter() -> None:
 def test_incumbent_is_the_version_that_answers() -> None:
     world = world_with(KEEP)
     world.settle(1)
-    assert world.manager.incumbent(ServableId("m", 1)) is None
-    assert world.manager.incumbent(ServableId("m", 2)) is world.servable(1)
+    assert world.streams.incumbent(ServableId("m", 1)) is None
+    assert world.streams.incumbent(ServableId("m", 2)) is world.servable(1)
     world.settle(2)
-    assert world.manager.incumbent(ServableId("m", 3)) is world.servable(2)
+    assert world.streams.incumbent(ServableId("m", 3)) is world.servable(2)
     world.manager.rollback("m")
     world.manager.tick()
-    assert world.manager.incumbent(ServableId("m", 3)) is world.servable(1)
+    assert world.streams.incumbent(ServableId("m", 3)) is world.servable(1)
 
 
 def test_incumbent_of_a_lower_version_is_none() -> None:
     world = world_with(KEEP)
     world.settle(2)
-    assert world.manager.incumbent(ServableId("m", 1)) is None
+    assert world.streams.incumbent(ServableId("m", 1)) is None
 
 
 def test_incumbent_is_none_among_joint_versions() -> None:
@@ -494,9 +493,9 @@ def test_incumbent_is_none_among_joint_versions() -> None:
     world.manager.tick()
     world.run_all()
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
-    assert world.manager.incumbent(ServableId("m", 2)) is None
+    assert world.streams.incumbent(ServableId("m", 2)) is None
     world.aspire(1, 2, 3)
-    assert world.manager.incumbent(ServableId("m", 3)) is world.servable(2)
+    assert world.streams.incumbent(ServableId("m", 3)) is world.servable(2)
 
 
 # --- Corners --------------------------------------------------------------------------------------
@@ -545,7 +544,7 @@ def test_blocks_outlive_versions_and_can_be_lifted() -> None:
     world.settle(2)
     answer(world, world.manager.rollback("m"))
     world.settle()
-    assert world.manager.stream_status("m") is None
+    assert world.stream_status() is None
     assert world.manager.next_due_seconds() is None
     answer(world, world.manager.allow("m", 2))
     assert world.blocked_versions["m"] == frozenset()
@@ -570,7 +569,7 @@ def test_manager_stops_with_blocked_version() -> None:
     world.manager.stop(timeout_seconds=0)
     world.manager.tick()
     world.run_all()
-    assert not world.manager._streams
+    assert world.streams.of("m").is_idle
 
 
 def test_unpublishable_version_leaves_routing() -> None:
@@ -602,10 +601,10 @@ def test_previous_versions_time_begins_at_promotion() -> None:
 def test_previous_time_starts_once_label_moves() -> None:
     world = world_with(KEEP)
     world.settle(1)
-    world.router.set_labels("m", {"stable": 1})
+    world.set_labels({"stable": 1})
     world.settle(2)
     world.clock.advance(1_000)
-    world.router.set_labels("m", {"stable": 2})
+    world.set_labels({"stable": 2})
     world.manager.tick()
     world.run_all()
     assert world.states()[1] is AVAILABLE
@@ -614,9 +613,9 @@ def test_previous_time_starts_once_label_moves() -> None:
 def test_label_that_goes_wakes_the_manager() -> None:
     world = World()
     world.settle(1)
-    world.router.set_labels("m", {"stable": 1})
+    world.set_labels({"stable": 1})
     world.settle(2)
-    world.router.set_labels("m", {})
+    world.set_labels({})
     # The source sends no list: the next tick is enough.
     world.manager.tick()
     world.run_all()
@@ -626,9 +625,9 @@ def test_label_that_goes_wakes_the_manager() -> None:
 def test_waiting_label_is_logged() -> None:
     world = World()
     world.settle(1)
-    world.router.set_labels("m", {"stable": 9})
+    world.set_labels({"stable": 9})
     world.manager.tick()
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert (status.labels, status.waiting_labels) == ({}, {"stable": 9})
 
@@ -728,7 +727,7 @@ def test_auto_policy_awaits_memory_of_leaving_version() -> None:
 def test_auto_policy_unloads_nothing_if_label_holds_it() -> None:
     world = world_with(AUTO)
     world.settle(1)
-    world.router.set_labels("m", {"old": 1})
+    world.set_labels({"old": 1})
     world.settle(2)
     world.fail(3, *[DoesNotFitBeside("1 and 2 are there")] * 9)
     world.settle(3)
@@ -740,8 +739,7 @@ def test_auto_policy_unloads_nothing_if_label_holds_it() -> None:
 
 
 def test_auto_policy_needs_no_retries() -> None:
-    world = World()
-    world.manager._retry = RetryPolicy(retry_count_max=0, interval_ns=1)
+    world = World(retry_count_max=0)
     world.manager.set_settings("m", AUTO)
     world.settle(1)
     world.fail(2, DoesNotFitBeside("beside 1"))
@@ -757,7 +755,7 @@ def test_withdrawn_version_frees_no_memory() -> None:
     world.aspire(2)
     world.run_loads()
     world.aspire(1)
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert status.unload_first_reason == ""
 
@@ -777,7 +775,7 @@ def test_version_zero_is_a_version() -> None:
     world.settle(0)
     world.settle(1)
     answer(world, world.manager.rollback("m"))
-    status = world.manager.stream_status("m")
+    status = world.stream_status()
     assert status is not None
     assert status.default_version == 0
 

@@ -160,7 +160,8 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(labels=LABELS)
     def move_labels(self, labels: dict[str, int]) -> None:
         self.labels = labels
-        self.world.router.set_labels("m", labels)
+        self.world.manager.set_labels("m", labels)
+        self.take_turn()
         self.go_on()
 
     @rule(is_cold_allowed=st.booleans())
@@ -302,7 +303,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     def loadable_though_blocked(self) -> set[int]:
         """Returns rolled-back versions that could serve while all others have failed."""
-        blocked_versions = self.world.manager._streams["m"].blocks.by_version
+        blocked_versions = self.world.streams.blocks("m")
         rolled_back = {
             version for version, block in blocked_versions.items() if block.needs_operator
         }
@@ -360,7 +361,7 @@ class LifeMachine(RuleBasedStateMachine):
     def what_was_rolled_back_does_not_answer(self) -> None:
         published = set(self.world.serving_map.versions("m"))
         if published - self.disk.blocked:
-            assert self.world.router.answering("m") in published - self.disk.blocked
+            assert self.world.streams.answering("m") in published - self.disk.blocked
 
     @invariant()
     def no_label_is_lost(self) -> None:
@@ -370,7 +371,7 @@ class LifeMachine(RuleBasedStateMachine):
         It is only removed from a serving version if an operator wants no version at all.
         """
         serving = set(self.world.serving_map.versions("m")) - self.judge.in_state(UNLOADING)
-        now = dict(self.world.router.labels("m"))
+        now = dict(self.world.streams.labels("m"))
         for label, version in self.labels.items():
             if version in serving:
                 assert now[label] == version
@@ -384,7 +385,7 @@ class LifeMachine(RuleBasedStateMachine):
             return
         self.rest()
         self.every_move_is_allowed_by_the_policy()
-        self.world.router.set_labels("m", {})
+        self.world.set_labels({})
         self.world.manager.set_aspired("m", ())
         self.world.manager.tick()
         self.world.run_all()

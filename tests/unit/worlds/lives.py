@@ -114,12 +114,11 @@ class Judge:
     @property
     def aspired(self) -> set[int]:
         """The aspired versions without the blocked ones, as the manager has them now."""
-        stream = self._world.manager._streams.get("m")
-        return set(stream.aspired) if stream else set()
+        return set(self._world.streams.of("m").aspired)
 
     def named(self) -> set[int]:
         """Returns the versions that stay for a label or for a canary."""
-        seen = self._world.router.routing("m")
+        seen = self._world.streams.routing("m")
         pair = (seen.canary_version, seen.default_version) if seen.canary_version else ()
         return {version for version in (*seen.labels.values(), *pair) if version is not None}
 
@@ -144,7 +143,7 @@ class Judge:
 
     def turn_ended(self) -> None:
         """Records the version that answers now, as the manager has seen it."""
-        answering = self._world.router.answering("m")
+        answering = self._world.streams.answering("m")
         if self.answered not in (None, answering):
             self.ceased_at_ns[self.answered] = self._world.clock.now_ns()
         self.answered = answering
@@ -169,7 +168,7 @@ class Judge:
     def _submitted(self, task: Task, owner: str = "") -> None:
         """Checks a load that is handed to the loaders: the first one of a life, or a retry."""
         assert isinstance(task, partial)
-        version = task.args[0].id.version
+        version = task.args[0].version
         is_resource = self._disk.settings.aspired_version_policy is PolicyName.RESOURCE
         if is_resource and (surplus := self.surplus(AVAILABLE, UNLOADING)):
             self._fault(f"memory for {version} is asked for beside {surplus}")
@@ -220,7 +219,7 @@ class Judge:
         """Returns True if a rollback of the answering version leads to `version`, which answered
         before.
         """
-        answering = self._world.router.answering("m")
+        answering = self._world.streams.answering("m")
         if answering is None or version > answering or version in self._disk.blocked:
             return False
         between = {item for item in self.in_state(AVAILABLE) if version < item < answering}

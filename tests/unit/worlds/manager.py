@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.blocked_versions import BlockedVersions
+from serving.core.blocked_versions import BlockedBy, BlockedVersions
 from serving.core.model_settings import CanarySettings, ModelSettings
 from serving.core.servable import (
     AspiredVersion,
@@ -14,13 +14,13 @@ from serving.core.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.manager import canary
+from serving.manager import canary, rollout
 from serving.manager.harness import RetryPolicy
 from serving.manager.listener import ManagerListener
 from serving.manager.manager import AspiredVersionsManager
-from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
-from serving.manager.stream import SwapJitter
+from serving.manager.stream import Rules, StreamStatus
+from serving.manager.streams import Streams
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.loads import FakeLoaders
 from tests.unit.fakes.requests import FakeStatistics
@@ -79,10 +79,18 @@ class World:
         load_jitter_seconds: float = 0.0,
         blocked_versions: Mapping[str, BlockedVersions] | None = None,
         serving_map: FakeServingMap | None = None,
+        retry_count_max: int = 2,
     ) -> None:
         self.clock = FakeClock()
         self.serving_map = serving_map or FakeServingMap()
-        self.router = Router(self.serving_map)
+        self.streams = Streams(
+            Rules(
+                retry=RetryPolicy(
+                    retry_count_max=retry_count_max, interval_ns=RETRY_SECONDS * NS_PER_SECOND
+                ),
+                swap_jitter_seconds=load_jitter_seconds,
+            )
+        )
         self.blocked_versions: dict[str, frozenset[int]] = {}
         self.kept_blocked_versions: dict[str, BlockedVersions] = {}
         self.on_disk: set[int] = set()
@@ -96,14 +104,14 @@ class World:
         self.changeovers: list[tuple[str, int, int | None, str]] = []
         self.manager = AspiredVersionsManager(
             make_loader=self.loading.make,
-            retry=RetryPolicy(retry_count_max=2, interval_ns=RETRY_SECONDS * NS_PER_SECOND),
             loaders=self.loaders,
             unloaders=self.unloaders,
             version_memory=self.memory,
-            router=self.router,
+            serving_map=self.serving_map,
+            streams=self.streams,
             listener=WorldListener(self),
             blocked_versions=blocked_versions or {},
-            swap_jitter=SwapJitter(max_seconds=load_jitter_seconds, random=lambda: 0.5),
+            random=lambda: 0.5 if load_jitter_seconds else 0.0,
             monitor=self.monitor,
             clock=self.clock,
         )
@@ -114,6 +122,17 @@ class World:
     def aspire(self, *versions: int, name: str = "m", found_at_ns: int = 0) -> None:
         self.manager.set_aspired(name, aspired(*versions, found_at_ns=found_at_ns))
         self.manager.tick()
+
+    def set_labels(self, labels: Mapping[str, int], name: str = "m") -> None:
+        self.manager.set_labels(name, labels)
+        self.manager.tick()
+
+    def block(self, version: int, by: BlockedBy, reason: str) -> None:
+        """Blocks a version as a part of the server does it."""
+        self.manager._event("m", lambda turn: rollout.block(turn, {version}, by, reason))
+
+    def stream_status(self) -> StreamStatus | None:
+        return self.streams.status("m")
 
     def run_loads(self) -> None:
         self.loaders.run_all()

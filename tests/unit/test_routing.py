@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -6,13 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.errors import DataLoss
-from serving.core.model_settings import CanarySettings
-from serving.core.servable import Routing, ServableId
+from serving.base.clock import Now
+from serving.core.model_settings import CanarySettings, ModelSettings
+from serving.core.servable import END, Routing
 from serving.manager.canary import rule_text
-from serving.manager.router import Canary, Router, RoutingRequests, decide_routing
+from serving.manager.routing import (
+    Canary,
+    RoutingRequests,
+    canary_after,
+    decide_routing,
+    end_reason,
+)
+from serving.manager.turn import Turn
 from tests.unit.fakes.errors import permanent
-from tests.unit.fakes.servables import FakeServable, FakeServingMap
+from tests.unit.worlds.manager import CANARY, World, world_with
 
 NOTHING = Routing()
 SHARE = Canary(version=3, weight=0.1, header="user")
@@ -171,142 +178,130 @@ def test_every_named_version_is_published(
             assert routing.default_version not in routing_requests.unverified
 
 
-def publish(router: Router, version: int, canary: Canary | None = None) -> None:
-    servable_id = ServableId("m", version)
-    router.publish(servable_id, FakeServable(servable_id), canary=canary)
+# --- In a stream ----------------------------------------------------------------------------------
 
 
-def test_router_updates_map_only_on_changes() -> None:
-    serving_map = FakeServingMap()
-    router = Router(serving_map)
-    router.set_labels("m", {"stable": 1})
-    assert serving_map.log == []
-    publish(router, 1)
-    router.set_labels("m", {"stable": 1})
-    assert serving_map.log == ["publish m/1"]
-    assert serving_map.routings["m"].labels == {"stable": 1}
+def test_map_changes_only_with_the_routing() -> None:
+    world = World()
+    world.set_labels({"stable": 1})
+    assert world.serving_map.log == []
+    world.settle(1)
+    world.set_labels({"stable": 1})
+    assert world.serving_map.log == ["publish m/1"]
+    assert world.serving_map.routings["m"].labels == {"stable": 1}
 
 
 def test_label_leads_nowhere_once_its_version_retires() -> None:
-    router = Router(FakeServingMap())
-    router.set_labels("m", {"stable": 1})
-    publish(router, 1)
-    router.retire(ServableId("m", 1))
-    assert router.labels("m") == {}
-    assert router.wanted_labels("m") == {"stable": 1}
+    world = World()
+    world.set_labels({"stable": 1})
+    world.settle(1)
+    world.settle()
+    assert world.streams.labels("m") == {}
+    assert world.streams.of("m").labels == {"stable": 1}
 
 
 def test_label_goes_back_when_its_new_version_retires() -> None:
-    router = Router(FakeServingMap())
-    publish(router, 1)
-    publish(router, 2)
-    router.set_labels("m", {"stable": 1})
-    router.set_labels("m", {"stable": 2})
-    router.retire(ServableId("m", 2))
-    assert router.labels("m") == {"stable": 1}
-    publish(router, 2)
-    assert router.labels("m") == {"stable": 2}
+    world = world_with(CANARY)
+    world.settle(1)
+    world.set_labels({"stable": 1})
+    world.settle(1, 2)
+    world.set_labels({"stable": 2})
+    world.set_labels({"stable": 2, "old": 1})
+    stream = world.streams.of("m")
+    assert (stream.routing.labels["stable"], stream.former_labels["stable"]) == (2, 1)
+    retired = stream.harnesses[2].begin_unload(Now(0))
+    turn = Turn(stream.with_harness(retired), Now(0))
+    turn.reroute()
+    assert turn.state.routing.labels == {"stable": 1, "old": 1}
 
 
-def test_publish_and_routing_change_in_one_step() -> None:
-    serving_map = FakeServingMap()
-    router = Router(serving_map)
-    publish(router, 1)
-    publish(router, 3, SHARE)
-    router.retire(ServableId("m", 3))
-    router.retire(ServableId("m", 1))
-    assert serving_map.log == ["publish m/1", "publish m/3", "retire m/3", "retire m/1"]
-
-
-def test_publish_that_fails_changes_no_routing(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving_map = FakeServingMap()
-    router = Router(serving_map)
-    publish(router, 1)
-
-    def refuse(servable: FakeServable, routing: Routing) -> None:
-        raise permanent("published already")
-
-    monkeypatch.setattr(serving_map, "publish", refuse)
-    with pytest.raises(DataLoss):
-        publish(router, 2)
-    assert router.routing("m") == serving_map.routings["m"] == Routing(default_version=1)
-
-
-def test_retire_that_fails_changes_no_routing(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving_map = FakeServingMap()
-    router = Router(serving_map)
-    publish(router, 1)
+def test_retire_that_fails_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.settle(1)
 
     def refuse(name: str, version: int, routing: Routing) -> None:
         raise permanent("not published")
 
-    monkeypatch.setattr(serving_map, "retire", refuse)
-    with pytest.raises(DataLoss):
-        router.retire(ServableId("m", 1))
-    assert router.routing("m") == serving_map.routings["m"] == Routing(default_version=1)
+    monkeypatch.setattr(world.serving_map, "retire", refuse)
+    world.settle()
+    assert world.states() == {1: END}
+    assert world.streams.routing("m") == Routing()
+
+
+@pytest.mark.parametrize(
+    ("sound", "version", "expected"),
+    [({1}, 2, SHARE), ({1, 3}, 2, None), ((), 2, None)],
+    ids=["highest", "below_another", "alone"],
+)
+def test_canary_after_a_version_is_published(
+    sound: Collection[int], version: int, expected: Canary | None
+) -> None:
+    assert canary_after(None, sound, version, SHARE) == expected
 
 
 def test_lower_version_beside_canary_keeps_it() -> None:
-    router = Router(FakeServingMap())
-    publish(router, 2)
-    publish(router, 3, SHARE)
-    publish(router, 1)
-    assert router.routing("m").canary_version == 3
+    assert canary_after(SHARE, {2, 3}, 1, None) == SHARE
 
 
-def canary_events(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
-    """Returns the events about canaries of versions 2 and then 3, both published as such, and of
-    `steps`.
-    """
-    router = Router(FakeServingMap())
+def canary_events(*steps: Callable[[World], object]) -> list[tuple[str, int]]:
+    """Returns the events about canaries of versions 2 and then 3, and of `steps`."""
+    world = world_with(CANARY)
     with capture_logs() as logs:
-        publish(router, 1)
-        for version in (2, 3):
-            publish(router, version, replace(SHARE, version=version))
+        for version in (1, 2, 3):
+            world.settle(version)
         for step in steps:
-            step(router)
-    return [(log["event"], log["version"]) for log in logs]
+            step(world)
+            world.manager.tick()
+            world.run_all()
+    names = ("canary_started", "canary_changed", "canary_ended")
+    return [(log["event"], log["version"]) for log in logs if log["event"] in names]
 
 
 BEGUN = [("canary_started", 2), ("canary_ended", 2), ("canary_started", 3)]
+MORE = ModelSettings(canary=CanarySettings(weight=0.2, header="user"))
 
 
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
         ([], []),
-        # The caller that ends a canary logs it.
-        ([lambda router: router.promote("m")], []),
-        ([lambda router: router.set_canary("m", None)], []),
-        ([lambda router: router.set_blocked("m", frozenset({3}))], []),
-        ([lambda router: router.retire(ServableId("m", 3))], [("canary_ended", 3)]),
-        (
-            [
-                lambda router: router.retire(ServableId("m", 1)),
-                lambda router: router.retire(ServableId("m", 2)),
-            ],
-            [("canary_ended", 3)],
-        ),
-        (
-            [lambda router: router.set_canary("m", replace(SHARE, weight=0.2))],
-            [("canary_changed", 3)],
-        ),
+        # The one who ends a canary logs it, under another name.
+        ([lambda world: world.manager.promote("m")], []),
+        ([lambda world: world.manager.rollback("m")], []),
+        ([lambda world: world.settle(1)], [("canary_ended", 3)]),
+        ([lambda world: world.settle()], [("canary_ended", 3)]),
+        ([lambda world: world.manager.set_settings("m", MORE)], [("canary_changed", 3)]),
     ],
-    ids=["runs", "promoted", "withdrawn", "rolled_back", "unloaded", "alone", "changed"],
+    ids=["runs", "promoted", "rolled_back", "withdrawn", "all_withdrawn", "changed"],
 )
-def test_router_reports_canary_changes_by_itself(
-    steps: list[Callable[[Router], object]], expected: list[tuple[str, int]]
+def test_each_change_of_a_canary_is_logged_once(
+    steps: list[Callable[[World], object]], expected: list[tuple[str, int]]
 ) -> None:
     assert canary_events(*steps) == BEGUN + expected
 
 
-def test_router_reports_canary_start_with_share() -> None:
-    router = Router(FakeServingMap())
-    publish(router, 1)
+@pytest.mark.parametrize(
+    ("canary", "published", "expected"),
+    [
+        (None, {1, 3}, None),
+        (replace(SHARE, version=4), {1, 3, 4}, "version 4 takes its place"),
+        (SHARE, {1}, "it is unloaded"),
+        (SHARE, {3}, "no other version is left"),
+    ],
+)
+def test_reason_of_the_end_of_a_canary(
+    canary: Canary | None, published: Collection[int], expected: str | None
+) -> None:
+    assert end_reason(RoutingRequests(canary=canary), published, 3) == expected
+
+
+def test_start_of_a_canary_is_logged_with_its_share() -> None:
     settings = CanarySettings(weight=0.05, header="user", request_count=500)
+    world = world_with(ModelSettings(canary=settings))
+    world.settle(1)
     with capture_logs() as logs:
-        publish(router, 2, Canary.of(2, settings))
-    (log,) = logs
+        world.settle(2)
+    (log,) = [log for log in logs if log["event"] == "canary_started"]
     assert log == {
         "event": "canary_started",
         "log_level": "info",
@@ -319,10 +314,10 @@ def test_router_reports_canary_start_with_share() -> None:
     }
 
 
-def test_router_forgets_model_but_keeps_waiting_labels() -> None:
-    router = Router(FakeServingMap())
-    router.set_labels("m", {"stable": 1})
-    router.set_blocked("m", frozenset({1}))
-    router.forget("m")
-    publish(router, 1)
-    assert router.routing("m") == Routing(default_version=1, labels={"stable": 1})
+def test_model_that_is_gone_keeps_its_waiting_labels() -> None:
+    world = World()
+    world.set_labels({"stable": 1})
+    world.settle(1)
+    world.settle()
+    world.settle(1)
+    assert world.streams.routing("m") == Routing(default_version=1, labels={"stable": 1})

@@ -1,0 +1,154 @@
+"""The events in the life of one stream: what each changes at once. Pure: each changes a `Turn`.
+
+Those of operators are in `rollout.py`. `decide` finds out what follows next.
+"""
+
+from collections.abc import Mapping
+
+from serving.base.errors import MillpondError, StatusCode
+from serving.core.model_settings import GateMode, ModelSettings
+from serving.core.servable import END, AspiredVersion, ServableStatus
+from serving.data_plane.servables import Servable
+from serving.manager.failed_loads import without_changed_files
+from serving.manager.harness import LoaderHarness
+from serving.manager.lives import apply_aspired
+from serving.manager.memory_pressure import make_room, note_lack, restore_old
+from serving.manager.rollout import change_canary, notify_blocked, unblock, update_last_resort
+from serving.manager.routing import Canary, canary_after
+from serving.manager.stream import StreamState
+from serving.manager.turn import Turn
+
+# --- Events of the source and of the configuration ------------------------------------------------
+
+
+def aspire(turn: Turn, versions: tuple[AspiredVersion, ...]) -> None:
+    """The source aspires these versions and no others."""
+    # Failures with other files end now, and not with a new life: a rollback may take the version before
+    # it has one.
+    failed = without_changed_files(turn.state.failed, versions)
+    turn.change(selected=versions, failed=failed)
+    if turn.state.is_idle and turn.state.blocks:
+        # The source may be new. A new source has not received the blocked versions yet.
+        notify_blocked(turn)
+    apply_aspired(turn)
+
+
+def set_settings(turn: Turn, settings: ModelSettings) -> None:
+    """The settings of the model have changed. A swap under way continues by the new ones."""
+    turn.change(settings=settings)
+    change_canary(turn)
+
+
+def set_labels(turn: Turn, labels: Mapping[str, int]) -> None:
+    """The labels of the model have changed. Each takes effect once its version is AVAILABLE."""
+    turn.reroute(labels=labels)
+
+
+def found_anew(turn: Turn, version: int) -> None:
+    """The source found a version for the first time, or with other files than before."""
+    unblock(turn, version, "its files have changed")
+    # If a rolled back version serves as the last resort, the unblocked version may replace it.
+    update_last_resort(turn)
+
+
+# --- Events of loads and unloads ------------------------------------------------------------------
+
+
+def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
+    """A load has ended: the version is published with the routing of this decision, in one snapshot.
+
+    It begins as a canary by the settings of its model, if it is the highest and another one serves. Without
+    that it gets all requests if it is the highest.
+    """
+    state = turn.state
+    harness = state.harnesses[version]
+    sound = set(state.ready_versions) - state.blocks.versions - {version}
+    canary = canary_after(state.canary, sound, version, _first_canary(state, harness))
+    is_canary = canary is not None and canary.version == version
+    if version in state.blocks:
+        # It was blocked during its load. Once it is allowed, it resumes as a canary.
+        canary = state.canary
+    turn.move(harness.loaded(servable, turn.now))
+    if state.served_since_ns is None:
+        turn.change(served_since_ns=turn.now.ns)
+    turn.reroute(
+        canary=canary,
+        unverified=state.unverified | ({version} if is_canary else frozenset()),
+        served=state.served_with(version),
+        pressure=state.pressure.ended(),
+    )
+    update_last_resort(turn)
+    turn.log("info", "version_available", version=version, **_stage_fields(harness))
+
+
+def _first_canary(state: StreamState, harness: LoaderHarness) -> Canary | None:
+    """Returns the canary that a version begins as.
+
+    Returns None if no version was AVAILABLE yet when this one was first aspired: the first versions of
+    a model get all requests at once.
+    """
+    settings, since_ns = state.settings.canary, state.served_since_ns
+    if settings.weight == 0 or since_ns is None or harness.began_at_ns < since_ns:
+        return None
+    return Canary.of(harness.id.version, settings)
+
+
+def _stage_fields(harness: LoaderHarness) -> dict[str, object]:
+    stage_seconds = harness.status.stage_seconds
+    fields = {f"{stage.value}_seconds": round(took, 4) for stage, took in stage_seconds.items()}
+    return {**fields, "load_seconds": round(sum(stage_seconds.values()), 4)}
+
+
+def load_failed(turn: Turn, version: int, error: MillpondError) -> None:
+    """Waits for a retry or for memory, or ends the life of a version whose load has failed."""
+    before = turn.state.harnesses[version]
+    error = note_lack(turn, before, error)
+    is_memory_being_freed = make_room(turn, before, error)
+    harness = before.load_failed(
+        error,
+        turn.state.rules.retry,
+        turn.now,
+        drawn=turn.figures.drawn,
+        is_retried=is_memory_being_freed,
+    )
+    turn.move(harness)
+    if harness.state is END and not harness.is_cancelled:
+        turn.state = turn.state.with_failed_load(harness)
+    _log_failure(turn, harness)
+    if harness.state is END:
+        restore_old(turn, harness)
+
+
+def _log_failure(turn: Turn, harness: LoaderHarness) -> None:
+    will_retry = harness.retry_at_ns is not None
+    turn.log(
+        "info" if harness.is_cancelled else "warning" if will_retry else "error",
+        "load_failed",
+        version=harness.id.version,
+        code=harness.status.health.code.name,
+        reason=_reason_for_log(harness.status),
+        will_retry=will_retry,
+    )
+
+
+def _reason_for_log(status: ServableStatus) -> str:
+    """Returns the reason for the log.
+
+    If gates refused the version, returns only their names: each gate has logged its own reason.
+    """
+    refused_by = [
+        verdict.gate
+        for verdict in status.verdicts
+        if not verdict.is_passed and verdict.mode == GateMode.ENFORCE.value
+    ]
+    if status.health.code is StatusCode.FAILED_PRECONDITION and refused_by:
+        return f"it did not pass {', '.join(f'gate {gate!r}' for gate in refused_by)}"
+    return status.health.message
+
+
+def unloaded(turn: Turn, version: int, error: MillpondError | None = None) -> None:
+    """An unload has ended. Loads that lacked memory are tried again now."""
+    turn.move(turn.state.harnesses[version].unloaded(turn.now, error))
+    for harness in turn.state.harnesses.values():
+        if harness.status.health.code is StatusCode.RESOURCE_EXHAUSTED and harness.state is not END:
+            turn.state = turn.state.with_harness(harness.retry_now(turn.now))

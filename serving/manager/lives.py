@@ -1,0 +1,72 @@
+"""The lives of a stream: which begin, are cancelled or dropped as the aspired versions change. Pure."""
+
+from dataclasses import replace
+
+from serving.core.servable import AVAILABLE, END, LOADING, START, ServableId
+from serving.manager.harness import LoaderHarness
+from serving.manager.turn import StopLoad, Turn
+
+
+def apply_aspired(turn: Turn) -> None:
+    """Brings the lives of the stream in line with its selected and blocked versions."""
+    aspired = {item.version: item for item in turn.state.effective_aspired()}
+    turn.reroute(aspired=aspired, pressure=turn.state.pressure.unless_aspired(aspired))
+    end_canary_unless_aspired(turn)
+    for version, harness in turn.state.harnesses.items():
+        files, state = aspired.get(version), harness.state
+        if files is None and state in (START, LOADING) and not harness.is_cancelled:
+            _cancel(turn, harness)
+        elif files is not None and state is AVAILABLE and files != harness.aspired:
+            turn.state = turn.state.with_harness(replace(harness, aspired=files))
+            turn.log(
+                "warning",
+                "live_version_files_changed",
+                version=version,
+                remedy="it serves the files that were loaded; drop other files under a new version",
+            )
+    # Now and not at the next decision: a later event may aspire a version again that is omitted now.
+    reconcile(turn)
+
+
+def _cancel(turn: Turn, harness: LoaderHarness) -> None:
+    cancelled = harness.cancel(turn.now)
+    if cancelled.status is harness.status:
+        turn.state = turn.state.with_harness(cancelled)
+        turn.actions.append(StopLoad(harness.id.version))
+    else:
+        turn.move(cancelled)
+
+
+def reconcile(turn: Turn) -> None:
+    """Drops lives that are over, and begins a life for each aspired version without one."""
+    state = turn.state
+    over = [
+        version
+        for version, harness in state.harnesses.items()
+        if harness.state is END
+        and (harness.is_discarded or state.aspired.get(version) != harness.aspired)
+    ]
+    if over:
+        left = {key: item for key, item in state.harnesses.items() if key not in over}
+        turn.change(harnesses=left)
+    turn.state = turn.state.without_past_lives()
+    begun = [version for version in state.aspired if version not in turn.state.harnesses]
+    for version in begun:
+        turn.move(
+            LoaderHarness.begin(
+                ServableId(state.name, version),
+                state.aspired[version],
+                turn.now,
+                aspired_with=frozenset(begun),
+            )
+        )
+
+
+def end_canary_unless_aspired(turn: Turn) -> None:
+    """Ends a canary that is withdrawn or replaced by another version."""
+    version = turn.state.routing.canary_version
+    if version is None or version in turn.state.aspired:
+        return
+    if version not in turn.state.blocks:
+        turn.log("info", "canary_ended", version=version, reason="it is no longer aspired")
+    turn.reroute(canary=None)

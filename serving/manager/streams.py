@@ -1,0 +1,93 @@
+"""Streams: the state of every stream, which any thread reads without waiting for the control thread."""
+
+from collections.abc import Iterator, Mapping
+
+from serving.core.blocked_versions import BlockedVersions
+from serving.core.servable import Routing, ServableId
+from serving.data_plane.servables import Servable
+from serving.manager.stream import Rules, StreamState, StreamStatus
+
+
+class Streams:
+    """The `StreamState` of each model. Any thread reads it; only the control thread changes it.
+
+    It needs no lock, because a state is replaced as a whole and never changed. Two reads may see two
+    moments: a caller that reads twice must expect a version to have ended in between.
+    """
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._rules = rules or Rules()
+        self._states: dict[str, StreamState] = {}
+
+    # --- Any thread -------------------------------------------------------------------------------
+
+    def of(self, name: str) -> StreamState:
+        """Returns the state of a stream; an empty one if it is not known."""
+        state = self._states.get(name)
+        return StreamState(name=name, rules=self._rules) if state is None else state
+
+    def routing(self, name: str) -> Routing:
+        """Returns the routing that requests see now."""
+        return self.of(name).routing
+
+    def answering(self, name: str) -> int | None:
+        """Returns the version that answers a request without version number, apart from a canary.
+
+        Returns None if such a request is refused.
+        """
+        return self.of(name).routing.default_version
+
+    def labels(self, name: str) -> Mapping[str, int]:
+        """Returns the labels as requests see them now."""
+        return self.of(name).routing.labels
+
+    def status(self, name: str) -> StreamStatus | None:
+        """Returns the status of a stream; None if it has no version."""
+        state = self.of(name)
+        return None if state.is_idle else state.status()
+
+    def servable(self, servable_id: ServableId) -> Servable | None:
+        """Returns the version if it is AVAILABLE. It may be unloaded at any time after."""
+        harness = self.of(servable_id.name).ready(servable_id.version)
+        return None if harness is None else harness.held
+
+    def blocked(self, name: str) -> frozenset[int]:
+        """Returns the versions that the source of a model leaves out."""
+        return self.of(name).blocks.left_out
+
+    def blocks(self, name: str) -> BlockedVersions:
+        """Returns the blocked versions of a model with their blocks, the last resort included."""
+        return self.of(name).blocks.by_version
+
+    def incumbent(self, servable_id: ServableId) -> Servable | None:
+        """Returns the version whose clients `servable_id` will get: the one that answers now.
+
+        The result is None for a version that takes over no clients: a version lower than the one
+        that answers; a version first aspired together with it, as at the start of a server with
+        several versions; and a version that follows one that was rolled back.
+        """
+        state = self.of(servable_id.name)
+        default, ready = state.routing.default_version, state.ready_versions
+        version = default if default in ready else max(ready, default=None)
+        harness = state.harnesses.get(servable_id.version)
+        aspired_with = frozenset() if harness is None else harness.aspired_with
+        if version is None or version in aspired_with or version in state.blocks.left_out:
+            return None
+        return state.harnesses[version].held if version < servable_id.version else None
+
+    def names(self) -> list[str]:
+        """Returns the names of the streams that have, await or block a version, sorted."""
+        return sorted(state.name for state in self.states() if state.exists)
+
+    def states(self) -> Iterator[StreamState]:
+        """Yields the known states."""
+        yield from list(self._states.values())
+
+    # --- The control thread -----------------------------------------------------------------------
+
+    def replace(self, state: StreamState) -> None:
+        """Publishes the state; forgets a stream of which nothing is left."""
+        if state.is_forgettable:
+            self._states.pop(state.name, None)
+        else:
+            self._states[state.name] = state

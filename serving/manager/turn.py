@@ -1,0 +1,220 @@
+"""Turn: one decision on one stream while it is made. Values only, without a thread, a lock or a clock.
+
+`decision.py` and its parts change the state of a turn step by step, and note what follows from it. Then
+the control thread applies the `Decision` as a whole.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from serving.base.clock import Now
+from serving.core.servable import Routing, ServableStatus
+from serving.data_plane.servables import ServableStatistics
+from serving.manager.blocked_state import BlockedState
+from serving.manager.harness import LoaderHarness
+from serving.manager.routing import decide_routing, end_reason, former_labels
+from serving.manager.stream import StreamState
+
+
+@dataclass(frozen=True)
+class Found:
+    """The versions on disk that the version policy would select. Only a stream with blocks, and a rollback,
+    depend on them.
+    """
+
+    on_disk: Collection[int] = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures that a decision depends on.
+
+    `statistics` are of the AVAILABLE versions, if one of them began as a canary. `drawn` is a random number
+    (0 to 1).
+    """
+
+    statistics: Mapping[int, ServableStatistics] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    drawn: float = 0.0
+
+
+# --- Actions: what the control thread does, in this order -----------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """Publish the new status of a version."""
+
+    status: ServableStatus
+
+
+@dataclass(frozen=True)
+class StartLoad:
+    """Start a load, or the next attempt of one."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class StopLoad:
+    """Tell a load under way to stop at its next stage."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Unload:
+    """Retire the version from the serving map, and start its unload."""
+
+    version: int
+
+
+Action = Record | StartLoad | StopLoad | Unload
+
+
+# --- Notices: what the control thread reports -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of the log. `level` is a method of a logger."""
+
+    level: str
+    event: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BlocksChanged:
+    """The source should leave out other versions, and other blocks hold in the next process too."""
+
+    blocks: BlockedState
+
+
+@dataclass(frozen=True)
+class DefaultChanged:
+    """Another version became the default one without a load: `how` is ROLLED_BACK or PROMOTED."""
+
+    version: int
+    previous: int | None
+    how: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last version of the stream is gone, and none is aspired."""
+
+
+Notice = LogLine | BlocksChanged | DefaultChanged | Ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The next state of a stream, and what follows from it.
+
+    `routing` changes at most once in a decision: the serving map gets it, if it differs from the routing
+    before, in one snapshot with the version that an `Unload` retires. If the decision `is_rest`, there are no
+    actions and the routing stays. Then nothing follows before `due_ns` (monotonic), or an event.
+    """
+
+    state: StreamState
+    is_rest: bool
+    actions: tuple[Action, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    due_ns: int | None = None
+
+    @property
+    def routing(self) -> Routing:
+        return self.state.routing
+
+    @property
+    def unloaded_version(self) -> int | None:
+        """The version that is to be unloaded; None if there is none. A decision has no further action then."""
+        versions = (item.version for item in self.actions if isinstance(item, Unload))
+        return next(versions, None)
+
+
+class Turn:
+    """The state so far, and the actions and notices that have followed from it."""
+
+    def __init__(
+        self,
+        state: StreamState,
+        now: Now,
+        found: Found | None = None,
+        figures: Figures | None = None,
+    ) -> None:
+        self.before = state
+        self.state = state
+        self.found = found or Found()
+        self.figures = figures or Figures()
+        self.now = now
+        self.actions: list[Action] = []
+        self.notices: list[Notice] = []
+
+    @property
+    def is_rest(self) -> bool:
+        """True if nothing has to be applied so far."""
+        return not self.actions and self.state.routing == self.before.routing
+
+    def decision(self, due_ns: int | None = None) -> Decision:
+        """Returns the state and all that has followed."""
+        return Decision(
+            state=self.state,
+            is_rest=self.is_rest,
+            actions=tuple(self.actions),
+            notices=tuple(self.notices),
+            due_ns=due_ns,
+        )
+
+    def change(self, **changes: Any) -> None:
+        """Changes fields of the state."""
+        self.state = self.state.changed(**changes)
+
+    def reroute(self, **changes: Any) -> None:
+        """Changes inputs of the routing, and the routing with them."""
+        state = self.state.changed(**changes) if changes else self.state
+        requests = state.routing_requests
+        after = decide_routing(state.routing, requests, state.ready_versions)
+        if after != state.routing:
+            former = former_labels(state.routing, after, state.former_labels)
+            before, state = state.routing, state.changed(routing=after, former_labels=former)
+            self._log_canary(before, state)
+        self.state = state
+
+    def move(self, harness: LoaderHarness) -> None:
+        """Replaces the life of a version, whose status has changed."""
+        self.state = self.state.with_harness(harness)
+        self.actions.append(Record(harness.status))
+
+    def log(self, level: str, event: str, **fields: Any) -> None:
+        self.notices.append(LogLine(level, event, fields))
+
+    def _log_canary(self, before: Routing, state: StreamState) -> None:
+        """Logs a canary that begins or changes, or that ends without a request to end it.
+
+        The rule that ends a canary logs that end itself.
+        """
+        after, canary = state.routing, state.canary
+        ended = None if before.canary_version == after.canary_version else before.canary_version
+        if ended is not None:
+            reason = end_reason(state.routing_requests, state.ready_versions, ended)
+            if reason is not None:
+                self.log("info", "canary_ended", version=ended, reason=reason)
+        if canary is None or after.canary_version is None:
+            return
+        is_same = after.canary_version == before.canary_version
+        names = ("canary_version", "canary_weight", "canary_header")
+        if any(getattr(before, name) != getattr(after, name) for name in names):
+            self.log(
+                "info",
+                "canary_changed" if is_same else "canary_started",
+                version=after.canary_version,
+                beside=after.default_version,
+                weight=after.canary_weight,
+                header=after.canary_header,
+                rule=canary.rule,
+            )
