@@ -66,9 +66,11 @@ class FleetService:
             lambda: self._outputs.registry,
             clock,
             self._metrics,
-            problems=lambda: self._outputs.problems,
+            problems=lambda: [*self._engine.problems(), *self._outputs.problems],
         )
-        routes = [*api.routes, Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])]
+        refusal = Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])
+        # The first route of a path answers.
+        routes = [*api.routes, *self._engine.routes, refusal]
         self._http = fleet_http(routes, host, port, gate=self._gate)
         self._door = OperatorDoor(config.coordinator.operators, host_and_port)
         self._operator_http = operator_http(
@@ -81,12 +83,31 @@ class FleetService:
         return self._http.port
 
     @property
+    def leads(self) -> bool:
+        """True while this process leads the fleet. Any thread."""
+        return self._coordinator is not None
+
+    @property
+    def failure(self) -> str:
+        """Why this process could not begin to lead at its last attempt. Any thread."""
+        return self._candidate.failure
+
+    @property
     def operator_address(self) -> str:
         """Where operators are answered, for `--target`; "" before `run`, and if there is no door."""
         return self._door.address
 
     def run(self) -> None:
-        """Works until `stop`, on this thread. Raises the errors of the port, and DataLoss."""
+        """Works until `stop`, or until the engine is over. Raises the errors of the port, and DataLoss."""
+        self.start()
+        try:
+            while not (self._engine.is_over() or self._waits_until_stop(self.poll())):
+                self.step()
+        finally:
+            self.close()
+
+    def start(self) -> None:
+        """Answers HTTP, and lets the engine begin. Raises the errors of the port."""
         self._http.start()
         assert self._http.port is not None
         try:
@@ -102,19 +123,33 @@ class FleetService:
             http=f"port {self._http.port}",
             operators=self._door.address or "off",
         )
-        try:
-            while not self._waits_until_stop(self._polled()):
-                self._step()
-        finally:
-            self._http.stop()
-            self._operator_http.stop()
-            # Operations that still come are refused from now on.
-            self._candidate.stop()
-            # After the last grant and the last write: another coordinator may lead at once.
-            self._engine.stop()
-            self._http.join()
-            self._operator_http.join()
-            self._door.close()
+
+    def poll(self) -> float:
+        """Polls the servers if this coordinator leads. Returns how long to wait for their reports."""
+        lead = self._lead()
+        if lead is None:
+            return min(self._config.coordinator.poll_seconds, _STANDBY_SECONDS)
+        lead.poll()
+        return self._config.coordinator.poll_seconds
+
+    def step(self) -> None:
+        """Decides once if this coordinator leads, and writes the files."""
+        lead = self._lead()
+        if lead is not None:
+            lead.step()
+            self._outputs.update(lead.registered())
+
+    def close(self) -> None:
+        """Ends what `start` began. The servers serve on."""
+        self._http.stop()
+        self._operator_http.stop()
+        # Operations that still come are refused from now on.
+        self._candidate.stop()
+        # After the last grant and the last write: another coordinator may lead at once.
+        self._engine.stop()
+        self._http.join()
+        self._operator_http.join()
+        self._door.close()
 
     def stop(self) -> None:
         """Ends `run` after the present step. Any thread, and signal handlers of another thread."""
@@ -123,12 +158,13 @@ class FleetService:
             self._wake.notify_all()
 
     def _gate(self, app: ASGIApp) -> ASGIApp:
-        return StandbyGate(
+        gate = StandbyGate(
             app,
-            leads=lambda: self._coordinator is not None,
+            leads=lambda: self.leads,
             leader=self._engine.leadership.leader,
             operator_port=tcp_port(self._config.coordinator.operators, host_and_port),
         )
+        return self._engine.entry(gate)
 
     def _begin(self, term: Term) -> FleetLead:
         # The servers of an earlier term may have changed since.
@@ -136,7 +172,8 @@ class FleetService:
         return FleetLead(
             term,
             self._config,
-            self._connect,
+            self._engine.place,
+            self._engine.connect or self._connect,
             self._clock,
             notice=self._engine.notice,
             observer=self._metrics,
@@ -154,15 +191,6 @@ class FleetService:
             raise Unavailable("this coordinator does not lead the fleet now; ask again")
         return coordinator
 
-    def _polled(self) -> float:
-        """Polls the servers if this coordinator leads. Returns how long to wait for their reports."""
-        lead, membership = self._lead(), self._engine.place.membership()
-        if lead is None:
-            return min(self._config.coordinator.poll_seconds, _STANDBY_SECONDS)
-        if membership is not None:
-            lead.poll(membership)
-        return self._config.coordinator.poll_seconds
-
     def _waits_until_stop(self, seconds: float) -> bool:
         """Waits, and returns True if the service ends."""
         deadline_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
@@ -171,13 +199,6 @@ class FleetService:
                 left_ns = deadline_ns - self._clock.now_ns()
                 self._clock.wait(self._wake, left_ns / NS_PER_SECOND)
             return self._is_stopping
-
-    def _step(self) -> None:
-        lead = self._lead()
-        if lead is None or not lead.is_polled:
-            return
-        lead.step()
-        self._outputs.update(lead.registered())
 
     def _connect(self, target: str) -> ServerClient:
         return member_client(target, tls_of(self._config.tls))

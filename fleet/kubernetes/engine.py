@@ -16,6 +16,7 @@ from fleet.kubernetes.events import Events
 from fleet.kubernetes.lease import LeaseHolder
 from fleet.kubernetes.pods import PodPlace
 from fleet.kubernetes.state_map import StateMap
+from fleet.lead.coordinator import Coordinator
 from fleet.lead.engine import Engine
 from fleet.lead.leadership import Term
 from serving.base.clock import Clock, pause
@@ -105,6 +106,9 @@ class _WatchedPods:
 
     def start(self) -> None:
         self._thread.start()
+
+    def act(self, coordinator: Coordinator) -> None:
+        """Does nothing: Kubernetes itself starts and stops pods."""
 
     def stop(self) -> None:
         self._is_over.set()

@@ -25,22 +25,26 @@ class Candidate(Generic[AnyLead]):
     """Holds at most one lead, that of the present term. One thread calls it."""
 
     def __init__(self, leadership: Leadership, begin: Callable[[Term], AnyLead]) -> None:
-        """`begin` takes over the state. If it raises OSError, it is called again with the next `turn`."""
+        """`begin` takes over the state. It is called again with the next `turn` if it raises OSError."""
         self._leadership = leadership
         self._begin = begin
-        self._lead: tuple[Term, AnyLead] | None = None
-        self._failure = ""
+        self._lead: tuple[int, AnyLead] | None = None
+        self.failure = ""
+        """Why this process could not begin to lead at the last `turn`; "" if it could, or need not."""
 
     def turn(self) -> AnyLead | None:
-        """Returns the lead of the present term; None while there is none. Raises the errors of `begin`."""
-        term = self._leadership.term()
-        if self._lead is not None and (
-            term is None or term.number != self._lead[0].number or not term.is_valid()
-        ):
-            _log.warning("fleet_lead_lost", term=self._lead[0].number)
-            self.stop()
-        if self._lead is None and term is not None and term.is_valid():
-            self._take_over(term)
+        """Returns the lead of the present term; None while there is none.
+
+        Raises the errors of `begin`, but for OSError.
+        """
+        try:
+            self._follow(self._leadership.term())
+        except OSError as error:
+            if str(error) != self.failure:
+                self.failure = str(error)
+                _log.error("fleet_state_not_taken_over", reason=self.failure)
+        else:
+            self.failure = ""
         return None if self._lead is None else self._lead[1]
 
     def stop(self) -> None:
@@ -50,12 +54,11 @@ class Candidate(Generic[AnyLead]):
             self._lead = None
             lead.stop()
 
-    def _take_over(self, term: Term) -> None:
-        try:
-            self._lead = term, self._begin(term)
-        except OSError as error:
-            if str(error) != self._failure:
-                self._failure = str(error)
-                _log.error("fleet_state_not_taken_over", reason=self._failure)
-            return
-        self._failure = ""
+    def _follow(self, term: Term | None) -> None:
+        """Ends the lead of another term, and begins that of this one."""
+        number = None if term is None else term.number
+        if self._lead is not None and self._lead[0] != number:
+            _log.warning("fleet_lead_lost", term=self._lead[0])
+            self.stop()
+        if self._lead is None and term is not None:
+            self._lead = term.number, self._begin(term)

@@ -1,11 +1,16 @@
 """The engine below a fleet: the place of its servers, and the right to decide for them."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from fleet.lead.lead import Notice
 from fleet.lead.leadership import Leadership
 from fleet.lead.places import ServerPlace
+from fleet.lead.server_links import ServerClient
 
 
 class Background(Protocol):
@@ -19,13 +24,20 @@ class Background(Protocol):
 class Engine:
     """The seams of one engine.
 
-    `notice`, if there is one, shows changes to the users of the engine; `background` does that.
+    `notice`, if there is one, shows changes to the users of the engine; `background` does that. `connect`
+    calls servers in another way than over their admin listeners. `routes` are more of the coordinator's HTTP,
+    `entry` stands before all of it, and `problems` are in its status. The process ends once `is_over`.
     """
 
     place: ServerPlace
     leadership: Leadership
     notice: Notice | None = None
     background: Background | None = None
+    connect: Callable[[str], ServerClient] | None = None
+    routes: Sequence[Route] = ()
+    entry: Callable[[ASGIApp], ASGIApp] = lambda app: app
+    problems: Callable[[], Sequence[str]] = tuple
+    is_over: Callable[[], bool] = lambda: False
 
     def start(self, port: int) -> None:
         """Starts the parts. `port` is that of this coordinator's HTTP."""

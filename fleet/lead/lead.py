@@ -1,6 +1,7 @@
 """The work of a coordinator during one term: it polls the servers, decides and sends grants."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -10,10 +11,10 @@ from fleet.lead.coordinator import Coordinator
 from fleet.lead.leadership import Term
 from fleet.lead.observer import FleetObserver
 from fleet.lead.outputs import has_looked, registered
-from fleet.lead.places import Membership
+from fleet.lead.places import Membership, ServerPlace
 from fleet.lead.server_links import ServerClient, ServerLinks
 from fleet.waves.changes import Change
-from fleet.waves.reports import Grant
+from fleet.waves.reports import Grant, ServerReport
 from fleet.waves.view import is_silent
 from serving.base.clock import NS_PER_SECOND, Clock
 
@@ -36,6 +37,7 @@ class FleetLead:
         self,
         term: Term,
         config: FleetConfig,
+        place: ServerPlace,
         connect: Callable[[str], ServerClient],
         clock: Clock,
         *,
@@ -47,41 +49,46 @@ class FleetLead:
         self._config = config
         self._clock = clock
         self._notice = notice
+        self._place = place
         self._membership: Membership | None = None
         self._has_looked = False
+        # Held while a report is taken, and while the servers change: then it is known whose report it is.
+        self._members_lock = threading.Lock()
+        self._targets: Mapping[str, str] = {}
         # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
         self._failure_count = 0
         self._paused_until_ns = 0
         self.coordinator = Coordinator(
-            term.store, self._send, config.waves, clock, observer, on_change=self._on_change
+            term.store,
+            self._send,
+            config.waves,
+            clock,
+            observer,
+            on_change=self._on_change,
+            order_min=term.order_min,
         )
         self._links = ServerLinks(
             connect=connect,
-            receive=self.coordinator.receive,
+            receive=self.receive,
             thread_count=config.coordinator.poll_threads,
             may_send=term.is_valid,
             observer=observer,
+            expects_end=self._is_leaving,
         )
 
-    @property
-    def is_polled(self) -> bool:
-        """True once the servers are known. A decision before that would take the fleet for empty."""
-        return self._membership is not None
-
-    def poll(self, membership: Membership) -> None:
+    def poll(self) -> None:
         """Follows the servers as they come and go, and asks each of them for a report."""
-        self._membership = membership
-        self.coordinator.set_servers(
-            [server.name for server in membership.servers],
-            membership.leaving,
-            ended=membership.ended,
-            identities=membership.identities,
-        )
-        self._links.set_targets({server.name: server.admin for server in membership.servers})
+        self._follow()
         self._links.poll()
 
+    def receive(self, name: str, target: str, report: ServerReport) -> None:
+        """Takes a report. Drops that of a server whose name another one has now. Any thread."""
+        with self._members_lock:
+            if self._targets.get(name) == target:
+                self.coordinator.receive(name, report)
+
     def step(self) -> None:
-        """Decides once. If that fails, nothing is sent, and the servers serve on.
+        """Lets the place act, and decides once. If that fails, nothing is sent, and the servers serve on.
 
         A state that cannot be written is logged. So is any other error, which is a bug: a pause follows
         that grows with each failure in turn, and reports are taken meanwhile.
@@ -89,7 +96,11 @@ class FleetLead:
         if self._clock.now_ns() < self._paused_until_ns:
             return
         try:
-            self.coordinator.step()
+            self._place.act(self.coordinator)
+            self._follow()
+            # A decision before the servers are known would take the fleet for empty.
+            if self._membership is not None:
+                self.coordinator.step()
         except OSError as error:
             # A full disk, or a lead that was lost.
             _log.error("fleet_state_not_written", reason=str(error))
@@ -103,8 +114,10 @@ class FleetLead:
 
     def registered(self) -> list[RegisteredServer] | None:
         """Returns the servers that clients may reach, as they are now; None before a first whole look."""
+        if self._membership is None:
+            return None
         now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
-        servers = self._membership.servers if self._membership is not None else ()
+        servers = self._membership.servers
 
         def is_lost(name: str) -> bool:
             return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
@@ -115,13 +128,35 @@ class FleetLead:
             return is_silent(sightings[name], seconds, now_ns)
 
         # Once is enough: a server that comes later is listed before it has reported.
-        self._has_looked = self._has_looked or has_looked(servers, sightings, is_passed)
+        if self._membership.is_whole and not self._has_looked:
+            self._has_looked = has_looked(servers, sightings, is_passed)
         return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:
         """See `Lead`. A write of the state under way ends first: it must not land in the next term."""
         self._links.stop()
         self.coordinator.close()
+
+    def _follow(self) -> None:
+        """Takes over the servers of the place, if they have changed."""
+        membership = self._place.membership()
+        if membership is None or membership is self._membership:
+            return
+        with self._members_lock:
+            self._targets = {row.name: row.admin for row in membership.servers if row.admin}
+            self.coordinator.set_servers(
+                [server.name for server in membership.servers],
+                membership.leaving,
+                ended=membership.ended,
+                identities=membership.identities,
+                models=membership.models,
+            )
+        self._membership = membership
+        self._links.set_targets(self._targets)
+
+    def _is_leaving(self, name: str) -> bool:
+        membership = self._membership
+        return membership is not None and name in membership.leaving
 
     def _send(self, grants: Sequence[Grant]) -> None:
         self._links.send(grants)

@@ -14,13 +14,14 @@ from fleet.waves.state import fleet_state_from_json
 class Term:
     """One time of leading. Its `number` is higher than that of each earlier term of the fleet.
 
-    While `is_valid` returns True no other coordinator leads, and none will within the time of a call to
-    a server. It never returns True again after False.
+    `is_valid` is asked before each grant: while it returns True no other coordinator leads, and none will
+    within the time of a call to a server. `order_min` is the lowest order of a grant in this term.
     """
 
     number: int
     store: StateStore
     is_valid: Callable[[], bool]
+    order_min: int = 0
 
 
 class Leadership(Protocol):
@@ -31,7 +32,10 @@ class Leadership(Protocol):
         ...
 
     def term(self) -> Term | None:
-        """Returns the present term of this process; None while it does not lead."""
+        """Returns the present term of this process; None while it does not lead. Raises OSError.
+
+        A term that is over never comes back.
+        """
         ...
 
     def leader(self) -> str:

@@ -1,10 +1,11 @@
-"""The place where the servers of a fleet come from: the coordinator's file, or an engine like Kubernetes."""
+"""The place where the servers of a fleet come from: the coordinator's file, or an engine like Kubernetes or Ray."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.config.config import FleetServer
+from fleet.lead.coordinator import Coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,13 +13,19 @@ class Membership:
     """The servers of a fleet at one time. Those that are `leaving` are being ended by their place.
 
     `ended` are servers that have ended by a failure a short time ago, beside `servers`: they count as
-    lost. `identities` differ between two servers that have the same name one after the other.
+    lost. `identities` differ between two servers that have the same name one after the other. `models` are
+    those that a server may have, if its place knows them.
+
+    A server without an address for admins cannot be called now, and one without an address for gRPC is
+    not shown to clients. `is_whole` is False while such addresses are still being looked for.
     """
 
     servers: tuple[FleetServer, ...]
     leaving: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     identities: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 class ServerPlace(Protocol):
@@ -29,7 +36,17 @@ class ServerPlace(Protocol):
         ...
 
     def membership(self) -> Membership | None:
-        """Returns the servers as they were seen last; None before the place was read a first time."""
+        """Returns the servers as they were seen last; None before the place was read a first time.
+
+        It is the same object as before if nothing has changed.
+        """
+        ...
+
+    def act(self, coordinator: Coordinator) -> None:
+        """Starts and stops servers, if the place does that, by what the coordinator knows of them.
+
+        The thread of the lead calls it before each decision. Raises OSError, with nothing decided.
+        """
         ...
 
     def stop(self) -> None:
@@ -49,6 +66,9 @@ class ListedServers:
     def membership(self) -> Membership:
         """See `ServerPlace`."""
         return self._membership
+
+    def act(self, coordinator: Coordinator) -> None:
+        """See `ServerPlace`."""
 
     def stop(self) -> None:
         """See `ServerPlace`."""

@@ -74,6 +74,14 @@ class _Delay:
     due_round: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """The client of one target of a server."""
+
+    target: str
+    client: ServerClient
+
+
 class ServerLinks:
     """Calls servers from pools of threads (see above). A server gets one call of each kind at a time.
 
@@ -84,7 +92,7 @@ class ServerLinks:
         self,
         *,
         connect: Callable[[str], ServerClient],
-        receive: Callable[[str, ServerReport], None],
+        receive: Callable[[str, str, ServerReport], None],
         thread_count: int,
         may_send: Callable[[], bool] = lambda: True,
         observer: FleetObserver | None = None,
@@ -93,6 +101,7 @@ class ServerLinks:
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
 
+        `receive` takes the name of a server, the target that was asked, and its report.
         `expects_end` returns True for a server that is being ended: one that does not answer then is no
         reason for a warning.
 
@@ -112,7 +121,7 @@ class ServerLinks:
         self._round = 0
         # Guards the members below.
         self._lock = threading.Lock()
-        self._clients: dict[str, tuple[str, ServerClient]] = {}
+        self._links: dict[str, _Link] = {}
         self._queued: set[tuple[_CallKey, bool]] = set()
         self._running: set[_CallKey] = set()
         # The grants that no thread has begun to send. A later one takes the place of an earlier one.
@@ -121,16 +130,20 @@ class ServerLinks:
         self._ignoring: set[_CallKey] = set()
 
     def set_targets(self, targets: Mapping[str, str]) -> None:
-        """Sets the admin listeners by server. Closes connections to servers that are not there any more."""
+        """Sets the admin listeners by server.
+
+        Closes connections to servers that are not there any more, and drops the grants that wait for them:
+        another server may have the name of one.
+        """
         with self._lock:
             moved = {name for name, target in self._targets.items() if targets.get(name) != target}
             self._targets = dict(targets)
-            gone = [
-                name for name, (target, _) in self._clients.items() if targets.get(name) != target
-            ]
-            clients = [self._clients.pop(name)[1] for name in gone]
+            gone = [name for name, link in self._links.items() if targets.get(name) != link.target]
+            clients = [self._links.pop(name).client for name in gone]
             for key in [key for key in self._delays if key.server in moved]:
                 del self._delays[key]
+            for key in [key for key in self._waiting if key.server in moved]:
+                del self._waiting[key]
             self._ignoring = {key for key in self._ignoring if key.server not in moved}
         for client in clients:
             client.close()
@@ -161,8 +174,8 @@ class ServerLinks:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in pools:
             pool.shutdown()
-        for _, client in self._clients.values():
-            client.close()
+        for link in self._links.values():
+            link.client.close()
 
     def _submit(self, key: _CallKey) -> None:
         with self._lock:
@@ -194,46 +207,44 @@ class ServerLinks:
         """Calls the server, and returns True if the call succeeded."""
         started_ns = self._clock.now_ns()
         timeout_seconds = CALL_SECONDS if is_patient else PROMPT_SECONDS
-        client = None
+        link = None
         try:
-            client = self._client(key.server)
-            if client is not None and grant is not None:
-                self._grant(client, key, grant, timeout_seconds)
-            elif client is not None:
-                self._report(client, key.server, timeout_seconds)
+            link = self._link(key.server)
+            if link is not None and grant is not None:
+                self._grant(link, key, grant, timeout_seconds)
+            elif link is not None:
+                self._report(link, key.server, timeout_seconds)
         except (MillpondError, OSError) as error:
             seconds = seconds_since(self._clock, started_ns)
             if not is_patient and (_is_deadline(error) or seconds >= PROMPT_SECONDS):
                 # No failure yet: it is called with the whole deadline next.
                 self._set_delay(key, _Delay())
-            elif self._note_failure(key, client):
+            elif self._note_failure(key, link):
                 log = _log.info if self._expects_end(key.server) else _log.warning
                 log("fleet_server_unreachable", server=key.server, call=key.kind, reason=str(error))
             return False
         except Exception:  # noqa: BLE001 (a bug; the other servers are still called)
-            if self._note_failure(key, client):
+            if self._note_failure(key, link):
                 _log.exception("fleet_call_failed", server=key.server, call=key.kind)
             return False
         is_prompt = seconds_since(self._clock, started_ns) <= PROMPT_SECONDS
         self._set_delay(key, None if is_prompt else _Delay())
         return True
 
-    def _report(self, client: ServerClient, name: str, timeout_seconds: float) -> None:
-        document = client.fleet_report(EDGES_NS, timeout_seconds=timeout_seconds)
-        self._receive(name, server_report(document))
+    def _report(self, link: _Link, name: str, timeout_seconds: float) -> None:
+        document = link.client.fleet_report(EDGES_NS, timeout_seconds=timeout_seconds)
+        self._receive(name, link.target, server_report(document))
 
-    def _grant(
-        self, client: ServerClient, key: _CallKey, grant: Grant, timeout_seconds: float
-    ) -> None:
+    def _grant(self, link: _Link, key: _CallKey, grant: Grant, timeout_seconds: float) -> None:
         # At the last moment: the call may have waited for a thread.
         if not self._may_send():
             return
-        granted = client.grant(
+        granted = link.client.grant(
             grant.model, grant.version, grant.order, timeout_seconds=timeout_seconds
         )
         self._note_granted(key, grant, granted)
         # At once, so that the next decision knows that the grant was taken.
-        self._report(client, key.server, timeout_seconds)
+        self._report(link, key.server, timeout_seconds)
 
     def _note_granted(self, key: _CallKey, grant: Grant, granted: int | None) -> None:
         """Logs once that a server goes by another grant than the one that it has got."""
@@ -255,15 +266,15 @@ class ServerLinks:
                 "or of this one before its state was lost (keep state_directory or the ConfigMap)",
             )
 
-    def _client(self, name: str) -> ServerClient | None:
-        """Returns the client of a server; None if the server has left the fleet."""
+    def _link(self, name: str) -> _Link | None:
+        """Returns the link to a server; None if the server has left the fleet."""
         with self._lock:
             target = self._targets.get(name)
             if target is None:
                 return None
-            if name not in self._clients:
-                self._clients[name] = target, self._connect(target)
-            return self._clients[name][1]
+            if name not in self._links:
+                self._links[name] = _Link(target, self._connect(target))
+            return self._links[name]
 
     def _set_delay(self, key: _CallKey, delay: _Delay | None) -> None:
         with self._lock:
@@ -272,13 +283,11 @@ class ServerLinks:
             else:
                 self._delays.pop(key, None)
 
-    def _note_failure(self, key: _CallKey, client: ServerClient | None) -> bool:
+    def _note_failure(self, key: _CallKey, link: _Link | None) -> bool:
         """Sets when the call is due again. Returns True for its first failure."""
         with self._lock:
-            known = self._clients.get(key.server)
             # The call of a server that has left the fleet ends with its connection.
-            is_gone = client is not None and (known is None or known[1] is not client)
-            if is_gone:
+            if link is not None and self._links.get(key.server) is not link:
                 return False
             failed_count = self._delays.get(key, _Delay()).failed_count + 1
             rounds = min(2 ** (failed_count - 1), WAIT_ROUNDS_MAX)

@@ -19,16 +19,12 @@ from fleet.config.config import (
 from fleet.config.ray_settings import RaySettings
 from fleet.files.registry import REGISTRY_PATH
 from fleet.ray.cluster import NAMESPACE
-from fleet.ray.coordinator_actor import (
-    CONFIG_KEY,
-    STOPPED_KEY,
-    CoordinatorActor,
-    config_digest,
-    coordinator_name,
-)
+from fleet.ray.coordinator_actor import CoordinatorActor, coordinator_name
+from fleet.ray.engine import CONFIG_KEY, config_digest
 from fleet.ray.event_list import LoggedEvent
 from fleet.ray.key_value_store import AnotherCluster, KeyValueStore
 from fleet.ray.operator_token import TOKEN_HEADER, TOKEN_KEY
+from fleet.ray.replicas import STOPPED_KEY
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, InvalidConfig, NotFound, Unavailable
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from ray.experimental import internal_kv
 
 from serving.base.clock import Clock, seconds_since
-from serving.base.errors import FailedPrecondition
 
 _NAMESPACE = b"millpond"
 _TERMS = "term"
@@ -41,7 +40,7 @@ class AnotherCluster(OSError):
     """The cluster was started anew, without what it had stored. This process belongs to the earlier one."""
 
 
-class Deposed(FailedPrecondition):
+class Deposed(OSError):
     """Another coordinator of this fleet has begun a later term: this one must not write or act."""
 
 
@@ -85,7 +84,7 @@ class KeyValueStore:
         return (self._prefix + key).encode()
 
 
-class Term:
+class StoredTerm:
     """The time in which one process may write the state of a fleet. The next term ends it. Thread-safe.
 
     Ray runs one actor of a name. But an actor that is cut off may live on while the next one has begun:
@@ -110,6 +109,12 @@ class Term:
     def order_min(self) -> int:
         """The lowest order of a grant in this term: above each order of an earlier term."""
         return self.number << _ORDER_BITS
+
+    @property
+    def is_over(self) -> bool:
+        """True once a look has found a later term, or this one deleted. It never becomes False again."""
+        with self._lock:
+            return self._is_over
 
     def check(self) -> None:
         """Raises Deposed if a later term has begun, or this one was deleted from the store, and OSError."""
@@ -161,7 +166,7 @@ class Term:
 class StoredText:
     """A `StateStore`: one value of a fleet, written in a term. One thread at a time uses it."""
 
-    def __init__(self, store: KeyValueStore, term: Term, name: str) -> None:
+    def __init__(self, store: KeyValueStore, term: StoredTerm, name: str) -> None:
         self._store = store
         self._term = term
         self._name = name

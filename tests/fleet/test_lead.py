@@ -1,15 +1,17 @@
 """The work of a coordinator during one term, without a socket."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from fleet.config.config import FleetConfig, FleetServer, parse_fleet_config
+from fleet.lead.coordinator import Coordinator
 from fleet.lead.lead import PAUSE_SECONDS_MAX, FleetLead
 from fleet.lead.leadership import Term
-from fleet.lead.places import Membership
+from fleet.lead.places import Membership, ServerPlace
 from fleet.waves.reports import ServerReport
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import MODEL, serving
@@ -45,13 +47,33 @@ class SilentClient:
         """Has nothing open."""
 
 
+class FakePlace:
+    """A place whose servers the test chooses."""
+
+    def __init__(self) -> None:
+        self.servers: Membership | None = Membership(())
+
+    def start(self) -> None:
+        """Has nothing to start."""
+
+    def membership(self) -> Membership | None:
+        return self.servers
+
+    def act(self, coordinator: Coordinator) -> None:
+        """Starts no server."""
+
+    def stop(self) -> None:
+        """Has nothing to stop."""
+
+
 class World:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.store = MemoryStore()
-        self.lead = FleetLead(
-            Term(1, self.store, lambda: True), CONFIG, lambda target: SilentClient(), self.clock
-        )
+        self.place = FakePlace()
+        place: ServerPlace = self.place
+        term = Term(1, self.store, lambda: True)
+        self.lead = FleetLead(term, CONFIG, place, lambda target: SilentClient(), self.clock)
         self.step_count = 0
         self.error: Exception | None = None
         decide = self.lead.coordinator.step
@@ -129,7 +151,8 @@ def test_ended_lead_writes_nothing_more(world: World) -> None:
 
 
 def test_silent_server_is_registered_as_not_ready(world: World) -> None:
-    world.lead.poll(MEMBERSHIP)
+    world.place.servers = MEMBERSHIP
+    world.lead.poll()
     report = ServerReport(models={MODEL: serving(1, found=frozenset({1}))})
     for name in ("a", "b"):
         world.lead.coordinator.receive(name, report)
@@ -141,3 +164,35 @@ def test_silent_server_is_registered_as_not_ready(world: World) -> None:
     ready = {row.name: row.is_ready for row in world.lead.registered() or ()}
     assert ready == {"a": False, "b": True}
     world.lead.stop()
+
+
+def test_unknown_servers_are_no_empty_fleet(world: World) -> None:
+    world.place.servers = None
+    world.lead.step()
+    assert world.step_count == 0
+    assert world.lead.registered() is None
+
+
+def test_report_of_an_earlier_server_is_dropped(world: World) -> None:
+    world.place.servers = MEMBERSHIP
+    world.lead.poll()
+    moved = replace(MEMBERSHIP.servers[0], admin="10.0.0.9:8599")
+    world.place.servers = replace(MEMBERSHIP, servers=(moved, MEMBERSHIP.servers[1]))
+    world.lead.step()
+    report = ServerReport(models={MODEL: serving(1, found=frozenset({1}))})
+    world.lead.receive("a", "10.0.0.1:8599", report)
+    assert world.lead.coordinator.sightings["a"].report is None
+    world.lead.receive("a", "10.0.0.9:8599", report)
+    assert world.lead.coordinator.sightings["a"].report == report
+    world.lead.stop()
+
+
+def test_place_that_fails_lets_nothing_be_decided(world: World) -> None:
+    def fail(coordinator: Coordinator) -> None:
+        raise OSError("the store does not answer")
+
+    world.place.act = fail  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        world.lead.step()
+    assert [line["event"] for line in logs] == ["fleet_state_not_written"]
+    assert world.step_count == 0

@@ -20,7 +20,7 @@ from ray.experimental import internal_kv
 
 from fleet.ray import deployment as ray_deployment
 from fleet.ray.cluster import room_of, server_flags
-from fleet.ray.key_value_store import KeyValueStore, StoredText, Term
+from fleet.ray.key_value_store import Deposed, KeyValueStore, StoredTerm, StoredText
 
 MODEL = RayModel(name="m", base_path="/models/m", memory_bytes=1, flags={"drain_seconds": 9})
 REPLICA = Replica(name="m-0", model="m", node="n", launch=7)
@@ -73,12 +73,12 @@ def test_value_is_new_once() -> None:
 @pytest.mark.usefixtures("values")
 def test_next_term_ends_the_one_before() -> None:
     store = KeyValueStore("fleet")
-    first = StoredText(store, Term(store, FakeClock()), "state")
+    first = StoredText(store, StoredTerm(store, FakeClock()), "state")
     first.write("of the first")
-    second = StoredText(store, Term(store, FakeClock()), "state")
+    second = StoredText(store, StoredTerm(store, FakeClock()), "state")
     assert second.read() == "of the first"
     second.write("of the second")
-    with pytest.raises(FailedPrecondition, match="another coordinator"):
+    with pytest.raises(Deposed, match="another coordinator"):
         first.write("late")
     assert second.read() == "of the second"
 

@@ -15,8 +15,8 @@ import ray.util
 
 from fleet.ray import deployment
 from fleet.ray.cluster import RayServers
-from fleet.ray.coordinator_actor import config_digest
 from fleet.ray.deployment import Deployment, NoFleet
+from fleet.ray.engine import config_digest
 from tests.fleet.fakes.ray_store import FakeStore
 from tests.unit.fakes.clocks import FakeClock
 

@@ -10,9 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from fleet.files.registry import RegisteredServer, parse_registry
+from fleet.lead.lead import FleetLead
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import LEAVING, UP, Replica
-from fleet.waves.reports import Grant, ModelReport, ServerReport
+from fleet.waves.reports import ModelReport, ServerReport
 from serving.base.errors import FailedPrecondition
 from tests.fleet.fakes.ray_store import FakeStore
 from tests.unit.fakes.clocks import FakeClock
@@ -20,7 +21,7 @@ from tests.unit.fakes.clocks import FakeClock
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
 from fleet.ray.cluster import Looked
-from fleet.ray.coordinator_actor import CONFIG_KEY, RayFleet
+from fleet.ray.engine import CONFIG_KEY, RayCoordinator, ray_coordinator
 from fleet.ray.operator_token import TOKEN_HEADER, TOKEN_KEY
 
 CONFIG = """
@@ -102,6 +103,13 @@ class FakeServers:
         return f"{replica.name}/{replica.launch}"
 
 
+def lead_of(coordinator: RayCoordinator) -> FleetLead:
+    """Returns the lead of a coordinator, which begins its term if it has none."""
+    lead = coordinator.service._lead()
+    assert lead is not None
+    return lead
+
+
 def configured_store() -> FakeStore:
     return FakeStore({CONFIG_KEY: CONFIG})
 
@@ -109,33 +117,50 @@ def configured_store() -> FakeStore:
 class World:
     def __init__(self) -> None:
         self.store, self.servers, self.clock = configured_store(), FakeServers(), FakeClock()
-        self.fleets: list[RayFleet] = []
+        self.made: list[RayCoordinator] = []
         self.take_over()
 
     @property
-    def fleet(self) -> RayFleet:
-        return self.fleets[-1]
+    def coordinator(self) -> RayCoordinator:
+        return self.made[-1]
+
+    @property
+    def lead(self) -> FleetLead:
+        return lead_of(self.coordinator)
 
     def take_over(self) -> None:
         store: Any = self.store
-        self.fleets.append(RayFleet(store, "127.0.0.1", self.clock, lambda _: self.servers))
+        made = ray_coordinator(store, "127.0.0.1", self.clock, lambda _: self.servers)
+        self.made.append(made)
+        made.service.start()
+
+    def close(self) -> None:
+        for made in self.made:
+            made.service.close()
 
     def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
         self.clock.advance(seconds)
         for name in ready:
             self.report(name, REPORT)
-        self.fleet.step()
+        self.coordinator.service.step()
 
     def report(self, name: str, report: ServerReport, launch: int = 0) -> None:
         """Brings a report of a launch; 0: of the present one."""
         row = self.replicas().get(name)
-        self.fleet.receive(f"{name}/{launch or (row.launch if row else 0)}", report)
+        self.lead.receive(name, f"{name}/{launch or (row.launch if row else 0)}", report)
 
     def replicas(self) -> Mapping[str, Replica]:
-        return self.fleet._replicas.replicas
+        return self.coordinator.replicas.state.replicas
+
+    def restart(self) -> None:
+        self.coordinator.replicas.restart("m")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.coordinator.service.port}"
 
     def registered(self) -> dict[str, RegisteredServer]:
-        return {row.name: row for row in parse_registry(self.fleet.registry)}
+        return {row.name: row for row in parse_registry(self.coordinator.service._outputs.registry)}
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         return self.answer(method, path, body)[1]
@@ -144,7 +169,7 @@ class World:
         self, method: str, path: str, body: object = None, token: str | None = None
     ) -> tuple[int, Any]:
         """Returns the status and the reply to a request with an operator's token."""
-        connection = http.client.HTTPConnection(self.fleet.address, timeout=10)
+        connection = http.client.HTTPConnection(self.address, timeout=10)
         headers = {TOKEN_HEADER: self.store.values[TOKEN_KEY] if token is None else token}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         response = connection.getresponse()
@@ -159,8 +184,7 @@ def world() -> Iterator[World]:
     made.step(ready=())
     made.step(ready=())
     yield made
-    for fleet in made.fleets:
-        fleet.close()
+    made.close()
 
 
 def test_server_is_registered_once_it_is_ready(world: World) -> None:
@@ -199,41 +223,57 @@ def test_ended_server_leaves_the_registry(world: World) -> None:
     world.servers.running.discard(1)
     world.step(ready=["m-1"])
     assert [*world.registered()] == ["m-1"]
+    # The next launch is seen to run, and reports after that.
+    world.step(ready=["m-1"])
     world.step()
     assert world.registered()["m-0"].grpc == "a:3"
 
 
 def test_next_coordinator_keeps_the_servers(world: World) -> None:
     world.step()
-    first = world.fleet
+    first = world.coordinator
     world.take_over()
     world.servers.is_silent = True
     world.step(ready=())
     # Not an empty registry: a proxy would lose its servers.
-    assert world.fleet.registry == ""
+    assert world.coordinator.service._outputs.registry == ""
     world.servers.is_silent = False
     world.step(ready=())
+    world.step()
     assert {row.grpc for row in world.registered().values()} == {"a:1", "b:2"}
     assert world.servers.ended == []
     # The first one was cut off, and does not know yet.
-    with pytest.raises(FailedPrecondition, match="another coordinator"):
-        first.restart("m")
+    with pytest.raises(OSError, match="another coordinator"):
+        first.replicas.restart("m")
+
+
+def test_deposed_coordinator_is_over(world: World) -> None:
+    world.step()
+    first = world.coordinator
+    world.take_over()
+    world.step()
+    assert not first.service._engine.is_over()
+    with pytest.raises(OSError, match="another coordinator"):
+        first.replicas.restart("m")
+    assert first.service._engine.is_over()
+    first.service.step()
+    assert not first.service.leads
 
 
 def test_launch_that_was_never_ready_stays_unknown(world: World) -> None:
     world.step(ready=["m-0"])
     world.take_over()
     world.step(ready=())
-    world.step(ready=())
+    world.step(ready=["m-0"])
     # A proxy would take it for a healthy one.
     assert [*world.registered()] == ["m-0"]
 
 
 def test_server_that_leaves_gets_no_new_version(world: World) -> None:
     world.step()
-    world.fleet.restart("m")
+    world.restart()
     world.step()
-    sightings = world.fleet._coordinator.sightings
+    sightings = world.lead.coordinator.sightings
     assert [name for name, row in sightings.items() if row.is_draining] == ["m-0"]
 
 
@@ -242,7 +282,7 @@ def test_restart_waits_for_a_server_that_is_cut_off(world: World) -> None:
     # Ray has not noticed yet, and for the waves m-1 is not lost yet.
     for _ in range(4):
         world.step(ready=["m-0"])
-    world.fleet.restart("m")
+    world.restart()
     world.step(ready=["m-0"])
     assert [row.phase for row in world.replicas().values()] == [UP, LEAVING]
 
@@ -260,22 +300,11 @@ def test_report_of_an_earlier_launch_is_dropped(world: World) -> None:
     assert [*world.registered()] == ["m-0", "m-1"]
 
 
-def test_grants_go_to_the_present_launch(world: World) -> None:
-    world.step()
-    world.servers.running.discard(1)
-    world.step(ready=["m-1"])
-    sent: list[Grant] = []
-    links: Any = world.fleet._links
-    links.send = sent.extend
-    world.fleet._send([Grant("m-0", "m", 1, 1), Grant("m-1", "m", 1, 1)])
-    assert [grant.server for grant in sent] == ["m-0/3", "m-1/2"]
-
-
 def test_store_that_is_down_changes_nothing(world: World) -> None:
     world.step()
     world.store.is_down = True
     with pytest.raises(OSError, match="no answer"):
-        world.fleet.restart("m")
+        world.restart()
     assert not any(row["is_to_restart"] for row in world.ask("GET", "/fleet/replicas")["replicas"])
 
 
@@ -317,7 +346,7 @@ def test_restart_that_waits_delays_no_other_request(world: World) -> None:
         restarted.set()
 
     # As during a step whose calls to the cluster take long.
-    with world.fleet._lock:
+    with world.coordinator.replicas._lock:
         thread = threading.Thread(target=restart)
         thread.start()
         for _ in range(20):
@@ -326,33 +355,37 @@ def test_restart_that_waits_delays_no_other_request(world: World) -> None:
     thread.join()
 
 
-def test_registry_before_a_look_is_unavailable() -> None:
-    world = World()
+def test_registry_before_a_look_is_unavailable(world: World) -> None:
+    world.step()
+    world.take_over()
+    assert world.answer("GET", "/fleet/servers")[0] == 503
+    world.servers.is_silent = True
+    world.step(ready=())
     status, reply = world.answer("GET", "/fleet/servers")
-    world.fleet.close()
     assert status == 503
-    assert "has not looked" in reply["error"]
+    assert "not all servers have reported" in reply["error"]
 
 
 def test_grants_of_a_term_have_higher_orders(world: World) -> None:
-    before = world.fleet._coordinator.state.order
+    before = world.lead.coordinator.state.order
     world.take_over()
     # Also above those that the first coordinator may still decide on.
-    assert world.fleet._coordinator.state.order > before + 10**6
+    assert world.lead.coordinator.state.order > before + 10**6
 
 
 def test_grants_of_a_late_coordinator_are_dropped(world: World) -> None:
-    first = world.fleet
+    first = world.lead
     assert first._links._may_send()
     world.take_over()
+    assert world.lead._links._may_send()
     world.clock.advance(1)
     assert not first._links._may_send()
-    assert world.fleet._links._may_send()
+    assert world.lead._links._may_send()
 
 
 def test_shut_down_stops_every_server(world: World) -> None:
     world.step()
-    world.fleet.shut_down()
+    world.coordinator.replicas.shut_down()
     for _ in range(4):
         world.step(seconds=5)
     assert sorted(world.servers.stopped) == ["m-0", "m-1"]
@@ -383,22 +416,22 @@ def test_status_shows_servers_that_do_not_start(world: World) -> None:
     for _ in range(3):
         world.step(seconds=60)
     world.servers.reason = "its process ended with status 0"
-    world.fleet.restart("m")
+    world.restart()
     world.step(seconds=60)
     for _ in range(3):
         world.step(seconds=5)
-    assert world.fleet._reasons["m-0"].endswith("its actor was lost")
+    assert world.coordinator.replicas._reasons["m-0"].endswith("its actor was lost")
 
 
 def test_only_started_launches_are_asked(world: World) -> None:
-    links: Any = world.fleet._links
+    links: Any = world.lead._links
     targets: list[dict[str, str]] = []
     links.set_targets = targets.append
     world.step()
-    assert targets[-1] == {"m-0/1": "m-0/1", "m-1/2": "m-1/2"}
+    assert targets[-1] == {"m-0": "m-0/1", "m-1": "m-1/2"}
     world.servers.running.discard(1)
     world.step(ready=["m-1"])
-    assert targets[-1] == {"m-1/2": "m-1/2"}
+    assert targets[-1] == {"m-1": "m-1/2"}
 
 
 def test_status_shows_replicas_without_room() -> None:
@@ -407,7 +440,7 @@ def test_status_shows_replicas_without_room() -> None:
     with capture_logs() as logs:
         world.step(ready=())
     (text,) = world.ask("GET", "/fleet/status")["problems"]
-    world.fleet.close()
+    world.close()
     assert text.startswith("model m: 2 of 2 replicas find no node with room")
     (row,) = [row for row in logs if row["event"] == "fleet_replicas_missing"]
     assert row["problems"] == [text]
@@ -427,4 +460,4 @@ def test_configuration_without_ray_is_refused() -> None:
     store: Any = configured_store()
     store.values[CONFIG_KEY] = '[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n'
     with pytest.raises(FailedPrecondition, match=r"no table \[ray\]"):
-        RayFleet(store, "127.0.0.1", FakeClock(), lambda _: FakeServers())
+        ray_coordinator(store, "127.0.0.1", FakeClock(), lambda _: FakeServers())

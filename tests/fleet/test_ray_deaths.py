@@ -6,20 +6,23 @@ from typing import Any
 
 import pytest
 
+from fleet.config.config import parse_fleet_config
+from fleet.lead.candidate import Candidate
+from fleet.lead.lead import FleetLead
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import UP, Replica
 from fleet.waves.reports import ModelReport, ServerReport
-from serving.base.errors import FailedPrecondition, Unavailable
+from serving.base.errors import Unavailable
 from tests.fleet.fakes.ray_store import FakeStore
 from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
-from fleet.ray import coordinator_actor
 from fleet.ray.cluster import Looked
-from fleet.ray.coordinator_actor import CONFIG_KEY, RayFleet
+from fleet.ray.leadership import RayLeadership
+from fleet.ray.replicas import RayReplicas
 
-CONFIG = """
+CONFIG = parse_fleet_config("""
 [coordinator]
 poll_seconds = 0.01
 [waves]
@@ -28,34 +31,11 @@ sizes = []
 base_path = "/models/m"
 replicas = 2
 memory_bytes = 1
-"""
+""")
 
 
 class Killed(BaseException):
     """Ends a coordinator at a call, as SIGKILL does."""
-
-
-class NoHttp:
-    """The HTTP of a coordinator that nobody asks."""
-
-    port = 1
-
-    def __init__(self, *arguments: object, **values: object) -> None:
-        pass
-
-    def start(self) -> None:
-        """Starts nothing."""
-
-    def stop(self) -> None:
-        """Stops nothing."""
-
-    def join(self) -> None:
-        """Waits for nothing."""
-
-
-@pytest.fixture(autouse=True)
-def _no_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_actor, "fleet_http", NoHttp)
 
 
 class Calls:
@@ -73,7 +53,7 @@ class Calls:
 
 class CalledStore(FakeStore):
     def __init__(self, calls: Calls) -> None:
-        super().__init__({CONFIG_KEY: CONFIG})
+        super().__init__()
         self.call = calls  # type: ignore[method-assign]
 
 
@@ -154,7 +134,16 @@ class World:
             self.recover()
 
     def take_over(self) -> None:
-        self.fleet = RayFleet(self.store, "127.0.0.1", self.clock, lambda _: self.servers)
+        leadership = self.leadership = RayLeadership(self.store, self.clock)
+        assert CONFIG.ray is not None
+        replicas = self.replicas = RayReplicas(
+            CONFIG.ray, self.servers, leadership, self.store, self.clock, poll_seconds=0.01
+        )
+        self.candidate = Candidate(
+            leadership,
+            lambda term: FleetLead(term, CONFIG, replicas, self.servers.client, self.clock),
+        )
+        self.candidate.turn()
 
     def recover(self) -> None:
         """Lets the next coordinator begin. No further call fails."""
@@ -163,13 +152,16 @@ class World:
 
     def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
         self.clock.advance(seconds)
+        lead = self.candidate.turn()
+        if lead is None:
+            return
         model = ModelReport(granted=1, default_version=1, found=frozenset({1}))
-        rows = self.fleet._replicas.replicas
+        rows = self.replicas.state.replicas
         for name in ready:
             if name in rows:
-                link = f"{name}/{rows[name].launch}"
-                self.fleet.receive(link, ServerReport(incarnation=1, models={"m": model}))
-        self.fleet.step()
+                report = ServerReport(incarnation=1, models={"m": model})
+                lead.receive(name, str(rows[name].launch), report)
+        lead.step()
 
     def steps(self, count: int = 12) -> None:
         for _ in range(count):
@@ -183,7 +175,7 @@ class World:
     @property
     def serves(self) -> bool:
         """True if two servers run, and there is no other actor."""
-        rows = [*self.fleet._replicas.replicas.values()]
+        rows = [*self.replicas.state.replicas.values()]
         launches = {row.launch for row in rows}
         is_up = [row.phase for row in rows] == [UP, UP]
         return is_up and self.servers.running == self.servers.actors == launches
@@ -195,7 +187,7 @@ def live(world: World) -> None:
     world.servers.running.discard(1)
     world.step(ready=["m-1"])
     world.step()
-    world.fleet.restart("m")
+    world.replicas.restart("m")
     for _ in range(4):
         world.step(seconds=5)
 
@@ -203,7 +195,7 @@ def live(world: World) -> None:
 def shut_down(world: World) -> None:
     """Starts two servers, and stops the fleet."""
     world.begin()
-    world.fleet.shut_down()
+    world.replicas.shut_down()
     world.has_stopped = True
     world.steps(4)
 
@@ -241,7 +233,7 @@ def test_death_at_any_call_does_not_undo_a_stop() -> None:
 def test_call_without_answer_is_made_up_for(error: type[Exception]) -> None:
     for last in range(World().calls.count, calls_of(live)):
         world = World(last, error)
-        # `RayFleet.run` goes on, and some actions are repeated without an error.
+        # Most actions are repeated without an error.
         with suppress(error):
             live(world)
         world.calls.last = 10**9
@@ -249,23 +241,31 @@ def test_call_without_answer_is_made_up_for(error: type[Exception]) -> None:
         assert world.serves, f"after call {last} without an answer"
 
 
-def test_run_ends_with_the_last_actor() -> None:
+def test_stop_is_over_with_the_last_actor() -> None:
     world = World()
     world.begin()
     world.servers.actors.add(99)
-    world.fleet.shut_down()
-    world.fleet.run()
+    world.replicas.shut_down()
+    for _ in range(10):
+        assert not world.replicas.has_stopped
+        world.step(seconds=5)
+        if world.replicas.has_stopped:
+            break
+    assert world.replicas.has_stopped
     assert world.servers.actors == set()
 
 
 def test_late_coordinator_ends_no_actor() -> None:
     world = World()
     world.begin()
-    first = world.fleet
+    first, leadership = world.candidate.turn(), world.leadership
+    assert first is not None
     world.take_over()
     # The first one does not know it. Its successor may have created it.
     world.servers.actors.add(99)
     world.clock.advance(20)
-    with pytest.raises(FailedPrecondition, match="another coordinator"):
-        first.step()
+    assert not leadership.is_over
+    first.step()
     assert 99 in world.servers.actors
+    assert leadership.is_over
+    assert leadership.term() is None

@@ -14,7 +14,7 @@ from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
-from fleet.ray.key_value_store import Deposed, StoredText, Term
+from fleet.ray.key_value_store import Deposed, StoredTerm, StoredText
 from tests.fleet.fakes.ray_store import FakeStore
 
 WRITES = 3
@@ -79,7 +79,7 @@ class Racer:
             self._has_stopped.release()
 
     def _lead(self) -> None:
-        term = Term(self._store, FakeClock())
+        term = StoredTerm(self._store, FakeClock())
         text = StoredText(self._store, term, "state")
         rows = json.loads(text.read() or "[]")
         order = term.order_min
@@ -147,20 +147,20 @@ def test_coordinator_alone_acts() -> None:
 
 def test_term_starts_above_those_of_a_lost_store() -> None:
     store: Any = FakeStore()
-    assert Term(store, FakeClock(), 1_700_000_000).number == 1_700_000_000
-    assert Term(store, FakeClock(), 5).number == 1_700_000_001
+    assert StoredTerm(store, FakeClock(), 1_700_000_000).number == 1_700_000_000
+    assert StoredTerm(store, FakeClock(), 5).number == 1_700_000_001
 
 
 @given(st.lists(st.sampled_from(["begin", "begin", "delete_terms", "delete_all"]), max_size=30))
 def test_one_term_is_valid_after_keys_are_deleted(events: list[str]) -> None:
     store: Any = FakeStore()
     clock = FakeClock()
-    begun: list[Term] = []
+    begun: list[StoredTerm] = []
     over: set[int] = set()
     for event in events:
         clock.advance(1)
         if event == "begin":
-            begun.append(Term(store, clock, clock.wall_ns() // NS_PER_SECOND))
+            begun.append(StoredTerm(store, clock, clock.wall_ns() // NS_PER_SECOND))
             assert all(begun[-1].number > term.number for term in begun[:-1])
         else:
             gone = [key for key in store.values if event == "delete_all" or key.startswith("term/")]
@@ -175,9 +175,9 @@ def test_one_term_is_valid_after_keys_are_deleted(events: list[str]) -> None:
 def test_term_that_comes_again_is_not_that_of_before() -> None:
     store: Any = FakeStore()
     clock = FakeClock()
-    first = Term(store, clock)
+    first = StoredTerm(store, clock)
     store.values.clear()
-    second = Term(store, clock)
+    second = StoredTerm(store, clock)
     assert second.number == first.number
     with pytest.raises(Deposed, match="deleted"):
         first.check()
@@ -187,8 +187,8 @@ def test_term_that_comes_again_is_not_that_of_before() -> None:
 def test_validity_is_looked_up_once_a_second() -> None:
     store: Any = FakeStore()
     clock = FakeClock()
-    term = Term(store, clock)
-    Term(store, clock)
+    term = StoredTerm(store, clock)
+    StoredTerm(store, clock)
     calls = store.calls
     assert term.is_valid()
     assert store.calls == calls
@@ -203,7 +203,7 @@ def test_validity_is_looked_up_once_a_second() -> None:
 def test_store_that_is_down_gives_no_right_to_send() -> None:
     store: Any = FakeStore()
     clock = FakeClock()
-    term = Term(store, clock)
+    term = StoredTerm(store, clock)
     clock.ns += NS_PER_SECOND
     store.is_down = True
     assert not term.is_valid()
@@ -214,7 +214,7 @@ def test_store_that_is_down_gives_no_right_to_send() -> None:
 def test_old_keys_are_removed() -> None:
     store: Any = FakeStore()
     for _ in range(9):
-        StoredText(store, Term(store, FakeClock()), "state").write("x")
+        StoredText(store, StoredTerm(store, FakeClock()), "state").write("x")
     assert sorted(key for key in store.values if "." not in key) == [
         f"{name}/{n}" for name in ("state", "term") for n in (6, 7, 8, 9)
     ]

@@ -93,7 +93,8 @@ class World:
         self.connected.append(target)
         return self.clients[target.partition(":")[0]]
 
-    def receive(self, name: str, report: ServerReport) -> None:
+    def receive(self, name: str, target: str, report: ServerReport) -> None:
+        assert target.startswith(name)
         del report
         with self.changed:
             self.received.append(name)
@@ -203,6 +204,19 @@ def test_server_with_a_new_address_is_connected_again() -> None:
         world.links.send([Grant("a", "n", 7, 3)])
         world.end()
         assert world.connected[-1] == "a:2"
+
+
+def test_grant_that_waits_is_not_for_the_next_server() -> None:
+    with World("ab", thread_count=1) as world:
+        world.clients["b"].may_begin.clear()
+        world.links.send([Grant("b", "m", 7, 3)])
+        assert world.clients["b"].has_begun.wait(WAIT_SECONDS)
+        world.links.send([Grant("a", "m", 7, 3)])
+        world.links.set_targets({"a": "a:2", "b": "b:1"})
+        world.clients["b"].may_begin.set()
+        world.end()
+        assert world.clients["a"].grants == []
+        assert world.clients["b"].grants == [("m", 7, 3)]
 
 
 def hang(world: World, names: str) -> None:

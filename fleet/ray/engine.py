@@ -1,0 +1,106 @@
+"""Puts the parts of a coordinator on Ray together."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fleet.config.config import REPLICAS_PATH, FleetConfig, parse_fleet_config
+from fleet.config.ray_settings import RaySettings
+from fleet.http.api import check_operator
+from fleet.lead.engine import Engine
+from fleet.ray.cluster import RayServers
+from fleet.ray.key_value_store import KeyValueStore
+from fleet.ray.leadership import RayLeadership
+from fleet.ray.operator_token import TokenEntry, operator_token
+from fleet.ray.replicas import RayReplicas, Servers
+from fleet.service import FleetService
+from serving.base.clock import Clock
+from serving.base.errors import FailedPrecondition, Unavailable
+from serving.base.json_requests import parse_object
+from serving.http.app import json_response
+from serving.server.admin_listener import OFF
+
+CONFIG_KEY = "config"
+
+
+@dataclass(frozen=True)
+class RayCoordinator:
+    """The coordinator of a fleet on Ray, whose configuration has this digest."""
+
+    service: FleetService
+    leadership: RayLeadership
+    replicas: RayReplicas
+    digest: str
+
+
+def ray_coordinator(
+    store: KeyValueStore,
+    host: str,
+    clock: Clock,
+    make_servers: Callable[[RaySettings], Servers] = RayServers,
+    other_problems: Callable[[], Sequence[str]] = tuple,
+) -> RayCoordinator:
+    """Returns the coordinator of the configuration in the store, which answers HTTP at `host`.
+
+    `other_problems` are in its status too. Raises OSError, InvalidConfig and FailedPrecondition.
+    """
+    text = store.get(CONFIG_KEY) or ""
+    config = parse_fleet_config(text)
+    if config.ray is None:
+        raise FailedPrecondition("the fleet's configuration has no table [ray]")
+    leadership = RayLeadership(store, clock)
+    replicas = RayReplicas(
+        config.ray,
+        make_servers(config.ray),
+        leadership,
+        store,
+        clock,
+        poll_seconds=config.coordinator.poll_seconds,
+    )
+    token = operator_token(store)
+    engine = Engine(
+        replicas,
+        leadership,
+        connect=replicas.client,
+        routes=[_replicas_route(replicas)],
+        entry=lambda app: TokenEntry(app, token),
+        problems=lambda: [*replicas.problems(), *other_problems()],
+        is_over=lambda: leadership.is_over or replicas.has_stopped,
+    )
+    service = FleetService(_on_node(config, host), clock, engine)
+    return RayCoordinator(service, leadership, replicas, config_digest(text))
+
+
+def config_digest(config: str) -> str:
+    """Returns a short text that differs for each configuration, and for each release of Millpond."""
+    return hashlib.sha256(f"{version('millpond')}\n{config}".encode()).hexdigest()
+
+
+def _on_node(config: FleetConfig, host: str) -> FleetConfig:
+    """Returns the configuration of a coordinator on a node: its fronts have the operators and the files."""
+    listen = f"[{host}]:0" if ":" in host else f"{host}:0"
+    coordinator = replace(config.coordinator, listen=listen, operators=OFF, registry_file="")
+    return replace(config, coordinator=coordinator, haproxy=None)
+
+
+def _replicas_route(replicas: RayReplicas) -> Route:
+    async def answer(request: Request) -> Response:
+        """GET: the replicas. POST {"model"}: restarts those of a model one by one; "": all."""
+        if request.method == "POST":
+            check_operator(request)
+            model = str(parse_object(await request.body()).get("model") or "")
+            try:
+                await asyncio.to_thread(replicas.restart, model)
+            except OSError as error:
+                raise Unavailable(
+                    f"nothing is changed: the state cannot be written: {error}"
+                ) from error
+        return json_response(replicas.document())
+
+    return Route(REPLICAS_PATH, answer, methods=["GET", "POST"])

@@ -1,0 +1,75 @@
+"""The right to decide for a fleet on Ray: one term of a process, in the key-value store of the cluster."""
+
+from fleet.lead.leadership import Term
+from fleet.ray.key_value_store import Deposed, KeyValueStore, StoredTerm, StoredText
+from serving.base.clock import NS_PER_SECOND, Clock
+
+STATE_KEY = "state"
+
+
+class RayLeadership:
+    """A `Leadership` that begins the next term of the fleet at once, and leads until a later one begins.
+
+    It begins no second term: Ray has started another actor in the place of this one, and the two would end each
+    other's terms in turn.
+    """
+
+    def __init__(self, store: KeyValueStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._stored: StoredTerm | None = None
+        self._term: Term | None = None
+        self._is_deposed = False
+
+    @property
+    def is_over(self) -> bool:
+        """True once a later term has been found in the store. The process should end then."""
+        return self._is_deposed or (self._stored is not None and self._stored.is_over)
+
+    def start(self, port: int) -> None:
+        """See `Leadership`."""
+        del port
+
+    def term(self) -> Term | None:
+        """See `Leadership`."""
+        if self.is_over:
+            return None
+        if self._term is None:
+            stored = self._begun()
+            self._term = Term(
+                stored.number,
+                StoredText(self._store, stored, STATE_KEY),
+                stored.is_valid,
+                stored.order_min,
+            )
+        return self._term
+
+    def leader(self) -> str:
+        """See `Leadership`. The coordinators of a fleet on Ray have no address before they lead."""
+        return ""
+
+    def stored(self, key: str) -> StoredText:
+        """Returns another text of the present term."""
+        return StoredText(self._store, self._present(), key)
+
+    def check(self) -> None:
+        """Raises Deposed if a later term has begun, and OSError."""
+        self._present().check()
+
+    def stop(self) -> None:
+        """See `Leadership`. The next term needs no word of this one."""
+
+    def _begun(self) -> StoredTerm:
+        # Seconds are above the terms of a cluster whose store was lost: its servers may keep grants.
+        first = self._clock.wall_ns() // NS_PER_SECOND
+        try:
+            self._stored = StoredTerm(self._store, self._clock, first)
+        except Deposed:
+            self._is_deposed = True
+            raise
+        return self._stored
+
+    def _present(self) -> StoredTerm:
+        if self._stored is None:
+            raise Deposed("this coordinator has no term")
+        return self._stored

@@ -1,0 +1,372 @@
+"""The servers of a fleet on Ray: decides which ones run, by `decide_replicas`, and starts and stops them."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import structlog
+
+from fleet.config.config import FleetServer
+from fleet.config.ray_settings import RaySettings
+from fleet.lead.coordinator import Coordinator
+from fleet.lead.places import Membership
+from fleet.lead.server_links import CALL_SECONDS, ServerClient
+from fleet.ray.cluster import Looked
+from fleet.ray.key_value_store import KeyValueStore, StoredText
+from fleet.ray.leadership import RayLeadership
+from fleet.replicas.placement import ServerRoom
+from fleet.replicas.replica_problems import replica_problems
+from fleet.replicas.replicas import (
+    UP,
+    Replica,
+    ReplicaDecision,
+    ReplicaInputs,
+    ReplicaSighting,
+    ReplicaState,
+    decide_replicas,
+    replica_state_from_json,
+    with_restarts,
+)
+from fleet.waves.reports import Sighting
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import NotFound, Unavailable
+from serving.base.name_text import listed, natural_order
+
+REPLICAS_KEY = "replicas"
+STOPPED_KEY = "stopped"
+"""Is there from an operator's stop until the fleet is deployed again."""
+
+# A report is late after so many polls and the deadline of a call.
+_FRESH_POLLS = 3
+# A coordinator that has begun waits so long for its servers' actors before it publishes a registry.
+_LOOK_SECONDS = 15.0
+# Between two looks for the actors of servers that no coordinator knows.
+_ORPHANS_SECONDS = 10.0
+
+_NOT_SEEN = Looked()
+
+_log = structlog.get_logger(__name__)
+
+
+class Servers(Protocol):
+    """`RayServers`. Each method raises Unavailable, and may be repeated then."""
+
+    def rooms(self) -> list[ServerRoom]: ...
+    def start(self, replica: Replica) -> None: ...
+    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]: ...
+    def stop(self, replica: Replica) -> None: ...
+    def end(self, replica: Replica) -> None: ...
+    def orphans(self, replicas: Sequence[Replica]) -> list[str]: ...
+    def end_orphan(self, actor_name: str) -> None: ...
+    def client(self, actor_name: str) -> ServerClient: ...
+    def actor_name(self, replica: Replica) -> str: ...
+
+
+class RayReplicas:
+    """A `ServerPlace` whose servers are actors. One thread calls `act`; all else is for any thread.
+
+    Each decision is written in the term of the leadership before it is acted on. An action that failed, or
+    that a coordinator before this one has left undone, comes again.
+    """
+
+    def __init__(
+        self,
+        settings: RaySettings,
+        servers: Servers,
+        leadership: RayLeadership,
+        store: KeyValueStore,
+        clock: Clock,
+        *,
+        poll_seconds: float,
+    ) -> None:
+        """Raises OSError. A stop outlives the coordinator that was asked for it."""
+        self._servers = servers
+        self._leadership = leadership
+        self._store = store
+        self._clock = clock
+        # Parses the flags of each model, which do not change.
+        self._wanted = settings.wanted()
+        self._leave_seconds = settings.leave_seconds
+        self._fresh_seconds = _FRESH_POLLS * poll_seconds + CALL_SECONDS
+        self._began_ns = clock.now_ns()
+        self.is_stopping = store.get(STOPPED_KEY) is not None
+        self.has_stopped = False
+        """True once an operator's stop has ended every actor of a server."""
+        # Used by `act` alone. None: orphans are looked for at once.
+        self._orphans_ended_ns: int | None = None
+        self._failure = ""
+        # Guards the state, and is held while it is written.
+        self._lock = threading.Lock()
+        self._text: StoredText | None = None
+        # Each of these is replaced as a whole.
+        self._decision = ReplicaDecision(state=ReplicaState())
+        self._rooms: Sequence[ServerRoom] = ()
+        self._looked: Mapping[str, Looked] = {}
+        self._sightings: Mapping[str, ReplicaSighting] = {}
+        # Why the last launch of each replica has ended.
+        self._reasons: Mapping[str, str] = {}
+        self._membership: Membership | None = None
+
+    @property
+    def state(self) -> ReplicaState:
+        return self._decision.state
+
+    def start(self) -> None:
+        """See `ServerPlace`."""
+
+    def membership(self) -> Membership | None:
+        """See `ServerPlace`."""
+        return self._membership
+
+    def act(self, coordinator: Coordinator) -> None:
+        """Looks at the cluster, decides and acts once. If the cluster does not answer, nothing is decided."""
+        with self._lock:
+            try:
+                self._act(coordinator)
+            except Unavailable as error:
+                if not self._failure:
+                    _log.error("fleet_cluster_unreachable", reason=str(error))
+                self._failure = str(error)
+                return
+            self._failure = ""
+
+    def stop(self) -> None:
+        """See `ServerPlace`. The servers serve on."""
+
+    def client(self, actor_name: str) -> ServerClient:
+        """Returns a client of the server with this actor."""
+        return self._servers.client(actor_name)
+
+    def shut_down(self) -> None:
+        """Lets all servers leave and stop. Raises OSError."""
+        self._store.put(STOPPED_KEY, "")
+        self.is_stopping = True
+
+    def restart(self, model: str) -> None:
+        """Lets the servers of a model restart, or all. Not on an event loop: it waits for Ray.
+
+        Raises NotFound, and OSError with nothing done.
+        """
+        models = sorted(item.name for item in self._wanted)
+        if model and model not in models:
+            raise NotFound(f"the fleet has no model {model!r}; models: {listed(models)}")
+        with self._lock:
+            self._keep(replace(self._decision, state=with_restarts(self._taken_over(), model)))
+        _log.info("fleet_restart_asked", model=model or "all")
+
+    def problems(self) -> list[str]:
+        """Returns texts on servers that do not get to run."""
+        decision, sightings = self._decision, self._sightings
+        ready = frozenset(name for name, row in sightings.items() if row.is_ready)
+        return replica_problems(self._wanted, decision, self._rooms, ready, self._reasons)
+
+    def document(self) -> dict[str, Any]:
+        """Returns what `millpond fleet replicas` prints."""
+        decision, looked, sightings = self._decision, self._looked, self._sightings
+        restarts = decision.state.restarts
+        specs = {model.name: model.spec for model in self._wanted}
+        rows = sorted(decision.state.replicas.values(), key=lambda row: natural_order(row.name))
+        return {
+            "missing": dict(decision.missing),
+            "replicas": [
+                {
+                    "name": row.name,
+                    "model": row.model,
+                    "node": row.node,
+                    "launch": row.launch,
+                    "phase": row.phase,
+                    "is_ready": sightings.get(row.name, ReplicaSighting()).is_ready,
+                    "is_to_restart": row.comes_back
+                    or row.name in restarts
+                    or row.spec != specs.get(row.model),
+                    "process_id": looked.get(row.name, _NOT_SEEN).process_id,
+                    "grpc": looked.get(row.name, _NOT_SEEN).grpc,
+                }
+                for row in rows
+            ],
+        }
+
+    def _act(self, coordinator: Coordinator) -> None:
+        self._taken_over()
+        self._end_orphans()
+        self._looked = self._servers.look(self._rows())
+        self._note_reasons()
+        self._decide(coordinator)
+        for action, rows in (
+            (self._servers.end, self._decision.ends),
+            (self._servers.start, self._decision.starts),
+            (self._servers.stop, self._decision.stops),
+        ):
+            for row in rows:
+                self._do(action, row)
+        self._membership = self._members()
+        if self.is_stopping and not self.state.replicas:
+            self._orphans_ended_ns = None
+            self._end_orphans()
+            self.has_stopped = True
+
+    def _rows(self) -> list[Replica]:
+        return [*self.state.replicas.values()]
+
+    def _taken_over(self) -> ReplicaState:
+        """Returns the state, that of earlier terms at first. Raises OSError, and DataLoss."""
+        if self._text is None:
+            text = self._leadership.stored(REPLICAS_KEY)
+            kept = text.read()
+            state = ReplicaState() if kept is None else replica_state_from_json(kept)
+            # A late write of the coordinator before this one has no reader from now on.
+            text.write(state.as_json())
+            self._text, self._decision = text, ReplicaDecision(state=state)
+        return self.state
+
+    def _keep(self, decision: ReplicaDecision) -> None:
+        """Takes a decision over once its state is durable. Raises OSError."""
+        if decision.state != self.state:
+            assert self._text is not None
+            self._text.write(decision.state.as_json())
+        self._decision = decision
+
+    def _end_orphans(self) -> None:
+        """Ends servers that the state does not have.
+
+        They are left if a coordinator dies between a decision and its actions, or if an end failed.
+        """
+        since_ns = self._orphans_ended_ns
+        if since_ns is not None and seconds_since(self._clock, since_ns) < _ORPHANS_SECONDS:
+            return
+        orphans = self._servers.orphans(self._rows())
+        if orphans:
+            # After the list: it has no launch of a later coordinator then.
+            self._leadership.check()
+        for actor_name in orphans:
+            self._servers.end_orphan(actor_name)
+        self._orphans_ended_ns = self._clock.now_ns()
+
+    def _note_reasons(self) -> None:
+        """Keeps why launches have ended that were not stopped."""
+        rows = self.state.replicas
+        seen = {
+            name: looked.reason or "its node or its actor was lost"
+            for name, looked in self._looked.items()
+            if looked.is_gone and name in rows and rows[name].phase == UP
+        }
+        known = {**self._reasons, **seen}
+        self._reasons = {name: reason for name, reason in known.items() if name in rows}
+
+    def _decide(self, coordinator: Coordinator) -> None:
+        self._rooms = self._servers.rooms()
+        self._sightings = self._seen(coordinator.sightings)
+        before = self._decision
+        inputs = ReplicaInputs(
+            wanted=() if self.is_stopping else self._wanted,
+            rooms=self._rooms,
+            sightings=self._sightings,
+            swapping=[name for name, model in coordinator.state.models.items() if model.rollout],
+            since_ns=before.since_ns,
+            leave_seconds=self._leave_seconds,
+            now_ns=self._clock.now_ns(),
+            wall_ns=self._clock.wall_ns(),
+        )
+        self._keep(decide_replicas(before.state, inputs))
+        self._log_changes(before)
+
+    def _log_changes(self, before: ReplicaDecision) -> None:
+        decision = self._decision
+        if decision.missing != before.missing and decision.missing:
+            missing = dict(decision.missing)
+            _log.warning("fleet_replicas_missing", missing=missing, problems=self.problems())
+        elif decision.missing != before.missing:
+            _log.info("fleet_replicas_placed")
+        for name, row in decision.state.replicas.items():
+            earlier = before.state.replicas.get(name)
+            if row.was_ready and not (earlier and earlier.was_ready):
+                _log.info("fleet_server_ready", server=name, grpc=self._looked[name].grpc)
+
+    def _do(self, action: Callable[[Replica], None], row: Replica) -> None:
+        """Acts on one replica, whatever became of the others.
+
+        An end that fails leaves an orphan, a start that fails a launch that is gone, and stops come again.
+        """
+        try:
+            action(row)
+        except Unavailable as error:
+            _log.warning("fleet_action_failed", server=row.name, reason=str(error))
+            self._orphans_ended_ns = None
+
+    def _seen(self, sightings: Mapping[str, Sighting]) -> dict[str, ReplicaSighting]:
+        rows = self.state.replicas
+        return {
+            name: self._sighting(rows[name], looked, sightings.get(name))
+            for name, looked in self._looked.items()
+            if name in rows
+        }
+
+    def _sighting(self, row: Replica, looked: Looked, sighting: Sighting | None) -> ReplicaSighting:
+        has_started = looked.grpc != "" and not looked.is_gone
+        answers = has_started and self._is_fresh(sighting)
+        return ReplicaSighting(
+            is_gone=looked.is_gone,
+            has_started=has_started,
+            answers=answers,
+            is_ready=answers and _serves(row, sighting),
+            ports=(_port(looked.grpc), _port(looked.http)),
+        )
+
+    def _is_fresh(self, sighting: Sighting | None) -> bool:
+        """Returns True if a report came lately: a server is lost for the waves much later."""
+        if sighting is None or sighting.report is None:
+            return False
+        return seconds_since(self._clock, sighting.seen_at_ns) <= self._fresh_seconds
+
+    def _members(self) -> Membership:
+        rows = self.state.replicas
+        return Membership(
+            tuple(self._member(row) for row in rows.values()),
+            leaving=frozenset(name for name, row in rows.items() if row.phase != UP),
+            # The reports of a launch are not those of the next one.
+            identities={name: str(row.launch) for name, row in rows.items()},
+            models={name: frozenset({row.model}) for name, row in rows.items()},
+            is_whole=self._has_looked(),
+        )
+
+    def _member(self, row: Replica) -> FleetServer:
+        """Returns a launch as a server. It has the addresses at which it can be reached now.
+
+        Clients get one that was ready once: a proxy takes a server that it has not checked yet for a healthy one.
+        """
+        looked = self._looked.get(row.name, _NOT_SEEN)
+        if looked.is_gone or not (looked.grpc or row.was_ready):
+            return FleetServer(name=row.name, admin="")
+        is_shown = row.was_ready and looked.grpc
+        return FleetServer(
+            name=row.name,
+            # The actor's name has the launch, so no report is taken for one of another launch.
+            admin=self._servers.actor_name(row),
+            grpc=looked.grpc if is_shown else "",
+            http=looked.http if is_shown else "",
+        )
+
+    def _has_looked(self) -> bool:
+        """Returns True once every launch that clients may have has answered, or has had the time to."""
+        if self._clock.now_ns() - self._began_ns > _LOOK_SECONDS * NS_PER_SECOND:
+            return True
+        looks = [
+            self._looked.get(row.name, _NOT_SEEN)
+            for row in self.state.replicas.values()
+            if row.was_ready
+        ]
+        return all(looked.grpc or looked.is_gone for looked in looks)
+
+
+def _serves(row: Replica, sighting: Sighting | None) -> bool:
+    if sighting is None or sighting.report is None:
+        return False
+    model = sighting.report.models.get(row.model)
+    return model is not None and model.default_version is not None
+
+
+def _port(address: str) -> int:
+    """Returns the port of HOST:PORT; 0 if there is none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
