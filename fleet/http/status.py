@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from fleet.waves.comparison import Comparison
+from fleet.waves.ends import WITHOUT_CAUSE, cause_on
 from fleet.waves.failures import counted
 from fleet.waves.figures import VersionFigures, total
 from fleet.waves.reports import Sighting
 from fleet.waves.state import FleetState, ModelState
-from fleet.waves.trial import WITHOUT_CAUSE, ModelWatch, cause_on, is_held, needed_count
+from fleet.waves.trial import Trial, trial_of
 from fleet.waves.view import ModelView, can_serve, is_silent, model_views
+from fleet.waves.warned_gates import is_held
+from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND
 from serving.base.name_text import natural_order
@@ -32,11 +36,10 @@ def fleet_status(
         "models": {
             name: _model(
                 state.models.get(name, ModelState()),
-                watches.get(name, ModelWatch()),
                 views[name],
-                settings,
+                watches.get(name, ModelWatch()),
                 state.order,
-                now_ns,
+                trial_of(state.models.get(name, ModelState()), views[name], settings, now_ns),
             )
             for name in sorted(views, key=natural_order)
         },
@@ -48,19 +51,14 @@ def fleet_status(
 
 
 def _model(
-    state: ModelState,
-    watch: ModelWatch,
-    view: ModelView,
-    settings: WaveSettings,
-    order: int,
-    now_ns: int,
+    state: ModelState, view: ModelView, watch: ModelWatch, order: int, trial: Trial | None
 ) -> dict[str, Any]:
     return {
         "stable": state.stable,
         "previous": state.previous,
         "is_paused": state.is_paused,
         "waits_for": watch.waits_for,
-        "rollout": _rollout(state, watch, view, settings, now_ns),
+        "rollout": None if trial is None else _rollout(trial, watch.comparison),
         "loading": sorted(state.loading, key=natural_order),
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
@@ -82,59 +80,49 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
     return sorted(without, key=natural_order)
 
 
-def _rollout(
-    state: ModelState, watch: ModelWatch, view: ModelView, settings: WaveSettings, now_ns: int
-) -> dict[str, Any] | None:
-    rollout = state.rollout
-    if rollout is None:
-        return None
-    if watch.wave != (rollout.version, rollout.wave):
+def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
+    rollout, view, is_last = trial.rollout, trial.view, trial.is_last_wave
+    if comparison.wave != trial.wave:
         # An operation has changed the wave since the last look.
-        watch = ModelWatch()
-    is_last = settings.is_last(rollout.wave)
+        comparison = Comparison()
     setbacks = sorted(rollout.setbacks, key=natural_order)
     # The last wave has no servers left to compare with.
-    new, old = counted(watch, state, rollout, view, settings)
+    new, old = counted(trial, comparison)
     return {
-        "version": rollout.version,
+        "version": trial.version,
         "wave": rollout.wave + 1,
-        "wave_count": len(settings.waves) + 1,
-        "serving_count": sum(1 for _ in view.serving(rollout.version)),
-        "needed_count": view.fleet_size
-        if is_last
-        else needed_count(rollout, state, view, settings),
+        "wave_count": len(trial.settings.waves) + 1,
+        "serving_count": sum(1 for _ in view.serving(trial.version)),
+        "needed_count": view.fleet_size if is_last else trial.needed_count,
         "members": sorted(rollout.members, key=natural_order),
         "setbacks": setbacks,
-        "causes": {
-            name: cause_on(view, name, rollout.version) or WITHOUT_CAUSE for name in setbacks
-        },
+        "causes": {name: cause_on(view, name, trial.version) or WITHOUT_CAUSE for name in setbacks},
         # The first servers on which a gate has warned, and if the version waits for an operator therefore.
         "warned": dict(rollout.warned),
-        "is_held": is_held(rollout, settings),
-        "judgement": _judgement(watch, settings, now_ns, is_last=is_last),
+        "is_held": is_held(rollout, trial.settings),
+        "judgement": _judgement(trial, comparison),
         "request_count": new.request_count,
         "failed_count": new.failed_count,
         "is_promoted": rollout.is_promoted,
         # Why the versions are compared once more; "" at first.
-        "doubt": watch.doubt,
+        "doubt": comparison.doubt,
         "compared": None if is_last else {"wave": _figures(new), "control": _figures(old)},
     }
 
 
-def _judgement(
-    watch: ModelWatch, settings: WaveSettings, now_ns: int, *, is_last: bool
-) -> dict[str, float | int | None]:
+def _judgement(trial: Trial, comparison: Comparison) -> dict[str, float | int | None]:
     """Returns after how many requests and seconds a wave is judged, and the seconds that have passed.
 
     `passed_seconds` is None until the wave is full. The last wave is not judged by requests.
     """
-    since_ns = watch.full_since_ns
+    since_ns, settings = comparison.full_since_ns, trial.settings
+    passed_seconds = None
+    if since_ns is not None:
+        passed_seconds = round((trial.now_ns - since_ns) / NS_PER_SECOND, 1)
     return {
-        "request_count": 0 if is_last else settings.judgement.request_count,
+        "request_count": 0 if trial.is_last_wave else settings.judgement.request_count,
         "seconds": settings.judged_seconds,
-        "passed_seconds": None
-        if since_ns is None
-        else round((now_ns - since_ns) / NS_PER_SECOND, 1),
+        "passed_seconds": passed_seconds,
     }
 
 

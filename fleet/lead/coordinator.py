@@ -25,8 +25,8 @@ from fleet.waves.changes import Change, changes
 from fleet.waves.decision import Decision, Now, decide
 from fleet.waves.reports import Grant, ServerReport, Sighting
 from fleet.waves.state import FleetState, fleet_state_from_json
-from fleet.waves.trial import ModelWatch
 from fleet.waves.view import is_silent
+from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Unavailable

@@ -26,34 +26,17 @@ action that was lost is repeated, and a server that comes back is corrected. The
   that answer with none.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from fleet.waves.failures import failure_verdict
 from fleet.waves.reports import Grant, ModelReport, Sighting
 from fleet.waves.state import FleetRollout, FleetState, ModelState, Slot
-from fleet.waves.trial import (
-    ModelWatch,
-    doubted,
-    fault,
-    has_held,
-    has_old_grant,
-    has_version,
-    is_held,
-    lacks_comparison,
-    may_have_version,
-    may_hold,
-    needed_count,
-    noted_setbacks,
-    noted_warnings,
-    servers_apart,
-    spread,
-    watched,
-    wave_judgement,
-    with_lost,
-)
+from fleet.waves.trial import Trial, may_have_version, spread, trial_of
 from fleet.waves.view import ModelView, can_serve, cannot_have, has_failed_on, model_views
+from fleet.waves.warned_gates import is_held, noted_warnings, reason_of_hold
+from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
@@ -174,16 +157,17 @@ class _Step:
     def judged(self, state: ModelState, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
         """Returns the state after the reports were read: slots given back, a rollout judged or begun."""
         late = self._late(state, watch)
-        watch = with_lost(watch, state, self.view)
+        watch = watch.with_lost(self._trial(state))
         state = self._adopted(self._with_returned(self._released(state)))
-        if state.rollout is not None:
-            rollout = noted_setbacks(state.rollout, self.view, watch, late & state.loading.keys())
-            rollout = noted_warnings(rollout, self.view)
-            state = replace(state, rollout=rollout)
-            watch = watched(watch, state, self.view, self.settings, self.now.ns)
-            state, watch = self._after_verdict(state, rollout, watch)
+        trial = self._trial(state)
+        if trial is not None:
+            setbacks = watch.ends.noted_setbacks(trial, late & state.loading.keys())
+            trial = trial.with_rollout(setbacks)
+            trial = trial.with_rollout(noted_warnings(trial))
+            watch = watch.after(trial.state, trial, self.now.ns)
+            state, watch = self._after_verdict(trial, watch)
         state = self._begun(state)
-        return state, watched(watch, state, self.view, self.settings, self.now.ns)
+        return state, watch.after(state, self._trial(state), self.now.ns)
 
     def with_slots(self, state: ModelState, free: int) -> ModelState:
         """Returns the state with a slot for each server that begins to swap now, at most `free`."""
@@ -211,47 +195,51 @@ class _Step:
             ):
                 yield name, wanted
 
+    def swapping_count(self, state: ModelState) -> int:
+        """Returns the servers that swap or may be swapping, without those whose load never ends."""
+        return self.view.swapping_count(state) - len(self._stuck(state))
+
+    def _trial(self, state: ModelState) -> Trial | None:
+        return trial_of(state, self.view, self.settings, self.now.ns)
+
     def _is_left_over(self, name: str, report: ModelReport, state: ModelState) -> bool:
         """Returns True if a server that answers with no version has a grant that leads to none.
 
         As long as it has the grant it may try no other version. A load that was granted before the rollout
         goes on, whoever has granted it, but not for ever.
         """
-        granted, rollout = report.granted, state.rollout
+        granted, trial = report.granted, self._trial(state)
         if granted is None:
             return False
-        if rollout is not None and has_old_grant(report, rollout):
-            oldest_ns = self.now.ns - round(self.settings.load_seconds_max * NS_PER_SECOND)
-            if self.watch.slot_since_ns.get(name, self.now.ns) < oldest_ns:
-                return True
+        if trial is not None and trial.has_old_grant(report) and self._is_late(self.watch, name):
+            return True
         return granted in state.blocked or cannot_have(report, granted)
+
+    def _is_late(self, watch: ModelWatch, server: str, factor: int = 1) -> bool:
+        """Returns True if a server has swapped for longer than a load may take."""
+        oldest_ns = self.now.ns - factor * round(self.settings.load_seconds_max * NS_PER_SECOND)
+        return watch.slot_since_ns.get(server, self.now.ns) < oldest_ns
 
     def _late(self, state: ModelState, watch: ModelWatch) -> frozenset[str]:
         if state.rollout is None:
             return frozenset()
-        oldest_ns = self.now.ns - round(self.settings.load_seconds_max * NS_PER_SECOND)
         return frozenset(
             name
             for name, slot in state.loading.items()
             if slot.version == state.rollout.version
             and name in self.view.live
-            and watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
+            and self._is_late(watch, name)
         )
-
-    def swapping_count(self, state: ModelState) -> int:
-        """Returns the servers that swap or may be swapping, without those whose load never ends."""
-        return self.view.swapping_count(state) - len(self._stuck(state))
 
     def _stuck(self, state: ModelState) -> list[str]:
         """Returns servers that still load what was withdrawn from them long ago."""
-        oldest_ns = self.now.ns - 2 * round(self.settings.load_seconds_max * NS_PER_SECOND)
         return [
             name
             for name, slot in state.loading.items()
             if name in self.view.live
             and self.view.live[name].granted != slot.version
             and self.view.live[name].order >= slot.order
-            and self.watch.slot_since_ns.get(name, self.now.ns) < oldest_ns
+            and self._is_late(self.watch, name, factor=2)
         ]
 
     def _released(self, state: ModelState) -> ModelState:
@@ -265,17 +253,17 @@ class _Step:
 
         Without a slot its load would never be late.
         """
-        rollout = state.rollout
-        if rollout is None:
+        trial = self._trial(state)
+        if trial is None:
             return state
         returned = {
-            name: Slot(rollout.version, report.order)
+            name: Slot(trial.version, report.order)
             for name, report in self.view.live.items()
-            if has_version(report, rollout)
+            if trial.has_version(report)
             and name not in state.loading
-            and name not in rollout.setbacks
-            and not report.serves(rollout.version)
-            and not has_failed_on(report, rollout.version)
+            and name not in trial.rollout.setbacks
+            and not report.serves(trial.version)
+            and not has_failed_on(report, trial.version)
         }
         return replace(state, loading={**state.loading, **returned}) if returned else state
 
@@ -299,78 +287,72 @@ class _Step:
         """
         if state.stable is not None or not self.view.is_complete:
             return state
-        rollout = state.rollout
-        if rollout is None:
+        trial = self._trial(state)
+        if trial is None:
             return replace(state, stable=self.view.most_served(state.blocked))
         had = (
-            report.default_version == rollout.version and not has_version(report, rollout)
+            report.default_version == trial.version and not trial.has_version(report)
             for report in self.view.live.values()
         )
         if 2 * sum(had) > self.view.fleet_size:
-            return replace(state, stable=rollout.version, rollout=None)
-        version = self.view.most_served({*state.blocked, rollout.version})
+            return replace(state, stable=trial.version, rollout=None)
+        version = self.view.most_served({*state.blocked, trial.version})
         count = sum(report.default_version == version for report in self.view.live.values())
         if version is None or 2 * count <= self.view.fleet_size:
             return state
         return replace(state, stable=version)
 
-    def _after_verdict(
-        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
-    ) -> tuple[ModelState, ModelWatch]:
-        reason = fault(rollout, watch, self.view, self.settings)
+    def _after_verdict(self, trial: Trial, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
+        state, rollout = trial.state, trial.rollout
+        reason = watch.ends.fault(trial)
         if reason:
             mode = GateMode.ENFORCE.value
             verdict = GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason)
-            return self._refused(state, rollout, verdict), watch
-        failed = failure_verdict(watch, state, rollout, self.view, self.settings, self.now.ns)
+            return self._refused(trial, verdict), watch
+        failed = failure_verdict(trial, watch.comparison)
         if failed is not None:
-            return self._refused(state, rollout, failed), watch
-        if self.view.is_complete and self.view.live and rollout.version not in self.view.found():
+            return self._refused(trial, failed), watch
+        if self.view.is_complete and self.view.live and trial.version not in self.view.found():
             return replace(state, rollout=None), watch
-        if not self.settings.is_last(rollout.wave):
-            return self._after_wave(state, rollout, watch)
+        if not trial.is_last_wave:
+            return self._after_wave(trial, watch)
         if is_held(rollout, self.settings):
             return state, watch
         # An operator may pause it until clients have come.
-        if has_held(watch, state, self.settings, self.now.ns) and not state.is_paused:
-            state = replace(state, stable=rollout.version, previous=state.stable, rollout=None)
+        if watch.comparison.has_held(trial) and not state.is_paused:
+            state = replace(state, stable=trial.version, previous=state.stable, rollout=None)
         return state, watch
 
-    def _after_wave(
-        self, state: ModelState, rollout: FleetRollout, watch: ModelWatch
-    ) -> tuple[ModelState, ModelWatch]:
-        judgement = wave_judgement(watch, state, rollout, self.view, self.settings, self.now.ns)
+    def _after_wave(self, trial: Trial, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
+        state, comparison = trial.state, watch.comparison
+        judgement = comparison.judgement(trial)
         if judgement is None:
             return state, watch
         verdict = judgement.verdict
-        if judgement.is_only_slow and not watch.doubt:
-            return state, doubted(watch, verdict)
-        is_still_doubted = watch.doubt and not judgement.is_of_latency
+        if judgement.is_only_slow and not comparison.doubt:
+            return state, replace(watch, comparison=comparison.doubted(verdict))
+        is_still_doubted = comparison.doubt and not judgement.is_of_latency
         if is_still_doubted and verdict.is_passed and not state.is_paused:
             verdict = replace(
-                verdict, is_passed=False, reason=f"{watch.doubt}; then {verdict.reason}"
+                verdict, is_passed=False, reason=f"{comparison.doubt}; then {verdict.reason}"
             )
         if not verdict.is_passed:
-            return self._refused(state, rollout, verdict), watch
-        may_go_on = not state.is_paused and not is_held(rollout, self.settings)
-        if watch.full_since_ns is not None and may_go_on:
-            state = self._next_wave(state.with_verdict(verdict, rollout.version), rollout)
+            return self._refused(trial, verdict), watch
+        may_go_on = not state.is_paused and not is_held(trial.rollout, self.settings)
+        if comparison.full_since_ns is not None and may_go_on:
+            state = self._next_wave(trial.with_state(state.with_verdict(verdict, trial.version)))
         return state, watch
 
-    def _refused(
-        self, state: ModelState, rollout: FleetRollout, verdict: GateVerdict
-    ) -> ModelState:
-        state = state.with_verdict(verdict, rollout.version)
-        return blocked(state, rollout.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
+    def _refused(self, trial: Trial, verdict: GateVerdict) -> ModelState:
+        state = trial.state.with_verdict(verdict, trial.version)
+        return blocked(state, trial.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
 
-    def _next_wave(self, state: ModelState, rollout: FleetRollout) -> ModelState:
+    def _next_wave(self, trial: Trial) -> ModelState:
         """Returns the state in the next wave that has more servers."""
-        size = self.view.fleet_size
-        quota = self.settings.quota(rollout.wave, size)
-        wave = rollout.wave + 1
-        while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= quota:
+        wave, size = trial.rollout.wave + 1, self.view.fleet_size
+        while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= trial.quota:
             wave += 1
-        return replace(state, rollout=in_wave(rollout, wave, self.settings))
+        return replace(trial.state, rollout=in_wave(trial.rollout, wave, self.settings))
 
     def _begun(self, state: ModelState) -> ModelState:
         """Returns the state with a rollout of the highest new version, if there is one.
@@ -382,47 +364,24 @@ class _Step:
             return state
         present = -1 if state.stable is None else state.stable
         confirmed = self.view.confirmed() - state.blocked.keys()
-        if state.rollout is not None:
-            if not self._lacks_files(state, state.rollout):
+        trial = self._trial(state)
+        if trial is not None:
+            if not trial.lacks_files:
                 return state
-            if state.rollout.version in confirmed:
-                present = max(present, state.rollout.version)
+            if trial.version in confirmed:
+                present = max(present, trial.version)
         version = max(confirmed, default=present)
         if version <= present:
             return state
         return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
 
-    def _lacks_files(self, state: ModelState, rollout: FleetRollout) -> bool:
-        """Returns True if the wave needs more servers, and none that may try the version has its files."""
-        version, view = rollout.version, self.view
-        # One on which it has failed may say that it loads it, for ever.
-        if any(
-            slot.version == version and name not in rollout.setbacks
-            for name, slot in state.loading.items()
-        ):
-            return False
-        if self.settings.is_last(rollout.wave):
-            if 2 * sum(1 for _ in view.serving(version)) > view.fleet_size:
-                return False
-        elif self._missing_count(state, rollout) <= 0:
-            return False
-        untried = [
-            report
-            for name, report in view.live.items()
-            if not report.serves(version)
-            and name not in rollout.members
-            and name not in rollout.setbacks
-            and name not in view.draining
-        ]
-        return bool(untried) and not any(version in report.found for report in untried)
-
     def _reason_to_wait(self, state: ModelState, free: int) -> str:
         """Returns the reason why nothing goes on, for people; "" if nothing waits."""
         if state.is_paused:
             return "an operator has paused it: millpond fleet resume"
-        of_wave = ""
-        if state.rollout is not None and self.view.is_complete:
-            of_wave = self._reason_of_wave(state, state.rollout)
+        of_wave, trial = "", self._trial(state)
+        if trial is not None and self.view.is_complete:
+            of_wave = self._reason_of_wave(trial)
         stuck = self._stuck(state)
         if stuck and not of_wave:
             return f"the load of a withdrawn version does not end on {', '.join(stuck[:3])}"
@@ -440,26 +399,22 @@ class _Step:
         names = (name for name, report in self.view.live.items() if newest in report.found)
         return f"only {next(names, 'one server')} has version {newest}: it is tried when a second server has it"
 
-    def _reason_of_wave(self, state: ModelState, rollout: FleetRollout) -> str:
-        view = self.view
-        is_full = self.watch.full_since_ns is not None
-        if is_held(rollout, self.settings):
-            name, reason = min(
-                rollout.warned.items(), key=lambda row: (not may_hold(row[1]), row[0])
-            )
-            more = f" and {len(rollout.warned) - 1} more" if len(rollout.warned) > 1 else ""
-            return f"warned on {name}{more}: {reason}; millpond fleet promote or abort"
-        if self._lacks_files(state, rollout):
-            count = sum(rollout.version in report.found for report in view.live.values())
-            return f"{count} of {view.fleet_size} servers have the files of {rollout.version}"
-        if self.settings.is_last(rollout.wave):
+    def _reason_of_wave(self, trial: Trial) -> str:
+        view, comparison = self.view, self.watch.comparison
+        is_full = comparison.full_since_ns is not None
+        if is_held(trial.rollout, self.settings):
+            return reason_of_hold(trial.rollout)
+        if trial.lacks_files:
+            count = sum(trial.version in report.found for report in view.live.values())
+            return f"{count} of {view.fleet_size} servers have the files of {trial.version}"
+        if trial.is_last_wave:
             is_short = view.lost and not is_full
             return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
-        if self._is_short_of_sound(state, rollout):
+        if trial.is_short_of_sound:
             return "servers of the wave are lost: millpond fleet abort or promote"
-        if is_full and lacks_comparison(self.watch, state, rollout, view):
+        if is_full and comparison.lacks_controls_left(trial):
             return (
-                f"no server with version {state.stable} can be compared with: millpond fleet "
+                f"no server with version {trial.stable} can be compared with: millpond fleet "
                 "promote goes on without"
             )
         return ""
@@ -489,50 +444,25 @@ class _Step:
         return behind
 
     def _with_new_members(self, state: ModelState, free: int) -> ModelState:
-        rollout = state.rollout
-        if rollout is None or free <= 0 or not self.view.is_complete:
+        trial = self._trial(state)
+        if trial is None or free <= 0 or not self.view.is_complete:
             return state
+        rollout = trial.rollout
         if is_held(rollout, self.settings):
             return state
-        names = self._new_members(state, rollout, min(free, self._room(state, rollout)))
+        names = self._new_members(trial, min(free, trial.room))
         if not names:
             return state
-        if not self.settings.is_last(rollout.wave):
+        if not trial.is_last_wave:
             joined = {name: self.view.servers[name].incarnation for name in names}
             state = replace(state, rollout=replace(rollout, members={**rollout.members, **joined}))
         return self._with_slots_for(state, dict.fromkeys(names, rollout.version))
 
-    def _room(self, state: ModelState, rollout: FleetRollout) -> int:
-        """Returns how many servers may join the wave now."""
-        quota = self.settings.quota(rollout.wave, self.view.fleet_size)
-        if self.settings.is_last(rollout.wave):
-            return quota
-        touched = len(rollout.members) + len(rollout.setbacks)
-        room = quota + self.settings.setback_count_max(quota) - touched
-        return max(0, min(self._missing_count(state, rollout), room))
-
-    def _missing_count(self, state: ModelState, rollout: FleetRollout) -> int:
-        """Returns how many members the wave lacks that serve the version or will.
-
-        Lost ones and those that end before they serve do not count. Negative if there are more than needed.
-        """
-        view, version = self.view, rollout.version
-        sound_count = sum(
-            name not in view.lost and (name not in view.draining or view.live[name].serves(version))
-            for name in rollout.members
-        )
-        return needed_count(rollout, state, view, self.settings) - sound_count
-
-    def _is_short_of_sound(self, state: ModelState, rollout: FleetRollout) -> bool:
-        """Returns True if the wave needs more servers, and may not have further ones."""
-        return self._missing_count(state, rollout) > 0 and self._room(state, rollout) == 0
-
-    def _new_members(self, state: ModelState, rollout: FleetRollout, count: int) -> list[str]:
+    def _new_members(self, trial: Trial, count: int) -> list[str]:
         """Returns the servers that try the version next, spread over the fleet by their names."""
-        version = rollout.version
+        state, version, may_join = trial.state, trial.version, trial.may_join()
         if count <= 0:
             return []
-        may_join = self._may_join(state, rollout)
         sound = (
             name
             for name, report in self.view.live.items()
@@ -540,24 +470,12 @@ class _Step:
             and report.granted != version
             and report.granted == wanted_version(state, self.settings, name, report)
             and may_join(name, report)
-            and name not in rollout.members
-            and name not in rollout.setbacks
+            and name not in trial.rollout.members
+            and name not in trial.rollout.setbacks
             and name not in state.loading
             and name not in self.view.draining
         )
         return nsmallest(count, sound, key=lambda name: spread(name, version))
-
-    def _may_join(
-        self, state: ModelState, rollout: FleetRollout
-    ) -> Callable[[str, ModelReport], bool]:
-        """Returns a test of whether a server may try the version, by the version that it has now."""
-        stable = state.stable
-        if stable is None or self.settings.is_last(rollout.wave):
-            return lambda name, report: True
-        apart = servers_apart(rollout, state, self.view)
-        return lambda name, report: (
-            name not in apart and (report.default_version == stable or cannot_have(report, stable))
-        )
 
     def _with_slots_for(self, state: ModelState, versions: Mapping[str, int]) -> ModelState:
         if not versions:

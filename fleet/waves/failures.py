@@ -1,19 +1,9 @@
 """Stops a version that fails too often in whichever wave its requests come. Pure."""
 
+from fleet.waves.comparison import Comparison, gate_of
 from fleet.waves.figures import VersionFigures, total
-from fleet.waves.state import FleetRollout, ModelState
-from fleet.waves.trial import (
-    ModelWatch,
-    compared,
-    counts_of,
-    gate_of,
-    has_held,
-    is_comparable,
-    lacks_comparison,
-    since_baseline,
-)
-from fleet.waves.view import ModelView
-from fleet.waves.wave_settings import WaveSettings
+from fleet.waves.state import ModelState
+from fleet.waves.trial import Trial
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
 from serving.manager.canary import failed_share_fault
@@ -23,53 +13,49 @@ FAILED_COUNT_MIN = 100
 requests, because a share of fewer proves nothing."""
 
 
-def failure_verdict(
-    watch: ModelWatch,
-    state: ModelState,
-    rollout: FleetRollout,
-    view: ModelView,
-    settings: WaveSettings,
-    now_ns: int,
-) -> GateVerdict | None:
+def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:
     """Returns the verdict on a version that fails too often; None if it does not, or not yet.
 
     A wave before the last one is judged at its end anyway. The last one is not: at its end two failures are
     enough if more than half of the requests failed. A first version is not judged so, because there is
     none to go back to. Nor is one that an operator has promoted.
     """
-    if not _is_judged(watch, state, rollout, view, settings):
+    if not _is_judged(trial, comparison):
         return None
     # A paused wave goes on after its end.
-    is_end = (
-        settings.is_last(rollout.wave)
-        and not state.is_paused
-        and has_held(watch, state, settings, now_ns)
-    )
+    is_end = trial.is_last_wave and not trial.state.is_paused and comparison.has_held(trial)
     # Quick for most versions: these are at least the failures of the wave.
-    if _failed_count(rollout, view) < (2 if is_end else FAILED_COUNT_MIN):
+    if _failed_count(trial) < (2 if is_end else FAILED_COUNT_MIN):
         return None
-    new, old = counted(watch, state, rollout, view, settings)
-    if not _is_enough(new, is_end=is_end) or _may_be_compared(
-        watch, state, old, view, is_end=is_end
-    ):
+    new, old = counted(trial, comparison)
+    if not _is_enough(new, is_end=is_end):
         return None
     if old.request_count < FAILED_COUNT_MIN:
+        # Servers that answer with the stable version may still get enough requests.
+        if not is_end and comparison.may_go_on(trial):
+            return None
         # All have swapped at once, or no client was there. What is known is how clients were before.
-        old = total([old, *(baseline.figures for baseline in watch.controls.values())])
+        old = total([old, *(baseline.figures for baseline in comparison.controls.values())])
     reason = failed_share_fault(new, old)
-    return _verdict(rollout, new, old, reason) if reason else None
+    return _verdict(trial, new, old, reason) if reason else None
 
 
-def _is_judged(
-    watch: ModelWatch,
-    state: ModelState,
-    rollout: FleetRollout,
-    view: ModelView,
-    settings: WaveSettings,
-) -> bool:
-    if state.stable is None or rollout.is_promoted or watch.members is None:
+def counted(trial: Trial, comparison: Comparison) -> tuple[VersionFigures, VersionFigures]:
+    """Returns the requests of the new version in this wave, and those of the old one on other servers.
+
+    In the last wave no other servers are left at its end. So the old version's are those of the earlier
+    waves too, and they have no latencies.
+    """
+    if not trial.is_last_wave:
+        return comparison.figures(trial)
+    new, old = comparison.counts_of_last_wave(trial)
+    return new, total([old, *_in_earlier_waves(trial.state, trial.version)])
+
+
+def _is_judged(trial: Trial, comparison: Comparison) -> bool:
+    if trial.stable is None or trial.rollout.is_promoted or comparison.members is None:
         return False
-    return settings.is_last(rollout.wave) or not lacks_comparison(watch, state, rollout, view)
+    return trial.is_last_wave or not comparison.lacks_controls_left(trial)
 
 
 def _is_enough(new: VersionFigures, *, is_end: bool) -> bool:
@@ -79,39 +65,6 @@ def _is_enough(new: VersionFigures, *, is_end: bool) -> bool:
     if new.failed_count >= FAILED_COUNT_MIN:
         return True
     return is_end and new.failed_count >= 2 and 2 * new.failed_count > new.request_count
-
-
-def _may_be_compared(
-    watch: ModelWatch, state: ModelState, old: VersionFigures, view: ModelView, *, is_end: bool
-) -> bool:
-    """Returns True if servers that answer with the stable version may still get enough requests."""
-    stable = state.stable
-    if stable is None or is_end or old.request_count >= FAILED_COUNT_MIN:
-        return False
-    return any(is_comparable(view, name, stable, row) for name, row in watch.controls.items())
-
-
-def counted(
-    watch: ModelWatch,
-    state: ModelState,
-    rollout: FleetRollout,
-    view: ModelView,
-    settings: WaveSettings,
-) -> tuple[VersionFigures, VersionFigures]:
-    """Returns the requests of the new version in this wave, and those of the old one on other servers.
-
-    In the last wave no other servers are left at its end. So the old version's are those of the earlier
-    waves too, and they have no latencies.
-    """
-    if not settings.is_last(rollout.wave):
-        return compared(watch, state, rollout, view)
-    version, members = rollout.version, watch.members or {}
-    new = total(
-        since_baseline(counts_of(view, name, version), members.get(name))
-        for name in view.serving(version)
-    )
-    in_wave = (row.since(watch.controls[name].figures) for name, row in watch.seen.items())
-    return new, total([*in_wave, *_in_earlier_waves(state, version)])
 
 
 def _in_earlier_waves(state: ModelState, version: int) -> list[VersionFigures]:
@@ -131,17 +84,15 @@ def _in_earlier_waves(state: ModelState, version: int) -> list[VersionFigures]:
     return rows
 
 
-def _failed_count(rollout: FleetRollout, view: ModelView) -> int:
+def _failed_count(trial: Trial) -> int:
     """Returns the failures since the version was loaded."""
-    version = rollout.version
+    view, version = trial.view, trial.version
     return sum(
         view.live[name].versions[version].figures.failed_count for name in view.serving(version)
     )
 
 
-def _verdict(
-    rollout: FleetRollout, new: VersionFigures, old: VersionFigures, reason: str
-) -> GateVerdict:
+def _verdict(trial: Trial, new: VersionFigures, old: VersionFigures, reason: str) -> GateVerdict:
     figures = {
         "request_count": new.request_count,
         "failed_count": new.failed_count,
@@ -149,7 +100,7 @@ def _verdict(
         "stable_failed_count": old.failed_count,
     }
     return GateVerdict(
-        gate=gate_of(rollout),
+        gate=gate_of(trial),
         mode=GateMode.ENFORCE.value,
         is_passed=False,
         reason=reason,

@@ -9,7 +9,7 @@ from fleet.waves.figures import VersionFigures, total
 from fleet.waves.operations import aborted, allowed
 from fleet.waves.reports import VersionReport
 from fleet.waves.state import FleetState, ModelState, fleet_state_from_json
-from fleet.waves.trial import compared
+from fleet.waves.trial import Trial
 from fleet.waves.view import model_views
 from fleet.waves.wave_settings import Wave
 from serving.base.clock import NS_PER_SECOND
@@ -215,7 +215,7 @@ def test_slow_wave_is_compared_once_more(*, is_slow_again: bool) -> None:
     slow = requests(1_000, latency_ns=90_000_000)
     answer(1_000, slow)
     assert verdicts() == []
-    assert "times the stable version's" in world.watches[MODEL].doubt
+    assert "times the stable version's" in world.watches[MODEL].comparison.doubt
     # The slow requests of before do not count any more, nor does the time.
     answer(1_000, slow)
     world.step(int(SETTINGS.judged_seconds) - 2)
@@ -225,7 +225,7 @@ def test_slow_wave_is_compared_once_more(*, is_slow_again: bool) -> None:
     assert verdict.is_passed is not is_slow_again
     assert verdict.figures["request_count"] == 1_000
     # The next wave begins without a doubt.
-    assert world.watches[MODEL].doubt == ""
+    assert world.watches[MODEL].comparison.doubt == ""
 
 
 def test_version_waits_for_servers_to_compare_with() -> None:
@@ -251,7 +251,9 @@ def test_control_whose_counts_shrink_is_left_out(counts: object) -> None:
     sightings = world.sightings()
     world.step()
     view = model_views(sightings, world.state.models, 30, world.second * NS_PER_SECOND)[MODEL]
-    old = compared(world.watches[MODEL], world.model, world.rollout, view)[1]
+    now_ns = world.second * NS_PER_SECOND
+    trial = Trial(world.model, world.rollout, view, SETTINGS, now_ns)
+    old = world.watches[MODEL].comparison.figures(trial)[1]
     assert (old.request_count, old.failed_count) == (0, 0)
 
 

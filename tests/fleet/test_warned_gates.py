@@ -11,8 +11,9 @@ from fleet.waves.changes import changes
 from fleet.waves.operations import aborted, promoted
 from fleet.waves.reports import VersionReport
 from fleet.waves.state import fleet_state_from_json
-from fleet.waves.trial import WARNED_COUNT_MAX, WARNED_LENGTH_MAX, is_held, noted_warnings
-from fleet.waves.view import ModelView, model_views
+from fleet.waves.trial import Trial
+from fleet.waves.view import model_views
+from fleet.waves.warned_gates import WARNED_COUNT_MAX, WARNED_LENGTH_MAX, is_held, noted_warnings
 from fleet.waves.wave_settings import PASS, WaveSettings
 from serving.core.servable import AVAILABLE
 from serving.gates.gates import Gate
@@ -119,7 +120,7 @@ def test_held_version_follows_the_stated_rule(looks: list[tuple[int, VersionRepo
     for server, row in looks:
         world.set_version(f"s{server}", 2, row)
         world.state = world.state.changed(
-            {MODEL: replace(world.model, rollout=noted_warnings(world.rollout, view_of(world)))}
+            {MODEL: replace(world.model, rollout=noted_warnings(trial_of(world)))}
         )
     found = [row for _, row in looks]
     is_compared = any(row.warned.keys() - row.warned_alone - SHOWN_ONLY for row in found)
@@ -129,9 +130,10 @@ def test_held_version_follows_the_stated_rule(looks: list[tuple[int, VersionRepo
     assert world.rollout.excused <= {"finite", "constant"}
 
 
-def view_of(world: FleetWorld) -> ModelView:
+def trial_of(world: FleetWorld) -> Trial:
     now_ns = world.second * 10**9
-    return model_views(world.sightings(), world.state.models, 30, now_ns)[MODEL]
+    view = model_views(world.sightings(), world.state.models, 30, now_ns)[MODEL]
+    return Trial(world.model, world.rollout, view, world.settings, now_ns)
 
 
 def test_warning_that_holds_is_the_one_that_is_named() -> None:

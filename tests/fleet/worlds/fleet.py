@@ -7,7 +7,7 @@ from fleet.waves.decision import Decision, Now, decide
 from fleet.waves.figures import EDGES_NS, VersionFigures
 from fleet.waves.reports import Grant, ModelReport, ServerReport, Sighting, VersionReport
 from fleet.waves.state import FleetRollout, FleetState, ModelState
-from fleet.waves.trial import ModelWatch
+from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import Wave, WaveSettings
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode

@@ -1,0 +1,282 @@
+"""The comparison of a new version with the stable one, wave by wave, and its judgement. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+
+from fleet.waves.figures import NO_REQUESTS, VersionFigures, total
+from fleet.waves.reports import ModelReport
+from fleet.waves.trial import Trial, spread
+from fleet.waves.view import ModelView, has_failed_on
+from serving.base.clock import NS_PER_SECOND
+from serving.core.model_settings import GateMode
+from serving.core.servable import GateVerdict
+from serving.manager.canary import Judgement, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The figures of a version on one server when the comparison of a wave began."""
+
+    incarnation: int
+    figures: VersionFigures
+
+    def since(self, figures: VersionFigures) -> VersionFigures:
+        """Returns the requests since the comparison began; all, if the version was loaded after that."""
+        is_same = figures.is_continued_from(self.figures)
+        return figures.since(self.figures) if is_same else figures
+
+
+NO_BASELINE = Baseline(0, NO_REQUESTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The requests of the two versions in one wave, from their beginnings on.
+
+    `wave` is the version and the wave that the other values belong to; None before the first look.
+    `members` and `controls` are the figures from which on the versions are compared: those at the time when
+    the first member served, or when too few controls were left and others took their place. In the last
+    wave `members` are the servers that had the version when it began, and `seen` are the latest counts of its
+    controls, some of which have swapped since. It `is_late` if this coordinator has seen no earlier wave.
+    `full_since_ns` is the time since when enough members serve, and `doubt` the reason why the versions are
+    compared once more in this wave.
+    """
+
+    wave: tuple[int, int] | None = None
+    members: Mapping[str, Baseline] | None = None
+    controls: Mapping[str, Baseline] = field(default_factory=dict)
+    seen: Mapping[str, VersionFigures] = field(default_factory=dict)
+    is_late: bool = False
+    full_since_ns: int | None = None
+    doubt: str = ""
+
+    def after(self, trial: Trial) -> "Comparison":
+        """Returns the comparison after this look. Another wave is compared anew."""
+        if self.wave != trial.wave:
+            return Comparison(wave=trial.wave, is_late=self.wave is None).after(trial)
+        looked = self._in_last_wave(trial) if trial.is_last_wave else self._in_wave(trial)
+        since_ns = trial.now_ns if looked.full_since_ns is None else looked.full_since_ns
+        return replace(looked, full_since_ns=since_ns if trial.is_full else None)
+
+    def doubted(self, verdict: GateVerdict) -> "Comparison":
+        """Returns the comparison of a wave that was slow: it begins again, on other requests."""
+        return replace(self, members=None, controls={}, doubt=verdict.reason)
+
+    def has_held(self, trial: Trial) -> bool:
+        """Returns True if a full wave has lasted as long as a judgement. A first version need not wait."""
+        if self.full_since_ns is None:
+            return False
+        waited_ns = trial.now_ns - self.full_since_ns
+        judged_ns = trial.settings.judged_seconds * NS_PER_SECOND
+        return trial.stable is None or waited_ns >= judged_ns
+
+    def lacks_controls_left(self, trial: Trial) -> bool:
+        """Returns True if servers have the stable version, or load it, and none can be compared with now."""
+        stable = trial.stable
+        if stable is None or next(self._controls_left(trial), None) is not None:
+            return False
+        view, members = trial.view, trial.rollout.members.keys()
+        lost = (view.lost[name] for name in view.lost.keys() - members)
+        live = (view.live[name] for name in view.live.keys() - members)
+        return any(report is None or report.granted == stable for report in lost) or any(
+            report.serves(stable) or _will_serve(report, stable) for report in live
+        )
+
+    def may_go_on(self, trial: Trial) -> bool:
+        """Returns True if a server that answers with the stable version may still get further requests."""
+        stable = trial.stable
+        return stable is not None and any(
+            _is_comparable(trial.view, name, stable, baseline)
+            for name, baseline in self.controls.items()
+        )
+
+    def figures(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
+        """Returns the requests of the new and of the old version since both are watched side by side.
+
+        The old version's are those of other servers. A server whose counts have begun again is left out.
+        """
+        members, version = self.members or {}, trial.version
+        new = total(
+            members.get(name, NO_BASELINE).since(trial.view.live[name].versions[version].figures)
+            for name in trial.serving_members
+        )
+        old = self._controls_left(trial)
+        return new, total(figures.since(baseline.figures) for figures, baseline in old)
+
+    def counts_of_last_wave(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
+        """Returns the requests of the new and of the old version in the last wave, without latencies."""
+        members, version = self.members or {}, trial.version
+        new = total(
+            members.get(name, NO_BASELINE).since(_counts_of(trial.view, name, version))
+            for name in trial.view.serving(version)
+        )
+        return new, total(
+            figures.since(self.controls[name].figures) for name, figures in self.seen.items()
+        )
+
+    def judgement(self, trial: Trial) -> Judgement | None:
+        """Returns the judgement of a wave by its requests; None while it needs more of them.
+
+        It is that of a canary on one server. A version that has a predecessor passes only beside
+        it: by its requests, or after the time of a judgement if the predecessor had none.
+        """
+        if self.members is None or self.lacks_controls_left(trial):
+            return None
+        new, old = self.figures(trial)
+        settings, gate = trial.settings, gate_of(trial)
+        judgement = judge(settings.judgement, new, old)
+        is_beside = trial.stable is None or old.request_count > 0
+        if judgement is not None and (is_beside or not judgement.verdict.is_passed):
+            return _of_wave(judgement, gate, new, old)
+        if not self.has_held(trial):
+            return None
+        if new.request_count == 0:
+            reason = f"no request in {settings.judged_seconds:g} s"
+            if trial.stable is None:
+                reason = "no request; a first version does not wait for any"
+            mode = GateMode.ENFORCE.value
+            return Judgement(GateVerdict(gate=gate, mode=mode, is_passed=True, reason=reason))
+        judgement = judge(replace(settings.judgement, request_count=1), new, old)
+        return None if judgement is None else _of_wave(judgement, gate, new, old)
+
+    def _in_wave(self, trial: Trial) -> "Comparison":
+        """Returns the comparison, begun anew if it has none of its servers or too few controls."""
+        serving = trial.serving_members
+        if not serving or not (self.members is None or self._lacks_controls(trial)):
+            return self
+        view = trial.view
+        return replace(
+            self,
+            members=_baselines(view, serving, trial.version),
+            controls=_baselines(view, _controls(trial, trial.other_servers()), trial.stable),
+            full_since_ns=None,
+        )
+
+    def _in_last_wave(self, trial: Trial) -> "Comparison":
+        """Returns the comparison with the counts of the last wave, which begin once all servers are known."""
+        begun = self
+        if self.members is None:
+            if not trial.view.is_complete:
+                return self
+            begun = self._last_wave_begun(trial)
+        stable, view = trial.stable, trial.view
+        seen = {
+            name: _counts_of(view, name, stable)
+            for name, baseline in begun.controls.items()
+            if stable is not None and _is_comparable(view, name, stable, baseline)
+        }
+        return replace(begun, seen={**begun.seen, **seen})
+
+    def _last_wave_begun(self, trial: Trial) -> "Comparison":
+        """Returns the comparison with the first counts of the last wave.
+
+        A coordinator that takes over in this wave counts the requests of both versions since they were
+        loaded: otherwise one that takes over again and again would see no failures.
+        """
+        view, stable = trial.view, trial.stable
+        answering = (name for name in view.live if _answers_with(view, name, stable))
+        controls = _baselines(view, _controls(trial, answering), stable, has_latencies=False)
+        old = [*view.serving(trial.version)]
+        if self.is_late:
+            # A server without a grant of this rollout still has the version of an earlier one.
+            old = [name for name in old if not trial.has_version(view.live[name])]
+            if any(map(trial.has_version, view.live.values())):
+                controls = {
+                    name: replace(baseline, figures=NO_REQUESTS)
+                    for name, baseline in controls.items()
+                }
+        members = _baselines(view, old, trial.version, has_latencies=False)
+        return replace(self, members=members, controls=controls)
+
+    def _lacks_controls(self, trial: Trial) -> bool:
+        """Returns True if less than half of the controls are left, and other servers can take their place."""
+        count = sum(1 for _ in self._controls_left(trial))
+        if count and 2 * count >= len(self.controls):
+            return False
+        return next(trial.other_servers(), None) is not None
+
+    def _controls_left(self, trial: Trial) -> Iterator[tuple[VersionFigures, Baseline]]:
+        """Yields the figures of each control that can still be compared with, now and at first."""
+        stable, view = trial.stable, trial.view
+        if stable is None:
+            return
+        for name, baseline in self.controls.items():
+            report = view.live.get(name)
+            if (
+                report is not None
+                and report.serves(stable)
+                and name not in trial.rollout.members
+                and view.servers[name].incarnation == baseline.incarnation
+            ):
+                figures = report.versions[stable].figures
+                if figures.is_continued_from(baseline.figures):
+                    yield figures, baseline
+
+
+def gate_of(trial: Trial) -> str:
+    """Returns the name of the verdicts on the present wave."""
+    return f"wave {trial.rollout.wave + 1}"
+
+
+def _of_wave(
+    judgement: Judgement, gate: str, new: VersionFigures, old: VersionFigures
+) -> Judgement:
+    """Returns a canary's judgement as that of a wave, with p99 for people."""
+    figures = dict(judgement.verdict.figures)
+    if not old.request_count:
+        # A ratio to nothing.
+        del figures["error_ratio"]
+    figures |= {
+        "latency_seconds_p99": new.latency_ns_p99 / NS_PER_SECOND,
+        "stable_latency_seconds_p99": old.latency_ns_p99 / NS_PER_SECOND,
+    }
+    verdict = replace(judgement.verdict, gate=gate, figures=figures)
+    return replace(judgement, verdict=verdict)
+
+
+def _controls(trial: Trial, names: Iterable[str]) -> list[str]:
+    """Returns the servers to compare with, spread over the fleet by their names."""
+    count = trial.settings.control_count_max
+    return nsmallest(count, names, key=lambda name: spread(name, trial.version + 1))
+
+
+def _baselines(
+    view: ModelView, names: Iterable[str], version: int | None, *, has_latencies: bool = True
+) -> dict[str, Baseline]:
+    """Returns the present figures of a version. Sums over a large fleet are cheap without latencies."""
+    baselines = {}
+    for name in names if version is not None else ():
+        figures = view.live[name].versions[version].figures
+        incarnation = view.servers[name].incarnation
+        baselines[name] = Baseline(incarnation, figures if has_latencies else figures.counts)
+    return baselines
+
+
+def _counts_of(view: ModelView, name: str, version: int) -> VersionFigures:
+    """Returns the requests of a version on a live server, without their latencies."""
+    return view.live[name].versions[version].figures.counts
+
+
+def _answers_with(view: ModelView, name: str, version: int | None) -> bool:
+    """Returns True if a live server serves the version, and answers with it unless another one is named."""
+    report = view.live.get(name)
+    return (
+        report is not None
+        and version is not None
+        and report.default_version == version
+        and report.serves(version)
+    )
+
+
+def _is_comparable(view: ModelView, name: str, stable: int, baseline: Baseline) -> bool:
+    """Returns True if a control still answers with the stable version, and counts on."""
+    if not _answers_with(view, name, stable):
+        return False
+    is_same = view.servers[name].incarnation == baseline.incarnation
+    return is_same and _counts_of(view, name, stable).is_continued_from(baseline.figures.counts)
+
+
+def _will_serve(report: ModelReport, version: int) -> bool:
+    is_granted = report.granted == version and version in report.found
+    return is_granted and not has_failed_on(report, version)

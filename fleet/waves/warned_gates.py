@@ -1,0 +1,96 @@
+"""The gates that have warned about a version on a server, and what they hold. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fleet.waves.state import FleetRollout
+from fleet.waves.trial import Trial
+from fleet.waves.wave_settings import HOLD, WaveSettings
+from serving.gates.gates import Gate
+
+GATES_THAT_HOLD_NOTHING = frozenset(
+    gate.value for gate in (Gate.GOLDEN, Gate.SHAPES, Gate.LATENCY, Gate.CONVERGENCE)
+)
+"""The gates whose warnings are shown only. Other gates look for what is never meant or fails requests.
+
+A retrained version that is as good as its predecessor may differ from the golden answers of a file that was
+copied to it, or declare other shapes. A wave compares latencies itself, over more requests.
+"""
+
+# A server may report any text as a gate's name. Only these are kept.
+_GATES = frozenset(gate.value for gate in Gate)
+
+WARNED_COUNT_MAX = 10
+"""The servers with a warning that are kept: one holds the rollout, and the state stays small."""
+
+WARNED_LENGTH_MAX = 500
+"""The characters of a warning that are kept."""
+
+
+def noted_warnings(trial: Trial) -> FleetRollout:
+    """Returns the rollout with the servers on which a gate has warned about the version.
+
+    They stay, because a server that has restarted has nothing to compare the version with any more.
+    """
+    rollout = trial.rollout
+    warned, is_doubtful = dict(rollout.warned), rollout.is_doubtful
+    alone, excused = set(rollout.warned_alone), set(rollout.excused)
+    for name, report in trial.view.live.items():
+        row = report.versions.get(rollout.version)
+        if row is None or not trial.has_version(report):
+            continue
+        excused |= row.excused & _GATES
+        holding = row.warned.keys() - GATES_THAT_HOLD_NOTHING
+        of_row = holding & row.warned_alone & _GATES
+        alone |= of_row
+        is_doubtful = is_doubtful or not holding <= of_row
+        if row.warned:
+            _keep_warning(warned, name, row.warned)
+    noted = replace(
+        rollout,
+        warned=warned,
+        is_doubtful=is_doubtful,
+        warned_alone=frozenset(alone),
+        excused=frozenset(excused),
+    )
+    return rollout if noted == rollout else noted
+
+
+def _keep_warning(warned: dict[str, str], server: str, gates: Mapping[str, str]) -> None:
+    """Adds a server's warning if there is room. One that may hold the version takes the place of one that cannot."""
+    order = sorted(gates, key=lambda gate: (gate in GATES_THAT_HOLD_NOTHING, gate))
+    text = "; ".join(f"gate {gate}: {gates[gate]}" for gate in order)[:WARNED_LENGTH_MAX]
+    if server not in warned and len(warned) < WARNED_COUNT_MAX:
+        warned[server] = text
+    elif not may_hold(text):
+        return
+    elif server in warned:
+        warned[server] = warned[server] if may_hold(warned[server]) else text
+    else:
+        others = [name for name, kept in warned.items() if not may_hold(kept)]
+        if others:
+            del warned[others[-1]]
+            warned[server] = text
+
+
+def may_hold(warning: str) -> bool:
+    """Returns True if the first gate of a kept warning is one that holds a version."""
+    gate = warning.partition(":")[0].removeprefix("gate ")
+    return gate not in GATES_THAT_HOLD_NOTHING
+
+
+def is_held(rollout: FleetRollout, settings: WaveSettings) -> bool:
+    """Returns True if the version waits for an operator, because a gate has warned about it on a server.
+
+    A warning of a server that had no predecessor does not count if the gate has passed like answers on
+    another one, or on the same one before it restarted.
+    """
+    is_doubtful = rollout.is_doubtful or bool(rollout.warned_alone - rollout.excused)
+    return is_doubtful and settings.warned_gates == HOLD and not rollout.is_promoted
+
+
+def reason_of_hold(rollout: FleetRollout) -> str:
+    """Returns which server's warning holds the version, and what ends that, for people."""
+    name, reason = min(rollout.warned.items(), key=lambda row: (not may_hold(row[1]), row[0]))
+    more = f" and {len(rollout.warned) - 1} more" if len(rollout.warned) > 1 else ""
+    return f"warned on {name}{more}: {reason}; millpond fleet promote or abort"

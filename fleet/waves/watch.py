@@ -1,0 +1,53 @@
+"""The observations of one coordinator on a model. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fleet.waves.comparison import Comparison
+from fleet.waves.ends import Ends
+from fleet.waves.state import ModelState
+from fleet.waves.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelWatch:
+    """The observations on a model. They are not kept: a new coordinator observes anew.
+
+    `slot_since_ns` is the time since when a server may be swapping, or loads what was granted before the
+    rollout. `waits_for` is the reason why nothing goes on now, for people.
+    """
+
+    comparison: Comparison = field(default_factory=Comparison)
+    ends: Ends = field(default_factory=Ends)
+    slot_since_ns: Mapping[str, int] = field(default_factory=dict)
+    waits_for: str = ""
+
+    def with_lost(self, trial: Trial | None) -> "ModelWatch":
+        """Returns the watch with the servers of a rollout that are lost now."""
+        if trial is None:
+            return self
+        watch = self._of_version(trial.version)
+        return replace(watch, ends=watch.ends.with_lost(trial))
+
+    def after(self, state: ModelState, trial: Trial | None, now_ns: int) -> "ModelWatch":
+        """Returns the watch after this look at the trial of `state`, if it has one."""
+        loading = {*state.loading}
+        if trial is not None and trial.stable is None:
+            live = trial.view.live
+            loading |= {name for name, report in live.items() if trial.has_old_grant(report)}
+        since_ns = {name: self.slot_since_ns.get(name, now_ns) for name in loading}
+        if trial is None:
+            return ModelWatch(slot_since_ns=since_ns)
+        before = self._of_version(trial.version)
+        return ModelWatch(
+            comparison=before.comparison.after(trial),
+            # The ends of servers are those of the whole rollout.
+            ends=before.ends.after(trial),
+            slot_since_ns=since_ns,
+        )
+
+    def _of_version(self, version: int) -> "ModelWatch":
+        """Returns the watch if it is of the rollout of `version`, or else one that has seen nothing of it."""
+        wave = self.comparison.wave
+        is_same = wave is not None and wave[0] == version
+        return self if is_same else ModelWatch(slot_since_ns=self.slot_since_ns)
