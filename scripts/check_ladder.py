@@ -74,7 +74,7 @@ FLEET_ROOMS = (
     "kubernetes",
     "service",
     "ray",
-    "command",
+    "commands",
 )
 ROOMS = {
     "serving": SERVING_ROOMS,

@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "capture": Command(
             "capture:run", "write a model's recent live requests into a warm-up file"
         ),
-        "fleet": Command("fleet.command:run", "swap versions over many servers in waves"),
+        "fleet": Command("fleet.commands.command:run", "swap versions over many servers in waves"),
         "demo-model": Command(
             "demo_model:run", "export the CTR model that the demo and the measurements use"
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.command import print_models
+from fleet.commands.status_text import print_models
 from serving.commands.cli import main
 
 MODEL: dict[str, Any] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.command import _ask, _connection
+from fleet.commands.coordinator_call import ask, connection_to
 from fleet.config.config import (
     OPERATION_PATH,
     REPLICAS_PATH,
@@ -154,8 +154,8 @@ def test_door_is_for_the_user_alone(tmp_path: Path) -> None:
         # The model of the request is unknown: it came through to the operation.
         request = {"operation": "pause", "model": "m"}
         with pytest.raises(NotFound, match="no model 'm'"):
-            _ask(service.operator_address, "POST", OPERATION_PATH, request)
-        assert _ask(service.operator_address, "GET", STATUS_PATH)["servers"]
+            ask(service.operator_address, "POST", OPERATION_PATH, request)
+        assert ask(service.operator_address, "GET", STATUS_PATH)["servers"]
     assert not door.exists()
 
 
@@ -163,8 +163,8 @@ def test_tcp_answers_no_operation(tmp_path: Path) -> None:
     with leading_in(tmp_path) as service:
         address = f"127.0.0.1:{service.port}"
         with pytest.raises(PermissionDenied, match=r"operate the fleet as the coordinator's user"):
-            _ask(address, "POST", OPERATION_PATH, {"operation": "pause", "model": "m"})
-        assert _ask(address, "GET", STATUS_PATH)["servers"]
+            ask(address, "POST", OPERATION_PATH, {"operation": "pause", "model": "m"})
+        assert ask(address, "GET", STATUS_PATH)["servers"]
 
 
 def test_tcp_door_is_there_if_it_is_named(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_tcp_door_is_there_if_it_is_named(tmp_path: Path) -> None:
         assert service.operator_address.startswith("127.0.0.1:")
         request = {"operation": "pause", "model": "m"}
         with pytest.raises(NotFound, match="no model 'm'"):
-            _ask(service.operator_address, "POST", OPERATION_PATH, request)
+            ask(service.operator_address, "POST", OPERATION_PATH, request)
 
 
 def test_door_may_be_off(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_standby_takes_no_operation(tmp_path: Path) -> None:
             assert thread.is_alive()
         request = {"operation": "pause", "model": "m"}
         with pytest.raises(FailedPrecondition, match=r"one that leads runs, at 10\.0\.0\.9:8700"):
-            _ask(service.operator_address, "POST", OPERATION_PATH, request)
+            ask(service.operator_address, "POST", OPERATION_PATH, request)
     finally:
         service.stop()
         thread.join(20)
@@ -266,7 +266,7 @@ def test_lead_is_given_up_after_the_last_write(tmp_path: Path) -> None:
     operation = json.dumps({"operation": "pause", "model": "m"})
 
     def operate() -> None:
-        connection = _connection(service.operator_address)
+        connection = connection_to(service.operator_address)
         with contextlib.closing(connection):
             connection.request("POST", OPERATION_PATH, operation)
             with contextlib.suppress(OSError, http.client.HTTPException):

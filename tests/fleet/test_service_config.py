@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fleet.command import run
+from fleet.commands.command import run
 from fleet.files.service_config import dns_text, stock_service_config
 from tests.unit.fakes.client import UNAVAILABLE, GrpcServer
 

@@ -155,7 +155,7 @@ def test_check_rooms_holds_the_load_tests_order(
 @pytest.mark.parametrize(
     ("name", "line", "violation_count"),
     [
-        ("serving/server/server.py", "from fleet.command import run", 1),
+        ("serving/server/server.py", "from fleet.commands.command import run", 1),
         ("warmup/replay.py", "import loadtest", 1),
         ("fleet/service.py", "from serving.manager.canary import judge", 0),
         ("fleet/service.py", "from serving.loading.loader import SavedModelLoader", 1),

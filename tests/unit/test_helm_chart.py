@@ -12,7 +12,7 @@ import pytest
 import tomli
 import yaml  # type: ignore[import-untyped]
 
-from fleet.command import make_parser as fleet_command_parser
+from fleet.commands.command import make_parser as fleet_command_parser
 from fleet.config.config import FleetConfig, host_and_port, parse_fleet_config
 from fleet.config.kubernetes_settings import KubernetesSettings
 from fleet.http.metrics import METRICS_PATH as FLEET_METRICS_PATH
