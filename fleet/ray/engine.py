@@ -54,10 +54,10 @@ def ray_coordinator(
     config = parse_fleet_config(text)
     if config.ray is None:
         raise FailedPrecondition("the fleet's configuration has no table [ray]")
-    leadership = RayLeadership(store, clock)
+    leadership, servers = RayLeadership(store, clock), make_servers(config.ray)
     replicas = RayReplicas(
         config.ray,
-        make_servers(config.ray),
+        servers,
         leadership,
         store,
         clock,
@@ -67,7 +67,7 @@ def ray_coordinator(
     engine = Engine(
         replicas,
         leadership,
-        connect=replicas.client,
+        connect=servers.client,
         routes=[_replicas_route(replicas)],
         entry=lambda app: TokenEntry(app, token),
         problems=lambda: [*replicas.problems(), *other_problems()],

@@ -134,10 +134,6 @@ class RayReplicas:
     def stop(self) -> None:
         """See `ServerPlace`. The servers serve on."""
 
-    def client(self, actor_name: str) -> ServerClient:
-        """Returns a client of the server with this actor."""
-        return self._servers.client(actor_name)
-
     def shut_down(self) -> None:
         """Lets all servers leave and stop. Raises OSError."""
         self._store.put(STOPPED_KEY, "")

@@ -109,7 +109,7 @@ def blocked(
     return replace(state, rollout=rollout, blocked={**state.blocked, version: block})
 
 
-def wanted_version(
+def version_to_grant(
     state: ModelState, settings: WaveSettings, server: str, report: ModelReport
 ) -> int | None:
     """Returns the version that a server should be granted; None if the fleet has none for it yet."""
@@ -181,19 +181,17 @@ class _Step:
     def to_send(self, state: ModelState) -> Iterator[tuple[str, int | None]]:
         """Yields each live server that must be granted another version, with that version."""
         for name, report in self.view.live.items():
-            wanted = wanted_version(state, self.settings, name, report)
+            due = version_to_grant(state, self.settings, name, report)
             slot = state.loading.get(name)
-            if report.granted == wanted:
+            if report.granted == due:
                 # A grant of before, still under way, must come to nothing.
                 if slot is not None and report.order < slot.order:
-                    yield name, wanted
-            elif wanted is None:
+                    yield name, due
+            elif due is None:
                 if slot is not None or self._is_left_over(name, report, state):
                     yield name, None
-            elif (slot is not None and slot.version == wanted) or _needs_no_slot(
-                report, wanted, state
-            ):
-                yield name, wanted
+            elif (slot is not None and slot.version == due) or _needs_no_slot(report, due, state):
+                yield name, due
 
     def swapping_count(self, state: ModelState) -> int:
         """Returns the servers that swap or may be swapping, without those whose load never ends."""
@@ -431,16 +429,16 @@ class _Step:
                 break
             if report.granted == state.stable and name not in members:
                 continue
-            wanted = wanted_version(state, self.settings, name, report)
+            due = version_to_grant(state, self.settings, name, report)
             if (
-                wanted is not None
-                and wanted != report.granted
-                and wanted in report.found
+                due is not None
+                and due != report.granted
+                and due in report.found
                 and name not in state.loading
                 and name not in self.view.draining
-                and not _needs_no_slot(report, wanted, state)
+                and not _needs_no_slot(report, due, state)
             ):
-                behind[name] = wanted
+                behind[name] = due
         return behind
 
     def _with_new_members(self, state: ModelState, free: int) -> ModelState:
@@ -468,7 +466,7 @@ class _Step:
             for name, report in self.view.live.items()
             if version in report.found
             and report.granted != version
-            and report.granted == wanted_version(state, self.settings, name, report)
+            and report.granted == version_to_grant(state, self.settings, name, report)
             and may_join(name, report)
             and name not in trial.rollout.members
             and name not in trial.rollout.setbacks
@@ -490,16 +488,16 @@ def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRo
     return replace(rollout, wave=wave, members=members)
 
 
-def _needs_no_slot(report: ModelReport, wanted: int, state: ModelState) -> bool:
-    """Returns True if a server gets `wanted` at once: it serves nothing, or what it must not serve.
+def _needs_no_slot(report: ModelReport, due: int, state: ModelState) -> bool:
+    """Returns True if a server gets `due` at once: it serves nothing, or what it must not serve.
 
     Without a stable version a server may serve a blocked one. It also keeps a blocked one until it has the files
     of a newer version.
     """
-    if report.default_version in (None, wanted):
+    if report.default_version in (None, due):
         return True
     granted = report.granted
     if granted is None:
         return False
-    is_forward = granted in state.blocked and state.stable is not None and can_serve(report, wanted)
-    return granted > wanted or is_forward
+    is_forward = granted in state.blocked and state.stable is not None and can_serve(report, due)
+    return granted > due or is_forward

@@ -10,7 +10,7 @@ from serving.manager.canary import failed_share_fault
 
 FAILED_COUNT_MIN = 100
 """With fewer failures a version is not stopped before its wave ends. The version beside it needs as many
-requests, because a share of fewer proves nothing."""
+requests, because a share of fewer says little."""
 
 
 def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:

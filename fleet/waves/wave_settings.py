@@ -98,5 +98,5 @@ class WaveSettings:
         return wave >= len(self.waves)
 
     def setback_count_max(self, quota: int) -> int:
-        """Returns how many servers of a wave may fail. One may always: one server proves nothing."""
+        """Returns how many servers of a wave may fail. One may always: one server shows little."""
         return max(1, floor(self.setback_share_max * quota))
