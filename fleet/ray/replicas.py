@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import structlog
 
-from fleet.config.config import FleetServer
 from fleet.config.ray_settings import RaySettings
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.places import Membership
@@ -15,6 +14,7 @@ from fleet.lead.server_links import CALL_SECONDS, ServerClient
 from fleet.ray.cluster import Looked
 from fleet.ray.key_value_store import KeyValueStore, StoredText
 from fleet.ray.leadership import RayLeadership
+from fleet.ray.look import Look, look_of
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replica_problems import replica_problems
 from fleet.replicas.replicas import (
@@ -22,13 +22,11 @@ from fleet.replicas.replicas import (
     Replica,
     ReplicaDecision,
     ReplicaInputs,
-    ReplicaSighting,
     ReplicaState,
     decide_replicas,
     replica_state_from_json,
     with_restarts,
 )
-from fleet.waves.reports import Sighting
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import NotFound, Unavailable
 from serving.base.name_text import listed, natural_order
@@ -43,8 +41,6 @@ _FRESH_POLLS = 3
 _LOOK_SECONDS = 15.0
 # Between two looks for the actors of servers that no coordinator knows.
 _ORPHANS_SECONDS = 10.0
-
-_NOT_SEEN = Looked()
 
 _log = structlog.get_logger(__name__)
 
@@ -101,9 +97,7 @@ class RayReplicas:
         self._text: StoredText | None = None
         # Each of these is replaced as a whole.
         self._decision = ReplicaDecision(state=ReplicaState())
-        self._rooms: Sequence[ServerRoom] = ()
-        self._looked: Mapping[str, Looked] = {}
-        self._sightings: Mapping[str, ReplicaSighting] = {}
+        self._look = Look()
         # Why the last launch of each replica has ended.
         self._reasons: Mapping[str, str] = {}
         self._membership: Membership | None = None
@@ -153,14 +147,15 @@ class RayReplicas:
 
     def problems(self) -> list[str]:
         """Returns texts on servers that do not get to run."""
-        decision, sightings = self._decision, self._sightings
-        ready = frozenset(name for name, row in sightings.items() if row.is_ready)
-        return replica_problems(self._wanted, decision, self._rooms, ready, self._reasons)
+        look = self._look
+        return replica_problems(
+            self._wanted, self._decision, look.rooms, look.ready(), self._reasons
+        )
 
     def document(self) -> dict[str, Any]:
         """Returns what `millpond fleet replicas` prints."""
-        decision, looked, sightings = self._decision, self._looked, self._sightings
-        restarts = decision.state.restarts
+        decision, look = self._decision, self._look
+        restarts, ready = decision.state.restarts, look.ready()
         specs = {model.name: model.spec for model in self._wanted}
         rows = sorted(decision.state.replicas.values(), key=lambda row: natural_order(row.name))
         return {
@@ -172,12 +167,12 @@ class RayReplicas:
                     "node": row.node,
                     "launch": row.launch,
                     "phase": row.phase,
-                    "is_ready": sightings.get(row.name, ReplicaSighting()).is_ready,
+                    "is_ready": row.name in ready,
                     "is_to_restart": row.comes_back
                     or row.name in restarts
                     or row.spec != specs.get(row.model),
-                    "process_id": looked.get(row.name, _NOT_SEEN).process_id,
-                    "grpc": looked.get(row.name, _NOT_SEEN).grpc,
+                    "process_id": look.answer(row.name).process_id,
+                    "grpc": look.answer(row.name).grpc,
                 }
                 for row in rows
             ],
@@ -186,7 +181,10 @@ class RayReplicas:
     def _act(self, coordinator: Coordinator) -> None:
         self._taken_over()
         self._end_orphans()
-        self._looked = self._servers.look(self._rows())
+        rows = self.state.replicas
+        oldest_ns = self._clock.now_ns() - round(self._fresh_seconds * NS_PER_SECOND)
+        answers = self._servers.look([*rows.values()])
+        self._look = look_of(self._servers.rooms(), answers, rows, coordinator.sightings, oldest_ns)
         self._note_reasons()
         self._decide(coordinator)
         for action, rows in (
@@ -201,9 +199,6 @@ class RayReplicas:
             self._orphans_ended_ns = None
             self._end_orphans()
             self.has_stopped = True
-
-    def _rows(self) -> list[Replica]:
-        return [*self.state.replicas.values()]
 
     def _taken_over(self) -> ReplicaState:
         """Returns the state, that of earlier terms at first. Raises OSError, and DataLoss."""
@@ -231,7 +226,7 @@ class RayReplicas:
         since_ns = self._orphans_ended_ns
         if since_ns is not None and seconds_since(self._clock, since_ns) < _ORPHANS_SECONDS:
             return
-        orphans = self._servers.orphans(self._rows())
+        orphans = self._servers.orphans([*self.state.replicas.values()])
         if orphans:
             # After the list: it has no launch of a later coordinator then.
             self._leadership.check()
@@ -243,21 +238,19 @@ class RayReplicas:
         """Keeps why launches have ended that were not stopped."""
         rows = self.state.replicas
         seen = {
-            name: looked.reason or "its node or its actor was lost"
-            for name, looked in self._looked.items()
-            if looked.is_gone and name in rows and rows[name].phase == UP
+            name: answer.reason or "its node or its actor was lost"
+            for name, answer in self._look.answers.items()
+            if answer.is_gone and name in rows and rows[name].phase == UP
         }
         known = {**self._reasons, **seen}
         self._reasons = {name: reason for name, reason in known.items() if name in rows}
 
     def _decide(self, coordinator: Coordinator) -> None:
-        self._rooms = self._servers.rooms()
-        self._sightings = self._seen(coordinator.sightings)
         before = self._decision
         inputs = ReplicaInputs(
             wanted=() if self.is_stopping else self._wanted,
-            rooms=self._rooms,
-            sightings=self._sightings,
+            rooms=self._look.rooms,
+            sightings=self._look.sightings,
             swapping=[name for name, model in coordinator.state.models.items() if model.rollout],
             since_ns=before.since_ns,
             leave_seconds=self._leave_seconds,
@@ -277,7 +270,7 @@ class RayReplicas:
         for name, row in decision.state.replicas.items():
             earlier = before.state.replicas.get(name)
             if row.was_ready and not (earlier and earlier.was_ready):
-                _log.info("fleet_server_ready", server=name, grpc=self._looked[name].grpc)
+                _log.info("fleet_server_ready", server=name, grpc=self._look.answer(name).grpc)
 
     def _do(self, action: Callable[[Replica], None], row: Replica) -> None:
         """Acts on one replica, whatever became of the others.
@@ -290,79 +283,15 @@ class RayReplicas:
             _log.warning("fleet_action_failed", server=row.name, reason=str(error))
             self._orphans_ended_ns = None
 
-    def _seen(self, sightings: Mapping[str, Sighting]) -> dict[str, ReplicaSighting]:
-        rows = self.state.replicas
-        return {
-            name: self._sighting(rows[name], looked, sightings.get(name))
-            for name, looked in self._looked.items()
-            if name in rows
-        }
-
-    def _sighting(self, row: Replica, looked: Looked, sighting: Sighting | None) -> ReplicaSighting:
-        has_started = looked.grpc != "" and not looked.is_gone
-        answers = has_started and self._is_fresh(sighting)
-        return ReplicaSighting(
-            is_gone=looked.is_gone,
-            has_started=has_started,
-            answers=answers,
-            is_ready=answers and _serves(row, sighting),
-            ports=(_port(looked.grpc), _port(looked.http)),
-        )
-
-    def _is_fresh(self, sighting: Sighting | None) -> bool:
-        """Returns True if a report came lately: a server is lost for the waves much later."""
-        if sighting is None or sighting.report is None:
-            return False
-        return seconds_since(self._clock, sighting.seen_at_ns) <= self._fresh_seconds
-
     def _members(self) -> Membership:
         rows = self.state.replicas
+        # A launch that does not answer has had the time to.
+        is_late = seconds_since(self._clock, self._began_ns) > _LOOK_SECONDS
         return Membership(
-            tuple(self._member(row) for row in rows.values()),
+            tuple(self._look.server(row, self._servers.actor_name(row)) for row in rows.values()),
             leaving=frozenset(name for name, row in rows.items() if row.phase != UP),
             # The reports of a launch are not those of the next one.
             identities={name: str(row.launch) for name, row in rows.items()},
             models={name: frozenset({row.model}) for name, row in rows.items()},
-            is_whole=self._has_looked(),
+            is_whole=is_late or self._look.has_all(rows.values()),
         )
-
-    def _member(self, row: Replica) -> FleetServer:
-        """Returns a launch as a server. It has the addresses at which it can be reached now.
-
-        Clients get one that was ready once: a proxy takes a server that it has not checked yet for a healthy one.
-        """
-        looked = self._looked.get(row.name, _NOT_SEEN)
-        if looked.is_gone or not (looked.grpc or row.was_ready):
-            return FleetServer(name=row.name, admin="")
-        is_shown = row.was_ready and looked.grpc
-        return FleetServer(
-            name=row.name,
-            # The actor's name has the launch, so no report is taken for one of another launch.
-            admin=self._servers.actor_name(row),
-            grpc=looked.grpc if is_shown else "",
-            http=looked.http if is_shown else "",
-        )
-
-    def _has_looked(self) -> bool:
-        """Returns True once every launch that clients may have has answered, or has had the time to."""
-        if self._clock.now_ns() - self._began_ns > _LOOK_SECONDS * NS_PER_SECOND:
-            return True
-        looks = [
-            self._looked.get(row.name, _NOT_SEEN)
-            for row in self.state.replicas.values()
-            if row.was_ready
-        ]
-        return all(looked.grpc or looked.is_gone for looked in looks)
-
-
-def _serves(row: Replica, sighting: Sighting | None) -> bool:
-    if sighting is None or sighting.report is None:
-        return False
-    model = sighting.report.models.get(row.model)
-    return model is not None and model.default_version is not None
-
-
-def _port(address: str) -> int:
-    """Returns the port of HOST:PORT; 0 if there is none."""
-    port = address.rpartition(":")[2]
-    return int(port) if port.isdecimal() else 0

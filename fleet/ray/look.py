@@ -1,0 +1,91 @@
+"""One look at the servers of a fleet on Ray: what their actors answer and what they report. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet.config.config import FleetServer
+from fleet.ray.cluster import Looked
+from fleet.replicas.placement import ServerRoom
+from fleet.replicas.replicas import Replica, ReplicaSighting
+from fleet.waves.reports import Sighting
+
+_NOT_SEEN = Looked()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The nodes, the answers of the launches' actors, and both with the reports as the decisions take them."""
+
+    rooms: Sequence[ServerRoom] = ()
+    answers: Mapping[str, Looked] = field(default_factory=dict)
+    sightings: Mapping[str, ReplicaSighting] = field(default_factory=dict)
+
+    def answer(self, name: str) -> Looked:
+        """Returns the answer of a server's actor; an empty one if it was not seen."""
+        return self.answers.get(name, _NOT_SEEN)
+
+    def ready(self) -> frozenset[str]:
+        """Returns the servers that answer and serve their models."""
+        return frozenset(name for name, row in self.sightings.items() if row.is_ready)
+
+    def has_all(self, rows: Iterable[Replica]) -> bool:
+        """Returns True if every launch that clients may have has answered, or has ended."""
+        answers = (self.answer(row.name) for row in rows if row.was_ready)
+        return all(answer.grpc or answer.is_gone for answer in answers)
+
+    def server(self, row: Replica, actor_name: str) -> FleetServer:
+        """Returns a launch as a server. It has the addresses at which it can be reached now.
+
+        Clients get one that was ready once: a proxy takes a server that it has not checked yet for a healthy one.
+        """
+        answer = self.answer(row.name)
+        if answer.is_gone or not (answer.grpc or row.was_ready):
+            return FleetServer(name=row.name, admin="")
+        is_shown = row.was_ready and answer.grpc
+        return FleetServer(
+            name=row.name,
+            # The actor's name has the launch, so no report is taken for one of another launch.
+            admin=actor_name,
+            grpc=answer.grpc if is_shown else "",
+            http=answer.http if is_shown else "",
+        )
+
+
+def look_of(
+    rooms: Sequence[ServerRoom],
+    answers: Mapping[str, Looked],
+    rows: Mapping[str, Replica],
+    sightings: Mapping[str, Sighting],
+    oldest_ns: int,
+) -> Look:
+    """Returns the look. A report from before `oldest_ns` is late: a server is lost for the waves much later."""
+    return Look(
+        rooms=rooms,
+        answers=answers,
+        sightings={
+            name: _seen(rows[name], answer, sightings.get(name), oldest_ns)
+            for name, answer in answers.items()
+            if name in rows
+        },
+    )
+
+
+def _seen(
+    row: Replica, answer: Looked, sighting: Sighting | None, oldest_ns: int
+) -> ReplicaSighting:
+    has_started = answer.grpc != "" and not answer.is_gone
+    report = sighting.report if sighting is not None and sighting.seen_at_ns >= oldest_ns else None
+    model = report.models.get(row.model) if report is not None else None
+    return ReplicaSighting(
+        is_gone=answer.is_gone,
+        has_started=has_started,
+        answers=has_started and report is not None,
+        is_ready=has_started and model is not None and model.default_version is not None,
+        ports=(_port(answer.grpc), _port(answer.http)),
+    )
+
+
+def _port(address: str) -> int:
+    """Returns the port of HOST:PORT; 0 if there is none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
