@@ -48,7 +48,10 @@ from warmup.__main__ import main as warmup_main
 README_LINES_MAX = 150
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 # Names below these folders are those of the product.
-SOURCES = ("serving", "warmup", "loadtest", "native", "deploy", "scripts", "tests", "Dockerfile")
+SOURCES = (
+    *("serving", "fleet", "warmup", "loadtest", "native"),
+    *("deploy", "scripts", "tests", "Dockerfile"),
+)
 SUFFIXES = {".py", ".pyi", ".h", ".cc", ".js", ".html", ".yml", ".json", ".sh", ".toml", ".txt", ""}
 # Flags of other programs on the pages.
 FOREIGN_FLAGS = {
