@@ -18,7 +18,7 @@ from fleet.ray.cluster import RayServers
 from fleet.ray.key_value_store import KeyValueStore
 from fleet.ray.leadership import RayLeadership
 from fleet.ray.operator_token import TokenEntry, operator_token
-from fleet.ray.replicas import RayReplicas, Servers
+from fleet.ray.replicas import RayReplicas
 from fleet.service import FleetService
 from serving.base.clock import Clock
 from serving.base.errors import FailedPrecondition, Unavailable
@@ -43,7 +43,7 @@ def ray_coordinator(
     store: KeyValueStore,
     host: str,
     clock: Clock,
-    make_servers: Callable[[RaySettings], Servers] = RayServers,
+    make_servers: Callable[[RaySettings], RayServers] = RayServers,
     other_problems: Callable[[], Sequence[str]] = tuple,
 ) -> RayCoordinator:
     """Returns the coordinator of the configuration in the store, which answers HTTP at `host`.

@@ -1,21 +1,20 @@
 """The servers of a fleet on Ray: decides which ones run, by `decide_replicas`, and starts and stops them."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from fleet.config.ray_settings import RaySettings
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.places import Membership
-from fleet.lead.server_links import CALL_SECONDS, ServerClient
-from fleet.ray.cluster import Looked
+from fleet.lead.server_links import CALL_SECONDS
+from fleet.ray.cluster import RayServers
 from fleet.ray.key_value_store import KeyValueStore, StoredText
 from fleet.ray.leadership import RayLeadership
 from fleet.ray.look import Look, look_of
-from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replica_problems import replica_problems
 from fleet.replicas.replicas import (
     UP,
@@ -45,20 +44,6 @@ _ORPHANS_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class Servers(Protocol):
-    """`RayServers`. Each method raises Unavailable, and may be repeated then."""
-
-    def rooms(self) -> list[ServerRoom]: ...
-    def start(self, replica: Replica) -> None: ...
-    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]: ...
-    def stop(self, replica: Replica) -> None: ...
-    def end(self, replica: Replica) -> None: ...
-    def orphans(self, replicas: Sequence[Replica]) -> list[str]: ...
-    def end_orphan(self, actor_name: str) -> None: ...
-    def client(self, actor_name: str) -> ServerClient: ...
-    def actor_name(self, replica: Replica) -> str: ...
-
-
 class RayReplicas:
     """A `ServerPlace` whose servers are actors. One thread calls `act`; all else is for any thread.
 
@@ -69,7 +54,7 @@ class RayReplicas:
     def __init__(
         self,
         settings: RaySettings,
-        servers: Servers,
+        servers: RayServers,
         leadership: RayLeadership,
         store: KeyValueStore,
         clock: Clock,

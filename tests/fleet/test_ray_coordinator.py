@@ -130,7 +130,8 @@ class World:
 
     def take_over(self) -> None:
         store: Any = self.store
-        made = ray_coordinator(store, "127.0.0.1", self.clock, lambda _: self.servers)
+        servers: Any = self.servers
+        made = ray_coordinator(store, "127.0.0.1", self.clock, lambda _: servers)
         self.made.append(made)
         made.service.start()
 
@@ -458,6 +459,7 @@ def test_next_launch_gets_the_ports_of_before(world: World) -> None:
 
 def test_configuration_without_ray_is_refused() -> None:
     store: Any = configured_store()
+    servers: Any = FakeServers()
     store.values[CONFIG_KEY] = '[coordinator]\nstate_directory = "/s"\n[servers.a]\nadmin = "h:1"\n'
     with pytest.raises(FailedPrecondition, match=r"no table \[ray\]"):
-        ray_coordinator(store, "127.0.0.1", FakeClock(), lambda _: FakeServers())
+        ray_coordinator(store, "127.0.0.1", FakeClock(), lambda _: servers)

@@ -136,8 +136,9 @@ class World:
     def take_over(self) -> None:
         leadership = self.leadership = RayLeadership(self.store, self.clock)
         assert CONFIG.ray is not None
+        servers: Any = self.servers
         replicas = self.replicas = RayReplicas(
-            CONFIG.ray, self.servers, leadership, self.store, self.clock, poll_seconds=0.01
+            CONFIG.ray, servers, leadership, self.store, self.clock, poll_seconds=0.01
         )
         self.candidate = Candidate(
             leadership,
