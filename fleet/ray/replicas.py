@@ -166,10 +166,11 @@ class RayReplicas:
     def _act(self, coordinator: Coordinator) -> None:
         self._taken_over()
         self._end_orphans()
-        rows = self.state.replicas
+        replicas = self.state.replicas
         oldest_ns = self._clock.now_ns() - round(self._fresh_seconds * NS_PER_SECOND)
-        answers = self._servers.look([*rows.values()])
-        self._look = look_of(self._servers.rooms(), answers, rows, coordinator.sightings, oldest_ns)
+        answers = self._servers.look([*replicas.values()])
+        rooms = self._servers.rooms()
+        self._look = look_of(rooms, answers, replicas, coordinator.sightings, oldest_ns)
         self._note_reasons()
         self._decide(coordinator)
         for action, rows in (

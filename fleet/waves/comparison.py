@@ -245,12 +245,13 @@ def _baselines(
     view: ModelView, names: Iterable[str], version: int | None, *, has_latencies: bool = True
 ) -> dict[str, Baseline]:
     """Returns the present figures of a version. Sums over a large fleet are cheap without latencies."""
-    baselines = {}
-    for name in names if version is not None else ():
-        figures = view.live[name].versions[version].figures
-        incarnation = view.servers[name].incarnation
-        baselines[name] = Baseline(incarnation, figures if has_latencies else figures.counts)
-    return baselines
+    if version is None:
+        return {}
+    figures = {name: view.live[name].versions[version].figures for name in names}
+    return {
+        name: Baseline(view.servers[name].incarnation, row if has_latencies else row.counts)
+        for name, row in figures.items()
+    }
 
 
 def _counts_of(view: ModelView, name: str, version: int) -> VersionFigures:
