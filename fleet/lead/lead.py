@@ -58,6 +58,7 @@ class FleetLead:
         # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
         self._failure_count = 0
         self._paused_until_ns = 0
+        self._failure = ""
         self.coordinator = Coordinator(
             term.store,
             self._send,
@@ -90,8 +91,8 @@ class FleetLead:
     def step(self) -> None:
         """Lets the place act, and decides once. If that fails, nothing is sent, and the servers serve on.
 
-        A state that cannot be written is logged. So is any other error, which is a bug: a pause follows
-        that grows with each failure in turn, and reports are taken meanwhile.
+        A state that cannot be written is logged once. Any other error is a bug: it is logged, a pause
+        follows that grows with each failure in turn, and reports are taken meanwhile.
         """
         if self._clock.now_ns() < self._paused_until_ns:
             return
@@ -102,15 +103,17 @@ class FleetLead:
             if self._membership is not None:
                 self.coordinator.step()
         except OSError as error:
-            # A full disk, or a lead that was lost.
-            _log.error("fleet_state_not_written", reason=str(error))
+            # A full disk, a store that does not answer, or a lead that was lost.
+            if str(error) != self._failure:
+                self._failure = str(error)
+                _log.error("fleet_state_not_written", reason=self._failure)
         except Exception:  # noqa: BLE001 (a bug; the next reports may be others)
             seconds = min(2.0**self._failure_count, PAUSE_SECONDS_MAX)
             self._failure_count = min(self._failure_count + 1, 10)
             self._paused_until_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
             _log.exception("fleet_decision_failed", pause_seconds=seconds)
         else:
-            self._failure_count = 0
+            self._failure_count, self._failure = 0, ""
 
     def registered(self) -> list[RegisteredServer] | None:
         """Returns the servers that clients may reach, as they are now; None before a first whole look."""
