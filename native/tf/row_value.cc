@@ -166,7 +166,8 @@ bool AreEqual(const RowValue& a, const RowValue& b) {
   if ((a.content != nullptr) != (b.content != nullptr)) return false;
   if (have_content && a.content != b.content && !AreEqual(*a.content, *b.content)) return false;
   return a.kind == b.kind && a.has_rank == b.has_rank && a.dims == b.dims && a.axis == b.axis &&
-         a.factor == b.factor && a.elements == b.elements && a.is_list == b.is_list;
+         a.factor == b.factor && a.elements == b.elements && a.is_list == b.is_list &&
+         a.fold == b.fold;
 }
 
 }  // namespace millpond::tf

@@ -362,7 +362,21 @@ def doubtful_functions() -> dict[str, Callable[[Any], Any]]:
     def length_of_rows(x: Any) -> Any:
         return tf.cast(tf.TensorArray(tf.float32, size=tf.shape(x)[0]).size(), tf.float32)
 
+    def checked(condition: Any, x: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.Assert(condition, [x])]):
+            return tf.identity(x)
+
+    def checked_in_a_loop(x: Any) -> Any:
+        def turn(i: Any, condition: Any) -> tuple[Any, Any]:
+            return i + tf.shape(checked(condition, x))[1] // 4, tf.reduce_any(x < 3)
+
+        is_checked = tf.while_loop(lambda i, _: i < 2, turn, [0, tf.reduce_all(x < 1e9)])[1]
+        with tf.control_dependencies([is_checked]):
+            return tf.identity(x)
+
     return {
+        "checked_for_any_row": lambda x: checked(tf.reduce_any(x < 3), x),
+        "checked_in_a_loop": checked_in_a_loop,
         "over_the_length_of_an_array": lambda x: x / length_of_rows(x),
         "products_of_interleaved_rows": lambda x: tf.reshape(
             tf.einsum(
