@@ -21,8 +21,6 @@ constexpr size_t kOutputBytesMax = 262'144;
 // be.
 constexpr size_t kFreeOutputBytes = 8'192;
 
-constexpr int kHttpOk = 200;
-
 }  // namespace
 
 // --- Its life ---
@@ -305,7 +303,7 @@ void Connection::OnHeadersEnd(int32_t number) {
   const RequestHeaders& headers = *stream->request.headers();
   stream->open_bytes.Resize(std::max(headers.charged_bytes(), StreamBytes()));
   const int http_status = headers.HttpStatus();
-  if (http_status != kHttpOk) return RefuseHeaders(number, stream, http_status);
+  if (http_status != RequestHeaders::kHttpOk) return RefuseHeaders(number, stream, http_status);
   const auto method = wire_->methods.find(headers.path());
   if (method == wire_->methods.end()) {
     return Refuse(number, stream,

@@ -61,7 +61,7 @@ base::Status IncomingRequest::End() {
 
 base::ChargedText IncomingRequest::TakeNext() {
   base::ChargedText next = std::move(messages_.front());
-  messages_.pop_front();
+  messages_.erase(messages_.begin());
   return next;
 }
 

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "native/base/byte_budget.h"
 #include "native/base/status.h"
@@ -67,7 +67,7 @@ class IncomingRequest {
   int64_t begin_ns_ = 0;
   int64_t data_ns_ = 0;      // when the last part came; at first, when the headers were complete
   IncomingMessage message_;  // that is arriving, or the one that has arrived
-  std::deque<base::ChargedText> messages_;
+  std::vector<base::ChargedText> messages_;  // few; an empty deque would allocate
   bool has_ended_ = false;
 };
 

@@ -85,7 +85,7 @@ void OutgoingReply::Take(size_t bytes, OutputQueue* output) {
     sent_bytes_ += bytes;
   }
   if (sent_bytes_ == message->size()) {
-    messages_.pop_front();
+    messages_.erase(messages_.begin());
     sent_bytes_ = 0;
   }
 }

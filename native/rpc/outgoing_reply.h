@@ -2,11 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
@@ -74,8 +74,8 @@ class OutgoingReply final : public AnswerBody {
   void AddEnd(HeaderList* headers) const;
 
   bool is_begun_ = false;
-  std::deque<std::shared_ptr<OutMessage>> messages_;
-  size_t sent_bytes_ = 0;    // of the first message
+  std::vector<std::shared_ptr<OutMessage>> messages_;  // few; an empty deque would allocate
+  size_t sent_bytes_ = 0;                              // of the first message
   int64_t progress_ns_ = 0;  // when a part was last sent, or the first message came
   Encoding encoding_ = Encoding::kIdentity;
   // The end; no code: it is not known yet.

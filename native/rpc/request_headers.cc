@@ -10,7 +10,6 @@ namespace {
 // RFC 9113, 6.5.2: each header counts so many bytes beside its name and value.
 constexpr size_t kOverheadBytes = 32;
 
-constexpr int kHttpOk = 200;
 constexpr int kHttpMethodNotAllowed = 405;
 constexpr int kHttpUnsupportedMediaType = 415;
 

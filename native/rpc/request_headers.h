@@ -18,6 +18,7 @@ namespace millpond::rpc {
 // Thread: one at a time.
 class RequestHeaders {
  public:
+  static constexpr int kHttpOk = 200;
   // Room for usual headers, which the share has from the beginning.
   static constexpr int64_t kRoomBytes = 2'048;
 
@@ -27,7 +28,7 @@ class RequestHeaders {
 
   // Takes one header. Returns false if no memory is left for it.
   bool Add(std::string_view name, std::string_view value);
-  // Returns the HTTP status for headers that are no gRPC call; 200 if they are one.
+  // Returns the HTTP status for headers that are no gRPC call; kHttpOk if they are one.
   int HttpStatus() const;
   // INVALID_ARGUMENT if a header cannot be read.
   base::Status Check() const;
