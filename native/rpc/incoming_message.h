@@ -35,8 +35,8 @@ base::ByteBudget::Use UseOf(int64_t bytes, bool is_of_model);
 // One message as it arrives: its prefix, the parts of it that were read, and what it decompresses
 // to. All of it counts in its share, as it comes: a client may announce 2 GB and send none.
 //
-// A long message stays in the blocks into which it was read. Short messages, and short parts of long
-// ones, are copied. A message may be moved until it is read, and not after that.
+// A long message stays in the blocks into which it was read. Short messages, and short parts of
+// long ones, are copied. A message may be moved until it is read, and not after that.
 //
 // Thread: one at a time.
 class IncomingMessage {
