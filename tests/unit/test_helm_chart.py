@@ -237,9 +237,10 @@ def refusals() -> dict[str, str]:
 
 
 def objects_of_kubernetes() -> list[Object]:
-    """Returns the objects of all cases."""
-    found = [item for release in releases().values() for item in release.objects]
-    return [item for item in found if item["kind"] not in FOREIGN_KINDS]
+    """Returns the objects of all cases, each once."""
+    found = (item for release in releases().values() for item in release.objects)
+    known = (item for item in found if item["kind"] not in FOREIGN_KINDS)
+    return [*{json.dumps(item, sort_keys=True): item for item in known}.values()]
 
 
 def paths_of(values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
