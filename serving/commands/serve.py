@@ -98,6 +98,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
+    # Modules alone: what the server has of the data plane has to go before the process does.
     with lasting_objects():
         from serving.data_plane.plane import native_module
         from serving.server.logs import flush_logs, start_logs, write_lines
@@ -108,9 +109,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     try:
         with native_lines_as_events(is_human=is_human, write=write_lines):
             open_crash_page(native_module(), os.environ)
-            with lasting_objects():
-                server = Server(config, reserved_port=reserved_port)
-            return server.run()
+            return Server(config, reserved_port=reserved_port).run()
     finally:
         flush_logs()
 
