@@ -28,7 +28,6 @@ from serving.base.clock import Clock, pause, seconds_since
 from serving.base.protos import predict_pb2, types_pb2
 
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
-_CHECK = "/grpc.health.v1.Health/Check"
 _WATCH = "/grpc.health.v1.Health/Watch"
 _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -50,7 +49,8 @@ class ByteAttack:
     """Connections that send what `opening` returns for each, in turn, and are then kept.
 
     `opening` gets the model that is attacked. If `reads`, answers are read and thrown away. Before the
-    first connection, `prepare` gets the base path of the model. `flags` are the server's.
+    first connection, `prepare` gets the base path of the model. `flags` are the server's. A pause after
+    each part lets the server answer it before the next one comes.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ByteAttack:
     opening: Callable[[str, str], Iterator[bytes]]
     protocols: Sequence[str]
     reads: bool = False
+    pause_seconds: float = 0.0
     prepare: Callable[[Path], None] = lambda base_path: None
     flags: Mapping[str, object] | None = None
 
@@ -129,6 +130,8 @@ class Flood:
                     self.sent_bytes += len(part)
                 if self._attack.reads:
                     _read_away(connection)
+                if self._attack.pause_seconds:
+                    pause(self._clock, self._attack.pause_seconds)
 
 
 def _read_away(connection: socket.socket) -> None:
@@ -195,13 +198,20 @@ def _zeros(model: str, protocol: str) -> Iterator[bytes]:
 
 def _unread_answers(model: str, protocol: str) -> Iterator[bytes]:
     """Calls with metadata that a byte each repeats, whose answers have data that nobody takes."""
-    del model, protocol
+    del protocol
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    tensor = request.inputs["x"]
+    tensor.dtype = types_pb2.DT_STRING
+    tensor.tensor_shape.dim.add(size=1)
+    tensor.string_val.append(b"ab")
+    message = request.SerializeToString()
     yield hello_without_window()
     again = bytes([0x80 | 62])
     for stream in range(1, 2_000, 2):
         first = indexed_literal("k", "v" * 3_900) if stream == 1 else again
-        head = frame(HEADERS, END_HEADERS, stream, grpc_headers(_CHECK) + first + again * 2)
-        yield head + _data(stream, b"")
+        head = frame(HEADERS, END_HEADERS, stream, grpc_headers(_PREDICT) + first + again * 2)
+        yield head + _data(stream, message)
 
 
 def _unread_reflection(model: str, protocol: str) -> Iterator[bytes]:
@@ -299,7 +309,11 @@ BYTE_ATTACKS: Sequence[ByteAttack] = (
     ByteAttack(name="none", connection_count=1, opening=_nothing, protocols=[HTTP]),
     ByteAttack(name="strings", connection_count=4, opening=_strings, protocols=[GRPC]),
     ByteAttack(
-        name="unread answers", connection_count=400, opening=_unread_answers, protocols=[GRPC]
+        name="unread answers",
+        connection_count=400,
+        opening=_unread_answers,
+        protocols=[GRPC],
+        pause_seconds=0.001,
     ),
     ByteAttack(
         name="unread reflection", connection_count=200, opening=_unread_reflection, protocols=[GRPC]
