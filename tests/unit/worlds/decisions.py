@@ -131,7 +131,7 @@ class WhoMayAnswer:
 
 _CONTAINERS = (
     *("states", "found_at_ns", "loading", "stopped", "unloading"),
-    *("has_lacked_memory", "had_room", "requests", "story"),
+    *("has_lacked_memory", "had_room", "requests", "ceased_at_ns", "story"),
 )
 
 
@@ -166,6 +166,9 @@ class DecidedStream:
         # Was there a version that could be unloaded for the load of this version, which did not fit?
         self.had_room: dict[int, bool] = {}
         self.requests: dict[int, FakeStatistics] = {}
+        # The version that answered at the last rest, and when each one ceased to answer.
+        self.answered: int | None = None
+        self.ceased_at_ns: dict[int, int] = {}
         # The names of the events so far.
         self.story: list[str] = []
         # Interesting sequences begin with a version that serves.
@@ -325,6 +328,7 @@ class DecidedStream:
         self.model, self.states, self.sent = WhoMayAnswer(), {}, ()
         self.loading, self.stopped, self.unloading = set(), set(), set()
         self.requests, self.due_ns = {}, None
+        self.answered, self.ceased_at_ns = None, {}
         self.kept, self.left_out = blocks, frozenset(blocks)
         for version in sorted(self.found_at_ns):
             self.event(lambda turn, version=version: events.found_anew(turn, version))  # type: ignore[misc]
@@ -395,6 +399,10 @@ class DecidedStream:
         assert again is decision or not again.notices, again.notices
         assert again.state == self.state
         assert again.due_ns == self.due_ns
+        answering = self.state.routing.default_version
+        if self.answered not in (None, answering):
+            self.ceased_at_ns[self.answered] = self.now_ns
+        self.answered = answering
         self.parts_are_in_order()
         self.no_more_are_ready_than_the_policy_allows()
 
@@ -523,6 +531,8 @@ class DecidedStream:
         if not aspired:
             return
         assert version not in before.routing.labels.values(), f"{version} has a label"
+        if self.is_way_back(before, version):
+            assert self.is_kept_long_enough(version), f"{version}, the way back, goes too early"
         if self.in_state(AVAILABLE) - {version}:
             return
         policy = before.settings.aspired_version_policy
@@ -531,6 +541,33 @@ class DecidedStream:
         assert coming, f"{version} is unloaded for nothing that could serve"
         if policy is PolicyName.AUTO:
             assert self.has_lacked_memory & coming, f"{version} goes for one that was never refused"
+            named = self.named() & self.in_state(AVAILABLE) - aspired.keys()
+            assert not named - {version}, f"{version} goes though a label or a canary keeps {named}"
+
+    def is_way_back(self, before: StreamState, version: int) -> bool:
+        """Returns True if a rollback of the answering version leads to `version`, which answered before."""
+        answering = before.routing.default_version
+        if answering is None or version > answering or version in self.state.blocks:
+            return False
+        ready = self.in_state(AVAILABLE)
+        between = {
+            item for item in ready if version < item < answering
+        } - self.state.blocks.versions
+        aspired = self.state.aspired.keys()
+        is_withdrawn = (
+            answering not in aspired and min(ready & aspired, default=answering) < answering
+        )
+        has_answered = version == self.answered or version in self.ceased_at_ns
+        return has_answered and not between and not is_withdrawn
+
+    def is_kept_long_enough(self, version: int) -> bool:
+        """Returns True if its time is over, or if nothing keeps it or a load needs its memory."""
+        settings = self.state.settings
+        is_resource = settings.aspired_version_policy is PolicyName.RESOURCE
+        if is_resource or self.has_lacked_memory & self.state.aspired.keys():
+            return True
+        ceased_at_ns = self.now_ns if version == self.answered else self.ceased_at_ns[version]
+        return self.now_ns - ceased_at_ns >= settings.keep_previous_seconds * NS_PER_SECOND
 
     def no_more_are_ready_than_the_policy_allows(self) -> None:
         """At rest there are, beside named versions, at most one cover and one kept version; none with
