@@ -30,6 +30,9 @@ def aspire(turn: Turn, versions: tuple[AspiredVersion, ...]) -> None:
     if turn.state.is_idle and turn.state.blocks:
         # The source may be new. A new source has not received the blocked versions yet.
         notify_blocked(turn)
+    # A version that is new on disk may replace a rolled back one that serves as the last resort. This comes
+    # first, because the last resort is aspired.
+    update_last_resort(turn)
     apply_aspired(turn)
 
 

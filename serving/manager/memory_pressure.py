@@ -76,9 +76,13 @@ def restore_old(turn: Turn, harness: LoaderHarness) -> None:
     version answers any more.
     """
     state = turn.state
-    if state.is_outdated(harness) or not (state.unloads_first or state.blocks.rolled_back):
+    if state.is_outdated(harness):
         return
-    turn.change(pressure=state.pressure.ended())
+    is_applied = state.unloads_first or state.blocks.rolled_back
+    if is_applied or state.pressure.pressing_version == harness.id.version:
+        turn.change(pressure=state.pressure.ended())
+    if not is_applied:
+        return
     # A blocked version that a label keeps in memory does not count: it does not answer.
     if not harness.is_cancelled and state.routing.default_version is None:
         reason = harness.status.health.message

@@ -49,7 +49,11 @@ from serving.manager.turn import (
 from tests.unit.fakes.errors import permanent, transient
 from tests.unit.fakes.requests import FakeStatistics
 
+Failures = list[Callable[[], MillpondError]]
+
 VERSIONS = (1, 2, 3, 4)
+# The failures of the first loads of a version: mostly none, or more than there are retries.
+FAILURES: tuple[Failures, ...] = ([], [], [], [permanent], [transient], [transient] * 4)
 RETRY_SECONDS = 60
 KEEP_SECONDS = 30
 CRASH_SECONDS = 8
@@ -142,6 +146,8 @@ class DecidedStream:
         self.random = random = Random(seed)
         # Asks again at each rest, in a part of the sequences: a question takes as long as all checks.
         self.is_asked_twice = seed % 4 == 1
+        # The threads end all of their work after each event, so that a sequence leads far.
+        self.is_brisk = random.random() < 0.3
         self.now_ns = NS_PER_SECOND
         self.state = StreamState(
             name="m", rules=random.choice(RULES), settings=random.choice(SETTINGS)
@@ -160,7 +166,7 @@ class DecidedStream:
         self.stopped: set[int] = set()
         self.unloading: set[int] = set()
         # Versions whose loads fail, so many times; and the versions that fit beside each other.
-        self.broken: dict[int, list[Callable[[], MillpondError]]] = {}
+        self.broken: dict[int, Failures] = {}
         self.capacity = random.choice((1, 2, 9, 9))
         self.has_lacked_memory: set[int] = set()
         # Was there a version that could be unloaded for the load of this version, which did not fit?
@@ -203,17 +209,17 @@ class DecidedStream:
             if draw < 0:
                 self.story.append(event.__name__)
                 event(self)
+                if self.is_brisk:
+                    self.finish()
                 return
         raise AssertionError("the shares of the events add up to 1")
 
-    def drop(self, version: int, failures: list[Callable[[], MillpondError]]) -> None:
+    def drop(self, version: int, failures: Failures) -> None:
         """Adds a version, or replaces its files."""
         self.now_ns += 1
         self.found_at_ns[version] = self.now_ns
         self.broken[version] = failures
-        self.has_lacked_memory.discard(version)
-        self.had_room.pop(version, None)
-        if version in self.left_out:
+        if version in self.left_out or self.random.random() < 0.5:
             self.event(lambda turn: events.found_anew(turn, version))
         self.poll()
 
@@ -230,8 +236,26 @@ class DecidedStream:
             self.event(lambda turn: events.aspire(turn, found))
 
     def draw_drop(self) -> None:
-        failures = self.random.choice(([], [], [], [permanent], [transient], [transient] * 4))
-        self.drop(self.random.choice(VERSIONS), list(failures))
+        self.drop(self.random.choice(VERSIONS), [*self.random.choice(FAILURES)])
+
+    def swap_twice(self) -> None:
+        """Adds a further version while the one before may still be kept for a rollback."""
+        self.drop(3, [])
+        self.finish()
+        self.drop(4, [*self.random.choice(FAILURES)])
+
+    def roll_back_as_the_others_are_broken(self) -> None:
+        """A cold rollback finds out which of the older versions on disk still load."""
+        for version in sorted(self.found_at_ns.keys() - self.in_state(AVAILABLE)):
+            self.drop(version, [permanent] * 4)
+        self.operate(lambda turn: rollout.roll_back(turn, is_cold_allowed=True))
+        self.finish()
+
+    def move_label(self) -> None:
+        """Moves a label from one ready version to another."""
+        for version in self.state.ready_versions[-2:]:
+            labels = {"stable": version}
+            self.event(lambda turn, labels=labels: events.set_labels(turn, labels))  # type: ignore[misc]
 
     def draw_removal(self) -> None:
         self.found_at_ns.pop(self.random.choice(VERSIONS), None)
@@ -445,6 +469,9 @@ class DecidedStream:
         is_legal = state is START if old is END else old is state or state in TRANSITIONS[old]
         assert is_legal, f"{version}: {old.name} to {state.name}"
         self.states[version] = state
+        if state is START:
+            self.has_lacked_memory.discard(version)
+            self.had_room.pop(version, None)
 
     def start_load(self, version: int) -> None:
         assert version not in self.loading | self.unloading, f"{version} is loaded twice"
@@ -625,19 +652,22 @@ class DecidedStream:
 
 
 _EVENTS: tuple[tuple[float, Callable[[DecidedStream], None]], ...] = (
-    (0.15, DecidedStream.draw_drop),
+    (0.12, DecidedStream.draw_drop),
+    (0.03, DecidedStream.swap_twice),
+    (0.02, DecidedStream.roll_back_as_the_others_are_broken),
+    (0.03, DecidedStream.move_label),
     (0.03, DecidedStream.draw_removal),
     (0.05, DecidedStream.draw_selection),
     (0.05, DecidedStream.draw_settings),
     (0.05, DecidedStream.draw_labels),
-    (0.08, DecidedStream.draw_rollback),
+    (0.06, DecidedStream.draw_rollback),
     (0.04, DecidedStream.draw_promotion),
     (0.05, DecidedStream.draw_allowance),
     (0.07, DecidedStream.draw_requests),
     (0.02, DecidedStream.draw_capacity),
     (0.06, DecidedStream.draw_time),
     (0.06, DecidedStream.draw_due_time),
-    (0.13, DecidedStream.draw_load_end),
+    (0.10, DecidedStream.draw_load_end),
     (0.08, DecidedStream.draw_unload_end),
     (0.06, DecidedStream.finish),
     (0.02, DecidedStream.restart),
