@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from tests.unit.worlds.decisions import SEQUENCE_COUNT, run_tree
 
-COUNT = 6_400
+COUNT = 10_240
 LONG_COUNT = 100_000
 
 

@@ -288,3 +288,14 @@ def test_last_resort_has_files_that_came_just_before() -> None:
     site.disk.aspire()
     site.roll_back_cold()
     assert site.serving == [3]
+
+
+def test_last_resort_ends_as_a_new_one_is_aspired() -> None:
+    site = site_of_a_broken_rollback(RESOURCE)
+    world = site.world
+    assert world.streams.of("m").blocks.last_resort == 2
+    # The source reports no version as found anew, and still the next list is enough.
+    world.on_disk = {1, 2, 3}
+    world.aspire(2, 3)
+    assert world.streams.of("m").blocks.last_resort is None
+    assert world.streams.of("m").aspired.keys() == {3}

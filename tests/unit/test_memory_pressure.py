@@ -1,4 +1,4 @@
-"""MemoryPressure for a version: the versions that leave for it, the time, and the cases without
+"""The memory pressure of a version: the versions that leave for it, the time, and the cases without
 any.
 """
 
@@ -234,3 +234,19 @@ def test_permanent_failure_restores_unloaded_version() -> None:
     world.fail(2, *refused(1), permanent())
     world.settle(2)
     assert (world.blocked_versions["m"], unload_first_reason(world)) == (frozenset({2}), "")
+
+
+def test_pressure_ends_with_its_load_under_any_policy() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, *refused(1), permanent())
+    world.aspire(2)
+    world.run_loads()
+    assert world.states() == {1: UNLOADING, 2: LOADING}
+    # The policy changes while the load waits for memory, and back once it has failed.
+    world.manager.set_settings("m", AVAILABILITY)
+    world.run_all()
+    assert world.states() == {1: END, 2: END}
+    world.manager.set_settings("m", AUTO)
+    world.manager.tick()
+    assert unload_first_reason(world) == ""

@@ -395,8 +395,11 @@ class DecidedStream:
         return self.on_disk() if self.state.blocks else Found()
 
     def on_disk(self) -> Found:
-        selected = [item for item in self.found_at_ns if self.selection.select([item]).versions]
-        return Found(frozenset(selected))
+        """Returns the versions on disk that the selection could take."""
+        found = frozenset(self.found_at_ns)
+        if isinstance(self.selection, Specific):
+            found &= self.selection.versions
+        return Found(found)
 
     def figures(self) -> Figures:
         ready = self.state.ready_versions if self.state.unverified else ()
@@ -674,7 +677,7 @@ _EVENTS: tuple[tuple[float, Callable[[DecidedStream], None]], ...] = (
 )
 
 
-SEGMENTS = (7, 3, 3, 3, 3, 3, 2, 2, 2)
+SEGMENTS = (7, 3, 3, 3, 3, 2, 2, 2, 2, 1)
 """The events between two forks. A sequence has all of them, one after another."""
 
 SEQUENCE_COUNT = 2 ** (len(SEGMENTS) - 1)
