@@ -31,16 +31,17 @@ def fleet_status(
 ) -> dict[str, Any]:
     """Returns the models with their rollouts and versions, and the servers, in the types of JSON."""
     views = model_views(sightings, state.models, settings.lost_seconds, now_ns)
+    models = {name: state.models.get(name, ModelState()) for name in views}
+    trials = {
+        name: trial_of(model, views[name], settings, now_ns) for name, model in models.items()
+    }
     return {
         "order": state.order,
         "models": {
-            name: _model(
-                state.models.get(name, ModelState()),
-                views[name],
-                watches.get(name, ModelWatch()),
-                state.order,
-                trial_of(state.models.get(name, ModelState()), views[name], settings, now_ns),
-            )
+            name: {
+                **_model(models[name], views[name], state.order),
+                **_progress(trials[name], watches.get(name, ModelWatch())),
+            }
             for name in sorted(views, key=natural_order)
         },
         "servers": [
@@ -50,15 +51,18 @@ def fleet_status(
     }
 
 
-def _model(
-    state: ModelState, view: ModelView, watch: ModelWatch, order: int, trial: Trial | None
-) -> dict[str, Any]:
+def _progress(trial: Trial | None, watch: ModelWatch) -> dict[str, Any]:
+    return {
+        "waits_for": watch.waits_for,
+        "rollout": None if trial is None else _rollout(trial, watch.comparison),
+    }
+
+
+def _model(state: ModelState, view: ModelView, order: int) -> dict[str, Any]:
     return {
         "stable": state.stable,
         "previous": state.previous,
         "is_paused": state.is_paused,
-        "waits_for": watch.waits_for,
-        "rollout": None if trial is None else _rollout(trial, watch.comparison),
         "loading": sorted(state.loading, key=natural_order),
         "blocked_versions": as_rows(state.blocked),
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
