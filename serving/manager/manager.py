@@ -148,11 +148,12 @@ class AspiredVersionsManager:
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
         """Replaces the labels of one stream; each takes effect once its version is AVAILABLE.
 
-        If the control thread runs, returns once it has done so.
+        If the control thread runs, returns once it has done so: the caller's next request may have a label.
         """
+        is_change = bool(labels or self._streams.of(name).labels)
         labels, reply = MappingProxyType(dict(labels)), Reply[None]()
         self._inbox.post(Request(name, partial(events.set_labels, labels=labels), reply))
-        if self._thread.is_alive():
+        if is_change and self._thread.is_alive():
             done, _ = wait([reply.future], LABELS_SECONDS_MAX)
             for future in done:
                 future.result()
