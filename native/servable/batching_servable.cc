@@ -6,7 +6,9 @@
 #include <iterator>
 #include <utility>
 
+#include "native/base/byte_budget.h"
 #include "native/base/clock.h"
+#include "native/base/share_scope.h"
 #include "native/tensor/tensor_access.h"
 #include "native/tensor/tensor_compare.h"
 #include "native/tensor/tensor_rows.h"
@@ -475,8 +477,13 @@ Status OpenBatch::RunJoined() {
   for (const Member* member : members_) parts.push_back({&member->inputs, 0, member->rows});
   const int64_t padded_rows = servable_.PaddedRows(rows_);
   if (layout_.columns.empty()) layout_ = tensor::LayoutOf(members_.front()->inputs);
+  // In the batch's own share: its requests end at different times.
+  base::ByteBudget::Share joined_share(run.budget);
   TensorList joined;
-  MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, layout_, padded_rows, &joined));
+  {
+    const base::ShareScope share_scope(&joined_share, run.reply_limits());
+    MILLPOND_RETURN_IF_ERROR(tensor::JoinRows(parts, layout_, padded_rows, &joined));
+  }
   std::vector<TensorList> results;
   MILLPOND_RETURN_IF_ERROR(RunOn(run, joined, padded_rows, &results));
   if (!HaveRows(results, padded_rows)) {

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/clock.h"
+#include "native/base/share_scope.h"
 #include "tests/native/row_servable.h"
 #include "tests/native/threads.h"
 #include "tests/native/waiting_requests.h"
@@ -517,6 +519,58 @@ TEST_F(BatchingServableTest, PiecesWithRowsOfOtherWidthsAreRunAsOne) {
     EXPECT_EQ(large.result[1].dims, (Values{6, 9}));
     EXPECT_EQ(Batching().refusal, "the rows of an output are wider in one batch than in another");
   }
+}
+
+// --- Memory ---
+
+class JoinedRowsTest : public BatchingServableTest {
+ protected:
+  static constexpr int64_t kRows = 20'000;  // of 8 bytes each
+
+  JoinedRowsTest() {
+    BatchSettings settings;
+    settings.rows_max = 4 * kRows;
+    Make(settings);
+  }
+  // Answers two requests while what each decodes counts in a share of its own.
+  void AnswerTwo(base::ByteBudget* budget) {
+    for (Request& request : requests_) {
+      request.context.budget = budget;
+      waiting_.Add(BatchKeyOf("m", ""), [this, budget, &request] {
+        base::ByteBudget::Share own(budget);
+        const base::ShareScope scope(&own);
+        Answer(&request);
+        EXPECT_EQ(own.bytes(), 0);
+      });
+    }
+    const BatchScope scope(&waiting_);
+    while (waiting_.AnswerNext()) {
+    }
+    for (const Request& request : requests_) ExpectOwnRows(request);
+    EXPECT_EQ(budget->in_use_bytes(), 0);
+  }
+
+  std::vector<Request> requests_{2, RequestOf(Values(kRows, 3))};
+};
+
+// No request is charged for the rows of the others, however long its reply takes.
+TEST_F(JoinedRowsTest, CountUntilTheirRunIsOver) {
+  base::ByteBudget budget;
+  int64_t in_run_bytes = 0;
+  watch_ = [&](const RowRun&) {
+    in_run_bytes = budget.in_use_bytes();
+    return Status();
+  };
+  AnswerTwo(&budget);
+  EXPECT_EQ(inner_->run_rows(), (Values{2 * kRows}));
+  EXPECT_EQ(in_run_bytes, 2 * kRows * 8);
+}
+
+TEST_F(JoinedRowsTest, RequestsRunOneByOneIfNoMemoryIsLeftForThem) {
+  base::ByteBudget budget(/*limit_bytes=*/kRows * 8);
+  AnswerTwo(&budget);
+  EXPECT_EQ(inner_->run_rows(), (Values{kRows, kRows}));
+  EXPECT_TRUE(Batching().is_on) << Batching().refusal;
 }
 
 // --- Requests that do not run, and failures ---

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/tensor/dtype.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_access.h"
@@ -70,6 +71,10 @@ base::Status MakeTensor(int dtype, const std::vector<int64_t>& dims, size_t inde
   const size_t element_bytes = is_string ? kStringBytes : ElementBytes(dtype);
   if (count > static_cast<size_t>(base::kMaxTensorBytes) / element_bytes) {
     return {base::Code::kResourceExhausted, DescribeTensor(dtype, true, dims)};
+  }
+  // As TensorFlow's tensors do.
+  if (!base::ShareScope::Add(static_cast<int64_t>(count * element_bytes))) {
+    return base::ShareScope::NoMemoryFor(DescribeTensor(dtype, true, dims));
   }
   testing::OpaqueTensor& tensor = tensors->storage().tensors[index];
   tensor = {std::string(is_string ? 0 : count * element_bytes, '\0'), dtype, dims, {}};
