@@ -367,8 +367,13 @@ class _Step:
                 self._launch_new(self._wanted[model], node)
 
     def let_leave(self) -> None:
-        """Lets the replicas in surplus leave, if the others can answer for them."""
-        for row in reversed(self._surplus):
+        """Lets the replicas in surplus leave, if the others can answer for them.
+
+        Replicas whose node ends soon leave first, so that the others do not count on them.
+        """
+        ending = [row for row in self._surplus if self._is_deadline_near(row)]
+        others = [row for row in reversed(self._surplus) if row not in ending]
+        for row in (*ending, *others):
             if self._may_leave(row):
                 # A replica that was about to restart goes for good.
                 phase = LEAVING if row.phase == UP else row.phase

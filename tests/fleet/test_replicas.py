@@ -286,6 +286,18 @@ def test_draining_node_is_left_before_its_deadline() -> None:
     assert [row.name for row in world.decision.stops] == ["m-0"]
 
 
+def test_surplus_counts_on_no_server_of_an_ending_node() -> None:
+    large = node("b", memory_bytes=2_000)
+    world = World([model(replicas=3)], [node("a"), large]).settle()
+    assert [row.node for row in world.state.replicas.values()] == ["a", "b", "b"]
+    deadline_seconds = world.now_ns / NS_PER_SECOND + 20
+    world.wanted, world.start_seconds = [model(replicas=2)], 30
+    world.nodes = [node("a", deadline_seconds=deadline_seconds), large, node("c")]
+    world.step()
+    # The one on a must leave. The second one on b may leave when the one on c serves.
+    assert world.phases() == {"m-0": LEAVING, "m-1": UP, "m-2": UP, "m-3": UP}
+
+
 def test_server_that_starts_stays_without_another() -> None:
     world = World([model()], [node("a")], start_seconds=30)
     world.step()
