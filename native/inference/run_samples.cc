@@ -66,7 +66,8 @@ void SampledServable::Sample(const tensor::Signature& signature, const tensor::O
                              const tensor::TensorList& inputs) const {
   if (reservoir_ == nullptr) return;
   const PredictRequestParts parts{id().name, signature, outputs, inputs};
-  const servable::RequestKind kind(signature.name, outputs, EncodedPredictRequestBytes(parts));
+  const servable::RequestKind kind(signature.name, outputs, EncodedPredictRequestBytes(parts),
+                                   reservoir_->keeps_each_size());
   // Uses the time of arrival, because reading a clock would cost more than Wants.
   if (!reservoir_->Wants(kind, received_ns_)) return;
   samples_->reservoir_ = reservoir_;

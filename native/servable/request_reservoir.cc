@@ -47,9 +47,10 @@ size_t BufferBytes(size_t request_bytes) {
 }  // namespace
 
 RequestKind::RequestKind(std::string_view signature_name, const tensor::OutputSet& outputs,
-                         size_t request_bytes)
+                         size_t request_bytes, bool has_exact_size)
     : pair(Mix(std::hash<std::string_view>()(signature_name) ^ outputs.Hash())),
-      pair_and_size(Mix(pair + base::BitWidth(request_bytes))),
+      pair_and_size(
+          Mix(pair + (has_exact_size ? request_bytes : size_t(base::BitWidth(request_bytes))))),
       request_bytes(request_bytes) {}
 
 RequestReservoir::RequestReservoir(const RequestReservoirLimits& limits)

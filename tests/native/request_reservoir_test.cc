@@ -34,8 +34,8 @@ tensor::OutputSet Outputs(unsigned mask) {
   return outputs;
 }
 
-RequestKind KindOf(unsigned mask, size_t bytes) {
-  return {"serving_default", Outputs(mask), bytes};
+RequestKind KindOf(unsigned mask, size_t bytes, bool has_exact_size = false) {
+  return {"serving_default", Outputs(mask), bytes, has_exact_size};
 }
 
 class RequestReservoirTest : public ::testing::Test {
@@ -51,7 +51,7 @@ class RequestReservoirTest : public ::testing::Test {
   void Offer(RequestReservoir& reservoir, unsigned mask, const std::string& bytes,
              int64_t later_ns = kNextSampleNs) {
     now_ns_ += later_ns;
-    const RequestKind kind = KindOf(mask, bytes.size());
+    const RequestKind kind = KindOf(mask, bytes.size(), reservoir.keeps_each_size());
     const SegmentedBytes segmented(bytes, {bytes.size() / 2});
     if (reservoir.Wants(kind, now_ns_)) reservoir.Take(kind, segmented.reader(), now_ns_);
   }
@@ -83,6 +83,18 @@ TEST_F(RequestReservoirTest, TakenKindWaitsWhileOtherKindsAreWanted) {
   EXPECT_TRUE(reservoir.Wants(KindOf(1, 128), now_ns_));
   EXPECT_TRUE(reservoir.Wants(KindOf(3, 100), now_ns_));
   EXPECT_TRUE(reservoir.Wants({"classify", Outputs(1), 100}, now_ns_));
+}
+
+// A model that is compiled for each shape is warm for the sizes only that it has run.
+TEST_F(RequestReservoirTest, EachSizeOutlastsAFloodIfEachIsKept) {
+  RequestReservoir reservoir(Limits(8));
+  reservoir.KeepEachSize(true);
+  for (size_t bytes = 100; bytes < 107; ++bytes) Offer(reservoir, 1, std::string(bytes, 'a'), 0);
+  for (int i = 0; i < 1'000; ++i) Offer(reservoir, 1, std::string(110, 'b'));
+  const auto held = Held(reservoir);
+  for (size_t bytes = 100; bytes < 107; ++bytes) {
+    EXPECT_EQ(Count(held, std::string(bytes, 'a')), 1) << bytes;
+  }
 }
 
 TEST_F(RequestReservoirTest, OfAFloodAboutTwentyASecondAreTaken) {
