@@ -46,7 +46,10 @@ class SelfWarmUpResult:
     """The error of the first request that failed; "" if all requests succeeded."""
     seconds: float
     unrepeatable_count: int = 0
-    """The requests that ended before they would change a variable. They are counted nowhere else."""
+    """The requests that ended before they would change what cannot be put back. They are counted nowhere
+    else."""
+    unrepeatable_reason: str = ""
+    """The reason of the first of them, with the node that would change it."""
     failed_requests: tuple[bytes, ...] = ()
     """The failed requests, which the gates send to the predecessor. Some may have failed by a deadline."""
 
@@ -67,8 +70,8 @@ def self_warm_up(
     On the calling thread. Once the time budget is spent, only the first request of each pair of
     signature and set of outputs is run. After TIME_LIMIT_SECONDS no request is run. A request that
     fails is counted and not tried again: the gates send it to the predecessor, and refuse a version
-    if too many requests fail on it alone. A request that would change a variable ends there, with
-    PermissionDenied: what it ran until then is warm.
+    if too many requests fail on it alone. A request that would change what cannot be put back ends
+    there, with PermissionDenied: what it ran until then is warm.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
@@ -76,7 +79,8 @@ def self_warm_up(
     end_ns = started_ns + round(time_budget_seconds * NS_PER_SECOND)
     limit_ns = started_ns + round(TIME_LIMIT_SECONDS * NS_PER_SECOND)
     warm_pairs: set[Pair] = set()
-    run_count = unrepeatable_count = 0
+    run_count = 0
+    unrepeatable: list[str] = []
     errors: list[str] = []
     failed_requests: list[bytes] = []
     for request in requests:
@@ -85,20 +89,21 @@ def self_warm_up(
         if now_ns >= limit_ns or (now_ns >= end_ns and pair in warm_pairs):
             continue
         try:
-            is_whole = _run(request, prepare, predict, is_cancelled, iterations)
+            refusal = _run(request, prepare, predict, is_cancelled, iterations)
         except MillpondError as error:
             _check_is_wanted(is_cancelled)
             errors.append(str(error))
             failed_requests.append(request)
             continue
         warm_pairs.add(pair)
-        run_count += int(is_whole)
-        unrepeatable_count += int(not is_whole)
+        run_count += int(refusal is None)
+        unrepeatable += [] if refusal is None else [refusal]
     return SelfWarmUpResult(
         run_count=run_count,
         failed_count=len(errors),
-        skipped_count=len(requests) - run_count - unrepeatable_count - len(errors),
-        unrepeatable_count=unrepeatable_count,
+        skipped_count=len(requests) - run_count - len(unrepeatable) - len(errors),
+        unrepeatable_count=len(unrepeatable),
+        unrepeatable_reason=unrepeatable[0] if unrepeatable else "",
         first_error=errors[0] if errors else "",
         seconds=(clock.now_ns() - started_ns) / NS_PER_SECOND,
         failed_requests=tuple(failed_requests),
@@ -142,9 +147,9 @@ def warm_joint_runs(
 
 def _run(
     request: bytes, prepare: Prepare, predict: Predict, is_cancelled: IsCancelled, iterations: int
-) -> bool:
-    """Returns False if the request ended because it would change a variable."""
-    is_whole = True
+) -> str | None:
+    """Returns why the request ended, if that is because it would change what cannot be put back."""
+    refusal = None
     _check_is_wanted(is_cancelled)
     # If there are too many callables, the callable for all outputs answers.
     with suppress(MillpondError):
@@ -153,9 +158,9 @@ def _run(
         _check_is_wanted(is_cancelled)
         try:
             predict(request)
-        except PermissionDenied:
-            is_whole = False
-    return is_whole
+        except PermissionDenied as error:
+            refusal = str(error)
+    return refusal
 
 
 def _check_is_wanted(is_cancelled: IsCancelled) -> None:

@@ -190,6 +190,16 @@ void Prepare(const PyServable& self, nb::bytes request) {
   }));
 }
 
+void KeepState(const PyServable& self, size_t bytes_max) {
+  const servable::ServableHandle handle = PinAlive(self);
+  self.loaded().model().KeepState(bytes_max);
+}
+
+size_t PutBackState(const PyServable& self) {
+  const servable::ServableHandle handle = PinAlive(self);
+  return WithoutGil([&] { return self.loaded().model().PutBackState(); });
+}
+
 int64_t ProveBatching(PyServable& self, const PyServable* predecessor) {
   const servable::ServableHandle handle = PinAlive(self);
   const std::unique_ptr<inference::BatchProof> proof = self.TakeProof();
@@ -320,6 +330,13 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("replay", &Replay, nb::arg("method"), nb::arg("request"))
       .def("predict", &Predict, nb::arg("request"))
       .def("prepare", &Prepare, nb::arg("request"))
+      .def("keep_state", &KeepState, nb::arg("bytes_max"))
+      .def_prop_ro("kept_state_bytes",
+                   [](const PyServable& self) {
+                     const servable::ServableHandle handle = PinAlive(self);
+                     return self.loaded().model().KeptStateBytes();
+                   })
+      .def("put_back_state", &PutBackState)
       .def("signature_def_map", &SignatureDefMap)
       .def("prove_batching", &ProveBatching, nb::arg("predecessor").none() = nb::none())
       .def("cancel_runs", &PyServable::CancelRuns)

@@ -245,8 +245,9 @@ struct SavedModel::State {
   std::string signature_def_map;
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
-  const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   std::shared_ptr<ParameterMemory> parameters;  // null: parameters come from the request memory
+  // It may hold tensors of that memory.
+  const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
@@ -280,7 +281,7 @@ struct SavedModel::State {
   WriteWatch* WatchOf(const tensor::RunContext& run) const {
     const bool is_watched =
         run.may_write ? writes.writing == Writing::kAssigns : writes.writing != Writing::kNone;
-    return is_watched ? write_watch.get() : nullptr;
+    return is_watched || write_watch->keeps_state() ? write_watch.get() : nullptr;
   }
 
   StatusOr<const SignatureRunner*> RunnerOf(const tensor::Signature& signature) const {
@@ -461,6 +462,17 @@ Status SavedModel::MakeCallables() {
 void SavedModel::EndLoading() {
   if (state_->parameters != nullptr) state_->parameters->EndLoading();
 }
+
+void SavedModel::KeepState(size_t bytes_max) {
+  // The stock runtime has no device of ours, which sees what kernels write.
+  if (state_->writes.has_writer && !CurrentRuntimeOptions().is_stock) {
+    state_->write_watch->KeepState(bytes_max);
+  }
+}
+
+size_t SavedModel::KeptStateBytes() const { return state_->write_watch->kept_bytes(); }
+
+size_t SavedModel::PutBackState() { return state_->write_watch->PutBackState(); }
 
 bool SavedModel::IsReady() const { return state_->step == Step::kReady; }
 const std::shared_ptr<LoadControl>& SavedModel::control() const { return state_->control; }

@@ -74,6 +74,17 @@ class SavedModel {
   // request. What Prepare made before lies with the parameters, including constants of the graph.
   void EndLoading();
 
+  // From now on keeps what the variables had before runs write to them, for PutBackState: of
+  // variables that have `bytes_max` together. So runs that may not write may, as far as it can be
+  // put back (WriteWatch). Nothing may run during these two calls; for the warm-up of a version
+  // that is not served yet.
+  void KeepState(size_t bytes_max);
+  // Returns the bytes of the variables that were written since then, which take them twice.
+  size_t KeptStateBytes() const;
+  // Puts it back, unless a run that may write wrote anything else: then all stays as the runs left
+  // it. Returns the number of variables.
+  size_t PutBackState();
+
   bool IsReady() const;
   // The control by which any thread may cancel, pace and watch a running load.
   const std::shared_ptr<LoadControl>& control() const;

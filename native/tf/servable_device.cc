@@ -36,10 +36,14 @@ std::atomic<uint64_t> device_count{0};
 class RunMemory {
  public:
   static const tensor::RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
-  // Returns true if a watched kernel need not be computed.
-  static bool IsDone(const RunScope& scope, const tensorflow::OpKernel& kernel,
+  // Returns true if a watched kernel need not be computed. What the watch keeps is not the run's.
+  static bool IsDone(RunScope* scope, const tensorflow::OpKernel& kernel,
                      tensorflow::OpKernelContext* context) {
-    return scope.writes_ != nullptr && scope.writes_->IsDone(kernel, scope.run_.may_write, context);
+    if (scope->writes_ == nullptr) return false;
+    const int64_t before_bytes = memory::ThreadUsageBytes();
+    const bool is_done = scope->writes_->IsDone(kernel, scope->run_.may_write, context);
+    scope->Forget(memory::ThreadUsageBytes() - before_bytes);
+    return is_done;
   }
   static bool ChecksShapes(const RunScope& scope) { return scope.checks_shapes_; }
   // Returns true if the run may allocate `bytes` more.
@@ -100,6 +104,12 @@ RunScope::~RunScope() { current_scope = outer_; }
 
 int64_t RunScope::UsageBytes() const {
   return memory::ThreadUsageBytes() + pool_usage_.bytes() - begin_bytes_;
+}
+
+void RunScope::Forget(int64_t bytes) {
+  if (usage_bytes_max_ == kNoLimit) return;
+  begin_bytes_ += bytes;
+  usage_bytes_max_ += bytes;
 }
 
 // Charges an eighth more than is asked for, so that a run that grows in small steps does not write
@@ -245,7 +255,7 @@ void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelC
   const KernelInOrder in_order(*kernel, context);
   const absl::Status may_go_on = CheckMayGoOn(*kernel, id_, context);
   if (!may_go_on.ok()) return context->SetStatus(may_go_on);
-  if (current_scope != nullptr && RunMemory::IsDone(*current_scope, *kernel, context)) return;
+  if (current_scope != nullptr && RunMemory::IsDone(current_scope, *kernel, context)) return;
   if (!context->status().ok()) return;
   ThreadPoolDevice::Compute(kernel, context);
 }
@@ -259,7 +269,7 @@ void ServableDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel,
     return done();
   }
   const bool is_done =
-      current_scope != nullptr && RunMemory::IsDone(*current_scope, *kernel, context);
+      current_scope != nullptr && RunMemory::IsDone(current_scope, *kernel, context);
   if (is_done || !context->status().ok()) return done();
   ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
 }

@@ -57,6 +57,8 @@ class RunScope {
 
   bool Grow(int64_t bytes);
   int64_t UsageBytes() const;  // of the run
+  // Leaves bytes out that this thread has just allocated for another purpose.
+  void Forget(int64_t bytes);
 
   const tensor::RunContext& run_;
   const bool checks_shapes_;

@@ -28,8 +28,9 @@ using Names = std::unordered_set<std::string>;
 // and tensor arrays live for one run.
 const Names& ReadingOps() {
   static const auto* const kOps = new Names{
-      "Identity", "IdentityN", "NoOp", "ReadVariableOp", "_ReadVariablesOp", "ResourceGather",
-      "ResourceGatherNd", "VarIsInitializedOp", "VariableShape", "IsVariableInitialized",
+      "Identity", "IdentityN", "NoOp", "_Arg", "_Retval", "_DeviceArg", "_DeviceRetval",
+      "ReadVariableOp", "_ReadVariablesOp", "ResourceGather", "ResourceGatherNd",
+      "VarIsInitializedOp", "VariableShape", "IsVariableInitialized",
       // The control flow of TensorFlow 1.
       "Switch", "Merge", "RefSwitch", "RefMerge", "RefIdentity", "RefSelect", "Enter", "RefEnter",
       "Exit", "RefExit", "NextIteration", "RefNextIteration",
@@ -41,11 +42,6 @@ const Names& ReadingOps() {
       "LookupTableFindV2", "LookupTableSize", "LookupTableSizeV2", "LookupTableExport",
       "LookupTableExportV2"};
   return *kOps;
-}
-
-// Returns true if the operation writes into the buffer of an input, which other nodes may hold too.
-bool WritesInPlace(const NodeDef& node) {
-  return node.op() == "InplaceUpdate" || node.op() == "InplaceAdd" || node.op() == "InplaceSub";
 }
 
 // Returns true if a gather may free strings of the parameters. A gather replaces the memory of a
@@ -290,6 +286,10 @@ class WriteSearch {
 };
 
 }  // namespace
+
+bool WritesInPlace(const NodeDef& node) {
+  return node.op() == "InplaceUpdate" || node.op() == "InplaceAdd" || node.op() == "InplaceSub";
+}
 
 Writes AnalyzeWrites(const MetaGraphDef& meta_graph) {
   return WriteSearch(meta_graph).Analyze(meta_graph);

@@ -38,6 +38,9 @@ struct Writes {
 
 Writes AnalyzeWrites(const tensorflow::MetaGraphDef& meta_graph);
 
+// Returns true if the operation writes into the buffer of an input, which other nodes may hold too.
+bool WritesInPlace(const tensorflow::NodeDef& node);
+
 // Returns true if computing the node may change a variable. Nodes that call functions count only if
 // XLA compiles these: otherwise the functions' own nodes are computed one by one.
 bool MayWrite(const tensorflow::NodeDef& node);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "native/tf/variable_writes.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -46,15 +48,28 @@ bool AssignsTheSame(tensorflow::OpKernelContext* context) {
 bool WriteWatch::IsDone(const tensorflow::OpKernel& kernel, bool may_write,
                         tensorflow::OpKernelContext* context) {
   const bool assigns = kernel.type_string() == kAssignOp;
-  // A run that may write is watched only if assignments are all that its model writes.
-  if (!assigns && (may_write || !MayWrite(kernel.def()))) return false;
+  // A run that may write is watched only if assignments are all that its model writes, or if the
+  // state is kept.
+  const bool is_asked = !may_write || keeper_ != nullptr;
+  if (!assigns && (!is_asked || !MayWrite(kernel.def()))) return false;
   if (assigns && AssignsTheSame(context)) return true;
   has_changed_.store(true, std::memory_order_relaxed);
-  if (may_write) return false;
+  const absl::Status kept = keeper_ == nullptr ? absl::OkStatus() : keeper_->Keep(kernel, context);
+  if (may_write) {
+    if (!kept.ok()) keeper_->Lose(kept);
+    return false;
+  }
+  if (keeper_ != nullptr && kept.ok()) return false;
+  const std::string why = kept.ok() ? "" : absl::StrCat(", because ", kept.message());
   context->SetStatus(absl::PermissionDeniedError(
       absl::StrCat("a request may change a variable, by node '", kernel.name(), "' (",
-                   kernel.type_string(), "): it is not repeated")));
+                   kernel.type_string(), "): it is not repeated", why)));
   return false;
+}
+
+size_t WriteWatch::PutBackState() {
+  const std::unique_ptr<StateKeeper> keeper = std::move(keeper_);
+  return keeper == nullptr ? 0 : keeper->PutBack();
 }
 
 }  // namespace millpond::tf

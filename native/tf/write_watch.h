@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <memory>
 
-#include "absl/status/status.h"
+#include "native/tf/state_keeper.h"
 
 namespace tensorflow {
 class OpKernel;
@@ -19,7 +21,11 @@ namespace millpond::tf {
 // variable just before it is made.
 //
 // A run that may not write (RunContext::may_write) ends before a kernel that would change a
-// variable, and so changes nothing. Thread: any.
+// variable, and so changes nothing. Between KeepState and PutBackState it may write, as long as a
+// StateKeeper can put it back.
+//
+// Thread: any may call IsDone and has_changed. KeepState and PutBackState are for the loader, while
+// nothing runs.
 class WriteWatch {
  public:
   // Looks at a kernel that is about to be computed. Returns true if it need not be computed,
@@ -31,7 +37,15 @@ class WriteWatch {
   // True once a run has changed a variable, or would have. Never false again.
   bool has_changed() const { return has_changed_.load(std::memory_order_relaxed); }
 
+  // Keeps the values of variables of `bytes_max` together that runs write from now on.
+  void KeepState(size_t bytes_max) { keeper_ = std::make_unique<StateKeeper>(bytes_max); }
+  bool keeps_state() const { return keeper_ != nullptr; }
+  size_t kept_bytes() const { return keeper_ == nullptr ? 0 : keeper_->bytes(); }
+  // Puts the values back and ends KeepState. Returns the number of variables.
+  size_t PutBackState();
+
  private:
+  std::unique_ptr<StateKeeper> keeper_;  // null unless the state is kept
   std::atomic<bool> has_changed_{false};
 };
 

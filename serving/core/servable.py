@@ -168,6 +168,8 @@ class ServableStatus:
     work_began_at_ns: int = 0
     # The figures that the load and the unload measured, by name with unit.
     figures: Mapping[str, float] = field(default_factory=dict)
+    # Texts of the load for its swap, by name, like "unrepeatable_reason".
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,25 @@ class Servable(Protocol):
 
     def replay(self, method: str, request: bytes) -> bytes:
         """Does the same as `answer`, but changes no variable: the request is repeated, and no client
-        sends it. Raises PERMISSION_DENIED if the request would change one.
+        sends it. Raises PERMISSION_DENIED if the request would change one, or after `keep_state`, if
+        it would change what cannot be put back.
+        """
+
+    def keep_state(self, bytes_max: int) -> None:
+        """Keeps the values of variables from now on, before requests write to them, for
+        `put_back_state`: of variables that have `bytes_max` together.
+
+        So `replay` may write, as far as it can be put back. For the warm-up: call both before the
+        version is published, while no other thread calls it.
+        """
+
+    @property
+    def kept_state_bytes(self) -> int:
+        """The bytes that written variables take twice since `keep_state`."""
+
+    def put_back_state(self) -> int:
+        """Gives the variables that were written since `keep_state` their values, and returns their
+        number. Leaves all as it is, and returns 0, if a request to `answer` changed anything else.
         """
 
     def predict(self, request: bytes) -> bytes:

@@ -120,6 +120,15 @@ class Arenas:
             self._pool.forget(name)
             self._refill()
 
+    def free_bytes(self, servable_id: ServableId) -> int:
+        """Returns the bytes that are left for a version whose parameters are in place.
+
+        Other loads under way take what they were promised.
+        """
+        with self._lock:
+            own_bytes = self._promised_bytes.get(servable_id, 0)
+            return max(0, self._free_bytes() + own_bytes)
+
     def _refill(self) -> bool:
         """Lets the pool make the spare memory that is missing, if there is room. Needs the lock."""
         return self._pool.refill(self._free_bytes())

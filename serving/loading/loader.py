@@ -39,6 +39,7 @@ from serving.loading.load_checks import (
     unset_tables_message,
     unset_variables_message,
 )
+from serving.loading.memory_fit import available_bytes
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
@@ -77,6 +78,7 @@ class LoadProgress(Protocol):
     def stage_ended(self, stage: LoadStage, seconds: float) -> None: ...
     def gate_ended(self, verdict: GateVerdict) -> None: ...
     def measured(self, figures: Mapping[str, float]) -> None: ...
+    def noted(self, notes: Mapping[str, str]) -> None: ...
 
 
 Result = TypeVar("Result")
@@ -210,21 +212,43 @@ class SavedModelLoader:
         gates = self._settings.gates()
         try:
             self._plane.mark_request_memory_peak()
+            servable.keep_state(self._keepable_bytes())
             # A run of a warm-up may be long, or endless.
             with progress.cancellation.stops_by(servable.cancel_runs):
                 self._try_missing_kernels(servable)
                 warmed = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
+                # The next version need not have room for what is kept: it keeps what its own room allows.
                 rise_bytes = self._plane.request_memory_peak_rise_bytes()
-                self._settings.arenas.warmed_up(self._id, rise_bytes)
+                self._settings.arenas.warmed_up(self._id, rise_bytes - servable.kept_state_bytes)
             pass_gates = partial(self._pass_gates, servable, gates, warmed, progress)
             self._run_stage(progress, LoadStage.GATES, pass_gates)
+            self._put_back_state(servable)
             if self._settings.is_sealing:
                 self._seal(servable)
         except BaseException:
             report_remains(self._id, servable.destroy())
             raise
         return servable
+
+    def _keepable_bytes(self) -> int:
+        """Returns how many bytes of variables may be kept while requests of the warm-up write them.
+
+        Half of what is free: the requests themselves take memory too.
+        """
+        arenas = self._settings.arenas
+        return (available_bytes() if arenas is None else arenas.free_bytes(self._id)) // 2
+
+    def _put_back_state(self, servable: Servable) -> None:
+        """Makes the first client find the variables as the load has filled them."""
+        variable_count = servable.put_back_state()
+        if variable_count:
+            _log.info(
+                "state_put_back",
+                model=self._id.name,
+                version=self._id.version,
+                variable_count=variable_count,
+            )
 
     def _load(self, progress: LoadProgress) -> Servable:
         """Loads the version; loads it a second time if the missing ops of its graph can be added."""
@@ -492,7 +516,8 @@ class SavedModelLoader:
         warmed: _Warmed,
         progress: LoadProgress,
     ) -> None:
-        # A client's write to a variable is not repeated: a replay ends before it.
+        # A replay's writes are put back before the version is published. A replay ends before a write
+        # that cannot be.
         def predict(request: bytes) -> bytes:
             response = self._answer(partial(servable.replay, "Predict"), request)
             warmed.live.saw("Predict", request, response)
@@ -507,7 +532,7 @@ class SavedModelLoader:
         if progress.cancellation.is_cancelled:
             raise Cancelled(f"{self._id}: no longer aspired; stopped in its self-warm-up")
         if servable.may_write_variables:
-            self._report_writes(result.unrepeatable_count, progress)
+            self._report_writes(result, progress)
         if not servable.may_write_variables or result.run_count + result.failed_count:
             warmed.replayed = result
         errors = warm_joint_runs(
@@ -543,16 +568,19 @@ class SavedModelLoader:
             first_error=result.first_error,
         )
 
-    def _report_writes(self, unrepeatable_count: int, progress: LoadProgress) -> None:
-        progress.measured({"changes_variables": 1, "unrepeatable_count": unrepeatable_count})
-        _log.warning(
-            "requests_not_repeated",
-            model=self._id.name,
-            version=self._id.version,
-            count=unrepeatable_count,
-            reason="a request may change a variable: live requests warmed the version up only as far "
-            "as they change nothing, and no gate compares its answers",
-        )
+    def _report_writes(self, result: SelfWarmUpResult, progress: LoadProgress) -> None:
+        count = result.unrepeatable_count
+        progress.measured({"changes_variables": 1, "unrepeatable_count": count})
+        progress.noted({"unrepeatable_reason": result.unrepeatable_reason})
+        if count:
+            _log.warning(
+                "requests_not_repeated",
+                model=self._id.name,
+                version=self._id.version,
+                count=count,
+                reason=result.unrepeatable_reason,
+                consequence="live requests warmed the version up only as far as they change nothing",
+            )
 
     def _pass_gates(
         self,

@@ -193,6 +193,10 @@ class LoaderHarness:
             self, status=replace(self.status, figures={**self.status.figures, **figures})
         )
 
+    def noted(self, notes: Mapping[str, str]) -> "LoaderHarness":
+        """Adds notes of the load, by name. A retry replaces earlier notes."""
+        return replace(self, status=replace(self.status, notes={**self.status.notes, **notes}))
+
     def gate_ended(self, verdict: GateVerdict) -> "LoaderHarness":
         """Adds the verdict of a gate. It replaces an earlier verdict of the same gate."""
         others = tuple(item for item in self.status.verdicts if item.gate != verdict.gate)

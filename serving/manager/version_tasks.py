@@ -73,6 +73,9 @@ class TaskProgress:
     def measured(self, figures: Mapping[str, float]) -> None:
         self._post(lambda harness: harness.measured(figures))
 
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self._post(lambda harness: harness.noted(notes))
+
     def gate_ended(self, verdict: GateVerdict) -> None:
         self._post(lambda harness: harness.gate_ended(verdict))
 

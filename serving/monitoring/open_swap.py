@@ -301,6 +301,7 @@ def with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:
             *(stage for stage in record.stages if stage.task == "unload"),
         ),
         figures={**record.figures, **status.figures},
+        notes=status.notes,
         verdicts=status.verdicts,
     )
 

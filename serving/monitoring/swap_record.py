@@ -110,6 +110,7 @@ class SwapRecord:
     reason: str = ""
     stages: tuple[StageSpan, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     verdicts: tuple[GateVerdict, ...] = ()
     before: SpanLatency | None = None
     during: SpanLatency | None = None
@@ -186,11 +187,12 @@ def problem_of(record: SwapRecord) -> str:
     failed_count = round(record.figures.get("self_warm_up_failed_count", 0))
     request_count = round(record.figures.get("self_warm_up_request_count", 0))
     replay = f"{failed_count} of {request_count} replayed live requests failed"
-    writes = (
-        "a request may change a variable: "
-        f"{round(record.figures.get('unrepeatable_count', 0))} live requests warmed the version up "
-        "only in part, and no gate compared its answers"
+    unrepeatable_count = round(record.figures.get("unrepeatable_count", 0))
+    partly = (
+        f"{unrepeatable_count} live requests warmed the version up only in part: "
+        f"{record.notes.get('unrepeatable_reason', '')}"
     )
+    writes = "a request may change a variable, so no gate compared its answers"
     gates = [
         f"gate {verdict.gate!r} ({verdict.mode}): {verdict.reason}"
         for verdict in record.verdicts
@@ -198,7 +200,12 @@ def problem_of(record: SwapRecord) -> str:
     ]
     changes_variables = bool(record.figures.get("changes_variables", 0))
     return "; ".join(
-        [*([replay] if failed_count else []), *([writes] if changes_variables else []), *gates]
+        [
+            *([replay] if failed_count else []),
+            *([partly] if unrepeatable_count else []),
+            *([writes] if changes_variables else []),
+            *gates,
+        ]
     )
 
 

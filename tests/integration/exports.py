@@ -247,6 +247,23 @@ def export_counter(directory: Path) -> Path:
     return let_settle(directory)
 
 
+def export_remembering(directory: Path) -> Path:
+    """Exports a model that writes to a table: it counts each `word`, and returns the `count`."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.words = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, default_value=0)
+
+    def serving_default(word: Any) -> RequestInputs:
+        count = module.words.lookup(word) + 1
+        with tf.control_dependencies([module.words.insert(word, count)]):
+            return {"count": tf.identity(count)}
+
+    signature = _signature(serving_default, word=tf.TensorSpec([None], tf.string))
+    tf.saved_model.save(module, str(directory), signatures={"serving_default": signature})
+    return let_settle(directory)
+
+
 def export_partitioned(directory: Path, part_count: int, saved_part_count: int) -> Path:
     """Exports a TensorFlow 1 model with two partitioned tables: `ids` to their `rows` and
     `resource_rows`.

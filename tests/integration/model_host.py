@@ -15,6 +15,7 @@ from serving.server.server_log import LogEvent
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.exports import drop
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.rest_clients import RestClient
 
 # A load that fails is tried again at once, as far as a test is concerned.
 _RETRY_MICROS = 1_000_000
@@ -59,6 +60,17 @@ class HostedModel:
     def wait_for_log(self, event: str, **values: object) -> LogEvent:
         """Waits for an event of this model with these values; past events count too."""
         return wait_for_log(self.server, event, model=self.name, **values)
+
+    def problem_of_swap(self, version: int) -> str:
+        """Returns the problem of the swap that brought the version, once it has ended."""
+        self.wait_for_log("swap", version=version)
+        _, document, _ = RestClient(self.server).ask("GET", "/v1/swaps")
+        (problem,) = (
+            str(swap["problem"])
+            for swap in document["swaps"]
+            if (swap["model"], swap["version"]) == (self.name, version)
+        )
+        return problem
 
     def wait_until_kept(self, count: int) -> None:
         """Waits until the model's reservoir holds `count` requests.

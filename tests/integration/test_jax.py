@@ -1,28 +1,54 @@
-"""Models of Keras on JAX, whose calls assign the state that they have read, and models that write."""
+"""Models of Keras on JAX and of jax2tf, which are compiled for each shape. Some of them write."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.integration import exports
 from tests.integration.clients import Caller, array, caller_to, predict_request
 from tests.integration.conftest import REPOSITORY
 from tests.integration.kept_exports import exported_by, kept_export
 from tests.integration.model_host import HostedModel, ModelHost
-from tests.integration.rest_clients import RestClient
 
 JAX_PYTHON = Path(REPOSITORY) / "build" / "jax" / "bin" / "python"
-ROWS = (1, 2, 3)
+ROWS = range(1, 17)
 
 
 @pytest.fixture(scope="module")
-def normalized() -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory into which XLA writes each program that it compiles."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def host_flags(programs: Path) -> Mapping[str, object]:
+    return {"environment": {"XLA_FLAGS": f"--xla_dump_to={programs} --xla_dump_hlo_as_proto"}}
+
+
+def compiled(programs: Path) -> int:
+    """Returns how often the server has compiled."""
+    return len(list(programs.glob("*.before_optimizations.hlo.pb")))
+
+
+@pytest.fixture(scope="module")
+def exported() -> Path:
+    """The directory of the exports of tests/integration/jax_exports.py."""
     assert JAX_PYTHON.exists(), "make build/jax/.installed"
     exporter = exported_by("tests.integration.jax_exports", python=str(JAX_PYTHON))
     packages = (Path(REPOSITORY) / "pyproject.toml").read_text()
     return kept_export("jax", exporter, ("tests/integration/jax_exports.py",), stamp=packages)
+
+
+@pytest.fixture(scope="module")
+def normalized(exported: Path) -> Path:
+    return exported / "normalized"
+
+
+@pytest.fixture(scope="module")
+def counting(exported: Path) -> Path:
+    return exported / "counting"
 
 
 def ask(caller: Caller, model: HostedModel, rows: int) -> Any:
@@ -31,25 +57,12 @@ def ask(caller: Caller, model: HostedModel, rows: int) -> Any:
     return response.model_spec.version.value, array(response.outputs["output_0"])
 
 
-def problem_of_swap(model: HostedModel, version: int) -> str:
-    """Returns the problem of the swap that brought the version."""
-    model.wait_for_log("swap", version=version)
-    _, document, _ = RestClient(model.server).ask("GET", "/v1/swaps")
-    (swap,) = [
-        swap
-        for swap in document["swaps"]
-        if (swap["model"], swap["version"]) == (model.name, version)
-    ]
-    problem: str = swap["problem"]
-    return problem
-
-
 def test_model_that_assigns_what_it_read_is_replayed(host: ModelHost, normalized: Path):
     model = host.model(prefix="jax", settings={"batching": {"enabled": True}}).serve(normalized)
     with caller_to(model.server.target) as caller:
-        before = [ask(caller, model, rows) for rows in ROWS]
+        before = [ask(caller, model, rows) for rows in (1, 2, 3)]
         model.serve(normalized, 2)
-        after = [ask(caller, model, rows) for rows in ROWS]
+        after = [ask(caller, model, rows) for rows in (1, 2, 3)]
     for (old, was), (new, now) in zip(before, after, strict=True):
         assert (old, new) == (1, 2)
         assert np.allclose(was, now)
@@ -58,17 +71,39 @@ def test_model_that_assigns_what_it_read_is_replayed(host: ModelHost, normalized
     assert event["failed_count"] == 0
     assert model.logged("requests_not_repeated") == []
     assert model.logged("batching_refused") == []
-    assert problem_of_swap(model, 2) == ""
+    assert model.problem_of_swap(2) == ""
 
 
-def test_model_that_writes_says_so_in_its_swap(host: ModelHost, tmp_path: Path):
-    export = exports.export_counter(tmp_path / "1")
-    model = host.model(prefix="counter").serve(export)
+@pytest.mark.parametrize("export", ["normalized", "counting"])
+def test_live_sizes_are_compiled_before_the_swap(
+    host: ModelHost, programs: Path, export: str, request: pytest.FixtureRequest
+):
+    directory: Path = request.getfixturevalue(export)
+    model = host.model(prefix=export).serve(directory)
     with caller_to(model.server.target) as caller:
-        caller.predict(predict_request(model.name, {"by": np.int64(1)}))
-        model.serve(export, 2)
-        answer = caller.predict(predict_request(model.name, {"by": np.int64(1)}))
-    # The live request was not repeated: this is the first one that version 2 counts.
-    assert array(answer.outputs["sum"]) == 1_000_000
-    assert model.wait_for_log("requests_not_repeated", version=2)["level"] == "warning"
-    assert "a request may change a variable" in problem_of_swap(model, 2)
+        cold = compiled(programs)
+        for rows in ROWS:
+            ask(caller, model, rows)
+        assert compiled(programs) - cold == len(ROWS)
+        model.wait_until_kept(len(ROWS))
+        model.serve(directory, 2)
+        warm = compiled(programs)
+        assert warm - cold == 2 * len(ROWS)
+        assert {ask(caller, model, rows)[0] for rows in ROWS} == {2}
+        assert compiled(programs) == warm
+
+
+def test_first_client_finds_state_of_checkpoint(host: ModelHost, counting: Path):
+    model = host.model(prefix="counting").serve(counting)
+    x = np.zeros((1, 4), np.float32)
+    with caller_to(model.server.target) as caller:
+        caller.predict(predict_request(model.name, {"x": x}))
+        model.wait_until_kept(1)
+        model.serve(counting, 2)
+        answer = caller.predict(predict_request(model.name, {"x": x}))
+    assert array(answer.outputs["calls"]) == 1
+    assert model.wait_for_log("self_warmed_up", version=2)["run_count"] == 1
+    assert model.wait_for_log("state_put_back", version=2)["variable_count"] == 1
+    assert model.logged("requests_not_repeated") == []
+    problem = model.problem_of_swap(2)
+    assert problem == "a request may change a variable, so no gate compared its answers"

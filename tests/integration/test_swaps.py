@@ -16,7 +16,7 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END, LoadStage
 from tests.integration.clients import caller_to, predict_request, wait_for_states, wait_until
 from tests.integration.conftest import StartServer
-from tests.integration.exports import ScaleModel, drop, export_counter, write_warm_up
+from tests.integration.exports import ScaleModel, drop, export_remembering, write_warm_up
 from tests.integration.held import Held
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import anonymous_mib
@@ -24,6 +24,7 @@ from tests.integration.steady_clients import scale_clients
 
 X = np.array([1.0], np.float32)
 OFFSET_COUNT = 1_000_000
+COUNTED = {"word": np.array([b"mill"], object)}
 
 # 16 MB: a leaked version shows in the process's memory after a few swaps.
 LARGE_OFFSET_COUNT = 4_000_000
@@ -188,22 +189,35 @@ def test_failed_version_retries_if_mended_in_place(
 
 @pytest.fixture(scope="module")
 def counter_with_warm_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose runs add 1 to a million counters, so that it counts its runs itself."""
-    export = export_counter(tmp_path_factory.mktemp("counter") / "export")
-    write_warm_up(export, "recorded under another name", [{"by": np.int64(1)}] * 2)
+    """A model that counts its runs itself, in a table: what records write to variables is put back."""
+    export = export_remembering(tmp_path_factory.mktemp("counter") / "export")
+    write_warm_up(export, "recorded under another name", [COUNTED] * 2)
     return export
 
 
-def run_count(target: str, name: str) -> float:
-    """Returns the number of runs of a counting model so far."""
+def run_count(target: str, name: str) -> int:
+    """Returns the number of runs of a counting model before this one."""
     with Client(target) as client:
-        counted = client.predict(name, {"by": np.int64(0)}).outputs["sum"]
-    return float(counted) / 1_000_000
+        return int(client.predict(name, COUNTED).outputs["count"][0]) - 1
 
 
 def test_version_warms_up_before_it_is_available(host: ModelHost, counter_with_warm_up: Path):
     model = host.model(prefix="counter").serve(counter_with_warm_up)
     assert run_count(model.server.target, model.name) == 2
+
+
+def test_request_that_writes_a_table_is_not_repeated(host: ModelHost, counter_with_warm_up: Path):
+    model = host.model(prefix="counter").serve(counter_with_warm_up)
+    run_count(model.server.target, model.name)
+    model.wait_until_kept(1)
+    model.serve(counter_with_warm_up, 2)
+    assert run_count(model.server.target, model.name) == 2
+    event = model.wait_for_log("requests_not_repeated", version=2)
+    assert (event["level"], event["count"]) == ("warning", 1)
+    problem = model.problem_of_swap(2)
+    assert "1 live requests warmed the version up only in part" in problem
+    assert "(LookupTableInsertV2): it is not repeated, because" in problem
+    assert "is not a variable" in problem
 
 
 @pytest.mark.parametrize(

@@ -108,16 +108,24 @@ void SavedModelFiles::AddVariable(const std::string& name, const Tensor& value) 
     value.shape().AsProto((*node->mutable_attr())["shape"].mutable_shape());
   });
   AddNode(name + "/read", "ReadVariableOp", {name}, Types({{"dtype", DT_FLOAT}}));
-  AddConst("save/filename", Scalar<tstring>("model"));
-  AddConst("save/names", Vector<tstring>({name}));
-  AddConst("save/slices", Vector<tstring>({""}));
+  if (variables_.empty()) {
+    AddConst("save/filename", Scalar<tstring>("model"));
+    AddConst("save/slices", Vector<tstring>({""}));
+  }
+  // The saver restores one variable after the other.
+  const std::string own = "save/" + name;
+  const std::string before = variables_.empty() ? "" : "^save/" + variables_.back().name + "/all";
+  AddConst(own + "/names", Vector<tstring>({name}));
   AddNode(
-      "save/restore", "RestoreV2", {"save/filename", "save/names", "save/slices"},
+      own + "/restore", "RestoreV2", {"save/filename", own + "/names", "save/slices"},
       [](NodeDef* node) { (*node->mutable_attr())["dtypes"].mutable_list()->add_type(DT_FLOAT); });
-  AddNode("save/assign", "AssignVariableOp", {name, "save/restore"}, Types({{"dtype", DT_FLOAT}}));
-  AddNode("save/restore_all", "NoOp", {"^save/assign"});
+  AddNode(own + "/assign", "AssignVariableOp", {name, own + "/restore"},
+          Types({{"dtype", DT_FLOAT}}));
+  std::vector<std::string> all = {"^" + own + "/assign"};
+  if (!before.empty()) all.push_back(before);
+  AddNode(own + "/all", "NoOp", all);
   meta_graph().mutable_saver_def()->set_filename_tensor_name("save/filename:0");
-  meta_graph().mutable_saver_def()->set_restore_op_name("save/restore_all");
+  meta_graph().mutable_saver_def()->set_restore_op_name(own + "/all");
   meta_graph().mutable_saver_def()->set_version(tensorflow::SaverDef::V2);
   variables_.push_back({name, value});
 }

@@ -160,6 +160,14 @@ def test_harness_merges_figures_of_load_and_unload() -> None:
     assert retried.status.figures == {"slab_bytes": 4.0, "load_cpu_seconds": 2.0}
 
 
+def test_harness_replaces_notes_of_an_earlier_load() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    loading = life.harness.noted({"unrepeatable_reason": "node 'n' fills a table"})
+    retried = loading.noted({"unrepeatable_reason": ""})
+    assert retried.status.notes == {"unrepeatable_reason": ""}
+
+
 def test_harness_permanent_failure_ends_at_once() -> None:
     life = Life()
     life.go_to(LOADING)

@@ -553,13 +553,56 @@ def test_loader_cancelled_self_warm_up_reports_nothing(version: Path) -> None:
     assert plane.servables[0].is_destroyed
 
 
-def test_loader_replays_so_that_nothing_is_written(version: Path) -> None:
+def test_loader_puts_back_what_replays_write(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     plane.may_write_variables = True
 
     def replay(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
         servable = plane.servables[0]
-        servable.writing_requests = {b"writes", b"joint"}
+        servable.writing_requests = {b"writes"}
+        result = self_warm_up(requests, clock=FakeClock(), **how)
+        assert servable.written == [b"writes", b"writes"]
+        return result
+
+    with capture_logs() as logs:
+        make_loader(
+            version,
+            plane,
+            self_warm_up=replay,
+            reservoir=FakeReservoir(kept=[b"writes"]),
+            arenas=arenas_of(FakeSlabPool()),
+        ).load(progress)
+    assert plane.servables[0].written == []
+    # Half of the free memory: the parameters are in place.
+    assert plane.servables[0].keepable_bytes == 500_000
+    events = [log["event"] for log in logs]
+    assert "state_put_back" in events
+    assert "requests_not_repeated" not in events
+    assert progress.figures["changes_variables"] == 1
+    assert progress.figures["unrepeatable_count"] == 0
+    assert progress.notes == {"unrepeatable_reason": ""}
+
+
+def test_next_version_needs_no_room_for_kept_state(version: Path) -> None:
+    plane, pool = FakePlane(), FakeSlabPool()
+    plane.warm_up_bytes = 999_500
+    arenas = arenas_of(pool)
+
+    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+        plane.servables[-1].kept_state_bytes = 999_000
+
+    for _ in range(2):
+        make_loader(version, plane, warm_up=warm_up, arenas=arenas).load(FakeProgress())
+    assert len(plane.servables) == 2
+
+
+def test_loader_replays_no_more_than_can_be_put_back(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    plane.may_write_variables = True
+
+    def replay(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
+        servable = plane.servables[0]
+        servable.unkeepable_requests = {b"writes", b"joint"}
         return self_warm_up(requests, clock=FakeClock(), **how)
 
     with capture_logs() as logs:
@@ -573,6 +616,8 @@ def test_loader_replays_so_that_nothing_is_written(version: Path) -> None:
     assert plane.servables[0].answered_jointly == []
     (event,) = [log for log in logs if log["event"] == "requests_not_repeated"]
     assert (event["log_level"], event["count"]) == ("warning", 1)
+    assert progress.notes["unrepeatable_reason"] == event["reason"]
+    assert event["reason"] == "a request may change a variable"
     assert progress.figures["changes_variables"] == 1
     assert progress.figures["unrepeatable_count"] == 1
     assert progress.figures["self_warm_up_failed_count"] == 0

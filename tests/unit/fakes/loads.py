@@ -19,6 +19,7 @@ class FakeLoaders:
     loads: list[ServableId] = field(default_factory=list)
     # The figures that each load reports.
     figures: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     # The gate verdicts of the next load of a version.
     verdicts: dict[ServableId, list[GateVerdict]] = field(default_factory=dict)
     # Called in the middle of each load, for example to cancel it.
@@ -44,6 +45,7 @@ class FakeLoader:
             progress.stage_ended(stage, 0.5)
         self._loaders.loads.append(self._id)
         progress.measured(self._loaders.figures)
+        progress.noted(self._loaders.notes)
         for verdict in self._loaders.verdicts.pop(self._id, []):
             progress.gate_ended(verdict)
         self._loaders.during()
@@ -62,6 +64,7 @@ class FakeProgress:
         self.lines: list[str] = []
         self.verdicts: list[GateVerdict] = []
         self.figures: dict[str, float] = {}
+        self.notes: dict[str, str] = {}
         self.cancellation = Cancellation()
         self._cancel_after = cancel_after
 
@@ -73,6 +76,9 @@ class FakeProgress:
 
     def measured(self, figures: Mapping[str, float]) -> None:
         self.figures.update(figures)
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self.notes.update(notes)
 
     def stage_ended(self, stage: LoadStage, seconds: float) -> None:
         self.lines.append(f"{stage.value} {seconds:g}")

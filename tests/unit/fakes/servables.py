@@ -104,8 +104,16 @@ class FakeServable:
         # Set by tests.
         self.arena: FakeArenaStatistics | None = None
         self.may_write_variables = False
-        # Set by tests: the requests that would change a variable.
+        # Set by tests: the requests that would change a variable, and those that would change what
+        # cannot be put back.
         self.writing_requests: set[bytes] = set()
+        self.unkeepable_requests: set[bytes] = set()
+        # The requests that changed something since the load, and since `keep_state`; None: nothing is kept.
+        self.written: list[bytes] = []
+        self.kept: list[bytes] | None = None
+        self.keepable_bytes = 0
+        # Set by tests.
+        self.kept_state_bytes = 0
         self.is_sealed = False
         self.figures = FakeStatistics()
         # Set by a load with batching, and by tests: the signatures that batching refuses.
@@ -149,13 +157,30 @@ class FakeServable:
         return self.predict(request)
 
     def replay(self, method: str, request: bytes) -> bytes:
-        if request in self.writing_requests:
+        may_write = self.kept is not None and request not in self.unkeepable_requests
+        if request in self.writing_requests | self.unkeepable_requests and not may_write:
             raise StatusError(StatusCode.PERMISSION_DENIED, "a request may change a variable")
         return self.answer(method, request)
+
+    def keep_state(self, bytes_max: int) -> None:
+        assert not self.is_published, f"{self.id} is published before its state is kept"
+        self.kept = []
+        self.keepable_bytes = bytes_max
+
+    def put_back_state(self) -> int:
+        assert not self.is_published, f"{self.id} is published before its state is put back"
+        count = len(self.kept or ())
+        self.written = [] if count else self.written
+        self.kept = None
+        return count
 
     def predict(self, request: bytes) -> bytes:
         assert not self.is_destroyed
         self.predicted.append(request)
+        if request in self.writing_requests | self.unkeepable_requests:
+            self.written.append(request)
+            if self.kept is not None and request in self.writing_requests:
+                self.kept.append(request)
         if self.predict_error is not None:
             raise self.predict_error
         return self.respond(request)
