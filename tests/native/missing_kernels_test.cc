@@ -61,8 +61,7 @@ TEST(MissingKernels, AModelOfTheCpuLacksNone) {
   EXPECT_TRUE(FindIn(testing::DoublingModel()).empty());
   EXPECT_TRUE(FindIn(testing::TableModel(), "init").empty());
   EXPECT_TRUE(FindIn(testing::CountingModel()).empty());
-  EXPECT_TRUE(
-      FindIn(testing::VariableModel(testing::Vector<float>({1})), "save/v/all").empty());
+  EXPECT_TRUE(FindIn(testing::VariableModel(testing::Vector<float>({1})), "save/v/all").empty());
 }
 
 TEST(MissingKernels, ANodeThatNoSignatureNeedsIsNotNamed) {
