@@ -185,7 +185,7 @@ def _run(parsed: argparse.Namespace) -> int:
         if one.losses:
             console.print(f"{one.attack}: lost {dict(one.losses)}", markup=False, highlight=False)
     write_json(parsed.json, [asdict(one) for one in done])
-    return 1 if any(one.left_bytes is None for one in done) else 0
+    return 1 if any(one.left_bytes is None or one.losses for one in done) else 0
 
 
 def _attacked(

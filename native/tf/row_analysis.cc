@@ -407,7 +407,9 @@ class Walk {
       const bool asserts = std::any_of(calls.begin(), calls.end(), [this](const tf::Call& call) {
         return Asserts(call.function);
       });
-      if (asserts) EvaluateUpTo(node.name(), scope);  // which looks at the calls
+      if (!asserts) return;
+      EvaluateUpTo(node.name(), scope);  // which looks at the calls
+      if (!RunsAlike(node, scope)) Note(node);
       return;
     }
     const bool has_input = node.input_size() > 0 && !IsControl(node.input(0));

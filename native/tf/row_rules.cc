@@ -729,6 +729,9 @@ bool HoldsForAnyRows(const RowNode& node) {
   const auto& a = node.input(0).elements;
   const auto& b = node.input(1).elements;
   if (!a || !b || *a != *b) return false;
+  // Shapes that differ are broadcast, which compares elements in other places.
+  if (!node.input(0).has_rank || !node.input(1).has_rank) return false;
+  if (node.input(0).dims != node.input(1).dims) return false;
   return std::all_of(a->begin(), a->end(), [](const Quantity& each) {
     return each.value > 0 &&
            (each.kind == Quantity::Kind::kKnown || each.kind == Quantity::Kind::kRows);

@@ -465,7 +465,8 @@ void SavedModel::EndLoading() {
 
 void SavedModel::KeepState(size_t bytes_max) {
   // The stock runtime has no device of ours, which sees what kernels write.
-  if (state_->writes.has_writer && !CurrentRuntimeOptions().is_stock) {
+  // Writes that no answer shows are not watched, so that they hinder no replay.
+  if (state_->writes.writing != Writing::kNone && !CurrentRuntimeOptions().is_stock) {
     state_->write_watch->KeepState(bytes_max);
   }
 }

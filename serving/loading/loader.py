@@ -216,6 +216,9 @@ class SavedModelLoader:
             # A run of a warm-up may be long, or endless.
             with progress.cancellation.stops_by(servable.cancel_runs):
                 self._try_missing_kernels(servable)
+                # Made-up requests leave nothing, even if a record writes what cannot be put back.
+                servable.put_back_state()
+                servable.keep_state(self._keepable_bytes())
                 warmed = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
                 # The next version need not have room for what is kept: it keeps what its own room allows.

@@ -74,6 +74,9 @@ LABELS_SECONDS_MAX = 10.0
 
 Result = TypeVar("Result")
 
+FAILED_TURN_NS = NS_PER_SECOND
+"""The time until decisions of a model are tried again after a bug ended them."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -157,6 +160,8 @@ class AspiredVersionsManager:
             done, _ = wait([reply.future], LABELS_SECONDS_MAX)
             for future in done:
                 future.result()
+            if not done:
+                _log.warning("labels_late", model=name, timeout_seconds=LABELS_SECONDS_MAX)
 
     def found_anew(self, name: str, version: int) -> None:
         """Unblocks a version that a failure blocked, because it was found with other files.
@@ -258,7 +263,8 @@ class AspiredVersionsManager:
 
     def _take_turn(self, name: str) -> None:
         """Decides until the stream is at rest, and notes when the next decision is due."""
-        self._due_ns.pop(name, None)
+        # Tried again soon if it fails: a quiet model would wait for its next event for ever.
+        self._due_ns[name] = self._clock.now_ns() + FAILED_TURN_NS
         figures = self._figures(self._streams.of(name))
         while True:
             before = self._streams.of(name)
@@ -266,7 +272,9 @@ class AspiredVersionsManager:
             self._apply(before, decision)
             if decision.is_rest:
                 break
-        if decision.due_ns is not None:
+        if decision.due_ns is None:
+            self._due_ns.pop(name, None)
+        else:
             self._due_ns[name] = decision.due_ns
 
     def _found(self, state: StreamState) -> Found:
@@ -376,7 +384,8 @@ class AspiredVersionsManager:
         failure = self._route(before, decision)
         self._streams.replace(decision.state)
         for notice in decision.notices:
-            self._tell(decision.state.name, notice)
+            # The actions follow in any case: all readers have the state that they belong to.
+            self._guarded(partial(self._tell, decision.state.name, notice))
         for action in decision.actions:
             if isinstance(action, Unload):
                 self._unload(decision.state.harnesses[action.version], failure)

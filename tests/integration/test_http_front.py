@@ -180,9 +180,9 @@ def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
         wait_until(lambda: answers_to(server, POST, 1) == [(200, ANSWER)], "a place")
         for _ in range(20):
             assert answers_to(server, POST, 1) == [(200, ANSWER)]
-        ((status, answer),) = islice(answers(halves[0]), 1)
-        assert status == 408
-        assert "came slowest" in json.loads(answer)["error"]
+        answered, _, _ = select.select(halves, (), (), 0)
+        ended = [next(iter(answers(client))) for client in answered]
+        assert any(code == 408 and b"came slowest" in answer for code, answer in ended), ended
 
 
 @pytest.mark.parametrize("sent", [POST, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])

@@ -9,6 +9,7 @@ import random
 import sys
 import time
 
+import pytest
 from hypothesis import settings
 
 from tests.unit.worlds.decisions import SEQUENCE_COUNT, run_tree
@@ -22,6 +23,8 @@ def run_sequences(first_seed: int, count: int) -> None:
         run_tree(seed)
 
 
+# It draws no examples of Hypothesis, but `make fuzz` runs the tests of this mark.
+@pytest.mark.hypothesis
 def test_promises_hold_after_each_decision() -> None:
     # The profile of `make fuzz` draws new examples.
     if settings().derandomize:

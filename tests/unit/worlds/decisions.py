@@ -380,10 +380,13 @@ class DecidedStream:
     def operate(self, change: Callable[[Turn], Any]) -> None:
         """Applies an operator's request, which may be refused: then nothing has changed."""
         if self.state.exists:
+            turn = self.make_turn(self.on_disk())
             try:
-                self.event(change, self.on_disk())
+                change(turn)
             except FailedPrecondition:
                 return
+            self.apply(turn.decision())
+            self.turn()
             self.poll()
 
     def make_turn(self, found: Found | None) -> Turn:
