@@ -235,12 +235,6 @@ def _set_blocks(turn: Turn, blocks: BlockedState) -> None:
     running = turn.state.canary
     is_ended = running is not None and running.version in blocks
     turn.reroute(blocks=blocks, canary=None if is_ended else running)
-    routing = turn.state.routing
-    if routing.canary_version is not None and routing.canary_version < (
-        routing.default_version or 0
-    ):
-        # A higher version was allowed and answers again: it is not what the canary was compared with.
-        turn.reroute(canary=None)
     notify_blocked(turn)
     apply_aspired(turn)
 

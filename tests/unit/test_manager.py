@@ -414,6 +414,23 @@ def test_manager_policy_error_stops_only_own_model(
     assert "control_failed" in [log["event"] for log in logs]
 
 
+def test_manager_decides_again_soon_after_a_bug(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(self: AvailabilityPreserving, snapshots: Sequence[ServableSnapshot]) -> None:
+        raise ValueError("bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AvailabilityPreserving, "next_action", raises)
+        world.aspire(1)
+        assert world.states() == {1: START}
+        assert world.manager.next_due_seconds() == 1
+    world.clock.advance(1)
+    world.manager.tick()
+    world.run_loads()
+    assert world.states() == {1: AVAILABLE}
+
+
 def test_manager_stop_ignores_later_lists(world: World) -> None:
     world.settle(1)
     assert world.manager.stop(timeout_seconds=0)
