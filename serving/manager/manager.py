@@ -53,6 +53,7 @@ from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamState
 from serving.manager.streams import Streams
 from serving.manager.turn import (
+    Action,
     BlocksChanged,
     Decision,
     DefaultChanged,
@@ -380,17 +381,18 @@ class AspiredVersionsManager:
     # --- Effects ----------------------------------------------------------------------------------
 
     def _apply(self, before: StreamState, decision: Decision) -> None:
-        """Applies a decision: the routing, then the state for all readers, then notices and actions."""
+        """Applies a decision: the routing, then the state for all readers, then notices and other actions."""
         failure = self._route(before, decision)
         self._streams.replace(decision.state)
+        # Before the notices: whoever reads a line of the log finds the status that it tells of.
+        for action in decision.actions:
+            if isinstance(action, Record):
+                self._monitor.record(action.status)
         for notice in decision.notices:
             # The actions follow in any case: all readers have the state that they belong to.
             self._guarded(partial(self._tell, decision.state.name, notice))
         for action in decision.actions:
-            if isinstance(action, Unload):
-                self._unload(decision.state.harnesses[action.version], failure)
-            else:
-                self._act(decision.state, action)
+            self._act(decision.state, action, failure)
 
     def _route(self, before: StreamState, decision: Decision) -> errors.MillpondError | None:
         """Changes the serving map in one snapshot. Returns the error of a version that it did not retire.
@@ -431,12 +433,15 @@ class AspiredVersionsManager:
             case Ended():
                 self._version_memory.forget(name)
 
-    def _act(self, state: StreamState, action: Record | StartLoad | StopLoad) -> None:
+    def _act(
+        self, state: StreamState, action: Action, failure: errors.MillpondError | None
+    ) -> None:
+        """Starts or stops a load, or starts an unload. `failure` is that of its retirement."""
         match action:
-            case Record(status):
-                self._monitor.record(status)
             case StartLoad(version):
                 harness = state.harnesses[version]
                 self._tasks.load(harness.id, harness.aspired.directory)
             case StopLoad(version):
                 self._tasks.stop_load(ServableId(state.name, version))
+            case Unload(version):
+                self._unload(state.harnesses[version], failure)

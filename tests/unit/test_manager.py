@@ -102,6 +102,18 @@ def test_manager_loads_the_highest_version_first(world: World) -> None:
     assert [servable_id.version for servable_id in world.loading.loads] == [3, 2, 1]
 
 
+def test_manager_shows_a_state_before_it_is_logged(world: World) -> None:
+    seen = []
+    with capture_logs() as logs:
+        world.monitor.add_listener(
+            lambda status: seen.append((status.state, [log["event"] for log in logs]))
+        )
+        world.fail(1, permanent())
+        world.settle(1)
+    assert [events for state, events in seen if state is END] == [["load_started"]]
+    assert logs[-1]["event"] == "load_failed"
+
+
 def test_manager_logs_the_seconds_of_each_stage(world: World) -> None:
     with capture_logs() as logs:
         world.settle(1)
