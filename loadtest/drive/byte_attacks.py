@@ -197,7 +197,7 @@ def _zeros(model: str, protocol: str) -> Iterator[bytes]:
 
 
 def _unread_answers(model: str, protocol: str) -> Iterator[bytes]:
-    """Calls with metadata that a byte each repeats, whose answers have data that nobody takes."""
+    """Calls whose answers are not read. HPACK repeats their large metadata in one byte each."""
     del protocol
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model

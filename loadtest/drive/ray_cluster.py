@@ -177,11 +177,6 @@ class RayFleet:
         return f"127.0.0.1:{self._proxy_port}"
 
     @property
-    def front_port(self) -> int:
-        port: int = self._front.port
-        return port
-
-    @property
     def operators(self) -> str:
         """The operators' door of the front."""
         address: str = self._front.operator_address

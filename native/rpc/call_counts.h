@@ -11,8 +11,8 @@ namespace millpond::rpc {
 struct CallCounts {
   std::atomic<int64_t> live_count{0};     // calls that were begun, and not yet let go
   std::atomic<int64_t> arrived_count{0};  // of them, those whose request has arrived
-  // Of calls that no admission counts: whose request has not arrived, whose answer waits for its
-  // client, or whose method is not for models.
+  // The bytes of calls that no admission counts, because their request has not arrived, their
+  // answer waits for its client, or their method is not for models.
   std::atomic<int64_t> open_bytes{0};
 };
 

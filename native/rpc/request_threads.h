@@ -66,7 +66,7 @@ struct AwaitingCall {
 // queue holds its other requests back, and requests to other models pass.
 //
 // Thread: the control plane calls Start, PinToCores, ReleaseAwaiting, Stop and Join, one at a time.
-// What calls need (AwaitingCalls): any.
+// Any thread may call the methods of AwaitingCalls.
 class RequestThreads final : public AwaitingCalls {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client

@@ -26,7 +26,7 @@ bool CallsFunction(const tensorflow::OpKernel& kernel, tensorflow::OpKernelConte
          library->GetFunctionLibraryDefinition()->Contains(kernel.type_string());
 }
 
-// Sets `copy` to a copy that nobody else holds. Returns false if no memory is left.
+// Sets `copy` to a copy that shares no memory with `value`. Returns false if no memory is left.
 bool Copy(const Tensor& value, Tensor* copy) {
   *copy = Tensor(tensorflow::cpu_allocator(), value.dtype(), value.shape());
   if (!copy->IsInitialized()) return false;
