@@ -72,11 +72,17 @@ void MeasureRequests(int64_t row_count, bool has_words) {
   MakeInputs(row_count, has_words, &inputs);
   const auto reservoir = std::make_shared<RequestReservoir>(servable::RequestReservoirLimits());
   int64_t now_ns = base::MonotonicNs();
+  servable::PreparedRun run;
+  run.servable = &servable;
+  run.signatures = {&servable.signature()};
+  run.outputs = all;
+  run.inputs = tensor::ShareTensors(inputs);
   const auto request = [&](int64_t received_ns) {
     inference::RunSamples samples;
-    const inference::SampledServable sampled(servable, reservoir, received_ns, &samples);
-    tensor::TensorList result;
-    if (!sampled.Run(servable.signature(), all, {}, inputs, &result).ok()) std::abort();
+    run.results.clear();
+    servable::RunAlone(&run);
+    if (!run.status.ok()) std::abort();
+    samples.Keep(run, reservoir, received_ns);
     samples.Give(received_ns);
   };
   const std::string of =

@@ -25,15 +25,22 @@ Reply AnswerPredict(const servable::Servable& servable, WireReader bytes,
   return std::string(encoded.value().view());
 }
 
+Reply AnswerAlone(Prepared<base::ReplyBytes>* prepared) {
+  base::ReplyBytes reply;
+  MILLPOND_RETURN_IF_ERROR(AnswerAlone(prepared, &reply));
+  return std::string(reply.view());
+}
+
 Reply AnswerOnExamples(const servable::Servable& servable, WireReader bytes,
                        const RunContext& context, bool is_classify) {
   ExampleRequest request;
   const char* const message = is_classify ? "ClassificationRequest" : "RegressionRequest";
   MILLPOND_RETURN_IF_ERROR(DecodeExampleRequest(bytes, message, &request));
-  base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(is_classify ? AnswerClassify(servable, request, context, &reply)
-                                       : AnswerRegress(servable, request, context, &reply));
-  return std::string(reply.view());
+  Prepared<base::ReplyBytes> prepared;
+  prepared.run.context = context;
+  MILLPOND_RETURN_IF_ERROR(is_classify ? PrepareClassify(servable, request, &prepared)
+                                       : PrepareRegress(servable, request, &prepared));
+  return AnswerAlone(&prepared);
 }
 
 Reply AnswerTasks(const servable::Servable& servable, WireReader bytes, const RunContext& context) {
@@ -41,9 +48,10 @@ Reply AnswerTasks(const servable::Servable& servable, WireReader bytes, const Ru
   MILLPOND_RETURN_IF_ERROR(DecodeMultiInferenceRequest(bytes, &request));
   const auto spec = SpecOfAllTasks(request);
   if (!spec.ok()) return spec.status();
-  base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(AnswerMultiInference(servable, request, context, &reply));
-  return std::string(reply.view());
+  Prepared<base::ReplyBytes> prepared;
+  prepared.run.context = context;
+  MILLPOND_RETURN_IF_ERROR(PrepareMultiInference(servable, request, &prepared));
+  return AnswerAlone(&prepared);
 }
 
 Reply AnswerMethod(const servable::Servable& servable, std::string_view method, WireReader request,

@@ -135,15 +135,19 @@ base::StatusOr<const tensor::Signature*> FindClassifySignature(const servable::S
   return signature;
 }
 
-Status Classify(const servable::Servable& servable, std::string_view signature_name,
-                const tensor::RunContext& run, const tensor::TensorList& examples,
-                Classifications* result, metrics::PhaseWatch* watch) {
+Status PrepareClassify(const servable::Servable& servable, std::string_view signature_name,
+                       tensor::TensorList examples, servable::PreparedRun* run) {
   const auto signature = FindClassifySignature(servable, signature_name);
   if (!signature.ok()) return signature.status();
-  tensor::TensorList outputs;
-  const auto count = RunOnExamples(servable, *signature.value(), run, examples, &outputs, watch);
-  if (!count.ok()) return count.status();
-  return result->Read(*signature.value(), count.value(), std::move(outputs));
+  return PrepareOnExamples(servable, *signature.value(), std::move(examples), run);
+}
+
+base::StatusOr<Classifications> ClassificationsOf(servable::PreparedRun* run) {
+  const int64_t count = tensor::FirstSize(run->inputs, 0);
+  Classifications classifications;
+  MILLPOND_RETURN_IF_ERROR(
+      classifications.Read(*run->signatures.front(), count, std::move(run->results.front())));
+  return classifications;
 }
 
 base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& classifications,
@@ -167,20 +171,24 @@ base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& cl
   return result.Take();
 }
 
-Status AnswerClassify(const servable::Servable& servable, const ExampleRequest& request,
-                      const tensor::RunContext& run, base::ReplyBytes* reply,
-                      metrics::PhaseWatch* watch) {
+Status PrepareClassify(const servable::Servable& servable, const ExampleRequest& request,
+                       Prepared<base::ReplyBytes>* prepared) {
   tensor::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
-  Classifications classifications;
   MILLPOND_RETURN_IF_ERROR(
-      Classify(servable, SignatureNameOf(request), run, examples, &classifications, watch));
-  const auto result = EncodeClassifications(classifications, run.reply_limits());
-  if (!result.ok()) return result.status();
-  auto encoded = EncodeExampleReply(servable, classifications.signature(), result.value().view(),
-                                    run.reply_limits());
-  if (encoded.ok()) *reply = std::move(encoded.value());
-  return encoded.status();
+      PrepareClassify(servable, SignatureNameOf(request), std::move(examples), &prepared->run));
+  prepared->encode = [](servable::PreparedRun* run, base::ReplyBytes* reply) -> Status {
+    const base::ReplyLimits limits = run->context.reply_limits();
+    const auto classifications = ClassificationsOf(run);
+    if (!classifications.ok()) return classifications.status();
+    const auto result = EncodeClassifications(classifications.value(), limits);
+    if (!result.ok()) return result.status();
+    auto encoded =
+        EncodeExampleReply(*run->servable, *run->signatures.front(), result.value().view(), limits);
+    if (encoded.ok()) *reply = std::move(encoded.value());
+    return encoded.status();
+  };
+  return {};
 }
 
 }  // namespace millpond::inference

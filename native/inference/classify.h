@@ -8,10 +8,10 @@
 
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
+#include "native/inference/prepared.h"
 #include "native/inference/tf_example_request.h"
-#include "native/metrics/request_phases.h"
+#include "native/servable/prepared_run.h"
 #include "native/servable/servable.h"
-#include "native/tensor/run_context.h"
 #include "native/tensor/tensor_access.h"
 #include "native/tensor/tensor_list.h"
 
@@ -59,25 +59,23 @@ class Classifications {
 base::StatusOr<const tensor::Signature*> FindClassifySignature(const servable::Servable& servable,
                                                                std::string_view name);
 
-// Classifies the serialized tf.Examples that are tensor 0 of `examples`: strings, one dimension.
-//
-// Returns INVALID_ARGUMENT for the errors of FindClassifySignature, for examples that the input
-// does not take, and for outputs of another dtype or shape than [examples, classes]. Returns
-// DEADLINE_EXCEEDED or CANCELLED if `run` ends the run. Otherwise returns the error of the graph's
-// kernels. If `watch` is not null, it is in kDecode before the call. It enters kRun and then
-// kEncode, as far as the request gets.
-base::Status Classify(const servable::Servable& servable, std::string_view signature_name,
-                      const tensor::RunContext& run, const tensor::TensorList& examples,
-                      Classifications* result, metrics::PhaseWatch* watch = nullptr);
+// Prepares the classification of the serialized tf.Examples that are tensor 0 of `examples`:
+// strings, one dimension. Returns INVALID_ARGUMENT for the errors of FindClassifySignature, and for
+// examples that the input does not take.
+base::Status PrepareClassify(const servable::Servable& servable, std::string_view signature_name,
+                             tensor::TensorList examples, servable::PreparedRun* run);
+
+// Returns what a run that has succeeded gave. Returns INVALID_ARGUMENT for outputs of another dtype
+// or shape than [examples, classes].
+base::StatusOr<Classifications> ClassificationsOf(servable::PreparedRun* run);
 
 // Returns a serialized ClassificationResult (tensorflow_serving/apis/classification.proto).
 // RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& classifications,
                                                        const base::ReplyLimits& limits);
 
-// Answers a ClassificationRequest with a serialized ClassificationResponse.
-base::Status AnswerClassify(const servable::Servable& servable, const ExampleRequest& request,
-                            const tensor::RunContext& run, base::ReplyBytes* reply,
-                            metrics::PhaseWatch* watch = nullptr);
+// Prepares a ClassificationRequest, whose reply is a serialized ClassificationResponse.
+base::Status PrepareClassify(const servable::Servable& servable, const ExampleRequest& request,
+                             Prepared<base::ReplyBytes>* prepared);
 
 }  // namespace millpond::inference

@@ -177,24 +177,29 @@ void SetModelVersion(const std::string& model_version, ModelSpec* spec) {
   }
 }
 
-Status Infer(const servable::Servable& servable, const InferRequest& request,
-             const InferElements& elements, const tensor::RunContext& run, InferReply* reply,
-             metrics::PhaseWatch* watch) {
+Status PrepareInfer(const servable::Servable& servable, const InferRequest& request,
+                    const InferElements& elements, servable::PreparedRun* run) {
   MILLPOND_RETURN_IF_ERROR(CheckParameters(request));
   const auto signature = FindSignature(servable, SignatureNameOf(request));
   if (!signature.ok()) return signature.status();
-  const auto outputs = SelectOutputs(request.outputs, *signature.value());
+  auto outputs = SelectOutputs(request.outputs, *signature.value());
   if (!outputs.ok()) return outputs.status();
   MILLPOND_RETURN_IF_ERROR(CheckOutputDatatypes(*signature.value(), outputs.value()));
-  tensor::TensorList inputs;
-  MILLPOND_RETURN_IF_ERROR(ReadInputs(request, *signature.value(), elements, &inputs));
-  MILLPOND_RETURN_IF_ERROR(RunSignature(servable, *signature.value(), outputs.value(), run, inputs,
-                                        &reply->tensors, watch));
-  DescribeOutputs(*signature.value(), outputs.value(), &reply->outputs);
-  reply->model_name = servable.id().name;
-  reply->version = servable.id().version;
-  reply->id = request.id;
+  MILLPOND_RETURN_IF_ERROR(ReadInputs(request, *signature.value(), elements, &run->inputs));
+  run->servable = &servable;
+  run->signatures = {signature.value()};
+  run->outputs = std::move(outputs.value());
   return {};
+}
+
+InferReply InferReplyOf(std::string id, servable::PreparedRun* run) {
+  InferReply reply;
+  reply.tensors = std::move(run->results.front());
+  DescribeOutputs(*run->signatures.front(), *run->outputs, &reply.outputs);
+  reply.model_name = run->servable->id().name;
+  reply.version = run->servable->id().version;
+  reply.id = std::move(id);
+  return reply;
 }
 
 }  // namespace millpond::inference

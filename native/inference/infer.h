@@ -8,10 +8,8 @@
 
 #include "native/base/status.h"
 #include "native/inference/model_spec.h"
-#include "native/metrics/request_phases.h"
+#include "native/servable/prepared_run.h"
 #include "native/servable/servable.h"
-#include "native/tensor/output_set.h"
-#include "native/tensor/run_context.h"
 #include "native/tensor/tensor_list.h"
 
 namespace millpond::inference {
@@ -78,20 +76,19 @@ struct InferReply {
   tensor::TensorList tensors;
 };
 
-// Answers `request` from one servable: it checks the parameters, finds the signature, reads the
-// inputs and runs. The parameter `signature_name` selects a signature other than serving_default.
+// Checks the parameters of `request`, finds the signature and reads the inputs. The parameter
+// `signature_name` selects a signature other than serving_default.
 //
 // Returns FAILED_PRECONDITION for an unknown signature. Returns INVALID_ARGUMENT for inputs or
 // outputs that the signature does not have, for duplicates, for another datatype or shape, and for
 // elements that contradict them. Returns UNIMPLEMENTED for shared memory, classification,
-// sequences, and an output whose dtype has no name in the protocol. Returns DEADLINE_EXCEEDED or
-// CANCELLED if `run` ends the run. Otherwise returns the error of the graph's kernels.
-//
-// `reply` points into the servable's signature, so the servable's handle must outlive it. Its
-// tensors may alias the version's parameters. If `watch` is not null, it is in kDecode before the
-// call. It enters kRun and then kEncode, as far as the request gets.
-base::Status Infer(const servable::Servable& servable, const InferRequest& request,
-                   const InferElements& elements, const tensor::RunContext& run, InferReply* reply,
-                   metrics::PhaseWatch* watch = nullptr);
+// sequences, and an output whose dtype has no name in the protocol.
+base::Status PrepareInfer(const servable::Servable& servable, const InferRequest& request,
+                          const InferElements& elements, servable::PreparedRun* run);
+
+// Returns the reply of a run that has succeeded, with its results, to the request `id`. It points
+// into the servable's signature, so the servable's handle must outlive it. Its tensors may alias
+// the version's parameters.
+InferReply InferReplyOf(std::string id, servable::PreparedRun* run);
 
 }  // namespace millpond::inference

@@ -141,6 +141,23 @@ void AppendResult(const ModelSpec& spec, uint32_t kind, std::string_view result,
   writer.BytesField(kind, result);
 }
 
+Status EncodeAll(const std::vector<Job>& jobs, int64_t example_count, servable::PreparedRun* run,
+                 base::ReplyBytes* reply) {
+  const base::ReplyLimits limits = run->context.reply_limits();
+  base::ReplyBuffer buffer(limits);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = jobs[i];
+    const auto result = Encode(job, example_count, std::move(run->results[i]), limits);
+    if (!result.ok()) return result.status();
+    AppendResult(AnsweredSpec(*run->servable, *job.signature),
+                 job.is_classify ? kResultClassification : kResultRegression, result.value().view(),
+                 &buffer);
+  }
+  auto taken = buffer.Take();
+  if (taken.ok()) *reply = std::move(taken.value());
+  return taken.status();
+}
+
 }  // namespace
 
 Status DecodeMultiInferenceRequest(WireReader proto, MultiInferenceRequest* request) {
@@ -194,31 +211,22 @@ std::string SignatureNamesOf(const MultiInferenceRequest& request) {
   return names;
 }
 
-Status AnswerMultiInference(const servable::Servable& servable,
-                            const MultiInferenceRequest& request, const tensor::RunContext& run,
-                            base::ReplyBytes* reply, metrics::PhaseWatch* watch) {
-  const auto jobs = FindJobs(servable, request.tasks);
+Status PrepareMultiInference(const servable::Servable& servable,
+                             const MultiInferenceRequest& request,
+                             Prepared<base::ReplyBytes>* prepared) {
+  auto jobs = FindJobs(servable, request.tasks);
   if (!jobs.ok()) return jobs.status();
-  tensor::TensorList examples;
-  MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
-  const auto signatures = SignaturesOf(jobs.value(), examples);
+  servable::PreparedRun& run = prepared->run;
+  MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&run.inputs));
+  auto signatures = SignaturesOf(jobs.value(), run.inputs);
   if (!signatures.ok()) return signatures.status();
-  std::vector<tensor::TensorList> outputs;
-  MILLPOND_RETURN_IF_ERROR(
-      RunSignaturesTogether(servable, signatures.value(), run, examples, &outputs, watch));
-  base::ReplyBuffer buffer(run.reply_limits());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const Job& job = jobs.value()[i];
-    const auto result =
-        Encode(job, request.input.example_count(), std::move(outputs[i]), run.reply_limits());
-    if (!result.ok()) return result.status();
-    AppendResult(AnsweredSpec(servable, *job.signature),
-                 job.is_classify ? kResultClassification : kResultRegression, result.value().view(),
-                 &buffer);
-  }
-  auto taken = buffer.Take();
-  if (taken.ok()) *reply = std::move(taken.value());
-  return taken.status();
+  run.servable = &servable;
+  run.signatures = std::move(signatures.value());
+  prepared->encode = [jobs = std::move(jobs.value()), count = request.input.example_count()](
+                         servable::PreparedRun* ran, base::ReplyBytes* reply) {
+    return EncodeAll(jobs, count, ran, reply);
+  };
+  return {};
 }
 
 }  // namespace millpond::inference

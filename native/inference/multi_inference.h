@@ -8,10 +8,9 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/model_spec.h"
+#include "native/inference/prepared.h"
 #include "native/inference/tf_example_request.h"
-#include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tensor/run_context.h"
 
 namespace millpond::inference {
 
@@ -40,17 +39,16 @@ base::StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request);
 // have equal results.
 std::string SignatureNamesOf(const MultiInferenceRequest& request);
 
-// Answers the request with a serialized MultiInferenceResponse, which has one result for each task,
-// in their order. All signatures get the same examples, also if their inputs are different tensors
-// of the graph. They run in one run if the version can do so (Servable::RunTogether). No task runs
-// unless all tasks can run.
+// Prepares the request, whose reply is a serialized MultiInferenceResponse. It has one result for
+// each task, in their order. All signatures get the same examples, also if their inputs are
+// different tensors of the graph. They run in one run if the version can do so
+// (Servable::RunTogether). No task runs unless all tasks can run.
 //
 // Returns INVALID_ARGUMENT for a duplicate signature, and for a signature that its task's method
 // cannot run. Returns UNIMPLEMENTED for a method_name of neither classify nor regress.
-// Other errors are as in Classify and Regress.
-base::Status AnswerMultiInference(const servable::Servable& servable,
-                                  const MultiInferenceRequest& request,
-                                  const tensor::RunContext& run, base::ReplyBytes* reply,
-                                  metrics::PhaseWatch* watch = nullptr);
+// Other errors are as in PrepareClassify and PrepareRegress.
+base::Status PrepareMultiInference(const servable::Servable& servable,
+                                   const MultiInferenceRequest& request,
+                                   Prepared<base::ReplyBytes>* prepared);
 
 }  // namespace millpond::inference

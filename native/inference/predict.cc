@@ -78,21 +78,38 @@ void NameOutputs(const tensor::Signature& signature, const tensor::OutputSet& ou
 
 }  // namespace
 
-Status Predict(const servable::Servable& servable, const PredictRequest& request,
-               const tensor::RunContext& run, PredictReply* reply, metrics::PhaseWatch* watch) {
+Status PreparePredict(const servable::Servable& servable, const PredictRequest& request,
+                      servable::PreparedRun* run) {
   const auto signature = FindSignature(servable, RequestedSignatureName(request));
   if (!signature.ok()) return signature.status();
   auto outputs = SelectOutputs(request.output_filter, *signature.value());
   if (!outputs.ok()) return outputs.status();
-  reply->output_set = std::move(outputs.value());
-  tensor::TensorList inputs;
-  MILLPOND_RETURN_IF_ERROR(DecodeInputs(request, *signature.value(), &inputs));
-  MILLPOND_RETURN_IF_ERROR(RunSignature(servable, *signature.value(), reply->output_set, run,
-                                        inputs, &reply->tensors, watch));
-  NameOutputs(*signature.value(), reply->output_set, &reply->outputs);
-  reply->model_spec.name = servable.id().name;
-  reply->model_spec.version = servable.id().version;
-  reply->model_spec.signature_name = signature.value()->name;
+  MILLPOND_RETURN_IF_ERROR(DecodeInputs(request, *signature.value(), &run->inputs));
+  run->servable = &servable;
+  run->signatures = {signature.value()};
+  run->outputs = std::move(outputs.value());
+  return {};
+}
+
+PredictReply PredictReplyOf(servable::PreparedRun* run) {
+  const tensor::Signature& signature = *run->signatures.front();
+  PredictReply reply;
+  reply.tensors = std::move(run->results.front());
+  NameOutputs(signature, *run->outputs, &reply.outputs);
+  reply.model_spec.name = run->servable->id().name;
+  reply.model_spec.version = run->servable->id().version;
+  reply.model_spec.signature_name = signature.name;
+  return reply;
+}
+
+Status Predict(const servable::Servable& servable, const PredictRequest& request,
+               const tensor::RunContext& context, PredictReply* reply) {
+  servable::PreparedRun run;
+  run.context = context;
+  MILLPOND_RETURN_IF_ERROR(PreparePredict(servable, request, &run));
+  servable::RunAlone(&run);
+  MILLPOND_RETURN_IF_ERROR(EndRun(&run));
+  *reply = PredictReplyOf(&run);
   return {};
 }
 

@@ -58,7 +58,6 @@ struct PredictReply {
 
   ModelSpec model_spec;  // with the version that answered
   std::vector<Output> outputs;
-  tensor::OutputSet output_set;  // the same outputs, as the run has them
   tensor::TensorList tensors;
   tensor::TensorEncoding encoding = tensor::TensorEncoding::kTypedFields;
 };

@@ -72,15 +72,19 @@ base::StatusOr<const tensor::Signature*> FindRegressSignature(const servable::Se
                                ListNames(names) + ": Expected one output Tensor, \"outputs\"");
 }
 
-Status Regress(const servable::Servable& servable, std::string_view signature_name,
-               const tensor::RunContext& run, const tensor::TensorList& examples,
-               Regressions* result, metrics::PhaseWatch* watch) {
+Status PrepareRegress(const servable::Servable& servable, std::string_view signature_name,
+                      tensor::TensorList examples, servable::PreparedRun* run) {
   const auto signature = FindRegressSignature(servable, signature_name);
   if (!signature.ok()) return signature.status();
-  tensor::TensorList outputs;
-  const auto count = RunOnExamples(servable, *signature.value(), run, examples, &outputs, watch);
-  if (!count.ok()) return count.status();
-  return result->Read(*signature.value(), count.value(), std::move(outputs));
+  return PrepareOnExamples(servable, *signature.value(), std::move(examples), run);
+}
+
+base::StatusOr<Regressions> RegressionsOf(servable::PreparedRun* run) {
+  const int64_t count = tensor::FirstSize(run->inputs, 0);
+  Regressions regressions;
+  MILLPOND_RETURN_IF_ERROR(
+      regressions.Read(*run->signatures.front(), count, std::move(run->results.front())));
+  return regressions;
 }
 
 base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regressions,
@@ -104,20 +108,24 @@ base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regression
   return result.Take();
 }
 
-Status AnswerRegress(const servable::Servable& servable, const ExampleRequest& request,
-                     const tensor::RunContext& run, base::ReplyBytes* reply,
-                     metrics::PhaseWatch* watch) {
+Status PrepareRegress(const servable::Servable& servable, const ExampleRequest& request,
+                      Prepared<base::ReplyBytes>* prepared) {
   tensor::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
-  Regressions regressions;
   MILLPOND_RETURN_IF_ERROR(
-      Regress(servable, SignatureNameOf(request), run, examples, &regressions, watch));
-  const auto result = EncodeRegressions(regressions, run.reply_limits());
-  if (!result.ok()) return result.status();
-  auto encoded = EncodeExampleReply(servable, regressions.signature(), result.value().view(),
-                                    run.reply_limits());
-  if (encoded.ok()) *reply = std::move(encoded.value());
-  return encoded.status();
+      PrepareRegress(servable, SignatureNameOf(request), std::move(examples), &prepared->run));
+  prepared->encode = [](servable::PreparedRun* run, base::ReplyBytes* reply) -> Status {
+    const base::ReplyLimits limits = run->context.reply_limits();
+    const auto regressions = RegressionsOf(run);
+    if (!regressions.ok()) return regressions.status();
+    const auto result = EncodeRegressions(regressions.value(), limits);
+    if (!result.ok()) return result.status();
+    auto encoded =
+        EncodeExampleReply(*run->servable, *run->signatures.front(), result.value().view(), limits);
+    if (encoded.ok()) *reply = std::move(encoded.value());
+    return encoded.status();
+  };
+  return {};
 }
 
 }  // namespace millpond::inference

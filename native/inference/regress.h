@@ -6,10 +6,10 @@
 
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
+#include "native/inference/prepared.h"
 #include "native/inference/tf_example_request.h"
-#include "native/metrics/request_phases.h"
+#include "native/servable/prepared_run.h"
 #include "native/servable/servable.h"
-#include "native/tensor/run_context.h"
 #include "native/tensor/tensor_list.h"
 
 namespace millpond::inference {
@@ -38,20 +38,21 @@ class Regressions {
 base::StatusOr<const tensor::Signature*> FindRegressSignature(const servable::Servable& servable,
                                                               std::string_view name);
 
-// Computes one number for each example. The contract is as in Classify, with an output of the
-// shape [examples] or [examples, 1].
-base::Status Regress(const servable::Servable& servable, std::string_view signature_name,
-                     const tensor::RunContext& run, const tensor::TensorList& examples,
-                     Regressions* result, metrics::PhaseWatch* watch = nullptr);
+// Prepares one number for each example. The contract is as in PrepareClassify.
+base::Status PrepareRegress(const servable::Servable& servable, std::string_view signature_name,
+                            tensor::TensorList examples, servable::PreparedRun* run);
+
+// Returns what a run that has succeeded gave. Returns INVALID_ARGUMENT for an output of another
+// dtype or shape than [examples] or [examples, 1].
+base::StatusOr<Regressions> RegressionsOf(servable::PreparedRun* run);
 
 // Returns a serialized RegressionResult (tensorflow_serving/apis/regression.proto).
 // RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regressions,
                                                    const base::ReplyLimits& limits);
 
-// Answers a RegressionRequest with a serialized RegressionResponse.
-base::Status AnswerRegress(const servable::Servable& servable, const ExampleRequest& request,
-                           const tensor::RunContext& run, base::ReplyBytes* reply,
-                           metrics::PhaseWatch* watch = nullptr);
+// Prepares a RegressionRequest, whose reply is a serialized RegressionResponse.
+base::Status PrepareRegress(const servable::Servable& servable, const ExampleRequest& request,
+                            Prepared<base::ReplyBytes>* prepared);
 
 }  // namespace millpond::inference

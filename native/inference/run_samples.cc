@@ -42,37 +42,23 @@ void RunSamples::Give(int64_t now_ns) {
   }
 }
 
-base::Status SampledServable::Run(const tensor::Signature& signature,
-                                  const tensor::OutputSet& outputs, const tensor::RunContext& run,
-                                  const tensor::TensorList& inputs,
-                                  tensor::TensorList* result) const {
-  MILLPOND_RETURN_IF_ERROR(servable_.Run(signature, outputs, run, inputs, result));
-  Sample(signature, outputs, inputs);
-  return {};
-}
-
-std::optional<base::Status> SampledServable::RunTogether(
-    const std::vector<const tensor::Signature*>& signatures, const tensor::RunContext& run,
-    const tensor::TensorList& inputs, std::vector<tensor::TensorList>* results) const {
-  auto ran = servable_.RunTogether(signatures, run, inputs, results);
-  if (!ran || !ran->ok()) return ran;
-  for (const tensor::Signature* signature : signatures) {
-    Sample(*signature, tensor::OutputSet::All(signature->outputs.size()), inputs);
+void RunSamples::Keep(const servable::PreparedRun& run,
+                      const std::shared_ptr<servable::RequestReservoir>& reservoir,
+                      int64_t received_ns) {
+  if (reservoir == nullptr) return;
+  for (const tensor::Signature* signature : run.signatures) {
+    const auto outputs =
+        run.outputs ? *run.outputs : tensor::OutputSet::All(signature->outputs.size());
+    const std::string& model_name = run.servable->id().name;
+    const PredictRequestParts parts{model_name, *signature, outputs, run.inputs};
+    const servable::RequestKind kind(signature->name, outputs, EncodedPredictRequestBytes(parts),
+                                     reservoir->keeps_each_size());
+    // Uses the time of arrival, because reading a clock would cost more than Wants.
+    if (!reservoir->Wants(kind, received_ns)) continue;
+    reservoir_ = reservoir;
+    model_name_ = model_name;
+    runs_.push_back({kind, NamesOf(*signature), outputs, tensor::ShareTensors(run.inputs)});
   }
-  return ran;
-}
-
-void SampledServable::Sample(const tensor::Signature& signature, const tensor::OutputSet& outputs,
-                             const tensor::TensorList& inputs) const {
-  if (reservoir_ == nullptr) return;
-  const PredictRequestParts parts{id().name, signature, outputs, inputs};
-  const servable::RequestKind kind(signature.name, outputs, EncodedPredictRequestBytes(parts),
-                                   reservoir_->keeps_each_size());
-  // Uses the time of arrival, because reading a clock would cost more than Wants.
-  if (!reservoir_->Wants(kind, received_ns_)) return;
-  samples_->reservoir_ = reservoir_;
-  samples_->model_name_ = id().name;
-  samples_->runs_.push_back({kind, NamesOf(signature), outputs, tensor::ShareTensors(inputs)});
 }
 
 }  // namespace millpond::inference

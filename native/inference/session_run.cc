@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "native/base/clock.h"
 #include "native/base/limits.h"
 #include "native/inference/signature_request.h"
 #include "native/servable/session.h"
@@ -219,6 +220,10 @@ StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::
   writer.Delimited(kResponseModelSpec, spec_bytes);
   WriteModelSpec(spec, &writer);
   return buffer.Take();
+}
+
+void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch) {
+  if (watch != nullptr) watch->Enter(phase, base::MonotonicNs());
 }
 
 }  // namespace

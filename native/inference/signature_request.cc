@@ -94,36 +94,17 @@ Status BlameShapes(const Status& failed, const tensor::Signature& signature,
   return failed;
 }
 
-// Notes the rows of `inputs`: the first dimension of the first input for which the signature leaves
-// it open.
-void NoteRows(const tensor::Signature& signature, const tensor::TensorList& inputs,
-              metrics::PhaseWatch* watch) {
-  if (watch == nullptr) return;
-  for (size_t i = 0; i < std::min(inputs.size(), signature.inputs.size()); ++i) {
+// Notes the rows of the inputs: the first dimension of the first input for which the signature
+// leaves it open.
+void NoteRows(const servable::PreparedRun& run) {
+  if (run.watch == nullptr || run.signatures.empty()) return;
+  const tensor::Signature& signature = *run.signatures.front();
+  for (size_t i = 0; i < std::min(run.inputs.size(), signature.inputs.size()); ++i) {
     const tensor::TensorSpec& spec = signature.inputs[i];
     const bool is_open = !spec.is_rank_known ||
                          (!spec.dims.empty() && spec.dims[0] == tensor::TensorSpec::kUnknownSize);
-    if (is_open) return watch->SetRowCount(tensor::FirstSize(inputs, i));
+    if (is_open) return run.watch->SetRowCount(tensor::FirstSize(run.inputs, i));
   }
-}
-
-// Returns `run` with the watch of its request, for the phases within the run.
-tensor::RunContext Timed(const tensor::RunContext& run, metrics::PhaseWatch* watch) {
-  tensor::RunContext timed = run;
-  timed.watch = watch;
-  return timed;
-}
-
-Status RunEach(const servable::Servable& servable,
-               const std::vector<const tensor::Signature*>& signatures,
-               const tensor::RunContext& run, const tensor::TensorList& inputs,
-               std::vector<tensor::TensorList>* results) {
-  results->resize(signatures.size());
-  for (size_t i = 0; i < signatures.size(); ++i) {
-    const tensor::OutputSet all = tensor::OutputSet::All(signatures[i]->outputs.size());
-    MILLPOND_RETURN_IF_ERROR(servable.Run(*signatures[i], all, run, inputs, &(*results)[i]));
-  }
-  return {};
 }
 
 }  // namespace
@@ -186,40 +167,17 @@ base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& 
   return outputs;
 }
 
-void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch) {
-  if (watch != nullptr) watch->Enter(phase, base::MonotonicNs());
-}
-
-Status RunSignature(const servable::Servable& servable, const tensor::Signature& signature,
-                    const tensor::OutputSet& outputs, const tensor::RunContext& run,
-                    const tensor::TensorList& inputs, tensor::TensorList* result,
-                    metrics::PhaseWatch* watch) {
-  EnterPhase(metrics::Phase::kRun, watch);
-  const Status ran = servable.Run(signature, outputs, Timed(run, watch), inputs, result);
-  if (!ran.ok()) return BlameShapes(ran, signature, inputs);
-  NoteRows(signature, inputs, watch);
-  EnterPhase(metrics::Phase::kEncode, watch);
-  return {};
-}
-
-Status RunSignaturesTogether(const servable::Servable& servable,
-                             const std::vector<const tensor::Signature*>& signatures,
-                             const tensor::RunContext& run, const tensor::TensorList& inputs,
-                             std::vector<tensor::TensorList>* results, metrics::PhaseWatch* watch) {
-  EnterPhase(metrics::Phase::kRun, watch);
-  const tensor::RunContext timed = Timed(run, watch);
-  const auto together = servable.RunTogether(signatures, timed, inputs, results);
-  const Status ran = together ? *together : RunEach(servable, signatures, timed, inputs, results);
-  if (ran.ok()) {
-    if (!signatures.empty()) NoteRows(*signatures[0], inputs, watch);
-    EnterPhase(metrics::Phase::kEncode, watch);
+Status EndRun(servable::PreparedRun* run) {
+  if (run->status.ok()) {
+    NoteRows(*run);
+    run->Enter(metrics::Phase::kEncode, base::MonotonicNs());
     return {};
   }
-  for (const tensor::Signature* signature : signatures) {
-    Status blamed = BlameShapes(ran, *signature, inputs);
-    if (blamed.message() != ran.message()) return blamed;
+  for (const tensor::Signature* signature : run->signatures) {
+    Status blamed = BlameShapes(run->status, *signature, run->inputs);
+    if (blamed.message() != run->status.message()) return blamed;
   }
-  return ran;
+  return run->status;
 }
 
 }  // namespace millpond::inference

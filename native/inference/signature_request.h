@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "native/base/status.h"
-#include "native/metrics/request_phases.h"
+#include "native/servable/prepared_run.h"
 #include "native/servable/servable.h"
 #include "native/tensor/output_set.h"
-#include "native/tensor/run_context.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
 
@@ -43,27 +42,12 @@ bool UseDefault(const tensor::Signature& signature, size_t index, tensor::Tensor
 base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
                                                 const tensor::Signature& signature);
 
-// Enters `phase` now, if `watch` is not null.
-void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch);
-
-// Runs the signature in the phases kRun and kBatch, and enters kEncode if the run succeeds.
+// Ends the run of a request, before its reply is encoded: notes its rows, and enters kEncode.
+// Returns the error of a run that failed.
 //
-// An error of Servable::Run becomes INVALID_ARGUMENT if an input's shape does not fit the signature
-// and such shapes can cause the error. It then names the first such input. Otherwise the error
-// stays as it is.
-base::Status RunSignature(const servable::Servable& servable, const tensor::Signature& signature,
-                          const tensor::OutputSet& outputs, const tensor::RunContext& run,
-                          const tensor::TensorList& inputs, tensor::TensorList* result,
-                          metrics::PhaseWatch* watch);
-
-// Runs all outputs of each of `signatures` in the phases of RunSignature: by Servable::RunTogether,
-// or one after the other if the servable cannot do that. `results` gets one list for each
-// signature. An error is attributed to the first signature whose input can be its cause, as in
-// RunSignature.
-base::Status RunSignaturesTogether(const servable::Servable& servable,
-                                   const std::vector<const tensor::Signature*>& signatures,
-                                   const tensor::RunContext& run, const tensor::TensorList& inputs,
-                                   std::vector<tensor::TensorList>* results,
-                                   metrics::PhaseWatch* watch);
+// Such an error becomes INVALID_ARGUMENT if an input's shape does not fit a signature and such
+// shapes can cause the error. It then names the first such input. Otherwise the error stays as it
+// is.
+base::Status EndRun(servable::PreparedRun* run);
 
 }  // namespace millpond::inference

@@ -170,17 +170,14 @@ base::StatusOr<int64_t> CountExamples(const tensor::Signature& signature,
   return view.element_count;
 }
 
-base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
-                                      const tensor::Signature& signature,
-                                      const tensor::RunContext& run,
-                                      const tensor::TensorList& examples,
-                                      tensor::TensorList* result, metrics::PhaseWatch* watch) {
-  const auto count = CountExamples(signature, examples);
-  if (!count.ok()) return count;
-  MILLPOND_RETURN_IF_ERROR(RunSignature(servable, signature,
-                                        tensor::OutputSet::All(signature.outputs.size()), run,
-                                        examples, result, watch));
-  return count;
+Status PrepareOnExamples(const servable::Servable& servable, const tensor::Signature& signature,
+                         tensor::TensorList examples, servable::PreparedRun* run) {
+  MILLPOND_RETURN_IF_ERROR(CountExamples(signature, examples).status());
+  run->servable = &servable;
+  run->signatures = {&signature};
+  run->outputs = tensor::OutputSet::All(signature.outputs.size());
+  run->inputs = std::move(examples);
+  return {};
 }
 
 }  // namespace millpond::inference

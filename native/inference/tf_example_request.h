@@ -10,7 +10,7 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/model_spec.h"
-#include "native/metrics/request_phases.h"
+#include "native/servable/prepared_run.h"
 #include "native/servable/servable.h"
 #include "native/tensor/tensor_list.h"
 
@@ -69,14 +69,11 @@ base::StatusOr<const tensor::Signature*> FindExampleSignature(const servable::Se
 base::StatusOr<int64_t> CountExamples(const tensor::Signature& signature,
                                       const tensor::TensorList& examples);
 
-// Runs all outputs of a signature that FindExampleSignature found, on tensor 0 of `examples`.
-// Returns the number of examples. Returns INVALID_ARGUMENT if the signature's input does not take
-// the tensor.
-base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
-                                      const tensor::Signature& signature,
-                                      const tensor::RunContext& run,
-                                      const tensor::TensorList& examples,
-                                      tensor::TensorList* result, metrics::PhaseWatch* watch);
+// Sets `run` to all outputs of a signature that FindExampleSignature found, on tensor 0 of
+// `examples`. Returns INVALID_ARGUMENT if the signature's input does not take the tensor.
+base::Status PrepareOnExamples(const servable::Servable& servable,
+                               const tensor::Signature& signature, tensor::TensorList examples,
+                               servable::PreparedRun* run);
 
 inline constexpr std::string_view kClassifyMethodName = "tensorflow/serving/classify";
 inline constexpr std::string_view kRegressMethodName = "tensorflow/serving/regress";

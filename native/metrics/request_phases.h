@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -41,8 +42,6 @@ struct PhaseTimes {
   int64_t& operator[](Phase phase) { return ns[static_cast<size_t>(phase)]; }
 
   std::array<int64_t, kPhaseCount> ns{kNone, kNone, kNone, kNone, kNone, kNone};
-  // The part of kBatch that came after the run. The rest came before it.
-  int64_t batch_after_run_ns = 0;
   // The rows that the request's run had as input; 1 for inputs without rows.
   int64_t row_count = 1;
 };
@@ -56,11 +55,8 @@ class PhaseWatch {
 
   // Ends the current phase and starts `phase`.
   void Enter(Phase phase, int64_t now_ns) {
-    const bool is_first = times_[current_] == PhaseTimes::kNone;
     const int64_t spent_ns = now_ns - since_ns_;
-    times_[current_] = is_first ? spent_ns : times_[current_] + spent_ns;
-    // The servable enters kBatch before the run, and again after it.
-    if (current_ == Phase::kBatch && !is_first) times_.batch_after_run_ns += spent_ns;
+    times_[current_] = std::max<int64_t>(times_[current_], 0) + spent_ns;
     current_ = phase;
     since_ns_ = now_ns;
   }

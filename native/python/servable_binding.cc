@@ -16,7 +16,7 @@
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/version_load.h"
 
@@ -317,7 +317,7 @@ void RegisterBatching(nb::module_& module) {
       .def_prop_ro("rows_reason", [](const SignatureBatching& self) { return self.rows.reason; })
       .def_ro("joined_rows_max", &SignatureBatching::joined_rows_max)
       .def_prop_ro("joined_requests_max",
-                   [](const SignatureBatching&) { return servable::BatchScope::kDepthMax; })
+                   [](const SignatureBatching&) { return servable::Batch::kTakenMax; })
       .def_ro("figures", &SignatureBatching::figures);
 }
 

@@ -66,8 +66,6 @@ void RegisterRequestSpan(nb::module_& module) {
       .def_prop_ro("message", [](const RequestSpan& self) { return self.status.message(); })
       .def_ro("received_ns", &RequestSpan::received_ns)
       .def_prop_ro("phase_ns", &PhaseNs)
-      .def_prop_ro("batch_after_run_ns",
-                   [](const RequestSpan& self) { return self.times.batch_after_run_ns; })
       .def_prop_ro("total_ns", [](const RequestSpan& self) { return self.times[Phase::kTotal]; })
       .def_ro("request_bytes", &RequestSpan::request_bytes)
       .def_ro("response_bytes", &RequestSpan::response_bytes);

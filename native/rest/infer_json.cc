@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -171,19 +172,22 @@ Status WriteReply(const InferBody& body, const inference::InferReply& infer,
 
 }  // namespace
 
-Status ModelInfer(const servable::Servable& servable, std::string_view body,
-                  std::optional<std::string_view> json_bytes_header, const tensor::RunContext& run,
-                  RestReply* reply, metrics::PhaseWatch* watch) {
+Status PrepareModelInfer(const servable::Servable& servable, std::string_view body,
+                         std::optional<std::string_view> json_bytes_header,
+                         PreparedRest* prepared) {
   std::string_view json_text;
   std::string_view binary;
   MILLPOND_RETURN_IF_ERROR(SplitBody(body, json_bytes_header, &json_text, &binary));
   JsonReader json(json_text);
-  InferBody request;
-  MILLPOND_RETURN_IF_ERROR(ReadInferBody(&json, binary, &request));
-  inference::InferReply infer;
-  MILLPOND_RETURN_IF_ERROR(inference::Infer(servable, request.request, BodyElements(request, &json),
-                                            run, &infer, watch));
-  return WriteReply(request, infer, run, reply);
+  const auto request = std::make_shared<InferBody>();
+  MILLPOND_RETURN_IF_ERROR(ReadInferBody(&json, binary, request.get()));
+  MILLPOND_RETURN_IF_ERROR(inference::PrepareInfer(servable, request->request,
+                                                   BodyElements(*request, &json), &prepared->run));
+  prepared->encode = [request](servable::PreparedRun* run, RestReply* reply) {
+    const auto infer = inference::InferReplyOf(request->request.id, run);
+    return WriteReply(*request, infer, run->context, reply);
+  };
+  return {};
 }
 
 }  // namespace millpond::rest

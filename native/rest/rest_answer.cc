@@ -6,18 +6,17 @@
 
 namespace millpond::rest {
 
-base::Status AnswerRest(const RestRequest& request, std::string_view body,
-                        const servable::Servable& servable, const tensor::RunContext& run,
-                        RestReply* reply, metrics::PhaseWatch* watch) {
+base::Status PrepareRest(const RestRequest& request, std::string_view body,
+                         const servable::Servable& servable, PreparedRest* prepared) {
   switch (request.method) {
     case metrics::Method::kRestPredict:
-      return Predict(servable, body, run, reply, watch);
+      return PreparePredict(servable, body, prepared);
     case metrics::Method::kRestClassify:
-      return Classify(servable, body, run, reply, watch);
+      return PrepareClassify(servable, body, prepared);
     case metrics::Method::kRestRegress:
-      return Regress(servable, body, run, reply, watch);
+      return PrepareRegress(servable, body, prepared);
     case metrics::Method::kRestModelInfer:
-      return ModelInfer(servable, body, request.headers.Find(kJsonBytesHeader), run, reply, watch);
+      return PrepareModelInfer(servable, body, request.headers.Find(kJsonBytesHeader), prepared);
     default:
       return {base::Code::kUnimplemented,
               std::string(metrics::MethodName(request.method)) + " is not answered over HTTP"};

@@ -62,42 +62,55 @@ Status WriteResults(int64_t count, size_t expected_bytes, const tensor::RunConte
 
 }  // namespace
 
-Status Predict(const servable::Servable& servable, std::string_view body,
-               const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
+Status PreparePredict(const servable::Servable& servable, std::string_view body,
+                      PreparedRest* prepared) {
   PredictBody request;
   MILLPOND_RETURN_IF_ERROR(ReadPredictBody(servable, body, &request));
-  const auto all = tensor::OutputSet::All(request.signature->outputs.size());
-  tensor::TensorList outputs;
-  MILLPOND_RETURN_IF_ERROR(inference::RunSignature(servable, *request.signature, all, run,
-                                                   request.inputs, &outputs, watch));
-  return SetBody(WritePredictReply(*request.signature, request.format, outputs, run.reply_limits()),
-                 reply);
+  servable::PreparedRun& run = prepared->run;
+  run.servable = &servable;
+  run.signatures = {request.signature};
+  run.outputs = tensor::OutputSet::All(request.signature->outputs.size());
+  run.inputs = std::move(request.inputs);
+  prepared->encode = [format = request.format](servable::PreparedRun* ran, RestReply* reply) {
+    return SetBody(WritePredictReply(*ran->signatures.front(), format, ran->results.front(),
+                                     ran->context.reply_limits()),
+                   reply);
+  };
+  return {};
 }
 
-Status Classify(const servable::Servable& servable, std::string_view body,
-                const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
+Status PrepareClassify(const servable::Servable& servable, std::string_view body,
+                       PreparedRest* prepared) {
   ExampleBody request;
   MILLPOND_RETURN_IF_ERROR(ReadExampleBody(body, &request));
-  inference::Classifications classes;
-  MILLPOND_RETURN_IF_ERROR(inference::Classify(servable, request.signature_name, run,
-                                               request.examples, &classes, watch));
-  const auto class_count = static_cast<size_t>(classes.example_count() * classes.class_count());
-  return WriteResults(
-      classes.example_count(), kExpectedResultBytes * (1 + class_count), run,
-      [&](int64_t example, JsonWriter* json) { WriteClasses(classes, example, json); }, reply);
+  prepared->encode = [](servable::PreparedRun* run, RestReply* reply) -> Status {
+    const auto classified = inference::ClassificationsOf(run);
+    if (!classified.ok()) return classified.status();
+    const inference::Classifications& classes = classified.value();
+    const auto class_count = static_cast<size_t>(classes.example_count() * classes.class_count());
+    return WriteResults(
+        classes.example_count(), kExpectedResultBytes * (1 + class_count), run->context,
+        [&](int64_t example, JsonWriter* json) { WriteClasses(classes, example, json); }, reply);
+  };
+  return inference::PrepareClassify(servable, request.signature_name, std::move(request.examples),
+                                    &prepared->run);
 }
 
-Status Regress(const servable::Servable& servable, std::string_view body,
-               const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
+Status PrepareRegress(const servable::Servable& servable, std::string_view body,
+                      PreparedRest* prepared) {
   ExampleBody request;
   MILLPOND_RETURN_IF_ERROR(ReadExampleBody(body, &request));
-  inference::Regressions values;
-  MILLPOND_RETURN_IF_ERROR(
-      inference::Regress(servable, request.signature_name, run, request.examples, &values, watch));
-  return WriteResults(
-      values.example_count(),
-      kExpectedResultBytes * (1 + static_cast<size_t>(values.example_count())), run,
-      [&](int64_t example, JsonWriter* json) { json->Number(values.value(example)); }, reply);
+  prepared->encode = [](servable::PreparedRun* run, RestReply* reply) -> Status {
+    const auto regressed = inference::RegressionsOf(run);
+    if (!regressed.ok()) return regressed.status();
+    const inference::Regressions& values = regressed.value();
+    return WriteResults(
+        values.example_count(),
+        kExpectedResultBytes * (1 + static_cast<size_t>(values.example_count())), run->context,
+        [&](int64_t example, JsonWriter* json) { json->Number(values.value(example)); }, reply);
+  };
+  return inference::PrepareRegress(servable, request.signature_name, std::move(request.examples),
+                                   &prepared->run);
 }
 
 }  // namespace millpond::rest

@@ -7,9 +7,8 @@
 
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
-#include "native/metrics/request_phases.h"
+#include "native/inference/prepared.h"
 #include "native/servable/servable.h"
-#include "native/tensor/run_context.h"
 
 namespace millpond::rest {
 
@@ -21,32 +20,33 @@ struct RestReply {
   std::optional<size_t> json_bytes;
 };
 
-// Answers a method of TensorFlow Serving's REST API on one servable: from an inflated body to a
-// reply's body, both JSON. `body` is only read, and needs no padding.
+// A decoded request over HTTP. The reply owns its bytes, so the servable's handle need not outlive
+// it.
+using PreparedRest = inference::Prepared<RestReply>;
+
+// Prepares a request to a method of TensorFlow Serving's REST API: from an inflated body, which is
+// JSON, to its run and the body of its reply, also JSON. `body` is only read, and needs no padding.
+// `prepared` has its run's context.
 //
-// Any number of threads at once. The reply owns its bytes, so the servable's handle need not
-// outlive it.
+// Any number of threads at once.
 //
 // Returns INVALID_ARGUMENT for a body that is not JSON or does not fit the method, and for a value
-// of another type, range or shape than the signature's. Also returns it for outputs without a
-// common first dimension if rows are to be made of them. Returns FAILED_PRECONDITION for an unknown
+// of another type, range or shape than the signature's. Returns FAILED_PRECONDITION for an unknown
 // signature, and for a signature of another method. Returns RESOURCE_EXHAUSTED for a tensor larger
-// than base::kMaxTensorBytes, and for a reply beyond the run's limits. Returns UNIMPLEMENTED for an
-// output of a dtype for which JSON has no value (complex, resource, variant). Returns
-// DEADLINE_EXCEEDED or CANCELLED if `run` ends the run. Otherwise returns the error of the graph's
-// kernels. Messages may contain any bytes of the body, and any number of them. A caller that puts a
-// message into JSON must escape it.
+// than base::kMaxTensorBytes.
 //
-// If `watch` is not null, it is in kDecode before the call. It enters kRun and then kEncode, as far
-// as the request gets.
-base::Status Predict(const servable::Servable& servable, std::string_view body,
-                     const tensor::RunContext& run, RestReply* reply,
-                     metrics::PhaseWatch* watch = nullptr);
-base::Status Classify(const servable::Servable& servable, std::string_view body,
-                      const tensor::RunContext& run, RestReply* reply,
-                      metrics::PhaseWatch* watch = nullptr);
-base::Status Regress(const servable::Servable& servable, std::string_view body,
-                     const tensor::RunContext& run, RestReply* reply,
-                     metrics::PhaseWatch* watch = nullptr);
+// The encoding of the reply returns RESOURCE_EXHAUSTED beyond the run's limits. It returns
+// INVALID_ARGUMENT for outputs without a common first dimension if rows are to be made of them, and
+// UNIMPLEMENTED for an output of a dtype for which JSON has no value (complex, resource, variant).
+// It returns DEADLINE_EXCEEDED or CANCELLED if nobody waits for the reply.
+//
+// Messages may contain any bytes of the body, and any number of them. A caller that puts a message
+// into JSON must escape it.
+base::Status PreparePredict(const servable::Servable& servable, std::string_view body,
+                            PreparedRest* prepared);
+base::Status PrepareClassify(const servable::Servable& servable, std::string_view body,
+                             PreparedRest* prepared);
+base::Status PrepareRegress(const servable::Servable& servable, std::string_view body,
+                            PreparedRest* prepared);
 
 }  // namespace millpond::rest

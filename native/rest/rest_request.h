@@ -9,7 +9,7 @@
 
 #include "native/inference/model_spec.h"
 #include "native/metrics/request_recorder.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 #include "native/servable/routing.h"
 #include "native/tensor/run_context.h"
 

@@ -27,7 +27,8 @@
 #include "native/base/share_scope.h"
 #include "native/base/trace_context.h"
 #include "native/inference/run_samples.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/answer_requests.h"
+#include "native/servable/batch_queue.h"
 
 namespace millpond::rest {
 
@@ -191,14 +192,12 @@ struct RestWorkers::State final : servable::WaitingRequests {
   int64_t WaitingPerThread() const override {
     return static_cast<int64_t>(waiting_count) / std::max(options.thread_count, 1);
   }
-  bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
-  bool AnswerAny(size_t bytes_max) override {
-    return AnswerWaiting(servable::kNoBatchKey, bytes_max);
-  }
+  std::unique_ptr<servable::WaitingRequest> Take(servable::BatchKey key, size_t bytes_max) override;
+
+  class JobInTurn;
 
   // The body of a worker thread.
   void Work(size_t worker);
-  void AnswerAndPost(const std::shared_ptr<Job>& job);
   // Returns the next request for a worker that has answered its last one; null at a stop.
   std::shared_ptr<Job> TakeJob(size_t worker);
   // Returns the oldest request whose model may take a worker.
@@ -211,16 +210,8 @@ struct RestWorkers::State final : servable::WaitingRequests {
   // True if `job` waits for no version any longer, whether one has come or not.
   bool HasEndedWaiting(const Job& job, int64_t now_ns) const;  // needs `mutex`
   void TakeDueAwaiting();                                      // needs `mutex`
-  // Answers a request. `samples` gets the runs that the model's reservoir should take. Returns
-  // nullopt if the request waits for a version.
-  std::optional<EndedRequest> Answer(const std::shared_ptr<Job>& job,
-                                     inference::RunSamples* samples);
-  // Produces the reply's bytes on the version that the request reached.
-  Status Serve(const Job& job, const servable::ServableHandle& handle, EndedRequest* ended,
-               metrics::PhaseWatch* watch, inference::RunSamples* samples) const;
-  std::shared_ptr<Job> TakeFor(servable::BatchKey key, size_t bytes_max);
-  bool IsFull(servable::BatchKey key) const;                  // needs `mutex`
-  void SetWaitingCount() { waiting_count = waiting.size(); }  // needs `mutex`
+  bool IsFull(servable::BatchKey key) const;                   // needs `mutex`
+  void SetWaitingCount() { waiting_count = waiting.size(); }   // needs `mutex`
   void Post(Job* job, EndedRequest ended);
   Status Refuse(const RestRequest& request, Status status) const;
   void CancelAll();
@@ -248,6 +239,29 @@ struct RestWorkers::State final : servable::WaitingRequests {
   bool is_closed = false;    // requests are refused
   bool is_stopped = false;   // workers end once nothing waits
   std::optional<bool> has_drained;
+};
+
+// A request while a thread answers it: a worker, or one that answers gRPC.
+class RestWorkers::State::JobInTurn final : public servable::WaitingRequest {
+ public:
+  JobInTurn(State* state, std::shared_ptr<Job> job);
+
+  servable::PreparedRun* Prepare() override;
+  void Finish() override;
+
+ private:
+  Status Decode();
+  void End(const Status& status);
+
+  State& state_;
+  const std::shared_ptr<Job> job_;
+  metrics::PhaseWatch watch_;
+  base::ByteBudget::Share decoded_;  // what the request decodes to
+  std::string inflated_;             // its body, if it has a coding
+  servable::ServableHandle handle_;
+  PreparedRest prepared_;
+  EndedRequest answer_;
+  inference::RunSamples samples_;
 };
 
 std::shared_ptr<Job> RestWorkers::State::TakeJob(size_t worker) {
@@ -312,28 +326,15 @@ std::set<std::string_view> RestWorkers::State::ModelsAtShare() const {
 void RestWorkers::State::Work(size_t worker) {
   // A sandbox may refuse the nice value. The worker then runs at the usual priority.
   if (options.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options.nice);
-  const servable::BatchScope batch_scope(this);
-  while (const std::shared_ptr<Job> job = TakeJob(worker)) AnswerAndPost(job);
-}
-
-void RestWorkers::State::AnswerAndPost(const std::shared_ptr<Job>& job) {
-  inference::RunSamples samples;
-  std::optional<EndedRequest> answer = Answer(job, &samples);
-  if (!answer) return;
-  const bool is_answered = answer->status.ok();
-  Post(job.get(), std::move(*answer));
-  if (is_answered) samples.Give(base::MonotonicNs());
-}
-
-bool RestWorkers::State::AnswerWaiting(servable::BatchKey key, size_t bytes_max) {
-  const std::shared_ptr<Job> job = TakeFor(key, bytes_max);
-  if (job == nullptr) return false;
-  AnswerAndPost(job);
-  return true;
+  while (const std::shared_ptr<Job> job = TakeJob(worker)) {
+    JobInTurn request(this, job);
+    servable::AnswerRequests(&request, this);
+  }
 }
 
 // Takes no request rather than wait for the lock.
-std::shared_ptr<Job> RestWorkers::State::TakeFor(servable::BatchKey key, size_t bytes_max) {
+std::unique_ptr<servable::WaitingRequest> RestWorkers::State::Take(servable::BatchKey key,
+                                                                   size_t bytes_max) {
   if (waiting_count == 0) return nullptr;
   const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
   if (!lock) return nullptr;
@@ -347,10 +348,10 @@ std::shared_ptr<Job> RestWorkers::State::TakeFor(servable::BatchKey key, size_t 
   };
   const auto found = servable::FindWaiting<View>(&waiting, key, bytes_max);
   if (found == waiting.end()) return nullptr;
-  std::shared_ptr<Job> job = std::move(*found);
+  auto request = std::make_unique<JobInTurn>(this, std::move(*found));
   waiting.erase(found);
   SetWaitingCount();
-  return job;
+  return request;
 }
 
 bool RestWorkers::State::IsFull(servable::BatchKey key) const {
@@ -358,30 +359,6 @@ bool RestWorkers::State::IsFull(servable::BatchKey key) const {
     return std::count_if(waiting.begin(), waiting.end(),
                          [key](const auto& job) { return job->batch_key == key; });
   });
-}
-
-// The request is recorded, and the version released, before the answer is posted. So a client that
-// has its answer finds the request counted.
-std::optional<EndedRequest> RestWorkers::State::Answer(const std::shared_ptr<Job>& its_job,
-                                                       inference::RunSamples* samples) {
-  const Job& job = *its_job;
-  metrics::PhaseWatch watch(job.request.received_ns);
-  watch.Enter(metrics::Phase::kDecode, base::MonotonicNs());
-  servable::ServableHandle handle;
-  Status found = LookUp(job.request, map, &handle);
-  if (found.code() == Code::kUnavailable && TryAwait(its_job, &handle, &found)) return {};
-  EndedRequest answer;
-  answer.id = job.id;
-  if (found.ok()) found = Serve(job, handle, &answer, &watch, samples);
-  answer.status = base::WithShortMessage(job.cancellation.Settle(found, job.run.deadline_ns));
-  if (handle) answer.reached = handle->id();
-  const int64_t now_ns = base::MonotonicNs();
-  const metrics::PhaseTimes& times = watch.End(now_ns);
-  metrics::RequestRecorder& recorder =
-      handle ? handle.requests() : options.statistics->Unmatched(job.request.model.name);
-  recorder.Of(job.request.method).Record(answer.status.code(), times);
-  if (options.spans != nullptr) OfferSpan(options.spans.get(), job, answer, times, now_ns);
-  return answer;
 }
 
 bool RestWorkers::State::HasEndedWaiting(const Job& job, int64_t now_ns) const {
@@ -417,20 +394,65 @@ bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::Ser
   return true;
 }
 
-Status RestWorkers::State::Serve(const Job& job, const servable::ServableHandle& handle,
-                                 EndedRequest* answer, metrics::PhaseWatch* watch,
-                                 inference::RunSamples* samples) const {
-  MILLPOND_RETURN_IF_ERROR(CheckIsWanted(job));
-  std::string inflated;
+// --- A request while a thread answers it ---
+
+RestWorkers::State::JobInTurn::JobInTurn(State* state, std::shared_ptr<Job> job)
+    : state_(*state),
+      job_(std::move(job)),
+      watch_(job_->request.received_ns),
+      decoded_(state_.options.budget.get()) {
+  prepared_.run.context = job_->run;
+  prepared_.run.watch = &watch_;
+}
+
+servable::PreparedRun* RestWorkers::State::JobInTurn::Prepare() {
+  watch_.Enter(metrics::Phase::kDecode, base::MonotonicNs());
+  Status found = LookUp(job_->request, state_.map, &handle_);
+  if (found.code() == Code::kUnavailable && state_.TryAwait(job_, &handle_, &found)) return nullptr;
+  if (found.ok()) found = Decode();
+  if (found.ok()) return &prepared_.run;
+  End(found);
+  return nullptr;
+}
+
+Status RestWorkers::State::JobInTurn::Decode() {
+  MILLPOND_RETURN_IF_ERROR(CheckIsWanted(*job_));
   std::string_view body;
-  base::ByteBudget::Share share(options.budget.get());
-  MILLPOND_RETURN_IF_ERROR(ReadBody(job.request, options.body_bytes_max, &share, &inflated, &body));
-  const base::ShareScope share_scope(&share, job.run.reply_limits());
-  const inference::SampledServable sampled(*handle, handle.reservoir(), job.request.received_ns,
-                                           samples);
   MILLPOND_RETURN_IF_ERROR(
-      options.answer(job.request, body, sampled, job.run, &answer->reply, watch));
-  return CompressReply(job, answer);
+      ReadBody(job_->request, state_.options.body_bytes_max, &decoded_, &inflated_, &body));
+  const base::ShareScope share_scope(&decoded_, job_->run.reply_limits());
+  return state_.options.prepare(job_->request, body, *handle_, &prepared_);
+}
+
+void RestWorkers::State::JobInTurn::Finish() {
+  Status answer = inference::EndRun(&prepared_.run);
+  if (answer.ok()) {
+    samples_.Keep(prepared_.run, handle_.reservoir(), job_->request.received_ns);
+    answer = prepared_.encode(&prepared_.run, &answer_.reply);
+  }
+  if (answer.ok()) answer = CompressReply(*job_, &answer_);
+  End(answer);
+}
+
+// The request is recorded, and the version released, before the answer is posted. So a client that
+// has its answer finds the request counted.
+void RestWorkers::State::JobInTurn::End(const Status& status) {
+  // They may lie in the version's memory.
+  prepared_ = {};
+  answer_.id = job_->id;
+  answer_.status = base::WithShortMessage(job_->cancellation.Settle(status, job_->run.deadline_ns));
+  if (handle_) answer_.reached = handle_->id();
+  const int64_t now_ns = base::MonotonicNs();
+  const metrics::PhaseTimes& times = watch_.End(now_ns);
+  const RestWorkersOptions& options = state_.options;
+  metrics::RequestRecorder& recorder =
+      handle_ ? handle_.requests() : options.statistics->Unmatched(job_->request.model.name);
+  recorder.Of(job_->request.method).Record(answer_.status.code(), times);
+  if (options.spans != nullptr) OfferSpan(options.spans.get(), *job_, answer_, times, now_ns);
+  handle_ = {};
+  const bool is_answered = answer_.status.ok();
+  state_.Post(job_.get(), std::move(answer_));
+  if (is_answered) samples_.Give(base::MonotonicNs());
 }
 
 void RestWorkers::State::Post(Job* job, EndedRequest answer) {

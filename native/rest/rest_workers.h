@@ -15,7 +15,7 @@
 #include "native/rest/rest_answer.h"
 #include "native/rest/rest_request.h"
 #include "native/servable/admission.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 #include "native/servable/serving_map.h"
 
 namespace millpond::rest {
@@ -45,13 +45,13 @@ struct RestWorkersOptions {
   // Limits the requests in flight, together with gRPC's requests. If it is null, all requests are
   // admitted.
   std::shared_ptr<servable::Admission> admission;
-  RestAnswerer answer = AnswerRest;
+  RestPreparer prepare = PrepareRest;
 };
 
 // Threads `rest-N` that answer requests over HTTP. So the event loop's thread only parses heads and
 // writes answers. It never waits for a model, and a worker never waits for Python.
 //
-// Requests that wait share runs if their signature is batched (servable::BatchScope).
+// Requests that wait share runs if their signature is batched (servable::AnswerRequests).
 //
 // One model's requests never take the spare workers, however long they are: while a model has
 // `thread_count` workers, its further requests wait, and those of other models pass them.

@@ -135,6 +135,16 @@ void Call::Handle() {
   End(std::move(end));
 }
 
+std::unique_ptr<servable::WaitingRequest> Call::MakeRequest() {
+  auto request = message_.Read().ok() ? method_->handler->MakeRequest(shared_from_this()) : nullptr;
+  if (request == nullptr) Handle();
+  return request;
+}
+
+void Call::SendHeld() {
+  if (std::exchange(holds_answer_, false)) carrier_->WriteAnswers();
+}
+
 void Call::Refuse(const base::Status& status) {
   CallEnd end;
   end.status = status;
@@ -233,6 +243,7 @@ void Call::Fail(const base::Status& status) {
 
 // Whoever has the answer is not in flight any more.
 void Call::End(CallEnd end) {
+  end.is_held = holds_answer_;
   ticket_ = {};
   carrier_->Answer(this, std::move(end));
 }

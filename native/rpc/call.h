@@ -23,7 +23,7 @@
 #include "native/rpc/outgoing_reply.h"
 #include "native/servable/admission.h"
 #include "native/servable/awaited_change.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 #include "native/tensor/run_context.h"
 
 namespace millpond::rpc {
@@ -70,7 +70,7 @@ class CallCarrier {
   // Sends one of many messages. Returns false if `waiting_max` wait already for the client to read
   // them.
   virtual bool Send(Call* call, std::shared_ptr<OutMessage> message, size_t waiting_max) = 0;
-  // Writes the answers that HeldAnswers held.
+  // Writes the answers that were held (CallEnd::is_held).
   virtual void WriteAnswers() = 0;
 };
 
@@ -117,10 +117,12 @@ class Call final : public std::enable_shared_from_this<Call> {
   // The same for one of many messages, and for their end.
   void ArriveOne(std::string_view message);
   void ArriveEnd() { method_->handler->HandleEnd(this); }
-  // The three steps of a thread that runs the request: decompresses its message, has it handled,
-  // and puts it aside if its handler asked for that.
+  // The steps of a thread that runs the request. Read decompresses its message. MakeRequest returns
+  // the request, or null if it is answered. SendHeld sends an answer that was held. EndTurn puts
+  // the request aside if its handler asked for that.
   void Read() { (void)message_.Read(); }
-  void Run() { Handle(); }
+  std::unique_ptr<servable::WaitingRequest> MakeRequest();
+  void SendHeld();
   void EndTurn();
   void Cancel(int64_t now_ns) { cancellation_.Cancel(now_ns); }
   // True if the client is gone; what waits for a version is answered then.
@@ -174,6 +176,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   // first version, or the client's deadline, is over. False if it may not wait (longer).
   bool TryAwait(const servable::AwaitedChange& change);
 
+  // The answer that follows stays on this machine until SendHeld.
+  void HoldAnswer() { holds_answer_ = true; }
   void Reply(base::ReplyBytes reply);
   void Reply(std::string_view bytes);
   void Fail(const base::Status& status);
@@ -218,6 +222,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   servable::Admission::Ticket ticket_;  // until it is answered
   servable::BatchKey batch_key_ = servable::kNoBatchKey;
   std::optional<Awaited> awaited_;  // what the handler asked for in this turn
+  bool holds_answer_ = false;       // until SendHeld
   base::Cancellation cancellation_;
   std::shared_ptr<void> attachment_;
   std::atomic<bool> is_over_{false};

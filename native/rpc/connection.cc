@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "native/base/clock.h"
-#include "native/rpc/held_answers.h"
 #include "native/rpc/http2_session.h"
 
 namespace millpond::rpc {
@@ -385,8 +384,9 @@ void Connection::Answer(Call* call, CallEnd end) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (call->is_over()) return;
   now_ns_ = base::MonotonicNs();
+  const bool is_held = end.is_held;
   SubmitEnd(call->stream(), Find(call->stream()), std::move(end));
-  if (HeldAnswers::Hold(shared_from_this())) return;
+  if (is_held) return;
   Flush();
   closed.swap(closed_);
 }

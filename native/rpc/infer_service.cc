@@ -1,5 +1,7 @@
 #include "native/rpc/infer_service.h"
 
+#include <utility>
+
 #include "native/inference/infer.h"
 #include "native/inference/infer_codec.h"
 
@@ -13,18 +15,25 @@ servable::BatchKey ModelInferHandler::BatchKeyOf(const Call& call) const {
   return servable::BatchKeyOf(ModelNameOf(call), "");
 }
 
-base::Status ModelInferHandler::Answer(ModelCall* call) const {
+base::Status ModelInferHandler::Prepare(ModelCall* call) const {
   inference::InferMessage message;
   MILLPOND_RETURN_IF_ERROR(inference::DecodeInferMessage(call->request(), &message));
   if (message.request.model_spec.name.empty()) {
     return base::InvalidArgument("the request names no model; set model_name");
   }
   MILLPOND_RETURN_IF_ERROR(call->Pin(message.request.model_spec));
-  inference::InferReply reply;
-  MILLPOND_RETURN_IF_ERROR(inference::Infer(call->sampled_servable(), message.request,
-                                            inference::MessageElements(message),
-                                            call->run_context(), &reply, call->watch()));
-  return call->SetReply(inference::EncodeInferReply(reply, call->run_context().reply_limits()));
+  inference::Prepared<base::ReplyBytes>& prepared = *call->prepared();
+  MILLPOND_RETURN_IF_ERROR(inference::PrepareInfer(
+      call->servable(), message.request, inference::MessageElements(message), &prepared.run));
+  call->OfferRun();
+  prepared.encode = [id = std::move(message.request.id)](servable::PreparedRun* run,
+                                                         base::ReplyBytes* reply) {
+    auto encoded =
+        inference::EncodeInferReply(inference::InferReplyOf(id, run), run->context.reply_limits());
+    if (encoded.ok()) *reply = std::move(encoded.value());
+    return encoded.status();
+  };
+  return {};
 }
 
 }  // namespace millpond::rpc

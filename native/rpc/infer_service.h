@@ -19,7 +19,7 @@ class ModelInferHandler final : public ModelMethod {
   servable::BatchKey BatchKeyOf(const Call& call) const override;
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 };
 
 }  // namespace millpond::rpc

@@ -1,10 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "native/base/status.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 
 namespace millpond::rpc {
 
@@ -19,6 +20,11 @@ class MethodHandler {
   // Called when a message has arrived: once for a method that takes one. Answers a unary call once,
   // with Reply or Fail, here or later on any thread.
   virtual void Handle(Call* call) = 0;
+  // Returns a call of a limited method as a request that runs in steps. Returns null if Handle
+  // answers it as a whole.
+  virtual std::unique_ptr<servable::WaitingRequest> MakeRequest(std::shared_ptr<Call>) {
+    return {};
+  }
   // Called for a method that takes many messages, when the client has sent the last one.
   virtual void HandleEnd(Call*) {}
 

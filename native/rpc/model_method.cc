@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
-#include "native/rpc/request_trace.h"
+#include "native/base/share_scope.h"
 
 namespace millpond::rpc {
 namespace {
@@ -41,16 +41,74 @@ WantedRequest FindWhoWants(const servable::ServableHandle& handle,
 
 }  // namespace
 
+ModelCall::ModelCall(std::shared_ptr<Call> call, const ModelMethod& method)
+    : call_(std::move(call)),
+      method_(method),
+      trace_(method.parts_.spans, method.method_),
+      watch_(call_->received_ns()),
+      decoded_(call_->run_context().budget) {
+  prepared_.run.context = call_->run_context();
+  prepared_.run.watch = &watch_;
+}
+
+servable::PreparedRun* ModelCall::Prepare() {
+  watch_.Enter(metrics::Phase::kDecode, base::MonotonicNs());
+  Status prepared;
+  {
+    const base::ShareScope share_scope(&decoded_, call_->run_context().reply_limits());
+    prepared = method_.Prepare(this);
+  }
+  if (awaited_change_ && call_->TryAwait(*awaited_change_)) return nullptr;
+  if (prepared.ok() && prepared_.encode) return &prepared_.run;
+  End(prepared);
+  return nullptr;
+}
+
+void ModelCall::Finish() {
+  call_->HoldAnswer();
+  Status answer = inference::EndRun(&prepared_.run);
+  if (answer.ok()) {
+    if (offers_run_) samples_.Keep(prepared_.run, handle_.reservoir(), call_->received_ns());
+    answer = prepared_.encode(&prepared_.run, &reply_);
+  }
+  End(answer);
+}
+
+void ModelCall::End(const Status& answer) {
+  // They may lie in the version's memory.
+  prepared_ = {};
+  const Status status = call_->AsSeenByClient(answer);
+  const int64_t now_ns = base::MonotonicNs();
+  const metrics::PhaseTimes& times = watch_.End(now_ns);
+  metrics::RequestRecorder& requests =
+      handle_ ? handle_.requests() : method_.parts_.statistics->Unmatched(unmatched_model_);
+  requests.Of(method_.method_).Record(status.code(), times);
+  trace_.End(handle_, unmatched_model_, times, now_ns);
+  const WantedRequest wanted =
+      status.ok() ? FindWhoWants(handle_, kind_, is_joint_, now_ns) : WantedRequest();
+  handle_ = {};
+  const size_t reply_bytes = status.ok() ? reply_.size() : 0;
+  if (status.ok()) {
+    call_->Reply(std::move(reply_));
+  } else {
+    call_->Fail(status);
+  }
+  trace_.Offer(*call_, status, reply_bytes);
+  if (wanted.reservoir) wanted.reservoir->Take(wanted.kind, call_->request(), now_ns);
+  if (status.ok()) samples_.Give(now_ns);
+}
+
 Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanaryShare share) {
   MILLPOND_RETURN_IF_ERROR(inference::CheckModelSpec(spec));
-  const CallMetadata metadata(call_);
+  const CallMetadata metadata(*call_);
   const auto choice =
       inference::ToVersionChoice(*spec, share == CanaryShare::kMayAnswer ? &metadata : nullptr);
-  auto found = map_->LookUp(spec->name, choice);
-  if (found.status().code() == base::Code::kUnavailable && !map_->Refuses(spec->name)) {
+  servable::ServingMap& map = *method_.parts_.map;
+  auto found = map.LookUp(spec->name, choice);
+  if (found.status().code() == base::Code::kUnavailable && !map.Refuses(spec->name)) {
     // A second look-up finds a version that came between the first look-up and the mark.
-    awaited_change_ = map_->MarkChange(spec->name);
-    found = map_->LookUp(spec->name, choice);
+    awaited_change_ = map.MarkChange(spec->name);
+    found = map.LookUp(spec->name, choice);
   }
   if (found.status().code() != base::Code::kUnavailable) awaited_change_.reset();
   if (!found.ok()) {
@@ -58,7 +116,7 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
     return found.status();
   }
   handle_ = std::move(found.value());
-  return call_.CheckIsWanted();
+  return call_->CheckIsWanted();
 }
 
 Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
@@ -94,35 +152,8 @@ void ModelMethod::RecordRefusal(const Call& call, base::Code code) const {
       .Record(code, metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
 }
 
-void ModelMethod::Handle(Call* call) {
-  RequestTrace trace(parts_.spans, method_);
-  ModelCall model_call(call, parts_.map);
-  model_call.watch_.Enter(metrics::Phase::kDecode, base::MonotonicNs());
-  const Status answer = Answer(&model_call);
-  const std::optional<servable::AwaitedChange>& awaited = model_call.awaited_change_;
-  if (awaited && call->TryAwait(*awaited)) return;
-  const Status status = call->AsSeenByClient(answer);
-  const int64_t now_ns = base::MonotonicNs();
-  const metrics::PhaseTimes& times = model_call.watch_.End(now_ns);
-  const bool is_matched{model_call.handle_};
-  metrics::RequestRecorder& requests =
-      is_matched ? model_call.handle_.requests()
-                 : parts_.statistics->Unmatched(model_call.unmatched_model_);
-  requests.Of(method_).Record(status.code(), times);
-  trace.End(model_call.handle_, model_call.unmatched_model_, times, now_ns);
-  const WantedRequest wanted =
-      status.ok() ? FindWhoWants(model_call.handle_, model_call.kind_, model_call.is_joint_, now_ns)
-                  : WantedRequest();
-  model_call.handle_ = {};
-  const size_t reply_bytes = status.ok() ? model_call.reply_.size() : 0;
-  if (status.ok()) {
-    call->Reply(std::move(model_call.reply_));
-  } else {
-    call->Fail(status);
-  }
-  trace.Offer(*call, status, reply_bytes);
-  if (wanted.reservoir) wanted.reservoir->Take(wanted.kind, call->request(), now_ns);
-  if (status.ok()) model_call.samples_.Give(now_ns);
+std::unique_ptr<servable::WaitingRequest> ModelMethod::MakeRequest(std::shared_ptr<Call> call) {
+  return std::make_unique<ModelCall>(std::move(call), *this);
 }
 
 }  // namespace millpond::rpc

@@ -1,18 +1,23 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "native/base/byte_budget.h"
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/inference/model_spec.h"
+#include "native/inference/prepared.h"
 #include "native/inference/run_samples.h"
 #include "native/metrics/request_phases.h"
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
 #include "native/rpc/call.h"
+#include "native/rpc/request_trace.h"
+#include "native/servable/batch_queue.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/serving_map.h"
 
@@ -31,18 +36,26 @@ struct ModelMethodParts {
 // States if a model's canary may answer a request that names no version or label.
 enum class CanaryShare { kMayAnswer, kNever };
 
-// One request to a version, from the bytes of the request to the bytes of the reply. Lives on the
-// stack of the call's thread, for ModelMethod::Answer. Thread: that one.
-class ModelCall {
- public:
-  // Borrows both.
-  ModelCall(const Call* call, servable::ServingMap* map)
-      : call_(*call), map_(map), watch_(call->received_ns()) {}
-  ModelCall(const ModelCall&) = delete;
-  ModelCall& operator=(const ModelCall&) = delete;
+class ModelMethod;
 
-  base::WireReader request() const { return call_.request(); }
-  const tensor::RunContext& run_context() const { return call_.run_context(); }
+// One request to a version, from the bytes of the request to the bytes of the reply.
+//
+// Thread: one at a time. Owner: the thread that answers it.
+class ModelCall final : public servable::WaitingRequest {
+ public:
+  // Borrows the method and all that it borrows.
+  ModelCall(std::shared_ptr<Call> call, const ModelMethod& method);
+
+  // --- servable::WaitingRequest ---
+
+  servable::PreparedRun* Prepare() override;
+  void Finish() override;
+  void Send() override { call_->SendHeld(); }
+
+  // --- for ModelMethod::Prepare ---
+
+  base::WireReader request() const { return call_->request(); }
+  const tensor::RunContext& run_context() const { return call_->run_context(); }
   metrics::PhaseWatch* watch() { return &watch_; }
 
   // Pins the version that `spec` means, until ModelMethod has recorded the request. Called once,
@@ -52,14 +65,10 @@ class ModelCall {
   base::Status Pin(const std::optional<inference::ModelSpec>& spec,
                    CanaryShare share = CanaryShare::kMayAnswer);
   const servable::Servable& servable() const { return *handle_; }
-  // The same, for requests other than PredictRequest: their runs are offered to the model's
-  // RequestReservoir, if it has one.
-  inference::SampledServable sampled_servable() {
-    return {*handle_, handle_.reservoir(), call_.received_ns(), &samples_};
-  }
 
-  // Sets the reply, which is sent without a copy. It counts in the server's budget until it was
-  // sent. Returns the status of `reply`.
+  // The run of the request, and how its reply is encoded; to be set unless SetReply is called.
+  inference::Prepared<base::ReplyBytes>* prepared() { return &prepared_; }
+  // Sets the reply of a request that needs no run. Returns the status of `reply`.
   base::Status SetReply(base::StatusOr<base::ReplyBytes> reply);
 
   // Offers the request's bytes, which are a PredictRequest, to the model's RequestReservoir, if it
@@ -67,37 +76,47 @@ class ModelCall {
   void OfferToReservoir(std::string_view signature_name, const tensor::OutputSet& outputs);
   // The same for a request that runs these signatures as one; to RequestReservoir::joint.
   void OfferToJointReservoir(std::string_view signature_names);
+  // Offers the run to the reservoir, as the PredictRequest that runs the same.
+  void OfferRun() { offers_run_ = true; }
 
  private:
-  friend class ModelMethod;
+  // Records the request, releases the version, and answers with the reply or an error.
+  void End(const base::Status& answer);
 
-  const Call& call_;
-  servable::ServingMap* const map_;
+  const std::shared_ptr<Call> call_;
+  const ModelMethod& method_;
+  RequestTrace trace_;
   metrics::PhaseWatch watch_;
+  base::ByteBudget::Share decoded_;  // what the request decodes to
   servable::ServableHandle handle_;
   std::string unmatched_model_;  // that the request asked for and did not reach
   // Set if the request asked for its model's first version, and that version is loading.
   std::optional<servable::AwaitedChange> awaited_change_;
+  inference::Prepared<base::ReplyBytes> prepared_;
+  // The reply, which is sent without a copy. It counts in the server's budget until it was sent.
   base::ReplyBytes reply_;
   std::optional<servable::RequestKind> kind_;  // of bytes that a reservoir may take
   bool is_joint_ = false;                      // the reservoir is RequestReservoir::joint
+  bool offers_run_ = false;
   inference::RunSamples samples_;
 };
 
 // A method that a version answers, on the thread that serves the request. It calls no Python, and
-// holds no lock while it computes. This class does the work that all such methods share. It times
+// holds no lock while it computes. ModelCall does the work that all such methods share. It times
 // the phases of a request, records the request under its Method in the version that it reached,
 // traces it, and offers it to the model's reservoir. It releases the version and records the
 // request before the answer is sent: a client that has its answer finds the request counted.
 //
-// Thread: request threads, several at once, each with a call of its own. Cost: one virtual call
-// beside Answer; allocates only the reply's buffer.
+// Thread: request threads, several at once, each with a call of its own. Cost: two virtual calls
+// beside Prepare; allocates the ModelCall and the reply's buffer.
 class ModelMethod : public MethodHandler {
  public:
   ModelMethod(metrics::Method method, const ModelMethodParts& parts)
       : method_(method), parts_(parts) {}
 
-  void Handle(Call* call) final;
+  // Never called: its calls run in steps.
+  void Handle(Call*) final {}
+  std::unique_ptr<servable::WaitingRequest> MakeRequest(std::shared_ptr<Call> call) final;
   bool IsLimited() const final { return true; }
   // Returns the name in the ModelSpec that most requests have as their field 1.
   std::string ModelNameOf(const Call& call) const override;
@@ -106,9 +125,12 @@ class ModelMethod : public MethodHandler {
   void RecordRefusal(const Call& call, base::Code code) const final;
 
  protected:
-  // Decodes the request's envelope, pins the version, computes the reply and sets it. `call` is in
-  // Phase::kDecode; Answer enters the later phases. Called by several threads at once.
-  virtual base::Status Answer(ModelCall* call) const = 0;
+  friend class ModelCall;
+
+  // Decodes the request's envelope, pins the version, and sets either what is to be run
+  // (ModelCall::prepared) or the reply. `call` is in Phase::kDecode. Called by several threads at
+  // once.
+  virtual base::Status Prepare(ModelCall* call) const = 0;
 
  private:
   const metrics::Method method_;

@@ -40,6 +40,7 @@ struct CallEnd {
   base::Status status;
   std::optional<int64_t> pushback_ms = {};  // the client tries again after so long
   bool names_encodings = false;             // the end names the encodings that the server takes
+  bool is_held = false;                     // it is written by CallCarrier::WriteAnswers
 };
 
 // The answer to one call, as far as it is known: its messages, and its end. Its session takes it as

@@ -1,5 +1,7 @@
 #include "native/rpc/predict_service.h"
 
+#include <utility>
+
 #include "native/base/clock.h"
 #include "native/inference/metadata.h"
 #include "native/inference/predict.h"
@@ -7,21 +9,24 @@
 
 namespace millpond::rpc {
 
-base::Status PredictHandler::Answer(ModelCall* call) const {
+base::Status PredictHandler::Prepare(ModelCall* call) const {
   inference::PredictRequest request;
   MILLPOND_RETURN_IF_ERROR(inference::DecodePredictRequest(call->request(), &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec));
-  inference::PredictReply reply;
-  reply.encoding = encoding_;
-  MILLPOND_RETURN_IF_ERROR(
-      inference::Predict(call->servable(), request, call->run_context(), &reply, call->watch()));
-  MILLPOND_RETURN_IF_ERROR(
-      call->SetReply(inference::EncodePredictReply(reply, call->run_context().reply_limits())));
-  call->OfferToReservoir(reply.model_spec.signature_name, reply.output_set);
+  inference::Prepared<base::ReplyBytes>& prepared = *call->prepared();
+  MILLPOND_RETURN_IF_ERROR(inference::PreparePredict(call->servable(), request, &prepared.run));
+  call->OfferToReservoir(prepared.run.signatures.front()->name, *prepared.run.outputs);
+  prepared.encode = [encoding = encoding_](servable::PreparedRun* run, base::ReplyBytes* reply) {
+    inference::PredictReply answer = inference::PredictReplyOf(run);
+    answer.encoding = encoding;
+    auto encoded = inference::EncodePredictReply(answer, run->context.reply_limits());
+    if (encoded.ok()) *reply = std::move(encoded.value());
+    return encoded.status();
+  };
   return {};
 }
 
-base::Status MetadataHandler::Answer(ModelCall* call) const {
+base::Status MetadataHandler::Prepare(ModelCall* call) const {
   inference::MetadataRequest request;
   MILLPOND_RETURN_IF_ERROR(inference::DecodeMetadataRequest(call->request(), &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec, CanaryShare::kNever));

@@ -13,7 +13,7 @@ class PredictHandler final : public ModelMethod {
       : ModelMethod(metrics::Method::kPredict, parts), encoding_(encoding) {}
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 
  private:
   const tensor::TensorEncoding encoding_;
@@ -28,7 +28,7 @@ class MetadataHandler final : public ModelMethod {
   servable::BatchKey BatchKeyOf(const Call&) const override { return servable::kNoBatchKey; }
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 };
 
 }  // namespace millpond::rpc

@@ -13,6 +13,7 @@
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
+#include "native/servable/answer_requests.h"
 
 namespace millpond::rpc {
 namespace {
@@ -31,6 +32,27 @@ base::Status TooLate() {
           std::to_string(RunQueue::kDelayShare) +
           " of its deadline; try again later, or use another server"};
 }
+
+// A call while a thread answers it. Its turn ends with the object.
+class CallInTurn final : public servable::WaitingRequest {
+ public:
+  explicit CallInTurn(std::shared_ptr<Call> call) : call_(std::move(call)) {}
+  ~CallInTurn() override {
+    steps_.reset();
+    call_->EndTurn();
+  }
+
+  servable::PreparedRun* Prepare() override {
+    steps_ = call_->MakeRequest();
+    return steps_ == nullptr ? nullptr : steps_->Prepare();
+  }
+  void Finish() override { steps_->Finish(); }
+  void Send() override { steps_->Send(); }
+
+ private:
+  const std::shared_ptr<Call> call_;
+  std::unique_ptr<servable::WaitingRequest> steps_;
+};
 
 }  // namespace
 
@@ -90,8 +112,6 @@ bool RequestThreads::PinToCores(bool is_pinned) {
 // --- A thread ---
 
 void RequestThreads::Serve(Thread* self) {
-  Company company(this, self);
-  const servable::BatchScope batch_scope(&company);
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     if (self->CanRun() && queue_.size() > 0) {
@@ -127,8 +147,6 @@ void RequestThreads::WaitForEvents(Thread* self) {
 }
 
 void RequestThreads::Look(Thread* self) {
-  // Probes and refusals are answered here, and should not wait for a batch that forms.
-  const HeldAnswers::Scope written_at_once(nullptr);
   source_->HandleEvents(0, &self->space, &self->arrived, nullptr);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   QueueArrived(self, 0);
@@ -173,14 +191,15 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
   self->busy_since_ns.store(begin_ns);
   self->taken_count = 1;
   self->others_count = 0;
-  call->Run();
-  self->answers.Send();
-  self->busy_since_ns.store(0);
   {
+    CallInTurn request(call);
+    QueueOfThread queue(this, self);
+    servable::AnswerRequests(&request, &queue);
+    self->busy_since_ns.store(0);
+    // Before the request goes, of which the watchdog may ask for the model.
     const std::lock_guard<std::mutex> lock(self->call_mutex);
     self->call = nullptr;
   }
-  call->EndTurn();
   self->now_ns = base::MonotonicNs();
   self->last_run_ns = self->now_ns - begin_ns;
   const bool is_longer = self->last_run_ns >= self->run_ns;
@@ -188,47 +207,39 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
 }
 
-// A flood of the others must not make these requests wait, so each takes one of them along at most.
-bool RequestThreads::Company::AnswerOthers(servable::BatchKey key, size_t bytes_max) {
-  servable::WaitingRequests* const others = threads_.others_.get();
-  if (others == nullptr || self_.others_count >= self_.taken_count) return false;
-  if (others->HasFreeThread() || !others->AnswerWaiting(key, bytes_max)) return false;
-  self_.others_count += 1;
-  return true;
-}
-
-// Answers a request within the run of another one.
-bool RequestThreads::Company::AnswerWaiting(servable::BatchKey key, size_t bytes_max) {
-  if (AnswerOwn(key, bytes_max)) return true;
+// A request of any key has a turn within the run of a large one, which may go on for long.
+std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
+    servable::BatchKey key, size_t bytes_max) {
+  if (key == servable::kNoBatchKey) {
+    self_.now_ns = base::MonotonicNs();
+    if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
+    return TakeOwn(key, bytes_max);
+  }
+  if (auto own = TakeOwn(key, bytes_max)) return own;
   // A request that the network holds waits too, unless a thread is free for it.
   if (!HasFreeThread()) {
     threads_.Look(&self_);
-    if (AnswerOwn(key, bytes_max)) return true;
+    if (auto own = TakeOwn(key, bytes_max)) return own;
   }
-  if (AnswerOthers(key, bytes_max)) return true;
-  // The batch runs next. Requests that failed on the way to it have their answer already.
-  self_.answers.Send();
-  return false;
+  return TakeOther(key, bytes_max);
 }
 
-bool RequestThreads::Company::AnswerOwn(servable::BatchKey key, size_t bytes_max) {
-  const std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
-  if (call == nullptr) return false;
+std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOwn(
+    servable::BatchKey key, size_t bytes_max) {
+  std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
+  if (call == nullptr) return nullptr;
   self_.taken_count += 1;
-  const HeldAnswers::Scope scope(&self_.answers);
-  call->Read();
-  call->Run();
-  call->EndTurn();
-  return true;
+  return std::make_unique<CallInTurn>(std::move(call));
 }
 
-bool RequestThreads::Company::AnswerAny(size_t bytes_max) {
-  self_.now_ns = base::MonotonicNs();
-  if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
-  const bool is_answered = AnswerOwn(servable::kNoBatchKey, bytes_max);
-  // The request within whose run this happens may go on for long.
-  self_.answers.Send();
-  return is_answered;
+// A flood of the others must not make these requests wait, so each takes one of them along at most.
+std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOther(
+    servable::BatchKey key, size_t bytes_max) {
+  servable::WaitingRequests* const others = threads_.others_.get();
+  if (others == nullptr || self_.others_count >= self_.taken_count) return nullptr;
+  auto other = others->HasFreeThread() ? nullptr : others->Take(key, bytes_max);
+  if (other != nullptr) self_.others_count += 1;
+  return other;
 }
 
 bool RequestThreads::MayLeave(Thread* self) {

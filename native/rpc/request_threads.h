@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "native/rpc/call.h"
-#include "native/rpc/held_answers.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/run_queue.h"
 #include "native/servable/awaited_change.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 
 namespace millpond::rpc {
 
@@ -116,20 +115,20 @@ class RequestThreads final : public AwaitingCalls {
     kAcceptor,  // runs no request
   };
 
-  // The queue, for the batches of one thread.
-  class Company final : public servable::WaitingRequests {
+  // The queue, as the batches of one thread see it.
+  class QueueOfThread final : public servable::WaitingRequests {
    public:
-    Company(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
+    QueueOfThread(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
     bool HasFreeThread() const override { return threads_.free_count_ > 0; }
     int64_t WaitingPerThread() const override {
       return static_cast<int64_t>(threads_.queue_.size() / threads_.regular_count_);
     }
-    bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override;
-    bool AnswerAny(size_t bytes_max) override;
+    std::unique_ptr<servable::WaitingRequest> Take(servable::BatchKey key,
+                                                   size_t bytes_max) override;
 
    private:
-    bool AnswerOwn(servable::BatchKey key, size_t bytes_max);
-    bool AnswerOthers(servable::BatchKey key, size_t bytes_max);
+    std::unique_ptr<servable::WaitingRequest> TakeOwn(servable::BatchKey key, size_t bytes_max);
+    std::unique_ptr<servable::WaitingRequest> TakeOther(servable::BatchKey key, size_t bytes_max);
 
     RequestThreads& threads_;
     Thread& self_;
@@ -151,7 +150,6 @@ class RequestThreads final : public AwaitingCalls {
     std::shared_ptr<Call> call;  // that runs
     // The thread's own.
     ReceiveSpace space;
-    HeldAnswers answers;  // of a batch
     std::vector<std::shared_ptr<Call>> arrived;
     int64_t now_ns = 0;     // at its last look at the clock
     int64_t looked_ns = 0;  // when it last looked at the network
@@ -159,7 +157,7 @@ class RequestThreads final : public AwaitingCalls {
     // queue worth a wake-up. Not known yet: long.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
-    // The requests of the queue, and of the others, that were answered in the current run.
+    // The requests of the queue, and of the others, that were taken for the current batches.
     int64_t taken_count = 0;
     int64_t others_count = 0;
   };

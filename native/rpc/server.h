@@ -18,7 +18,7 @@
 #include "native/rpc/reflection_service.h"
 #include "native/rpc/wire_limits.h"
 #include "native/servable/admission.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 #include "native/servable/serving_map.h"
 #include "native/tensor/tensor_codec.h"
 

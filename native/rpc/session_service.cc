@@ -8,7 +8,7 @@
 
 namespace millpond::rpc {
 
-base::Status SessionRunHandler::Answer(ModelCall* call) const {
+base::Status SessionRunHandler::Prepare(ModelCall* call) const {
   if (!is_on_) {
     return {base::Code::kUnimplemented,
             "SessionRun is off: start the server with --enable_session_run"};

@@ -7,7 +7,7 @@ namespace millpond::rpc {
 // tensorflow.serving.SessionService/SessionRun. UNIMPLEMENTED if SessionRun is off, or if the
 // version was not loaded for it (tf::RuntimeOptions::serves_session_run). A canary answers only
 // requests that name its version or label, because such a request is meant for one graph. For the
-// same reason no request is kept for the next version to replay (see inference::SampledServable).
+// same reason no request is kept for the next version to replay (see inference::RunSamples).
 // Thread: as ModelMethod.
 class SessionRunHandler final : public ModelMethod {
  public:
@@ -16,7 +16,7 @@ class SessionRunHandler final : public ModelMethod {
   servable::BatchKey BatchKeyOf(const Call&) const override { return servable::kNoBatchKey; }
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 
  private:
   const bool is_on_;

@@ -1,7 +1,6 @@
 #include "native/rpc/tf_example_services.h"
 
 #include <string>
-#include <utility>
 
 #include "native/inference/classify.h"
 #include "native/inference/multi_inference.h"
@@ -9,26 +8,22 @@
 
 namespace millpond::rpc {
 
-base::Status ClassifyHandler::Answer(ModelCall* call) const {
+base::Status ClassifyHandler::Prepare(ModelCall* call) const {
   inference::ExampleRequest request;
   MILLPOND_RETURN_IF_ERROR(
       inference::DecodeExampleRequest(call->request(), "ClassificationRequest", &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec));
-  base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(inference::AnswerClassify(call->sampled_servable(), request,
-                                                     call->run_context(), &reply, call->watch()));
-  return call->SetReply(std::move(reply));
+  call->OfferRun();
+  return inference::PrepareClassify(call->servable(), request, call->prepared());
 }
 
-base::Status RegressHandler::Answer(ModelCall* call) const {
+base::Status RegressHandler::Prepare(ModelCall* call) const {
   inference::ExampleRequest request;
   MILLPOND_RETURN_IF_ERROR(
       inference::DecodeExampleRequest(call->request(), "RegressionRequest", &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec));
-  base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(inference::AnswerRegress(call->sampled_servable(), request,
-                                                    call->run_context(), &reply, call->watch()));
-  return call->SetReply(std::move(reply));
+  call->OfferRun();
+  return inference::PrepareRegress(call->servable(), request, call->prepared());
 }
 
 std::string MultiInferenceHandler::ModelNameOf(const Call& call) const {
@@ -47,17 +42,15 @@ servable::BatchKey MultiInferenceHandler::BatchKeyOf(const Call& call) const {
   return servable::BatchKeyOfSeveral(ModelNameOf(call));
 }
 
-base::Status MultiInferenceHandler::Answer(ModelCall* call) const {
+base::Status MultiInferenceHandler::Prepare(ModelCall* call) const {
   inference::MultiInferenceRequest request;
   MILLPOND_RETURN_IF_ERROR(inference::DecodeMultiInferenceRequest(call->request(), &request));
   const auto spec = inference::SpecOfAllTasks(request);
   if (!spec.ok()) return spec.status();
   MILLPOND_RETURN_IF_ERROR(call->Pin(spec.value()));
-  base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(inference::AnswerMultiInference(
-      call->sampled_servable(), request, call->run_context(), &reply, call->watch()));
+  call->OfferRun();
   if (request.tasks.size() > 1) call->OfferToJointReservoir(inference::SignatureNamesOf(request));
-  return call->SetReply(std::move(reply));
+  return inference::PrepareMultiInference(call->servable(), request, call->prepared());
 }
 
 }  // namespace millpond::rpc

@@ -11,7 +11,7 @@ class ClassifyHandler final : public ModelMethod {
       : ModelMethod(metrics::Method::kClassify, parts) {}
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 };
 
 // tensorflow.serving.PredictionService/Regress.
@@ -21,7 +21,7 @@ class RegressHandler final : public ModelMethod {
       : ModelMethod(metrics::Method::kRegress, parts) {}
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 };
 
 // tensorflow.serving.PredictionService/MultiInference. One version answers all tasks.
@@ -34,7 +34,7 @@ class MultiInferenceHandler final : public ModelMethod {
   servable::BatchKey BatchKeyOf(const Call& call) const override;
 
  protected:
-  base::Status Answer(ModelCall* call) const override;
+  base::Status Prepare(ModelCall* call) const override;
 };
 
 }  // namespace millpond::rpc

@@ -9,7 +9,7 @@ namespace {
 
 // The finalizer of splitmix64: each bit of the argument changes each bit of the result with
 // probability one half.
-uint64_t Mix(uint64_t bits) {
+uint64_t MixBits(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
   return bits ^ (bits >> 31);
@@ -22,7 +22,7 @@ uint64_t StickyHash(std::string_view value) {
   for (const char byte : value) {
     hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
   }
-  return Mix(hash);
+  return MixBits(hash);
 }
 
 // Returns the next bits of this thread's splitmix64.
@@ -30,7 +30,7 @@ uint64_t RandomBits() {
   thread_local uint64_t state =
       reinterpret_cast<uintptr_t>(&state) ^ static_cast<uint64_t>(base::MonotonicNs());
   state += 0x9e3779b97f4a7c15ULL;
-  return Mix(state);
+  return MixBits(state);
 }
 
 // Returns a share in [0, 1) made of as many bits as a double holds exactly. So a weight of 1 takes

@@ -13,7 +13,8 @@
 
 namespace millpond::servable {
 
-class Session;  // session.h
+class BatchingServable;  // batching_servable.h
+class Session;           // session.h
 
 struct ServableId {
   std::string name;
@@ -63,6 +64,9 @@ class Servable {
   // True if what a request writes could change the answer of a later one. May become true at any
   // time.
   virtual bool MayChangeAnswers() const { return false; }
+
+  // The object that batches the requests of this version; null if nothing does.
+  virtual const BatchingServable* batching() const { return nullptr; }
 
   // The graph behind this version, for SessionRun; null if the version has none.
   virtual const Session* session() const { return nullptr; }

@@ -7,7 +7,6 @@
 #include "native/base/byte_budget.h"
 #include "native/base/limits.h"
 #include "native/base/reply_buffer.h"
-#include "native/metrics/request_phases.h"
 
 namespace millpond::tensor {
 
@@ -27,9 +26,6 @@ struct RunContext {
   bool may_write = true;
   size_t reply_bytes_max = base::kMaxReplyBytes;
   base::ByteBudget* budget = nullptr;  // the server's; null: nothing is counted
-  // Times the request of the run, in Phase::kRun. A run that is shared with other requests is in
-  // Phase::kBatch before and after. Null: the run is not timed.
-  metrics::PhaseWatch* watch = nullptr;
 
   // The limits of the reply of the run.
   base::ReplyLimits reply_limits() const {

@@ -230,12 +230,10 @@ class RequestSpan(Protocol):
     @property
     def phase_ns(self) -> Mapping[str, int]:
         """The time spent in `queue`, `decode`, `batch`, `run` and `encode`, for the phases that the
-        request reached. The phases follow one another and add up to the total. Only
-        `batch_after_run_ns` of the phase `batch` come after `run`.
+        request reached. They add up to the total. They follow one another, but for the part of
+        `batch` that comes after `run`.
         """
 
-    @property
-    def batch_after_run_ns(self) -> int: ...
     @property
     def total_ns(self) -> int: ...
     @property

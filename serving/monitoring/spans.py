@@ -154,14 +154,14 @@ def _phase_spans(root: Span, request: RequestSpan, new_id: NewId) -> Iterator[Sp
 
 
 def _phases_in_order(request: RequestSpan) -> Iterator[tuple[str, int]]:
-    """Yields the phases that the request reached, with their times; `batch` before and after `run`."""
-    after_run_ns = request.batch_after_run_ns
+    """Yields the phases that the request reached, with their times.
+
+    All of `batch` stands before `run`, also the little of it that came after the run: the replies of
+    a batch are encoded one after the other.
+    """
     for phase in _PHASES:
         if phase in request.phase_ns:
-            phase_ns = request.phase_ns[phase]
-            yield phase, phase_ns - after_run_ns if phase == "batch" else phase_ns
-        if phase == "run" and after_run_ns > 0:
-            yield "batch", after_run_ns
+            yield phase, request.phase_ns[phase]
 
 
 def _child(

@@ -1,7 +1,6 @@
 // The phases of requests that share a run.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -53,27 +52,46 @@ class BatchPhasesTest : public ::testing::Test {
   }
   void TurnOn() { servable_->TurnOn(Signature(), {}); }
 
-  // Answers a request of `rows` rows, and returns its phases.
-  PhaseTimes Answer(int64_t rows = 1) {
-    PhaseWatch watch(base::MonotonicNs());
-    watch.Enter(Phase::kDecode, base::MonotonicNs());
-    tensor::TensorList inputs;
-    inputs.Reset(1);
-    inputs.storage().tensors[0] = {std::string(4 * rows, 'x'), kFloat, {rows, 1}, {}};
-    tensor::TensorList result;
-    const base::Status ran = RunSignature(*servable_, Signature(), tensor::OutputSet::All(1), {},
-                                          inputs, &result, &watch);
-    EXPECT_TRUE(ran.ok()) << ran.message();
-    EXPECT_EQ(result.storage().tensors.at(0).dims, (std::vector<int64_t>{rows, 1}));
-    return watch.End(base::MonotonicNs());
+  // A request, with a while for its decoding and its encoding.
+  struct Request {
+    explicit Request(int64_t its_rows = 1) : rows(its_rows), watch(base::MonotonicNs()) {}
+
+    const int64_t rows;
+    PhaseWatch watch;
+    servable::PreparedRun run;
+    PhaseTimes times;
+  };
+
+  void Queue(Request* request) {
+    waiting_.Add(servable::BatchKeyOf("m", ""),
+                 {[this, request] { return Prepare(request); }, [request] { Finish(request); }});
   }
-  // Adds a request that waits, with a while before and after its own answer.
-  void AddWaiting(PhaseTimes* times) {
-    waiting_.Add(servable::BatchKeyOf("m", ""), [this, times] {
-      Spin();
-      *times = Answer();
-      Spin();
-    });
+  // Answers all, the first one with those that share its run.
+  void AnswerAll(const std::vector<Request*>& requests) {
+    for (Request* request : requests) Queue(request);
+    while (waiting_.AnswerNext()) {
+    }
+  }
+  servable::PreparedRun* Prepare(Request* request) const {
+    request->watch.Enter(Phase::kDecode, base::MonotonicNs());
+    Spin();
+    servable::PreparedRun& run = request->run;
+    run.servable = servable_.get();
+    run.signatures = {&Signature()};
+    run.outputs = tensor::OutputSet::All(1);
+    run.inputs.Reset(1);
+    run.inputs.storage().tensors[0] = {
+        std::string(4 * request->rows, 'x'), kFloat, {request->rows, 1}, {}};
+    run.watch = &request->watch;
+    return &run;
+  }
+  static void Finish(Request* request) {
+    const base::Status ran = EndRun(&request->run);
+    EXPECT_TRUE(ran.ok()) << ran.message();
+    EXPECT_EQ(request->run.results.at(0).storage().tensors.at(0).dims,
+              (std::vector<int64_t>{request->rows, 1}));
+    Spin();
+    request->times = request->watch.End(base::MonotonicNs());
   }
   servable::BatchFigures Figures() const { return servable_->Batching().at(0).figures; }
 
@@ -93,33 +111,27 @@ void ExpectSum(const PhaseTimes& times) {
 
 TEST_F(BatchPhasesTest, TheHandlingOfAnotherRequestIsNoRun) {
   TurnOn();
-  const servable::BatchScope scope(&waiting_);
-  PhaseTimes second;
-  AddWaiting(&second);
-  const PhaseTimes first = Answer();
+  Request first;
+  Request second;
+  AnswerAll({&first, &second});
   EXPECT_EQ(Figures().run_count, 1);
   EXPECT_EQ(Figures().request_count, 2);
-  ExpectSum(first);
-  ExpectSum(second);
-  EXPECT_GE(first[Phase::kBatch], 2 * kSpinNs);
-  EXPECT_GE(first.batch_after_run_ns, kSpinNs);
-  EXPECT_LE(first.batch_after_run_ns, first[Phase::kBatch] - kSpinNs);
+  ExpectSum(first.times);
+  ExpectSum(second.times);
+  // The decoding of the second, and the encoding of the first.
+  EXPECT_GE(first.times[Phase::kBatch], kSpinNs);
+  EXPECT_GE(second.times[Phase::kBatch], kSpinNs);
   // The run is the same for both.
-  EXPECT_GE(first[Phase::kRun], kSpinNs);
-  EXPECT_GE(second[Phase::kRun], kSpinNs);
+  EXPECT_GE(first.times[Phase::kRun], kSpinNs);
+  EXPECT_GE(second.times[Phase::kRun], kSpinNs);
   EXPECT_GE(Figures().wait_ns, kSpinNs);
 }
 
 TEST_F(BatchPhasesTest, ARequestOfAnUnbatchedSignatureHasNoBatch) {
-  const servable::BatchScope scope(&waiting_);
-  const PhaseTimes alone = Answer();
-  EXPECT_EQ(alone[Phase::kBatch], PhaseTimes::kNone);
-  EXPECT_GE(alone[Phase::kRun], kSpinNs);
-}
-
-TEST_F(BatchPhasesTest, ARunOutsideAScopeHasNoBatch) {
-  TurnOn();
-  EXPECT_EQ(Answer()[Phase::kBatch], PhaseTimes::kNone);
+  Request alone;
+  AnswerAll({&alone});
+  EXPECT_EQ(alone.times[Phase::kBatch], PhaseTimes::kNone);
+  EXPECT_GE(alone.times[Phase::kRun], kSpinNs);
 }
 
 servable::BatchSettings SettingsOf(int64_t rows_max) {
@@ -135,13 +147,12 @@ class PiecePhasesTest : public BatchPhasesTest {
 
 TEST_F(PiecePhasesTest, TurnsOfOthersBetweenPiecesAreNoRun) {
   TurnOn();
-  const servable::BatchScope scope(&waiting_);
-  PhaseTimes second;
-  AddWaiting(&second);
-  const PhaseTimes split = Answer(20);
-  ExpectSum(split);
-  EXPECT_GE(split[Phase::kRun], 3 * kSpinNs);
-  EXPECT_GE(split[Phase::kBatch], 3 * kSpinNs);  // two spins, and the run of the other request
+  Request large(20);
+  Request small;
+  AnswerAll({&large, &small});
+  ExpectSum(large.times);
+  EXPECT_GE(large.times[Phase::kRun], 3 * kSpinNs);
+  EXPECT_GE(large.times[Phase::kBatch], 3 * kSpinNs);  // all of the other request
   EXPECT_EQ(Figures().split_request_count, 1);
   EXPECT_EQ(Figures().run_count, 4);
   EXPECT_EQ(Figures().request_count, 2);

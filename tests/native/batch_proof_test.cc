@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -457,18 +458,18 @@ TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
     // The largest run costs the least, so each batch takes what waits.
     servable_->LearnCost(servable_->signatures().begin()->second, 4'096, 1);
     run_rows_.clear();
-    const auto run = [this] {
-      tensor::TensorList inputs;
-      inputs.storage().tensors = {NumberTensor<float>(dtype::kFloat, {1}, {3})};
-      tensor::TensorList result;
-      const tensor::Signature& signature = servable_->signatures().begin()->second;
-      ASSERT_TRUE(servable_->Run(signature, tensor::OutputSet::All(1), {}, inputs, &result).ok());
-    };
     testing::QueuedRequests waiting;
-    const servable::BatchScope scope(&waiting);
     for (int i = 0; i < 10; ++i) {
-      waiting.Add(servable::BatchKeyOf("m", ""), run);
-      run();
+      std::array<servable::PreparedRun, 2> runs;
+      for (servable::PreparedRun& run : runs) {
+        run.servable = servable_.get();
+        run.signatures = {&servable_->signatures().begin()->second};
+        run.outputs = tensor::OutputSet::All(1);
+        run.inputs.storage().tensors = {NumberTensor<float>(dtype::kFloat, {1}, {3})};
+        waiting.Add(servable::BatchKeyOf("m", ""), {[&run] { return &run; }});
+      }
+      ASSERT_TRUE(waiting.AnswerNext());
+      for (const servable::PreparedRun& run : runs) EXPECT_TRUE(run.status.ok());
     }
     const int64_t checked_count =
         has_request ? BatchProof::kCheckedAfterRequests : BatchProof::kCheckedAfterMadeUpRows;

@@ -198,7 +198,7 @@ TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesOneTurnEach) {
   constexpr int64_t kRequestCount = 20;
   std::atomic<int64_t> other_count{0};
   const servable::BatchKey key = servable::BatchKeyOf("m", "");
-  others_->OnLook([&] { others_->Add(key, [&] { other_count += 1; }); });
+  others_->OnLook([&] { others_->AddBad(key, [&] { other_count += 1; }); });
   std::vector<Values> requests;
   for (int64_t i = 1; i <= kRequestCount; ++i) requests.push_back({i});
   RawHttp2 connection(server_->port());
@@ -214,7 +214,7 @@ TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesOneTurnEach) {
 // The workers of the other protocol are free: they answer their requests themselves.
 TEST_F(BatchesOverTheWireTest, BatchTakesNothingFromFreeThreads) {
   std::atomic<int64_t> other_count{0};
-  others_->Add(servable::BatchKeyOf("m", ""), [&] { other_count += 1; });
+  others_->AddBad(servable::BatchKeyOf("m", ""), [&] { other_count += 1; });
   others_->SetFreeThread(true);
   RawHttp2 connection(server_->port());
   connection.Begin();
@@ -287,11 +287,10 @@ class BatchesOfBothProtocolsTest : public BatchedServerTest {
     };
     rest::RestWorkersOptions options;
     options.thread_count = 1;
-    options.answer = [this](const rest::RestRequest& request, std::string_view body,
-                            const servable::Servable& servable, const tensor::RunContext& run,
-                            rest::RestReply* reply, metrics::PhaseWatch* watch) {
-      if (body == kHeldBody) MILLPOND_RETURN_IF_ERROR(gate_.Pass(run));
-      return rest::AnswerRest(request, body, servable, run, reply, watch);
+    options.prepare = [this](const rest::RestRequest& request, std::string_view body,
+                             const servable::Servable& servable, rest::PreparedRest* prepared) {
+      if (body == kHeldBody) MILLPOND_RETURN_IF_ERROR(gate_.Pass(prepared->run.context));
+      return rest::PrepareRest(request, body, servable, prepared);
     };
     workers_ = std::make_unique<rest::RestWorkers>(&map_, options);
     EXPECT_TRUE(workers_->Start().ok());

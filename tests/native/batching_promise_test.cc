@@ -125,7 +125,6 @@ class World {
   // the clock.
   void RunAlone() {
     is_alone_ = true;
-    const BatchScope scope(&waiting_);
     while (answered_count_ < requests_.size()) {
       MakeEvent();
       waiting_.AnswerNext();
@@ -135,7 +134,6 @@ class World {
     std::vector<std::thread> threads;
     for (int i = 0; i < count; ++i) {
       threads.emplace_back([this] {
-        const BatchScope scope(&waiting_);
         while (answered_count_ < requests_.size()) {
           if (!waiting_.AnswerNext()) std::this_thread::yield();
         }
@@ -243,7 +241,9 @@ class World {
       const BatchKey key = request->signature.empty()
                                ? BatchKeyOfSeveral(request->model)
                                : BatchKeyOf(request->model, request->signature);
-      waiting_.Add(key, [this, request] { Answer(request); });
+      const auto turn = std::make_shared<Turn>();
+      waiting_.Add(key, {[this, request, turn] { return Prepare(request, turn.get()); },
+                         [this, request, turn] { Finish(request, turn.get()); }});
     }
   }
   void CancelOne() {
@@ -290,41 +290,51 @@ class World {
 
   // --- Answers: any thread ---
 
-  void Answer(Request* request) {
+  // A request while it is answered.
+  struct Turn {
+    ServableHandle handle;
+    PreparedRun run;
+  };
+
+  PreparedRun* Prepare(Request* request, Turn* turn) {
     request->answer_count += 1;
     request->begin_event = event_count.fetch_add(1);
     auto found = map_.LookUp(request->model, {});
-    ASSERT_TRUE(found.ok()) << found.status().message();
-    const ServableHandle handle = std::move(found.value());
-    request->version = handle->id().version;
-    const auto& inner = static_cast<const BatchingServable&>(*handle).inner();
-    const auto& version = static_cast<const Version&>(inner);
-    version.request_count += 1;
-    request->status = RunOf(*handle, request);
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    if (!found.ok()) return nullptr;
+    turn->handle = std::move(found.value());
+    request->version = turn->handle->id().version;
+    VersionOf(*turn).request_count += 1;
+    PreparedRun& run = turn->run;
+    run.servable = &*turn->handle;
+    run.inputs = testing::RowInputs(request->x, request->width);
+    run.context.deadline_ns = request->deadline_ns;
+    run.context.is_cancelled = &request->is_cancelled;
+    const tensor::SignatureMap& signatures = turn->handle->signatures();
+    if (request->signature.empty()) {
+      run.signatures = {&signatures.at("other"), &signatures.at("serving_default")};
+    } else {
+      run.signatures = {&signatures.find(request->signature)->second};
+      run.outputs = request->outputs;
+    }
+    return &run;
+  }
+  void Finish(Request* request, Turn* turn) {
+    request->status = turn->run.status;
     request->end_ns = base::MonotonicNs();
-    version.request_count -= 1;
+    if (request->status.ok()) {
+      for (const auto& result : turn->run.results) {
+        request->results.push_back(result.storage().tensors);
+      }
+    }
+    turn->run = {};
+    VersionOf(*turn).request_count -= 1;
+    turn->handle = {};
     answered_count_ += 1;
   }
-  static Status RunOf(const Servable& servable, Request* request) {
-    const tensor::TensorList inputs = testing::RowInputs(request->x, request->width);
-    tensor::RunContext context;
-    context.deadline_ns = request->deadline_ns;
-    context.is_cancelled = &request->is_cancelled;
-    std::vector<tensor::TensorList> results(1);
-    const tensor::SignatureMap& signatures = servable.signatures();
-    Status status;
-    if (request->signature.empty()) {
-      const auto ran = servable.RunTogether(
-          {&signatures.at("other"), &signatures.at("serving_default")}, context, inputs, &results);
-      EXPECT_TRUE(ran);
-      status = *ran;
-    } else {
-      status = servable.Run(signatures.find(request->signature)->second, request->outputs, context,
-                            inputs, &results[0]);
-    }
-    if (!status.ok()) return status;
-    for (const auto& result : results) request->results.push_back(result.storage().tensors);
-    return status;
+  static const Version& VersionOf(const Turn& turn) {
+    const auto& inner = static_cast<const BatchingServable&>(*turn.handle).inner();
+    return static_cast<const Version&>(inner);
   }
 
   // Looks at each run before its rows are computed. All requests of a batch are the thread's own.

@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "native/base/byte_budget.h"
 #include "native/base/clock.h"
-#include "native/base/share_scope.h"
+#include "native/servable/batch.h"
 #include "tests/native/row_servable.h"
 #include "tests/native/threads.h"
 #include "tests/native/waiting_requests.h"
@@ -37,6 +36,7 @@ struct Request {
   std::string signature = "serving_default";
   tensor::OutputSet outputs = tensor::OutputSet::All(2);
   tensor::RunContext context;
+  std::shared_ptr<PreparedRun> run;
   int answer_count = 0;
   Status status;
   Tensors result;
@@ -96,21 +96,30 @@ class BatchingServableTest : public ::testing::Test {
     return servable_->signatures().find(name)->second;
   }
 
-  void Answer(Request* request) const {
-    const tensor::TensorList inputs = testing::RowInputs(request->x, request->width);
-    tensor::TensorList result;
-    request->status = servable_->Run(SignatureOf(request->signature), request->outputs,
-                                     request->context, inputs, &result);
+  // Decodes a request.
+  PreparedRun* Prepare(Request* request) const {
+    request->run = std::make_shared<PreparedRun>();
+    PreparedRun& run = *request->run;
+    run.servable = servable_.get();
+    run.signatures = {&SignatureOf(request->signature)};
+    run.outputs = request->outputs;
+    run.inputs = testing::RowInputs(request->x, request->width);
+    run.context = request->context;
+    return &run;
+  }
+  // Takes the results of its run for its answer.
+  static void Finish(Request* request) {
+    request->status = std::move(request->run->status);
     request->answer_count += 1;
-    request->result = result.storage().tensors;
+    request->result.clear();
+    if (request->status.ok()) request->result = request->run->results.at(0).storage().tensors;
   }
   void Queue(Request* request, size_t message_bytes = 0) {
-    waiting_.Add(
-        BatchKeyOf("m", request->signature), [=] { Answer(request); }, message_bytes);
+    waiting_.Add(BatchKeyOf("m", request->signature),
+                 {[=] { return Prepare(request); }, [=] { Finish(request); }}, message_bytes);
   }
   // Answers the first request while the others wait, and then all that were not taken for company.
   void AnswerAll(const std::vector<Request*>& requests) {
-    const BatchScope scope(&waiting_);
     for (Request* request : requests) Queue(request);
     while (waiting_.AnswerNext()) {
     }
@@ -121,6 +130,30 @@ class BatchingServableTest : public ::testing::Test {
       if (each.signature == signature) return each;
     }
     return {"not there", false, "", {}, 0, {}};
+  }
+  // Answers two requests that run two signatures each.
+  void ExpectBothSignaturesShareARun() {
+    std::vector<PreparedRun> runs(2);
+    for (size_t i = 0; i < 2; ++i) {
+      waiting_.Add(BatchKeyOfSeveral("m"), {[&, i] {
+                     runs[i].servable = servable_.get();
+                     runs[i].signatures = {&SignatureOf("other"), &SignatureOf("serving_default")};
+                     runs[i].inputs = testing::RowInputs({static_cast<int64_t>(i)});
+                     return &runs[i];
+                   }});
+    }
+    // Their cost is not known yet: two rows.
+    ASSERT_TRUE(waiting_.AnswerNext());
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(runs[i].status.ok()) << runs[i].status.message();
+      ASSERT_EQ(runs[i].results.size(), 2U);
+      for (const tensor::TensorList& result : runs[i].results) {
+        EXPECT_EQ(NumbersOf<int64_t>(result.storage().tensors[0]),
+                  ExpectedY({static_cast<int64_t>(i)}));
+      }
+    }
+    EXPECT_EQ(inner_->run_rows(), (Values{2, 2}));  // a signature each
+    EXPECT_EQ(Batching("").figures.request_count, 2);
   }
   static void ExpectOwnRows(const Request& request) {
     EXPECT_TRUE(request.status.ok()) << request.status.message();
@@ -133,7 +166,7 @@ class BatchingServableTest : public ::testing::Test {
   std::unique_ptr<BatchingServable> servable_;
 };
 
-// --- Company ---
+// --- Batches ---
 
 TEST_F(BatchingServableTest, WaitingRequestsShareOneRunAndGetTheirOwnRows) {
   Request a = RequestOf({1, 2});
@@ -156,11 +189,13 @@ TEST_F(BatchingServableTest, RequestAloneRunsAtOnceOnItsOwnInputs) {
   EXPECT_EQ(waiting_.looks().size(), 1U);
 }
 
-TEST_F(BatchingServableTest, ThreadWithoutAScopeRunsEachRequestAlone) {
+// As a load does, for warm-up records.
+TEST_F(BatchingServableTest, RunOfTheServableItselfIsNoBatch) {
   Request a = RequestOf({1});
   Request b = RequestOf({2});
   Queue(&b);
-  Answer(&a);
+  RunAlone(Prepare(&a));
+  Finish(&a);
   EXPECT_EQ(b.answer_count, 0);
   ExpectOwnRows(a);
   EXPECT_EQ(Batching().figures.run_count, 0);
@@ -250,13 +285,13 @@ TEST_F(BatchingServableTest, RequestThatDoesNotFitTheRowsBeginsTheNextBatch) {
   for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
 }
 
-TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanTheStackTakes) {
-  std::vector<Request> requests(BatchScope::kDepthMax + 10, RequestOf({1}));
+TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanItMay) {
+  std::vector<Request> requests(Batch::kTakenMax + 10, RequestOf({1}));
   std::vector<Request*> all;
   for (Request& request : requests) all.push_back(&request);
   AnswerAll(all);
-  // The first one is fetched by nobody.
-  EXPECT_EQ(inner_->run_rows(), (Values{BatchScope::kDepthMax + 1, 9}));
+  // The first one is not taken by a batch.
+  EXPECT_EQ(inner_->run_rows(), (Values{Batch::kTakenMax + 1, 9}));
 }
 
 // A request that fails before its run takes no place in the batch. The first one has waited for
@@ -264,7 +299,7 @@ TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanTheStackTakes) {
 TEST_F(BatchingServableTest, FloodOfBadRequestsDoesNotHoldUpABatch) {
   size_t bad_count = 0;
   waiting_.OnLook([&] {
-    if (bad_count < 1'000) waiting_.Add(BatchKeyOf("m", ""), [&] { bad_count += 1; });
+    if (bad_count < 1'000) waiting_.AddBad(BatchKeyOf("m", ""), [&] { bad_count += 1; });
   });
   size_t before_run_count = 0;
   watch_ = [&](const RowRun&) {
@@ -273,16 +308,15 @@ TEST_F(BatchingServableTest, FloodOfBadRequestsDoesNotHoldUpABatch) {
   };
   Request a = RequestOf({1});
   AnswerAll({&a});
-  EXPECT_EQ(before_run_count, BatchScope::kDepthMax);
+  EXPECT_EQ(before_run_count, Batch::kTakenMax);
 }
 
-TEST_F(BatchingServableTest, MessageTooLongForTheBatchIsNotFetched) {
+TEST_F(BatchingServableTest, MessageTooLongForTheBatchIsNotTaken) {
   BatchSettings settings;
   settings.rows_max = 4;
   Make(settings);
   Request a = RequestOf({1, 2});
   Request b = RequestOf({3});
-  const BatchScope scope(&waiting_);
   Queue(&a);
   Queue(&b, /*message_bytes=*/5'000);
   ASSERT_TRUE(waiting_.AnswerNext());
@@ -315,23 +349,27 @@ TEST_F(BatchingServableTest, OtherShapesRunInABatchOfTheirOwn) {
   ExpectOwnRows(b);
 }
 
-// Each request differs from the one before it. The first reply must not wait for all.
-TEST_F(BatchingServableTest, FirstReplyWaitsForFewRequestsThatDoNotFit) {
+// Each request differs from the one before it. No reply waits for a run that is not its own.
+TEST_F(BatchingServableTest, ReplyDoesNotWaitForARequestThatDoesNotFit) {
   std::vector<Request> requests;
   for (int i = 0; i < 20; ++i) {
     requests.push_back(i % 2 == 0 ? RequestOf({1}) : RequestOf({2, 3}, 2));
   }
-  const BatchScope scope(&waiting_);
   for (Request& request : requests) Queue(&request);
+  watch_ = [&](const RowRun&) {
+    const size_t before_count = inner_->run_rows().size() - 1;
+    for (size_t i = 0; i < before_count; ++i) EXPECT_EQ(requests[i].answer_count, 1) << i;
+    return Status();
+  };
   ASSERT_TRUE(waiting_.AnswerNext());
-  EXPECT_EQ(requests[0].answer_count, 1);
-  EXPECT_LE(inner_->run_rows().size(), BatchScope::kFetchingMax + 1);
+  // The thread has other things to do too.
+  EXPECT_EQ(inner_->run_rows().size(), 3U);
   while (waiting_.AnswerNext()) {
   }
   for (const Request& request : requests) ExpectOwnRows(request);
 }
 
-TEST_F(BatchingServableTest, OtherSignaturesAreNotFetched) {
+TEST_F(BatchingServableTest, OtherSignaturesAreNotTaken) {
   Request a = RequestOf({1});
   Request b = RequestOf({2});
   b.signature = "other";
@@ -348,35 +386,52 @@ TEST_F(BatchingServableTest, RequestsOfAnotherServableWithTheSameKeyDoNotJoin) {
   other.TurnOn(other.signatures().begin()->second, {});
   other.TurnOn(SignatureOf("serving_default"), {});
   Request a = RequestOf({1});
-  Values y;
-  waiting_.Add(BatchKeyOf("m", ""), [&] {
-    tensor::TensorList result;
-    ASSERT_TRUE(other
-                    .Run(other.signatures().find("serving_default")->second,
-                         tensor::OutputSet::All(2), {}, testing::RowInputs({2}), &result)
-                    .ok());
-    y = NumbersOf<int64_t>(result.storage().tensors[0]);
-  });
-  const BatchScope scope(&waiting_);
-  Answer(&a);
+  PreparedRun b;
+  Queue(&a);
+  waiting_.Add(BatchKeyOf("m", ""), {[&] {
+                 b.servable = &other;
+                 b.signatures = {&other.signatures().find("serving_default")->second};
+                 b.outputs = tensor::OutputSet::All(2);
+                 b.inputs = testing::RowInputs({2});
+                 return &b;
+               }});
+  ASSERT_TRUE(waiting_.AnswerNext());
   ExpectOwnRows(a);
-  EXPECT_EQ(y, (Values{RowServable::Y(2, 8)}));
+  EXPECT_EQ(NumbersOf<int64_t>(b.results.at(0).storage().tensors[0]),
+            (Values{RowServable::Y(2, 8)}));
   EXPECT_EQ(inner_->run_rows(), (Values{1}));
   EXPECT_EQ(of_other.run_rows(), (Values{1}));
 }
 
 TEST_F(BatchingServableTest, TensorsWithoutRowsRunAlone) {
-  const BatchScope scope(&waiting_);
+  Request a = RequestOf({5});
   Request b = RequestOf({2});
+  waiting_.Add(BatchKeyOf("m", ""), {[&] {
+                                       PreparedRun* const run = Prepare(&a);
+                                       run->inputs.storage().tensors[0].dims.clear();
+                                       return run;
+                                     },
+                                     [&] { Finish(&a); }});
   Queue(&b);
-  tensor::TensorList inputs;
-  inputs.storage().tensors = {testing::NumberTensor<int64_t>(tensor::dtype::kInt64, {}, {5})};
-  tensor::TensorList result;
-  ASSERT_TRUE(
-      servable_->Run(SignatureOf("serving_default"), tensor::OutputSet::All(2), {}, inputs, &result)
-          .ok());
-  EXPECT_EQ(NumbersOf<int64_t>(result.storage().tensors[0]), ExpectedY({5}));
+  ASSERT_TRUE(waiting_.AnswerNext());
+  ExpectOwnRows(a);
   EXPECT_EQ(b.answer_count, 0);
+}
+
+// The first answers of a large batch do not wait for the last ones.
+TEST_F(BatchingServableTest, AnswersAreSentSixteenAtATime) {
+  std::vector<Request> requests(20, RequestOf({1}));
+  std::string steps;
+  for (Request& request : requests) {
+    waiting_.Add(BatchKeyOf("m", ""), {[&] { return Prepare(&request); },
+                                       [&] {
+                                         Finish(&request);
+                                         steps += 'f';
+                                       },
+                                       [&] { steps += 's'; }});
+  }
+  ASSERT_TRUE(waiting_.AnswerNext());
+  EXPECT_EQ(steps, std::string(16, 'f') + std::string(16, 's') + "ffff" + "ssss");
 }
 
 // --- Padding ---
@@ -536,45 +591,67 @@ class JoinedRowsTest : public BatchingServableTest {
     settings.rows_max = 4 * kRows;
     Make(settings);
   }
-  // Answers two requests while what each decodes counts in a share of its own.
-  void AnswerTwo(base::ByteBudget* budget) {
-    for (Request& request : requests_) {
-      request.context.budget = budget;
-      waiting_.Add(BatchKeyOf("m", ""), [this, budget, &request] {
-        base::ByteBudget::Share own(budget);
-        const base::ShareScope scope(&own);
-        Answer(&request);
-        EXPECT_EQ(own.bytes(), 0);
-      });
-    }
-    const BatchScope scope(&waiting_);
-    while (waiting_.AnswerNext()) {
-    }
-    for (const Request& request : requests_) ExpectOwnRows(request);
-    EXPECT_EQ(budget->in_use_bytes(), 0);
+  Request LargeRequest(base::ByteBudget* budget) const {
+    Request request = RequestOf(Values(kRows, 3));
+    request.context.budget = budget;
+    return request;
   }
-
-  std::vector<Request> requests_{2, RequestOf(Values(kRows, 3))};
 };
 
 // No request is charged for the rows of the others, however long its reply takes.
 TEST_F(JoinedRowsTest, CountUntilTheirRunIsOver) {
   base::ByteBudget budget;
+  Request a = LargeRequest(&budget);
+  Request b = LargeRequest(&budget);
   int64_t in_run_bytes = 0;
   watch_ = [&](const RowRun&) {
     in_run_bytes = budget.in_use_bytes();
     return Status();
   };
-  AnswerTwo(&budget);
+  for (Request* request : {&a, &b}) {
+    waiting_.Add(BatchKeyOf("m", ""), {[=] { return Prepare(request); },
+                                       [=, &budget] {
+                                         EXPECT_EQ(budget.in_use_bytes(), 0);
+                                         Finish(request);
+                                       }});
+  }
+  ASSERT_TRUE(waiting_.AnswerNext());
   EXPECT_EQ(inner_->run_rows(), (Values{2 * kRows}));
   EXPECT_EQ(in_run_bytes, 2 * kRows * 8);
 }
 
 TEST_F(JoinedRowsTest, RequestsRunOneByOneIfNoMemoryIsLeftForThem) {
   base::ByteBudget budget(/*limit_bytes=*/kRows * 8);
-  AnswerTwo(&budget);
+  Request a = LargeRequest(&budget);
+  Request b = LargeRequest(&budget);
+  AnswerAll({&a, &b});
   EXPECT_EQ(inner_->run_rows(), (Values{kRows, kRows}));
+  ExpectOwnRows(a);
+  ExpectOwnRows(b);
   EXPECT_TRUE(Batching().is_on) << Batching().refusal;
+  EXPECT_EQ(budget.in_use_bytes(), 0);
+}
+
+// The results of its pieces are the request's own, and its inputs' copies are not.
+TEST_F(JoinedRowsTest, PiecesCountOneAfterTheOther) {
+  BatchSettings settings;
+  settings.rows_max = kRows;
+  Make(settings);
+  base::ByteBudget budget;
+  Request large = RequestOf(Values(3 * kRows, 3));
+  large.context.budget = &budget;
+  int64_t most_bytes = 0;
+  watch_ = [&](const RowRun&) {
+    most_bytes = std::max(most_bytes, budget.in_use_bytes());
+    return Status();
+  };
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{kRows, kRows, kRows}));
+  EXPECT_EQ(most_bytes, kRows * 8);
+  ExpectOwnRows(large);
+  EXPECT_EQ(budget.in_use_bytes(), 2 * 3 * kRows * 8);
+  large.run.reset();
+  EXPECT_EQ(budget.in_use_bytes(), 0);
 }
 
 // --- Requests that do not run, and failures ---
@@ -720,13 +797,13 @@ TEST_F(BatchingServableTest, RunsThatCompareDoNotWrite) {
     may_write.push_back(run.context.may_write);
     return Status();
   };
-  for (uint64_t i = 0; i < 2 * BatchingServable::kCheckedEvery; ++i) {
+  for (uint64_t i = 0; i < 2 * BatchedSignature::kCheckedEvery; ++i) {
     Request a = RequestOf({1});
     Request b = RequestOf({2});
     Request large = RequestOf({1, 2, 3, 4});
     AnswerAll({&a, &b, &large});
   }
-  EXPECT_GT(inner_->run_rows().size(), 2 * BatchingServable::kCheckedEvery * 3);
+  EXPECT_GT(inner_->run_rows().size(), 2 * BatchedSignature::kCheckedEvery * 3);
   EXPECT_EQ(std::count(may_write.begin(), may_write.end(), true), 0);
 }
 
@@ -765,11 +842,11 @@ TEST_F(BatchingServableTest, ChecksThatGoOnFindWhatTheFirstOnesDidNot) {
     Request b = RequestOf({2});
     AnswerAll({&a, &b});
   };
-  for (uint64_t i = 0; i < 2 * BatchingServable::kCheckedEvery; ++i) answer_two();
+  for (uint64_t i = 0; i < 2 * BatchedSignature::kCheckedEvery; ++i) answer_two();
   const Values run_rows = inner_->run_rows();
   EXPECT_EQ(std::count(run_rows.begin(), run_rows.end(), 1), 2);
   inner_->mixes_rows = true;
-  for (uint64_t i = 0; i < BatchingServable::kCheckedEvery; ++i) answer_two();
+  for (uint64_t i = 0; i < BatchedSignature::kCheckedEvery; ++i) answer_two();
   EXPECT_FALSE(Batching().is_on);
 }
 
@@ -779,7 +856,7 @@ TEST_F(BatchingServableTest, RequestInPiecesIsComparedIfChecksGoOn) {
   Make(settings);
   servable_->TurnOn(SignatureOf("serving_default"), {0, 0, true});
   inner_->mixes_rows = true;
-  for (uint64_t i = 0; i < BatchingServable::kCheckedEvery; ++i) {
+  for (uint64_t i = 0; i < BatchedSignature::kCheckedEvery; ++i) {
     Request large = RequestOf({1, 2, 3, 4});
     AnswerAll({&large});
   }
@@ -918,7 +995,7 @@ TEST_F(BatchingServableTest, CompiledModelIsComparedInAllowedSizesOnly) {
   settings.rows_max = 8;
   Make(settings);
   servable_->TurnOn(SignatureOf("serving_default"), {1, 1, true});
-  for (uint64_t i = 0; i < 2 * BatchingServable::kCheckedEvery; ++i) {
+  for (uint64_t i = 0; i < 2 * BatchedSignature::kCheckedEvery; ++i) {
     Request a = RequestOf({1, 2, 3, 4, 5});
     Request b = RequestOf({6});
     Request large = RequestOf({1, 2, 3, 4, 5, 6, 7, 8, 9});
@@ -950,28 +1027,12 @@ TEST_F(BatchingServableTest, CompiledModelThatMixesRowsIsTurnedOff) {
 
 TEST_F(BatchingServableTest, RunsOfSeveralSignaturesShareRunsToo) {
   inner_->runs_together = true;
-  // Their cost is not known yet: two rows.
-  const std::vector<const tensor::Signature*> both = {&SignatureOf("other"),
-                                                      &SignatureOf("serving_default")};
-  std::vector<std::vector<tensor::TensorList>> results(2);
-  const auto answer = [&](size_t i) {
-    const auto ran = servable_->RunTogether(both, {}, testing::RowInputs({static_cast<int64_t>(i)}),
-                                            &results[i]);
-    ASSERT_TRUE(ran);
-    EXPECT_TRUE(ran->ok());
-  };
-  const BatchScope scope(&waiting_);
-  waiting_.Add(BatchKeyOfSeveral("m"), [&] { answer(1); });
-  answer(0);
-  for (size_t i = 0; i < 2; ++i) {
-    ASSERT_EQ(results[i].size(), 2U);
-    for (const tensor::TensorList& result : results[i]) {
-      EXPECT_EQ(NumbersOf<int64_t>(result.storage().tensors[0]),
-                ExpectedY({static_cast<int64_t>(i)}));
-    }
-  }
-  EXPECT_EQ(inner_->run_rows(), (Values{2, 2}));  // a signature each
-  EXPECT_EQ(Batching("").figures.request_count, 2);
+  ExpectBothSignaturesShareARun();
+}
+
+TEST_F(BatchingServableTest, SignaturesThatCannotRunTogetherShareARunOfEach) {
+  inner_->runs_together = false;
+  ExpectBothSignaturesShareARun();
 }
 
 // The next version of the model runs them before it serves.
@@ -1004,20 +1065,6 @@ TEST_F(BatchingServableTest, RequestThatRunsAloneIsNoHotBatch) {
   Request request = RequestOf({1, 2, 3});
   AnswerAll({&request});
   EXPECT_TRUE(servable_->ListHotBatches().empty());
-}
-
-TEST_F(BatchingServableTest, SignaturesThatCannotRunTogetherAreLeftToTheCaller) {
-  const std::vector<const tensor::Signature*> both = {&SignatureOf("other"),
-                                                      &SignatureOf("serving_default")};
-  const BatchScope scope(&waiting_);
-  bool is_left = false;
-  waiting_.Add(BatchKeyOfSeveral("m"), [&] {
-    std::vector<tensor::TensorList> results;
-    is_left = !servable_->RunTogether(both, {}, testing::RowInputs({2}), &results);
-  });
-  std::vector<tensor::TensorList> results;
-  EXPECT_FALSE(servable_->RunTogether(both, {}, testing::RowInputs({1}), &results));
-  EXPECT_TRUE(is_left);
 }
 
 // --- On and off ---
@@ -1070,10 +1117,11 @@ class BatchSlotsTest : public BatchingServableTest {
   void AnswerOnThreads(const Values& x) {
     testing::RunTogether(4, [&](int) {
       QueuedRequests waiting;
-      const BatchScope scope(&waiting);
       for (int i = 0; i < 50; ++i) {
         Request request = RequestOf(x);
-        Answer(&request);
+        waiting.Add(BatchKeyOf("m", request.signature),
+                    {[&] { return Prepare(&request); }, [&] { Finish(&request); }});
+        EXPECT_TRUE(waiting.AnswerNext());
         ExpectOwnRows(request);
       }
     });

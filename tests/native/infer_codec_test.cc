@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/infer_messages.h"
 
@@ -34,7 +35,8 @@ Status Ask(const std::string& bytes, InferResponse* response, std::vector<size_t
   InferMessage message;
   MILLPOND_RETURN_IF_ERROR(DecodeInferMessage(segmented.reader(), &message));
   InferReply reply;
-  MILLPOND_RETURN_IF_ERROR(Infer(servable, message.request, MessageElements(message), {}, &reply));
+  MILLPOND_RETURN_IF_ERROR(
+      testing::AnswerInfer(servable, message.request, MessageElements(message), &reply));
   const auto encoded = EncodeInferReply(reply, {});
   if (!encoded.ok()) return encoded.status();
   *response = testing::ParseInferResponse(std::string(encoded.value().view()));

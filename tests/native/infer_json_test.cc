@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/native/answer_alone.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/infer_messages.h"
 #include "tests/native/wire_message.h"
@@ -28,7 +29,11 @@ Status Ask(const std::string& body, std::optional<size_t> json_bytes, RestReply*
   std::optional<std::string> header;
   if (json_bytes) header = std::to_string(*json_bytes);
   *reply = {};
-  return ModelInfer(servable, {block.data(), block.size()}, header, {}, reply);
+  return testing::AnswerAlone(
+      [&](PreparedRest* prepared) {
+        return PrepareModelInfer(servable, {block.data(), block.size()}, header, prepared);
+      },
+      reply);
 }
 
 std::string Answer(const std::string& body, std::optional<size_t> json_bytes = {}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "native/inference/raw_elements.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/infer_messages.h"
 #include "tests/native/plain_servable.h"
@@ -43,7 +44,7 @@ class InferTest : public ::testing::Test {
 
   Status Infer() {
     reply_ = {};
-    return inference::Infer(servable_, request_, BlockElements(blocks_), {}, &reply_);
+    return testing::AnswerInfer(servable_, request_, BlockElements(blocks_), &reply_);
   }
   void ExpectRefused(Code code, const std::string& in_message) {
     const int before_count = servable_.run_count();
@@ -106,10 +107,10 @@ TEST(InferDefaults, AnInputThatIsNotSentHasItsDefault) {
   request.inputs = {{"x", "FP32", {1, 3}}};
   const std::vector<std::string> blocks{RawOf<float>({1, 2, 3})};
   InferReply reply;
-  ASSERT_TRUE(inference::Infer(servable, request, BlockElements(blocks), {}, &reply).ok());
+  ASSERT_TRUE(testing::AnswerInfer(servable, request, BlockElements(blocks), &reply).ok());
   EXPECT_EQ(testing::NumbersOf<float>(servable.seen().at(0)), std::vector<float>{0.5});
   request.inputs = {{"t", "FP32", {1, 3}}};
-  const Status refused = inference::Infer(servable, request, BlockElements(blocks), {}, &reply);
+  const Status refused = testing::AnswerInfer(servable, request, BlockElements(blocks), &reply);
   EXPECT_EQ(refused.message(),
             "inputs do not match signature 'serving_default'. Missing but required: {x}.");
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/native/answer_alone.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/tf_example_messages.h"
 #include "tests/native/wire_message.h"
@@ -52,7 +53,11 @@ class MultiInferenceTest : public ::testing::Test {
     const auto spec = SpecOfAllTasks(request);
     if (!spec.ok()) return spec.status();
     base::ReplyBytes reply;
-    MILLPOND_RETURN_IF_ERROR(AnswerMultiInference(servable_, request, {}, &reply));
+    MILLPOND_RETURN_IF_ERROR(testing::AnswerAlone(
+        [&](Prepared<base::ReplyBytes>* prepared) {
+          return PrepareMultiInference(servable_, request, prepared);
+        },
+        &reply));
     return std::string(reply.view());
   }
   void ExpectRefused(const std::vector<WireMessage>& tasks, Code code,

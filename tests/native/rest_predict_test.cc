@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "native/rest/rest_methods.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/plain_servable.h"
 
 namespace millpond::rest {
@@ -49,8 +50,11 @@ class RestPredictTest : public ::testing::Test {
     // A block of its own size, so that AddressSanitizer sees a read past its end.
     const std::vector<char> bytes(body.begin(), body.end());
     RestReply reply;
-    const Status status =
-        rest::Predict(servable_, {bytes.data(), bytes.size()}, tensor::RunContext(), &reply);
+    const Status status = testing::AnswerAlone(
+        [&](PreparedRest* prepared) {
+          return PreparePredict(servable_, {bytes.data(), bytes.size()}, prepared);
+        },
+        &reply);
     code_ = status.code();
     EXPECT_EQ(reply.content_type, "application/json");
     return status.ok() ? std::string(reply.body.view()) : status.message();

@@ -7,6 +7,7 @@
 #include "native/rest/rest_methods.h"
 #include "native/tensor/dtype.h"
 #include "native/tf/tensor_storage.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/fake_servable.h"
 #include "tests/native/tensors.h"
 
@@ -32,7 +33,8 @@ class RestTensorsTest : public ::testing::Test {
  protected:
   std::string Predict(const std::string& body) {
     RestReply reply;
-    const Status status = rest::Predict(servable_, body, tensor::RunContext(), &reply);
+    const Status status = testing::AnswerAlone(
+        [&](PreparedRest* prepared) { return PreparePredict(servable_, body, prepared); }, &reply);
     return status.ok() ? std::string(reply.body.view()) : status.message();
   }
 

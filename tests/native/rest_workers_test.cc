@@ -16,7 +16,8 @@
 
 #include "native/base/clock.h"
 #include "native/servable/admission.h"
-#include "native/servable/batch_scope.h"
+#include "native/servable/answer_requests.h"
+#include "native/servable/batch_queue.h"
 #include "native/servable/serving_map.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/scripted_servable.h"
@@ -31,6 +32,12 @@ using metrics::Method;
 using testing::Gate;
 using testing::Scripted;
 
+// Prepares an empty answer. A run of no signature computes nothing.
+void AnswerNothing(const servable::Servable& servable, PreparedRest* prepared) {
+  prepared->run.servable = &servable;
+  prepared->encode = [](servable::PreparedRun*, RestReply*) { return base::Status(); };
+}
+
 // Two models: "m" answers at once with the body's values; "held" waits for the gate.
 class RestWorkersTest : public ::testing::Test {
  protected:
@@ -38,12 +45,16 @@ class RestWorkersTest : public ::testing::Test {
     EXPECT_TRUE(servable::PublishHighest(map_, quick_.entry).ok());
     EXPECT_TRUE(servable::PublishHighest(map_, held_.entry).ok());
     options_.statistics = statistics_;
-    options_.answer = [this](const RestRequest&, std::string_view body,
-                             const servable::Servable& servable, const tensor::RunContext& run,
-                             RestReply* reply, metrics::PhaseWatch*) -> base::Status {
-      if (servable.id().name == "held") MILLPOND_RETURN_IF_ERROR(gate_.Pass(run));
+    options_.prepare = [this](const RestRequest&, std::string_view body,
+                              const servable::Servable& servable,
+                              PreparedRest* prepared) -> base::Status {
+      if (servable.id().name == "held") MILLPOND_RETURN_IF_ERROR(gate_.Pass(prepared->run.context));
       if (body == "fail") return base::InvalidArgument("no such input");
-      reply->body = std::move(base::CopyReply(body, {}).value());
+      AnswerNothing(servable, prepared);
+      prepared->encode = [body](servable::PreparedRun*, RestReply* reply) {
+        reply->body = std::move(base::CopyReply(body, {}).value());
+        return base::Status();
+      };
       return {};
     };
   }
@@ -189,27 +200,34 @@ class WaitingForTheWorker : public RestWorkersTest {
   std::shared_ptr<servable::WaitingRequests> waiting_;
 };
 
-TEST_F(WaitingForTheWorker, ABatchAnswersTheOldestRequestOfItsKey) {
+// Answers the oldest request of `key` on the test's thread. Returns false if none waits.
+bool AnswerOldest(servable::WaitingRequests* waiting, servable::BatchKey key, size_t bytes_max) {
+  const auto request = waiting->Take(key, bytes_max);
+  if (request != nullptr) servable::AnswerRequests(request.get(), waiting);
+  return request != nullptr;
+}
+
+TEST_F(WaitingForTheWorker, ABatchTakesTheOldestRequestOfItsKey) {
   const servable::BatchKey key = servable::BatchKeyOf("m", "");
   EXPECT_FALSE(waiting_->HasFreeThread());
-  EXPECT_FALSE(waiting_->AnswerWaiting(key, 1'000));
+  EXPECT_FALSE(AnswerOldest(waiting_.get(), key, 1'000));
   ASSERT_TRUE(workers_->Submit(Request("held")).ok());
   const auto first = workers_->Submit(Request("m", "first"));
   const auto second = workers_->Submit(Request("m", "second"));
-  ASSERT_TRUE(waiting_->AnswerWaiting(key, 1'000));
+  ASSERT_TRUE(AnswerOldest(waiting_.get(), key, 1'000));
   const std::vector<EndedRequest> ended = TakeEnded(1);
   EXPECT_EQ(ended[0].id, first.value());
   EXPECT_EQ(ended[0].reply.body.view(), "first");
-  EXPECT_TRUE(waiting_->AnswerWaiting(key, 1'000));
+  EXPECT_TRUE(AnswerOldest(waiting_.get(), key, 1'000));
   EXPECT_EQ(TakeEnded(1)[0].id, second.value());
 }
 
 TEST_F(WaitingForTheWorker, ABatchTakesNoRequestOfAnotherKeyOrLength) {
   const std::string body = "{\"signature_name\": \"other\", \"instances\": [1, 2, 3]}";
   ASSERT_TRUE(workers_->Submit(Request("m", body)).ok());
-  EXPECT_FALSE(waiting_->AnswerWaiting(servable::BatchKeyOf("m", ""), 1'000));
-  EXPECT_FALSE(waiting_->AnswerWaiting(servable::BatchKeyOf("m", "other"), 2));
-  EXPECT_TRUE(waiting_->AnswerWaiting(servable::BatchKeyOf("m", "other"), 1'000));
+  EXPECT_FALSE(AnswerOldest(waiting_.get(), servable::BatchKeyOf("m", ""), 1'000));
+  EXPECT_FALSE(AnswerOldest(waiting_.get(), servable::BatchKeyOf("m", "other"), 2));
+  EXPECT_TRUE(AnswerOldest(waiting_.get(), servable::BatchKeyOf("m", "other"), 1'000));
   EXPECT_EQ(TakeEnded(1)[0].reply.body.view(), body);
 }
 
@@ -238,7 +256,7 @@ TEST_F(RestWorkersTest, EachRequestEndsOnceHoweverManyThreadsTakeThem) {
   for (int i = 0; i < 2; ++i) {
     takers.emplace_back([&] {
       while (!is_over) {
-        if (!waiting->AnswerWaiting(servable::BatchKeyOf("m", ""), 1'000))
+        if (!AnswerOldest(waiting.get(), servable::BatchKeyOf("m", ""), 1'000))
           std::this_thread::yield();
       }
     });
@@ -264,9 +282,9 @@ TEST_F(RestWorkersTest, BusyServerAnswersRequestsThatWaitedForAVersion) {
   options_.first_version_wait_ns = kForeverNs;
   Scripted late("late", 1);
   // Each request brings the next one: the only worker always has one waiting.
-  options_.answer = [&](const RestRequest&, std::string_view, const servable::Servable& servable,
-                        const tensor::RunContext&, RestReply*,
-                        metrics::PhaseWatch*) -> base::Status {
+  options_.prepare = [&](const RestRequest&, std::string_view, const servable::Servable& servable,
+                         PreparedRest* prepared) -> base::Status {
+    AnswerNothing(servable, prepared);
     if (servable.id().name == "late") is_over = true;
     if (is_over || ++quick_count >= kRequestCountMax) return {};
     if (quick_count == 1) {
@@ -325,9 +343,8 @@ TEST_F(RestWorkersTest, AModelThatIsForgottenEndsTheWaitForItsVersion) {
 }
 
 TEST_F(RestWorkersTest, AMessageAsLongAsTheBodyIsCut) {
-  options_.answer = [](const RestRequest&, std::string_view body, const servable::Servable&,
-                       const tensor::RunContext&, RestReply*,
-                       metrics::PhaseWatch*) { return base::InvalidArgument(std::string(body)); };
+  options_.prepare = [](const RestRequest&, std::string_view body, const servable::Servable&,
+                        PreparedRest*) { return base::InvalidArgument(std::string(body)); };
   Start();
   const std::string body(100'000, 'x');
   EXPECT_LT(Answer(Request("m", body)).status.message().size(), 2'000U);
@@ -391,10 +408,11 @@ TEST_F(RestWorkersTest, EndlessRequestsOfTwoModelsLeaveAWorkerToAThird) {
   options_.spare_count = 2;
   Scripted other("other", 1);
   ASSERT_TRUE(servable::PublishHighest(map_, other.entry).ok());
-  options_.answer = [this](const RestRequest&, std::string_view, const servable::Servable& servable,
-                           const tensor::RunContext& run, RestReply*,
-                           metrics::PhaseWatch*) -> base::Status {
-    return servable.id().name == "m" ? base::Status() : gate_.Pass(run);
+  options_.prepare = [this](const RestRequest&, std::string_view,
+                            const servable::Servable& servable,
+                            PreparedRest* prepared) -> base::Status {
+    AnswerNothing(servable, prepared);
+    return servable.id().name == "m" ? base::Status() : gate_.Pass(prepared->run.context);
   };
   Start();
   for (int i = 0; i < 20; ++i) {
@@ -585,17 +603,17 @@ TEST_F(RestWorkersTest, OnlyAnsweredRequestsAreSampled) {
       std::make_shared<servable::RequestReservoir>(servable::RequestReservoirLimits());
   const Scripted sampled("sampled", 1, {}, reservoir);
   ASSERT_TRUE(servable::PublishHighest(map_, sampled.entry).ok());
-  options_.answer = [](const RestRequest&, std::string_view body,
-                       const servable::Servable& servable, const tensor::RunContext& run,
-                       RestReply*, metrics::PhaseWatch*) -> base::Status {
-    tensor::TensorList inputs;
-    inputs.Reset(1);
-    inputs.storage().tensors[0].bytes = body;
-    const tensor::Signature& signature = servable.signatures().begin()->second;
-    tensor::TensorList outputs;
-    MILLPOND_RETURN_IF_ERROR(
-        servable.Run(signature, tensor::OutputSet::All(2), run, inputs, &outputs));
-    return body == "fail" ? base::Internal("the output has no JSON") : base::Status();
+  options_.prepare = [](const RestRequest&, std::string_view body,
+                        const servable::Servable& servable, PreparedRest* prepared) {
+    AnswerNothing(servable, prepared);
+    prepared->run.signatures = {&servable.signatures().begin()->second};
+    prepared->run.outputs = tensor::OutputSet::All(2);
+    prepared->run.inputs.Reset(1);
+    prepared->run.inputs.storage().tensors[0].bytes = body;
+    prepared->encode = [body](servable::PreparedRun*, RestReply*) {
+      return body == "fail" ? base::Internal("the output has no JSON") : base::Status();
+    };
+    return base::Status();
   };
   // A single worker, which finishes one request before it takes the next.
   options_.thread_count = 1;

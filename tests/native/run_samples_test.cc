@@ -90,18 +90,26 @@ class RunSamplesTest : public ::testing::Test {
     return limits;
   }
 
+  // Returns a run of all signatures as one.
+  static servable::PreparedRun RunOf(const EchoServable& servable, std::vector<Tensor> inputs) {
+    servable::PreparedRun run;
+    run.servable = &servable;
+    run.signatures = {&servable.signatures().at("echo")};
+    run.inputs.storage().tensors = std::move(inputs);
+    return run;
+  }
+
   // Records a request at `now_ns` that is answered at once.
   Status Run(const EchoServable& servable, std::vector<Tensor> inputs,
              const tensor::OutputSet& outputs = tensor::OutputSet::All(2),
              int64_t now_ns = kNowNs) {
     RunSamples samples;
-    const SampledServable sampled(servable, reservoir_, now_ns, &samples);
     {
-      tensor::TensorList fed;
-      fed.storage().tensors = std::move(inputs);
-      tensor::TensorList result;
-      MILLPOND_RETURN_IF_ERROR(
-          sampled.Run(sampled.signatures().at("echo"), outputs, {}, fed, &result));
+      servable::PreparedRun run = RunOf(servable, std::move(inputs));
+      run.outputs = outputs;
+      servable::RunAlone(&run);
+      MILLPOND_RETURN_IF_ERROR(run.status);
+      samples.Keep(run, reservoir_, now_ns);
     }
     samples.Give(now_ns);
     return {};
@@ -191,13 +199,12 @@ TEST_F(RunSamplesTest, RequestSharesTheKindOfItsPredictRequest) {
 TEST_F(RunSamplesTest, EachSignatureOfAJointRunIsKept) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   RunSamples samples;
-  const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
-  tensor::TensorList fed;
-  fed.storage().tensors = {Vector<float>({1}), Vector<float>({2})};
-  std::vector<tensor::TensorList> results;
-  ASSERT_TRUE(sampled.RunTogether({&sampled.signatures().at("echo")}, {}, fed, &results)->ok());
-  ASSERT_EQ(results.size(), 1);
-  EXPECT_EQ(results[0].size(), 2);
+  servable::PreparedRun run = RunOf(servable, {Vector<float>({1}), Vector<float>({2})});
+  servable::RunAlone(&run);
+  ASSERT_TRUE(run.status.ok());
+  ASSERT_EQ(run.results.size(), 1);
+  EXPECT_EQ(run.results[0].size(), 2);
+  samples.Keep(run, reservoir_, kNowNs);
   samples.Give(kNowNs);
   ASSERT_EQ(Kept().size(), 1);
   const EchoServable next(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
@@ -236,13 +243,10 @@ TEST_F(RunSamplesTest, InputsOutliveTheRunOnlyForASample) {
     const Tensor a = Vector<float>({1});
     RunSamples samples;
     {
-      tensor::TensorList fed;
-      fed.storage().tensors = {a, Vector<float>({2})};
-      const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
-      tensor::TensorList result;
-      const Status ran = sampled.Run(servable.signatures().at("echo"), tensor::OutputSet::All(2),
-                                     {}, fed, &result);
-      EXPECT_TRUE(ran.ok());
+      servable::PreparedRun run = RunOf(servable, {a, Vector<float>({2})});
+      servable::RunAlone(&run);
+      EXPECT_TRUE(run.status.ok());
+      samples.Keep(run, reservoir_, kNowNs);
       servable.seen.clear();
     }
     const bool is_held = !a.RefCountIsOne();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "native/rest/rest_methods.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/plain_servable.h"
 #include "tests/native/wire_message.h"
 
@@ -145,6 +146,13 @@ tensor::Signature ExampleSignature(const std::string& name,
 
 class RestExamplesTest : public ::testing::Test {
  protected:
+  using Method = Status (*)(const servable::Servable&, std::string_view, PreparedRest*);
+
+  Status Answer(Method prepare, std::string_view body) {
+    return testing::AnswerAlone(
+        [&](PreparedRest* prepared) { return prepare(servable_, body, prepared); }, &reply_);
+  }
+
   PlainServable servable_{
       {ExampleSignature("serving_default", {testing::AnyShapeSpec("classes", dtype::kString),
                                             testing::AnyShapeSpec("scores", dtype::kFloat)}),
@@ -158,8 +166,7 @@ TEST_F(RestExamplesTest, ClassifyAnswersLabelsAndScoresOfEachExample) {
                 testing::NumberTensor<float>(dtype::kFloat, {2, 2}, {1, 0.25F, NAN, -1e-20F})};
     return Status();
   };
-  const Status status =
-      Classify(servable_, R"({"examples": [{"a": 1}, {"a": 2}]})", tensor::RunContext(), &reply_);
+  const Status status = Answer(PrepareClassify, R"({"examples": [{"a": 1}, {"a": 2}]})");
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(
       reply_.body.view(),
@@ -173,18 +180,15 @@ TEST_F(RestExamplesTest, RegressAnswersANumberForEachExample) {
     return Status();
   };
   const Status status =
-      Regress(servable_, R"({"signature_name": "regress", "examples": [{"a": 1}, {"a": 2}]})",
-              tensor::RunContext(), &reply_);
+      Answer(PrepareRegress, R"({"signature_name": "regress", "examples": [{"a": 1}, {"a": 2}]})");
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(reply_.body.view(), R"({"results": [1.0, 2.5]})");
 }
 
 TEST_F(RestExamplesTest, ASignatureThatIsNotForTheMethodIsRefused) {
   const std::string body = R"({"signature_name": "regress", "examples": [{"a": 1}]})";
-  EXPECT_EQ(Classify(servable_, body, tensor::RunContext(), &reply_).code(),
-            Code::kInvalidArgument);
-  EXPECT_EQ(Regress(servable_, R"({"examples": [{"a": 1}]})", tensor::RunContext(), &reply_).code(),
-            Code::kInvalidArgument);
+  EXPECT_EQ(Answer(PrepareClassify, body).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Answer(PrepareRegress, R"({"examples": [{"a": 1}]})").code(), Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -5,30 +5,58 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "native/servable/batch_scope.h"
+#include "native/servable/answer_requests.h"
+#include "native/servable/batch_queue.h"
+#include "native/servable/prepared_run.h"
 
 namespace millpond::testing {
 
-// The requests of a test that wait for a thread, like rpc::RunQueue's: each is a function that
-// answers it from start to end. The scopes of several threads may share one. Thread: any.
+// The steps of a request of a test.
+struct Steps {
+  std::function<servable::PreparedRun*()> prepare;
+  std::function<void()> finish = [] {};
+  std::function<void()> send = [] {};
+};
+
+class RequestOfSteps final : public servable::WaitingRequest {
+ public:
+  explicit RequestOfSteps(Steps steps) : steps_(std::move(steps)) {}
+  servable::PreparedRun* Prepare() override { return steps_.prepare(); }
+  void Finish() override { steps_.finish(); }
+  void Send() override { steps_.send(); }
+
+ private:
+  const Steps steps_;
+};
+
+// The requests of a test that wait for a thread, like rpc::RunQueue's. Several threads may share
+// one. Thread: any.
 class QueuedRequests final : public servable::WaitingRequests {
  public:
-  // One call of AnswerWaiting or AnswerAny.
+  // One call of Take.
   struct Look {
     servable::BatchKey key;
     size_t bytes_max;
   };
 
-  void Add(servable::BatchKey key, std::function<void()> answer, size_t message_bytes = 0) {
+  void Add(servable::BatchKey key, Steps steps, size_t message_bytes = 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back({key, message_bytes, std::move(answer)});
+    queue_.push_back({key, message_bytes, std::move(steps)});
   }
-  // Calls `on_look` before each look of a run for company, on the thread of the run. A test may add
-  // requests in it. Set it before the first run.
+  // Adds a request that fails before its run.
+  void AddBad(servable::BatchKey key, std::function<void()> answer) {
+    Add(key, {[answer = std::move(answer)]() -> servable::PreparedRun* {
+          answer();
+          return nullptr;
+        }});
+  }
+  // Calls `on_look` before each look of a batch for a request, on the thread of the batch. A test
+  // may add requests in it. Set it before the first run.
   void OnLook(std::function<void()> on_look) { on_look_ = std::move(on_look); }
 
   // Sets the answer of HasFreeThread.
@@ -37,17 +65,21 @@ class QueuedRequests final : public servable::WaitingRequests {
   bool HasFreeThread() const override { return has_free_thread_; }
   // As if one thread answered them.
   int64_t WaitingPerThread() const override { return static_cast<int64_t>(size()); }
-  bool AnswerWaiting(servable::BatchKey key, size_t bytes_max) override {
-    return AnswerOldest(key, bytes_max);
+  std::unique_ptr<servable::WaitingRequest> Take(servable::BatchKey key,
+                                                 size_t bytes_max) override {
+    if (on_look_) on_look_();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      looks_.push_back({key, bytes_max});
+    }
+    return TakeOldest(key, bytes_max);
   }
-  bool AnswerAny(size_t bytes_max) override {
-    return AnswerOldest(servable::kNoBatchKey, bytes_max);
-  }
-  // Answers the oldest request, as a thread that is free does. Returns false if none waits.
+  // Answers the oldest request, and those that share its run, as a thread that is free does.
+  // Returns false if none waits.
   bool AnswerNext() {
-    const std::function<void()> answer = Take(servable::kNoBatchKey, SIZE_MAX);
-    if (answer) answer();
-    return answer != nullptr;
+    const auto request = TakeOldest(servable::kNoBatchKey, SIZE_MAX);
+    if (request != nullptr) servable::AnswerRequests(request.get(), this);
+    return request != nullptr;
   }
 
   size_t size() const {
@@ -63,28 +95,18 @@ class QueuedRequests final : public servable::WaitingRequests {
   struct Waiting {
     servable::BatchKey key;
     size_t message_bytes;
-    std::function<void()> answer;
+    Steps steps;
   };
 
-  bool AnswerOldest(servable::BatchKey key, size_t bytes_max) {
-    if (on_look_) on_look_();
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      looks_.push_back({key, bytes_max});
-    }
-    const std::function<void()> answer = Take(key, bytes_max);
-    if (answer) answer();
-    return answer != nullptr;
-  }
-  std::function<void()> Take(servable::BatchKey key, size_t bytes_max) {
+  std::unique_ptr<servable::WaitingRequest> TakeOldest(servable::BatchKey key, size_t bytes_max) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = std::find_if(queue_.begin(), queue_.end(), [key](const Waiting& waiting) {
       return key == servable::kNoBatchKey || waiting.key == key;
     });
-    if (found == queue_.end() || found->message_bytes > bytes_max) return {};
-    std::function<void()> answer = std::move(found->answer);
+    if (found == queue_.end() || found->message_bytes > bytes_max) return nullptr;
+    auto request = std::make_unique<RequestOfSteps>(std::move(found->steps));
     queue_.erase(found);
-    return answer;
+    return request;
   }
 
   std::atomic<bool> has_free_thread_{false};

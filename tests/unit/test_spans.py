@@ -67,21 +67,6 @@ def test_request_phases_follow_one_another_and_add_up(phase_ns: dict[str, int]):
     assert ends[-1] == root.ended_at_ns
 
 
-def test_request_waits_for_its_batch_around_the_run():
-    phase_ns = {"queue": 1, "decode": 2, "batch": 7, "run": 10, "encode": 3}
-    root, *phases = spans_of(FakeRequestSpan(phase_ns=phase_ns, batch_after_run_ns=4, total_ns=23))
-    spent = [(phase.name, phase.ended_at_ns - phase.began_at_ns) for phase in phases]
-    assert spent == [
-        ("queue", 1),
-        ("decode", 2),
-        ("batch", 3),
-        ("run", 10),
-        ("batch", 4),
-        ("encode", 3),
-    ]
-    assert phases[-1].ended_at_ns == root.ended_at_ns
-
-
 def test_request_that_reached_no_version_has_none():
     root, *_ = spans_of(FakeRequestSpan(model="nobody", version=None, code=5, message="no model"))
     assert root.attributes["millpond.model"] == "nobody"

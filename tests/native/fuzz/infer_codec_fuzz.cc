@@ -3,6 +3,7 @@
 #include <string>
 
 #include "native/inference/infer.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/fuzz/fuzz_target.h"
 #include "tests/native/infer_messages.h"
@@ -17,7 +18,7 @@ base::Status Infer(std::string_view input) {
   MILLPOND_RETURN_IF_ERROR(inference::DecodeInferMessage(segmented.reader(), &message));
   inference::InferReply reply;
   MILLPOND_RETURN_IF_ERROR(
-      inference::Infer(servable, message.request, inference::MessageElements(message), {}, &reply));
+      testing::AnswerInfer(servable, message.request, inference::MessageElements(message), &reply));
   const auto encoded = inference::EncodeInferReply(reply, {});
   if (!encoded.ok()) return encoded.status();
   const auto response = testing::ParseInferResponse(std::string(encoded.value().view()));

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "native/rest/infer_json.h"
+#include "tests/native/answer_alone.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/fuzz/fuzz_target.h"
 
@@ -17,8 +18,11 @@ Verdict Run(std::string_view input) {
   std::optional<std::string> header;
   if (line_end > 0) header = std::string(input.substr(0, line_end));
   rest::RestReply reply;
-  const base::Status status =
-      rest::ModelInfer(servable, input.substr(line_end + 1), header, {}, &reply);
+  const base::Status status = testing::AnswerAlone(
+      [&](rest::PreparedRest* prepared) {
+        return rest::PrepareModelInfer(servable, input.substr(line_end + 1), header, prepared);
+      },
+      &reply);
   FUZZ_CHECK(status.code() != base::Code::kInternal, status.message());
   FUZZ_CHECK(status.ok() == status.message().empty(), status.message());
   FUZZ_CHECK(!status.ok() || !reply.body.view().empty(), "an empty reply");

@@ -108,7 +108,6 @@ class FakeRequestSpan:
             "run": 6_000_000,
         }
     )
-    batch_after_run_ns: int = 0
     total_ns: int = 10_000_000
     request_bytes: int = 100
     response_bytes: int = 50

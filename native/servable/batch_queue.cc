@@ -1,4 +1,4 @@
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 
 #include <algorithm>
 #include <functional>
@@ -13,8 +13,6 @@ namespace {
 
 // Stands for the signature's name in the key of runs of several signatures. No signature has it.
 constexpr std::string_view kSeveralSignatures = "\x01several";
-
-thread_local BatchScope* current_scope = nullptr;
 
 std::mutex limits_mutex;
 // The limits of each key, the last one last; guarded by limits_mutex.
@@ -44,14 +42,6 @@ BatchKey BatchKeyOf(std::string_view model_name, std::string_view signature_name
 BatchKey BatchKeyOfSeveral(std::string_view model_name) {
   return BatchKeyOf(model_name, kSeveralSignatures);
 }
-
-BatchScope::BatchScope(WaitingRequests* waiting) : waiting_(waiting), outer_(current_scope) {
-  current_scope = this;
-}
-
-BatchScope::~BatchScope() { current_scope = outer_; }
-
-BatchScope* BatchScope::Current() { return current_scope; }
 
 WaitingLimit::WaitingLimit(BatchKey key, int64_t waiting_max)
     : key_(key), waiting_max_(waiting_max) {

@@ -11,7 +11,7 @@
 
 namespace millpond::servable {
 
-class OpenBatch;  // batching_servable.cc
+struct PreparedRun;  // prepared_run.h
 
 // Which requests may share a batch, as far as their envelope shows it: a hash of the model's name
 // and the signature's. Equal keys are a guess, which decides only what a thread answers next.
@@ -26,6 +26,28 @@ BatchKey BatchKeyOf(std::string_view model_name, std::string_view signature_name
 // The same for requests that run several signatures at once.
 BatchKey BatchKeyOfSeveral(std::string_view model_name);
 
+// A request of any protocol that waits for a thread. It is answered in steps, so that requests can
+// share the step in the middle: Prepare decodes it, a run computes what Prepare returned, Finish
+// encodes and answers.
+//
+// Thread: one at a time; that of all steps is the same.
+class WaitingRequest {
+ public:
+  WaitingRequest() = default;
+  virtual ~WaitingRequest() = default;
+  WaitingRequest(const WaitingRequest&) = delete;
+  WaitingRequest& operator=(const WaitingRequest&) = delete;
+
+  // Returns what the request runs, which lives as long as the request. Returns null if there is
+  // nothing to run: it has its answer already, or waits for something else.
+  virtual PreparedRun* Prepare() = 0;
+  // Answers, after the run. The answer may stay on this machine until Send.
+  virtual void Finish() = 0;
+  // Sends what Finish left. The answers of a batch are sent after one another, because clients wake
+  // up once for all that come together.
+  virtual void Send() {}
+};
+
 // A queue of requests that wait for a thread.
 class WaitingRequests {
  public:
@@ -34,11 +56,9 @@ class WaitingRequests {
   virtual bool HasFreeThread() const = 0;
   // The requests that wait for each thread, on average. A guess too.
   virtual int64_t WaitingPerThread() const = 0;
-  // Answers the oldest waiting request of `key`, from start to end, on the calling thread. Returns
-  // false if none waits, or if its message is longer than `bytes_max`.
-  virtual bool AnswerWaiting(BatchKey key, size_t bytes_max) = 0;
-  // The same for the oldest request of any key.
-  virtual bool AnswerAny(size_t bytes_max) = 0;
+  // Takes the oldest waiting request of `key`, or of any key if it is kNoBatchKey. Returns null if
+  // none waits, or if its message is longer than `bytes_max`.
+  virtual std::unique_ptr<WaitingRequest> Take(BatchKey key, size_t bytes_max) = 0;
 };
 
 // The oldest requests of a queue among which FindWaiting looks, because it holds the queue's lock.
@@ -57,60 +77,6 @@ typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_ma
   });
   return found == end || View::MessageBytes(*found) > bytes_max ? queue->end() : found;
 }
-
-// While the scope lives, requests that run on this thread may form batches with requests that wait
-// in `waiting`.
-//
-// Theory of operation. A run of a batched signature does not wait for others: it fetches them. If
-// requests with its key wait, the thread answers the oldest of them there and then, within the run
-// of the first one: it decodes the second request, which comes to its own run, joins the batch and
-// fetches the third one in the same way. The last one, which finds no further request, runs the
-// batch for all. Then each run returns to its request with its own rows, and the requests are
-// encoded, recorded and sent from the last one to the first. So a batch is a recursion of ordinary
-// requests: no thread waits, no request is suspended, and no protocol knows of batches. A request
-// that finds no company runs at once, as without batching.
-//
-// A request that is fetched and turns out not to fit the batch (other outputs, another shape) makes
-// the batch run first, and then begins the next batch. The replies of the first one wait for it. So
-// a further request that does not fit either runs alone, and a request whose message is too long
-// for the batch is not fetched.
-//
-// While a thread runs a batch, further requests are read by others and queue. The thread that is
-// free next takes them all as one batch. So batches grow with the load by themselves. As long as
-// another thread is free, a batch stays short (BatchCost::joined_rows_max): two threads with half
-// the rows each are done earlier than one with all. And a batch that takes long is joined only if
-// many requests wait behind it, so that they gain more than its own requests lose
-// (BatchCost::IsWorthTheWait): two requests of 0.7 ms with a fixed cost of 0.1 ms, one after the
-// other, are answered after 1.05 ms on average, and together after 1.3 ms.
-//
-// Thread: one scope for each thread that answers requests; on its stack.
-class BatchScope {
- public:
-  // The most requests that a batch's first one takes along, because each takes some KB of the
-  // thread's stack. Requests that fail before their run are counted too: the batch waits for them.
-  static constexpr size_t kDepthMax = 64;
-  // The batches within one another that fetch requests.
-  static constexpr size_t kFetchingMax = 2;
-
-  // Borrows `waiting`.
-  explicit BatchScope(WaitingRequests* waiting);
-  ~BatchScope();
-  BatchScope(const BatchScope&) = delete;
-  BatchScope& operator=(const BatchScope&) = delete;
-
-  // Returns the scope of this thread; null if it has none.
-  static BatchScope* Current();
-
- private:
-  friend class BatchingServable;
-
-  WaitingRequests* const waiting_;
-  BatchScope* const outer_;
-  size_t depth_ = 0;              // runs that fetch requests now
-  size_t begun_count_ = 0;        // batches within one another
-  bool is_giving_turns_ = false;  // between two pieces of a large request
-  OpenBatch* batch_ = nullptr;    // that requests join now
-};
 
 // The number of signatures that are batched, of all versions. If it is 0, no key need be made.
 std::atomic<int64_t>& BatchingCount();

@@ -1,13 +1,10 @@
-#include "native/servable/batch_scope.h"
+#include "native/servable/batch_queue.h"
 
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <set>
-#include <thread>
-
-#include "tests/native/waiting_requests.h"
 
 namespace millpond::servable {
 namespace {
@@ -23,22 +20,6 @@ TEST(BatchKey, DiffersByModelAndSignature) {
 
 TEST(BatchKey, NoSignatureIsTheDefaultOne) {
   EXPECT_EQ(BatchKeyOf("a", ""), BatchKeyOf("a", "serving_default"));
-}
-
-TEST(BatchScope, IsThatOfItsThreadAndNests) {
-  EXPECT_EQ(BatchScope::Current(), nullptr);
-  testing::QueuedRequests waiting;
-  {
-    const BatchScope outer(&waiting);
-    EXPECT_EQ(BatchScope::Current(), &outer);
-    {
-      const BatchScope inner(&waiting);
-      EXPECT_EQ(BatchScope::Current(), &inner);
-    }
-    EXPECT_EQ(BatchScope::Current(), &outer);
-    std::thread([] { EXPECT_EQ(BatchScope::Current(), nullptr); }).join();
-  }
-  EXPECT_EQ(BatchScope::Current(), nullptr);
 }
 
 constexpr BatchKey kKey = 5;

@@ -1,5 +1,3 @@
-#include "native/rpc/held_answers.h"
-
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,8 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "native/base/clock.h"
@@ -25,8 +21,13 @@ namespace {
 constexpr char kTestPath[] = "/test/m";
 
 struct EchoHandler final : MethodHandler {
-  void Handle(Call* call) override { call->Reply("the answer"); }
+  void Handle(Call* call) override {
+    if (holds) call->HoldAnswer();
+    call->Reply("the answer");
+  }
   bool IsLimited() const override { return true; }
+
+  bool holds = true;
 };
 
 // A connection with a request, and its client.
@@ -51,7 +52,6 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  const std::shared_ptr<Connection>& connection() const { return connection_; }
   // Sends a request, and returns it as the thread gets it that is to run it. The client has read
   // all until then.
   std::shared_ptr<Call> NewCall() {
@@ -70,21 +70,15 @@ class Peer {
     }
     return calls.at(0);
   }
-  // Answers the request. A thread without a scope writes the answer at once.
-  void Answer() { AnswerOne(std::exchange(call_, nullptr)); }
+  void Answer() { EXPECT_EQ(call_->MakeRequest(), nullptr); }
+  void SendHeld() { call_->SendHeld(); }
+  EchoHandler& handler() { return handler_; }
   bool HasBytes() const {
     pollfd readable = {fd_, POLLIN, 0};
     return poll(&readable, 1, 0) > 0;
   }
-  // Leaves the connection to whoever holds it.
-  void Drop() { connection_ = nullptr; }
 
  private:
-  static void AnswerOne(const std::shared_ptr<Call>& call) {
-    call->Read();
-    call->Run();
-    call->EndTurn();
-  }
   void Send(const std::string& bytes) const {
     EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   }
@@ -97,70 +91,20 @@ class Peer {
   std::shared_ptr<Call> call_;
 };
 
-TEST(HeldAnswers, AreWrittenBySend) {
-  Peer a;
-  Peer b;
-  HeldAnswers answers;
-  {
-    const HeldAnswers::Scope scope(&answers);
-    a.Answer();
-    b.Answer();
-  }
-  EXPECT_FALSE(a.HasBytes());
-  EXPECT_FALSE(b.HasBytes());
-  answers.Send();
-  EXPECT_TRUE(a.HasBytes());
-  EXPECT_TRUE(b.HasBytes());
-}
-
-TEST(HeldAnswers, ThreadWithoutAScopeWritesAtOnce) {
+// A batch frames the answers of a connection, and writes them together.
+TEST(HeldAnswer, IsWrittenBySendHeld) {
   Peer peer;
-  HeldAnswers answers;
-  const HeldAnswers::Scope scope(&answers);
-  std::thread([&] { peer.Answer(); }).join();
+  peer.Answer();
+  EXPECT_FALSE(peer.HasBytes());
+  peer.SendHeld();
   EXPECT_TRUE(peer.HasBytes());
 }
 
-TEST(HeldAnswers, ScopesNestAsRequestsOfABatchDo) {
-  Peer a;
-  Peer b;
-  HeldAnswers answers;
-  {
-    const HeldAnswers::Scope outer(&answers);
-    { const HeldAnswers::Scope inner(&answers); }
-    a.Answer();
-    EXPECT_FALSE(a.HasBytes());
-  }
-  b.Answer();
-  EXPECT_TRUE(b.HasBytes());
-}
-
-// The first answers of a large batch do not wait for the last ones.
-TEST(HeldAnswers, ManyAnswersDoNotWaitForSend) {
-  std::vector<std::unique_ptr<Peer>> peers;
-  for (size_t i = 0; i < HeldAnswers::kHeldMax; ++i) peers.push_back(std::make_unique<Peer>());
-  HeldAnswers answers;
-  for (const auto& peer : peers) {
-    EXPECT_FALSE(peers[0]->HasBytes());
-    const HeldAnswers::Scope scope(&answers);
-    peer->Answer();
-  }
-  for (const auto& peer : peers) EXPECT_TRUE(peer->HasBytes());
-}
-
-TEST(HeldAnswers, ConnectionLivesUntilItsAnswersAreWritten) {
+TEST(HeldAnswer, AnswerThatIsNotHeldIsWrittenAtOnce) {
   Peer peer;
-  const std::weak_ptr<Connection> connection = peer.connection();
-  HeldAnswers answers;
-  {
-    const HeldAnswers::Scope scope(&answers);
-    peer.Answer();
-  }
-  peer.Drop();
-  EXPECT_FALSE(connection.expired());
-  answers.Send();
+  peer.handler().holds = false;
+  peer.Answer();
   EXPECT_TRUE(peer.HasBytes());
-  EXPECT_TRUE(connection.expired());
 }
 
 }  // namespace
