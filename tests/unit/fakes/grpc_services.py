@@ -31,7 +31,8 @@ def grpc_service(
     """Serves until the end of `with`, and yields the port on this machine."""
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((_AnyMethod(answer),))
-    address = "localhost:0"
+    # One address: a port that is free on ::1 may be another process's on 127.0.0.1.
+    address = "127.0.0.1:0"
     port = (
         server.add_secure_port(address, credentials)
         if credentials
