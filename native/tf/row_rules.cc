@@ -159,6 +159,9 @@ constexpr std::string_view kMixingOps[] = {
 constexpr std::string_view kLastOps[] = {"FFT",  "IFFT",    "IRFFT", "LogSoftmax", "MatrixDiag",
                                          "RFFT", "Softmax", "TopK",  "TopKV2"};
 
+// Ops of the colors in the last dimension.
+constexpr std::string_view kColorOps[] = {"AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV"};
+
 // Ops of the matrices in the last two dimensions.
 constexpr std::string_view kMatrixOps[] = {"Cholesky",         "LogMatrixDeterminant",
                                            "MatrixBandPart",   "MatrixDeterminant",
@@ -455,13 +458,29 @@ RowValue MakeMatrices(const RowNode& node, int output) {
   return AlongLast(node, output);
 }
 
-RowValue OfMatrices(const RowNode& node, int output) {
+// Works on the last `count` dimensions.
+RowValue OfLast(const RowNode& node, int count, int output) {
   const RowValue& rows = node.input(0);
   if (!rows.IsRows() || !AreOthersFixed(node, 0))
     return node.Unknown("takes rows in another place");
-  if (!rows.has_rank) return node.Unknown("works on matrices of an unknown rank");
-  if (rows.axis >= rows.rank() - 2) return node.Mixed("works along the rows");
+  if (!rows.has_rank) return node.Unknown("works on the last dimensions of an unknown rank");
+  if (rows.axis >= rows.rank() - count) return node.Mixed("works along the rows");
   return node.Rows(rows.axis, rows.factor, output);
+}
+RowValue OfMatrices(const RowNode& node, int output) { return OfLast(node, 2, output); }
+// AdjustContrastv2 takes the mean of each image.
+RowValue OfImages(const RowNode& node, int output) { return OfLast(node, 3, output); }
+
+// CombinedNonMaxSuppression: boxes and their scores, of one image each.
+RowValue SelectBoxes(const RowNode& node, int output) {
+  const RowValue& boxes = node.input(0);
+  const RowValue& scores = node.input(1);
+  bool are_rows = boxes.IsRows() && scores.IsRows() && boxes.axis == 0 && scores.axis == 0 &&
+                  boxes.factor == scores.factor;
+  for (size_t i = 2; i < node.input_count(); ++i) {
+    are_rows = are_rows && node.input(i).Has(Kind::kFixed);
+  }
+  return are_rows ? node.Rows(0, boxes.factor, output) : node.Unknown("selects of other rows");
 }
 
 RowValue Accumulate(const RowNode& node, int output) {
@@ -539,6 +558,7 @@ RowRules MakeRules() {
   for (const std::string_view op : kReductions) rules[op] = Reduce;
   for (const std::string_view op : kMixingOps) rules[op] = MixAll;
   for (const std::string_view op : kLastOps) rules[op] = AlongLast;
+  for (const std::string_view op : kColorOps) rules[op] = AlongLast;
   for (const std::string_view op : kMatrixOps) rules[op] = OfMatrices;
   for (const std::string_view op : kSegmentOps) rules[op] = ReduceSegments;
   rules.insert({{"Select", SelectRows},
@@ -555,6 +575,8 @@ RowRules MakeRules() {
                 {"Conv3DBackpropInputV2", TransposeConvolution},
                 {"DepthwiseConv2dNativeBackpropInput", TransposeConvolution},
                 {"MatrixDiagV3", MakeMatrices},
+                {"AdjustContrastv2", OfImages},
+                {"CombinedNonMaxSuppression", SelectBoxes},
                 {"ArgMax", FindLargest},
                 {"ArgMin", FindLargest},
                 {"QuantizeAndDequantizeV2", RoundToRange},

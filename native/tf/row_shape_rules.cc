@@ -658,8 +658,14 @@ std::optional<Quantities> Chain(const RowNode& node, size_t begin, size_t end) {
   Quantities all;
   for (size_t i = begin; i < end; ++i) {
     const RowValue& input = node.input(i);
-    if (!input.elements || !input.has_rank || input.rank() > 1) return std::nullopt;
-    all.insert(all.end(), input.elements->begin(), input.elements->end());
+    if (!input.has_rank || input.rank() > 1) return std::nullopt;
+    if (input.elements) {
+      all.insert(all.end(), input.elements->begin(), input.elements->end());
+    } else if (input.rank() == 0 && input.IsFree()) {
+      all.push_back(input.Has(Kind::kFixed) ? Quantity() : Quantity::Any());
+    } else {
+      return std::nullopt;
+    }
     if (all.size() > kShapeIntegersMax) return std::nullopt;
   }
   return all;

@@ -290,6 +290,12 @@ def independent_functions() -> dict[str, Callable[[Any], Any]]:
         "hashed_texts": lambda x: tf.strings.to_hash_bucket_fast(tf.strings.as_string(x), 10),
         "padded": lambda x: tf.pad(x, [[0, 0], [1, 2]]),
         "clipped": lambda x: tf.clip_by_value(x, -1.0, 1.0),
+        "hue": lambda x: tf.image.rgb_to_hsv(tf.sigmoid(x[:, :3])),
+        "contrast": lambda x: tf.image.adjust_contrast(tf.reshape(x, [-1, 2, 2, 1]), 2.0),
+        "resized_with_pad": lambda x: tf.image.resize_with_pad(tf.reshape(x, [-1, 2, 2, 1]), 5, 7),
+        "best_boxes": lambda x: tf.image.combined_non_max_suppression(
+            tf.reshape(x, [-1, 1, 1, 4]), x[:, tf.newaxis, :1], 2, 2
+        )[1],
         "cosine": lambda x: tf.reduce_sum(x * x[:, ::-1], axis=1) / tf.norm(x, axis=1),
     }
 
