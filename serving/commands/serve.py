@@ -7,6 +7,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from serving.base.absent_packages import absent_packages
 from serving.base.bill_of_materials import bundled_libraries
 from serving.base.clock import SystemClock
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
@@ -29,6 +30,9 @@ from serving.server.starting_line import starting_line, take_unwritten_line, wri
 from serving.server.supervised import open_crash_page, wait_as_standby
 
 _STDERR = 2
+# structlog draws tracebacks with them if they are installed, as `rich` is with Keras, and a server writes plain
+# ones: 80 modules, and a fifteenth of a start's processor time.
+UNUSED_PACKAGES = ("rich", "colorama")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -99,7 +103,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
     # Modules alone: what the server has of the data plane has to go before the process does.
-    with lasting_objects():
+    with lasting_objects(), absent_packages(*UNUSED_PACKAGES):
         from serving.data_plane.plane import native_module
         from serving.server.logs import flush_logs, start_logs, write_lines
         from serving.server.native_log_lines import native_lines_as_events
@@ -117,7 +121,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
 def _load_libraries() -> None:
     """Loads TensorFlow and the server's modules, which takes most of the time of a start."""
     _silence_tensorflow()
-    with quiet_stderr():
+    with quiet_stderr(), absent_packages(*UNUSED_PACKAGES):
         from serving.data_plane.plane import native_module
         from serving.server import server
 
