@@ -3,7 +3,7 @@
 The marks of a block are described in tests/documents.py. The blocks of a page run in order in a
 directory of their own: paths below /models, /tmp, /data and /etc/millpond lead there, and ports
 lead to the page's server. `millpond serve` runs in the background and is stopped at the end,
-cleanly.
+cleanly. A block of Python has a process of its own, in which TensorFlow is imported already if it imports it.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.documents import PAGES, Block, blocks_of, commands_of, model_of, pyth
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import REPOSITORY
 from tests.integration.kept_exports import kept_demo_model, kept_drop_in_models
+from tests.integration.warm_python import WarmPython
 
 RUNNABLE = [
     page
@@ -44,6 +46,7 @@ MODELS = {"ctr": 1, "half_plus_two": 123}
 # The expected output, in a comment behind a print; several lines are items in order.
 PRINTED = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
+IMPORTS_TENSORFLOW = re.compile(r"^import (tensorflow|keras)\b", re.MULTILINE)
 # The comment promises that this file works without TensorFlow.
 WITHOUT_TENSORFLOW = "clients.md"
 SERVE = re.compile(r"\s*millpond serve\b")
@@ -80,9 +83,12 @@ os.execv({millpond!r}, [{millpond!r}, *words])
 class World:
     """The place in which the examples of a page run: a directory, two ports and at most one server."""
 
-    def __init__(self, directory: Path, exports: Path) -> None:
+    def __init__(
+        self, directory: Path, exports: Path, warm_python: Callable[[str], WarmPython]
+    ) -> None:
         self.directory = directory
         self._exports = exports
+        self._warm_python = warm_python
         self._grpc_port, self._http_port = free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._log_path = directory / "server.log"
@@ -145,7 +151,13 @@ class World:
         return self._run(["bash", "-euo", "pipefail", "-c", self.here(script)])
 
     def run_python(self, text: str, python: str = sys.executable) -> str:
-        return self._run([python, "-c", self.here(text)])
+        code = self.here(text)
+        if not IMPORTS_TENSORFLOW.search(code):
+            return self._run([python, "-c", code])
+        result = self._warm_python(python).run(
+            code, self.directory, self._environment, COMMAND_TIMEOUT_SECONDS
+        )
+        return output_of(result, code)
 
     def _run(self, command: list[str]) -> str:
         result = subprocess.run(
@@ -158,8 +170,7 @@ class World:
             check=False,
             timeout=COMMAND_TIMEOUT_SECONDS,
         )
-        assert result.returncode == 0, f"{command[-1]}\n{result.stdout}\n{result.stderr}"
-        return result.stdout
+        return output_of(result, command[-1])
 
     def serve(self, arguments: list[str]) -> None:
         """Starts a server in place of the running one and waits until it is ready."""
@@ -218,6 +229,24 @@ class World:
         self.serve([f"--model_name={name}", f"--model_base_path={base_path}"])
 
 
+def output_of(result: "subprocess.CompletedProcess[str]", script: str) -> str:
+    assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def warm_python(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], WarmPython]]:
+    """Returns the process that has imported TensorFlow for an interpreter."""
+    with contextlib.ExitStack() as stack:
+        yield cache(
+            lambda python: stack.enter_context(
+                WarmPython(tmp_path_factory.mktemp("programs"), python)
+            )
+        )
+
+
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The models of the drop-in tests, and `ctr`, in one folder."""
@@ -230,8 +259,10 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(tmp_path: Path, exports: Path) -> Iterator[World]:
-    made = World(tmp_path / "world", exports)
+def world(
+    tmp_path: Path, exports: Path, warm_python: Callable[[str], WarmPython]
+) -> Iterator[World]:
+    made = World(tmp_path / "world", exports, warm_python)
     try:
         yield made
     finally:
