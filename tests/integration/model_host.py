@@ -62,15 +62,21 @@ class HostedModel:
         return wait_for_log(self.server, event, model=self.name, **values)
 
     def problem_of_swap(self, version: int) -> str:
-        """Returns the problem of the swap that brought the version, once it has ended."""
-        self.wait_for_log("swap", version=version)
-        _, document, _ = RestClient(self.server).ask("GET", "/v1/swaps")
-        (problem,) = (
-            str(swap["problem"])
-            for swap in document["swaps"]
-            if (swap["model"], swap["version"]) == (self.name, version)
-        )
-        return problem
+        """Returns the problem of the swap that brought the version, which is known as soon as it answers."""
+        self.wait_until_available(version)
+        client = RestClient(self.server)
+
+        def results() -> list[dict[str, Any]]:
+            _, document, _ = client.ask("GET", "/v1/swaps")
+            return [
+                swap
+                for swap in document["swaps"]
+                if (swap["model"], swap["version"]) == (self.name, version) and swap["result"]
+            ]
+
+        wait_until(lambda: bool(results()), f"the result of the swap to {self.name} {version}")
+        (swap,) = results()
+        return str(swap["problem"])
 
     def wait_until_kept(self, count: int) -> None:
         """Waits until the model's reservoir holds `count` requests.
