@@ -19,7 +19,7 @@ from loadtest.commands.p999 import is_in_its_bucket
 from loadtest.drive import disturbances
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.http_visitors import Visitor, visited
-from loadtest.measure import foreign_swap_server, scenario, segments, shares
+from loadtest.measure import foreign_swap_server, saturation, scenario, segments, shares
 from loadtest.measure.shares import turn_seconds
 from serving import ModelServer
 from serving.base.errors import StatusCode
@@ -43,6 +43,7 @@ def short_pauses() -> Iterator[None]:
         patch.setattr(scenario, "_SETTLE_SECONDS", 0.5)
         patch.setattr(scenario, "_STEADY_SECONDS_MIN", 1)
         patch.setattr(segments, "_SETTLE_SECONDS", 0.5)
+        patch.setattr(saturation, "_RUN_SECONDS", 1)
         patch.setattr(beside, "_SETTLE_SECONDS", 1)
         patch.setattr(beside, "_END_SECONDS", 0.2)
         # Too short for a p999 at a share of the saturation, which is in `test_loadtest_shares.py`.
@@ -276,12 +277,17 @@ def test_p999_compares_server_and_client(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     rates = p999._rates
-    # The first load is measured as the second one is.
-    monkeypatch.setattr(p999, "_rates", lambda *arguments: list(rates(*arguments))[1:])
-    # A machine whose saturation was measured in a quiet moment bears a third of it in a busy one too.
+    both: list[float] = []
+
+    def first_rate(*arguments: Any) -> list[float]:
+        both.extend(rates(*arguments))
+        return both[:1]
+
+    # The second load, which depends on the machine, is measured as the first one is.
+    monkeypatch.setattr(p999, "_rates", first_rate)
     load = ("--rate=800", "--rows=3", f"--table-rows={TABLE_ROWS}")
-    arguments = ("p999", f"--models={models}", "--runs=1", "--high-load=0.3", *load)
-    status, report = ran(tmp_path, *arguments)
+    status, report = ran(tmp_path, "p999", f"--models={models}", "--runs=1", *load)
+    assert both[0] == 800 != both[1] > 0
     assert status == any(at_rate["errors"] for at_rate in report["loads"])
     (at_rate,) = report["loads"]
     for run in at_rate["runs"]:
