@@ -4,10 +4,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlparse
 
-from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Response, expect, sync_playwright
 
 from tests.integration.clients import TIMEOUT_SECONDS
 
@@ -143,37 +142,36 @@ OpenPage = Callable[..., Visit]
 
 
 @contextmanager
-def running_browser() -> Iterator[Browser]:
+def running_browser() -> Iterator[BrowserContext]:
+    """A Chromium with one context for all pages: they store nothing, and a context takes a second of its own."""
     assert CHROMIUM, "no chromium: scripts/install_packages.sh test"
     with sync_playwright() as playwright:
         # Chromium's sandbox refuses to run as root; the pages that it opens here are ours.
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(locale="en-GB")
+        context.set_default_timeout(1_000 * TIMEOUT_SECONDS)
+        yield context
 
 
 @contextmanager
-def opened_pages(browser: Browser) -> Iterator[OpenPage]:
+def opened_pages(browser: BrowserContext) -> Iterator[OpenPage]:
     """Opens pages and waits for their first data. The browser must log no error."""
-    contexts: list[Any] = []
     visits: list[Visit] = []
 
     def open_(address: str, *, width: int = 1280, scheme: str = "light", path: str = "/") -> Visit:
-        context = browser.new_context(
-            viewport={"width": width, "height": 800},
-            color_scheme=scheme,  # type: ignore[arg-type]
-            locale="en-GB",
-        )
-        context.set_default_timeout(1_000 * TIMEOUT_SECONDS)
-        contexts.append(context)
-        visit = Visit(context.new_page(), address)
+        page = browser.new_page()
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        visit = Visit(page, address)
         visits.append(visit)
         visit.watch()
-        visit.page.goto(address + path)
-        expect(visit.page.locator("#connection")).to_have_text("live")
+        page.goto(address + path)
+        expect(page.locator("#connection")).to_have_text("live")
         return visit
 
     yield open_
-    for context in contexts:
-        context.close()
+    for visit in visits:
+        visit.page.close()
     for visit in visits:
         assert visit.complaints == []
         assert visit.hosts == {urlparse(visit.address).netloc}

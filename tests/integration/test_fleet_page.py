@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 from fleet.http.api import FleetApi
 from fleet.lead.coordinator import Coordinator
@@ -62,13 +62,13 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
     with running_browser() as started:
         yield started
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[OpenPage]:
+def open_page(browser: BrowserContext) -> Iterator[OpenPage]:
     with opened_pages(browser) as open_:
         yield open_
 

@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
@@ -71,13 +71,13 @@ class UpForHours(SystemClock):
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
     with running_browser() as started:
         yield started
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[OpenPage]:
+def open_page(browser: BrowserContext) -> Iterator[OpenPage]:
     with opened_pages(browser) as open_:
         yield open_
 
@@ -96,7 +96,7 @@ def empty_address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def open_module_page(browser: Browser) -> Iterator[OpenPage]:
+def open_module_page(browser: BrowserContext) -> Iterator[OpenPage]:
     with opened_pages(browser) as open_:
         yield open_
 
@@ -426,7 +426,7 @@ def test_hidden_page_does_not_poll(open_page: OpenPage, busy_address: str) -> No
         visit.page.evaluate(set_hidden, False)
 
 
-def test_page_reports_lost_server_and_recovers(browser: Browser) -> None:
+def test_page_reports_lost_server_and_recovers(browser: BrowserContext) -> None:
     clock = UpForHours()
     page = browser.new_page()
     lost = page.get_by_role("alert")
