@@ -27,7 +27,7 @@ def test_package_that_is_imported_already_stays() -> None:
     assert sys.modules["pytest"] is pytest
 
 
-def test_logs_are_imported_without_packages_for_pictures() -> None:
+def test_logs_need_no_packages_for_pictures() -> None:
     run_python(
         "import sys\n"
         "from serving.base.absent_packages import absent_packages\n"
