@@ -194,9 +194,9 @@ def test_channel_soak(wire: WireServer, mode: Mode):
             assert_is_answered(client)
 
 
-@pytest.mark.parametrize("name", ["blocking", "asyncio"])
-def test_message_above_64_mib(wire: WireServer, name: str):
+@pytest.mark.parametrize(("security", "name"), [("plain", "blocking"), ("mtls", "asyncio")])
+def test_message_above_64_mib(start_wire: StartWire, security: str, name: str):
     request = echo_bytes_request(70 << 20, period=4_096)
-    with MODES[name].client(wire) as client:
+    with MODES[name].client(start_wire(security)) as client:
         assert_is_echo(client.call(PREDICT, request), request)
         assert_is_answered(client)
