@@ -17,6 +17,7 @@ from fleet.waves.changes import Change
 from fleet.waves.reports import Grant, ServerReport
 from fleet.waves.view import is_silent
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Unavailable
 
 LOOK_SECONDS_MAX = 15.0
 """A coordinator that has begun waits so long for first reports before it publishes the registry."""
@@ -91,8 +92,9 @@ class FleetLead:
     def step(self) -> None:
         """Lets the place act, and decides once. If that fails, nothing is sent, and the servers serve on.
 
-        A state that cannot be written is logged once. Any other error is a bug: it is logged, a pause
-        follows that grows with each failure in turn, and reports are taken meanwhile.
+        A place that does not answer logs that itself. A state that cannot be written is logged once. Any
+        other error is a bug: it is logged, a pause follows that grows with each failure in turn, and
+        reports are taken meanwhile.
         """
         if self._clock.now_ns() < self._paused_until_ns:
             return
@@ -102,6 +104,9 @@ class FleetLead:
             # A decision before the servers are known would take the fleet for empty.
             if self._membership is not None:
                 self.coordinator.step()
+        except Unavailable:
+            # The servers may be others by now, so no version goes on either. Or this lead has ended.
+            pass
         except OSError as error:
             # A full disk, a store that does not answer, or a lead that was lost.
             if str(error) != self._failure:

@@ -45,7 +45,9 @@ class ServerPlace(Protocol):
     def act(self, coordinator: Coordinator) -> None:
         """Starts and stops servers, if the place does that, by what the coordinator knows of them.
 
-        The thread of the lead calls it before each decision. Raises OSError, with nothing decided.
+        The thread of the lead calls it before each decision. Raises OSError with nothing decided, and Unavailable
+        if the place does not answer: then nothing is decided on versions either, because the servers may
+        be others by now. Its status says so.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ from fleet.config.ray_settings import RayModel, RaySettings
 from fleet.lead.server_links import ServerClient
 from fleet.ray.server_actor import ServerActor
 from fleet.replicas.placement import ServerRoom
-from fleet.replicas.replicas import Replica
+from fleet.replicas.replicas import FoundLaunch, Replica
 from serving.base.errors import Unavailable
 
 NAMESPACE = "millpond"
@@ -99,6 +99,23 @@ def death_reason(text: str) -> str:
     """
     _, separator, error = text.rpartition(f"{Unavailable.__name__}: ")
     return " ".join(error.split()) if separator else text.strip().partition("\n")[0]
+
+
+def found_launches(
+    fleet: str, living: Collection[str], table: Iterable[Mapping[str, Any]]
+) -> list[FoundLaunch]:
+    """Returns the launches of a fleet's servers. Pure.
+
+    `table` are the rows of Ray's table of actors, and `living` the names of those that have not ended.
+    """
+    found = []
+    for row in table:
+        of_fleet, _, rest = row["Name"].partition("/")
+        name, _, launch = rest.rpartition("/")
+        if of_fleet == fleet and name and launch.isdecimal():
+            runs = row["State"] == "ALIVE" and row["Name"] in living
+            found.append(FoundLaunch(name, int(launch), row["Address"]["NodeID"] if runs else ""))
+    return found
 
 
 class RayServers:
@@ -189,6 +206,14 @@ class RayServers:
         names = {row["name"] for row in named if row["namespace"] == NAMESPACE}
         known = {self.actor_name(row) for row in replicas}
         return sorted(filter(self._is_server, names - known))
+
+    def launches(self) -> list[FoundLaunch]:
+        """Returns the launches of this fleet's servers that Ray knows, those that have ended too."""
+        with _ray_calls():
+            named: Any = ray.util.list_named_actors(all_namespaces=True)
+            table: dict[str, dict[str, Any]] = cluster_state.actor_table(None)
+        living = {row["name"] for row in named if row["namespace"] == NAMESPACE}
+        return found_launches(self._settings.name, living, table.values())
 
     def end_orphan(self, actor_name: str) -> None:
         """Ends an actor that `orphans` has returned, with its server."""

@@ -23,11 +23,12 @@ from fleet.replicas.replicas import (
     ReplicaInputs,
     ReplicaState,
     decide_replicas,
+    found_state,
     replica_state_from_json,
     with_restarts,
 )
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
-from serving.base.errors import NotFound, Unavailable
+from serving.base.errors import DataLoss, NotFound, Unavailable
 from serving.base.name_text import listed, natural_order
 
 REPLICAS_KEY = "replicas"
@@ -77,6 +78,8 @@ class RayReplicas:
         # Used by `act` alone. None: orphans are looked for at once.
         self._orphans_ended_ns: int | None = None
         self._failure = ""
+        # A text on the stored state, if this coordinator could not read it.
+        self._lost = ""
         # Guards the state, and is held while it is written.
         self._lock = threading.Lock()
         self._text: StoredText | None = None
@@ -99,7 +102,7 @@ class RayReplicas:
         return self._membership
 
     def act(self, coordinator: Coordinator) -> None:
-        """Looks at the cluster, decides and acts once. If the cluster does not answer, nothing is decided."""
+        """Looks at the cluster, decides and acts once. See `ServerPlace`."""
         with self._lock:
             try:
                 self._act(coordinator)
@@ -107,7 +110,7 @@ class RayReplicas:
                 if not self._failure:
                     _log.error("fleet_cluster_unreachable", reason=str(error))
                 self._failure = str(error)
-                return
+                raise
             self._failure = ""
 
     def stop(self) -> None:
@@ -131,11 +134,13 @@ class RayReplicas:
         _log.info("fleet_restart_asked", model=model or "all")
 
     def problems(self) -> list[str]:
-        """Returns texts on servers that do not get to run."""
-        look = self._look
-        return replica_problems(
+        """Returns texts on servers that do not get to run, and on what keeps the fleet from decisions."""
+        look, failure = self._look, self._failure
+        problems = replica_problems(
             self._wanted, self._decision, look.rooms, look.ready(), self._reasons
         )
+        waits = f"no version and no server changes until the cluster answers: {failure}"
+        return [*problems, *([self._lost] if self._lost else []), *([waits] if failure else [])]
 
     def document(self) -> dict[str, Any]:
         """Returns what `millpond fleet replicas` prints."""
@@ -187,15 +192,30 @@ class RayReplicas:
             self.has_stopped = True
 
     def _taken_over(self) -> ReplicaState:
-        """Returns the state, that of earlier terms at first. Raises OSError, and DataLoss."""
+        """Returns the state, that of earlier terms at first. Raises OSError and Unavailable."""
         if self._text is None:
             text = self._leadership.stored(REPLICAS_KEY)
             kept = text.read()
-            state = ReplicaState() if kept is None else replica_state_from_json(kept)
+            try:
+                state = ReplicaState() if kept is None else replica_state_from_json(kept)
+            except DataLoss as error:
+                state = self._found(error)
             # A late write of the coordinator before this one has no reader from now on.
             text.write(state.as_json())
             self._text, self._decision = text, ReplicaDecision(state=state)
         return self.state
+
+    def _found(self, error: DataLoss) -> ReplicaState:
+        """Returns the state as the cluster has it. Raises Unavailable."""
+        state = found_state(self._servers.launches(), self._wanted)
+        servers = sorted(state.replicas, key=natural_order)
+        # The unreadable text stays in the store, under the number of its term.
+        self._lost = (
+            f"the stored replicas could not be read: {error}; servers that were found on the cluster: "
+            f"{listed(servers)}. They serve on and restart one by one, because their flags are not known"
+        )
+        _log.error("fleet_replicas_unreadable", reason=str(error), servers=servers)
+        return state
 
     def _keep(self, decision: ReplicaDecision) -> None:
         """Takes a decision over once its state is durable. Raises OSError."""

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, get_type_hints
 
 from fleet.replicas.placement import ModelNeed, ServerRoom, place, replicas_needed
 from serving.base.clock import NS_PER_SECOND
@@ -144,11 +144,11 @@ def replica_state_from_json(text: str) -> ReplicaState:
         document: Mapping[str, Any] = json.loads(text)
         rows = [_replica(row) for row in document["replicas"]]
         # The state of an earlier release has no ports.
-        ports = {name: (row[0], row[1]) for name, row in document.get("ports", {}).items()}
+        ports = {name: _ports(row) for name, row in document.get("ports", {}).items()}
         return ReplicaState(
             launch_count=int(document["launch_count"]),
             replicas={row.name: row for row in rows},
-            restarts=frozenset(document["restarts"]),
+            restarts=frozenset(map(str, document["restarts"])),
             ports=ports,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -156,8 +156,55 @@ def replica_state_from_json(text: str) -> ReplicaState:
 
 
 def _replica(row: Mapping[str, Any]) -> Replica:
-    grpc, http = row.get("ports", NO_PORTS)
-    return Replica(**{**row, "ports": (grpc, http)})
+    replica = Replica(**{**row, "ports": _ports(row.get("ports", NO_PORTS))})
+    for name, kind in get_type_hints(Replica).items():
+        value = getattr(replica, name)
+        is_kind = type(value) is kind or (kind is float and type(value) is int)
+        if name != "ports" and not is_kind:
+            raise ValueError(f"{name} of a replica: {value!r}")
+    if replica.phase not in (UP, LEAVING, STOPPING):
+        raise ValueError(f"phase of a replica: {replica.phase!r}")
+    return replica
+
+
+def _ports(row: Any) -> Ports:
+    grpc, http = row
+    return (int(grpc), int(http))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLaunch:
+    """A launch that the cluster says there is. `node` is "" if it does not run."""
+
+    name: str
+    launch: int
+    node: str = ""
+
+
+def found_state(found: Iterable[FoundLaunch], wanted: Iterable[WantedModel]) -> ReplicaState:
+    """Returns the state of a fleet whose stored one is lost, from the launches that the cluster knows.
+
+    The latest launch of each replica that runs is taken over. It counts as ready, so that clients keep it
+    and it restarts only while the others are ready. Its flags are not known, so it restarts.
+    """
+    rows = sorted(found, key=lambda row: row.launch)
+    models = {model.name: model for model in wanted}
+    replicas: dict[str, Replica] = {}
+    for row in rows:
+        model = row.name.rpartition("-")[0]
+        if not row.node:
+            continue
+        replica = Replica(
+            name=row.name, model=model, node=row.node, launch=row.launch, was_ready=True
+        )
+        if model in models:
+            replica = replace(
+                replica,
+                room_bytes=models[model].need.room_bytes,
+                drain_seconds=models[model].drain_seconds,
+            )
+        replicas[row.name] = replica
+    return ReplicaState(launch_count=rows[-1].launch if rows else 0, replicas=replicas)
 
 
 @dataclass(frozen=True, kw_only=True)

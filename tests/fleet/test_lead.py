@@ -13,6 +13,7 @@ from fleet.lead.lead import PAUSE_SECONDS_MAX, FleetLead
 from fleet.lead.leadership import Term
 from fleet.lead.places import Membership, ServerPlace
 from fleet.waves.reports import ServerReport
+from serving.base.errors import Unavailable
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import MODEL, serving
 from tests.unit.fakes.clocks import FakeClock
@@ -199,3 +200,18 @@ def test_place_that_fails_lets_nothing_be_decided(world: World) -> None:
         world.lead.step()
     assert [line["event"] for line in logs] == ["fleet_state_not_written"]
     assert world.step_count == 0
+
+
+def test_place_that_is_away_decides_no_version(world: World) -> None:
+    world.place.servers = MEMBERSHIP
+    world.lead.step()
+
+    def fail(coordinator: Coordinator) -> None:
+        raise Unavailable("the cluster does not answer")
+
+    world.place.act = fail  # type: ignore[method-assign]
+    world.lead.step()
+    world.place.act = lambda coordinator: None  # type: ignore[method-assign]
+    counts = [world.step_count]
+    world.lead.step()
+    assert [*counts, world.step_count] == [1, 2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config.ray_settings import RayModel, RaySettings
-from fleet.replicas.replicas import Replica
+from fleet.replicas.replicas import FoundLaunch, Replica
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition
 from serving.commands.cli import main
@@ -19,7 +19,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[r
 from ray.experimental import internal_kv
 
 from fleet.ray import deployment as ray_deployment
-from fleet.ray.cluster import room_of, server_flags
+from fleet.ray.cluster import found_launches, room_of, server_flags
 from fleet.ray.key_value_store import Deposed, KeyValueStore, StoredTerm, StoredText
 
 MODEL = RayModel(name="m", base_path="/models/m", memory_bytes=1, flags={"drain_seconds": 9})
@@ -131,6 +131,18 @@ def test_room_has_a_deadline_and_free_memory() -> None:
     )
     # A resource that is used up is not there.
     assert room_of(node, {}, {"n": {"CPU": 1}}).free_bytes == 0
+
+
+def test_launches_are_those_of_the_fleet_alone() -> None:
+    names = ["f/m-0/7", "f/a/b-1/12", "f/m-2/3", "f/coordinator", "g/m-0/1", "f/m-0/x", ""]
+    table = [{"Name": name, "State": "ALIVE", "Address": {"NodeID": "n"}} for name in names]
+    table.append({"Name": "f/m-3/4", "State": "PENDING_CREATION", "Address": {"NodeID": ""}})
+    assert found_launches("f", {*names} - {"f/m-2/3"}, table) == [
+        FoundLaunch("m-0", 7, "n"),
+        FoundLaunch("a/b-1", 12, "n"),
+        FoundLaunch("m-2", 3),
+        FoundLaunch("m-3", 4),
+    ]
 
 
 def test_server_gets_flags_of_its_model() -> None:

@@ -10,7 +10,7 @@ from fleet.config.config import parse_fleet_config
 from fleet.lead.candidate import Candidate
 from fleet.lead.lead import FleetLead
 from fleet.replicas.placement import ServerRoom
-from fleet.replicas.replicas import UP, Replica
+from fleet.replicas.replicas import UP, FoundLaunch, Replica
 from fleet.waves.reports import ModelReport, ServerReport
 from serving.base.errors import Unavailable
 from tests.fleet.fakes.ray_store import FakeStore
@@ -74,6 +74,7 @@ class CalledServers:
         self._call = calls
         self.running: set[int] = set()
         self.actors: set[int] = set()
+        self.launched: dict[int, Replica] = {}
 
     def rooms(self) -> list[ServerRoom]:
         self._call()
@@ -83,6 +84,14 @@ class CalledServers:
         self._call()
         self.running.add(replica.launch)
         self.actors.add(replica.launch)
+        self.launched[replica.launch] = replica
+
+    def launches(self) -> list[FoundLaunch]:
+        self._call()
+        return [
+            FoundLaunch(row.name, launch, row.node if launch in self.actors else "")
+            for launch, row in self.launched.items()
+        ]
 
     def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
         self._call()
@@ -271,3 +280,41 @@ def test_late_coordinator_ends_no_actor() -> None:
     assert 99 in world.servers.actors
     assert [*known, leadership.is_over] == [False, True]
     assert leadership.term() is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"launch_count": 2, "replicas": [{}]}'])
+def test_unreadable_state_is_found_on_the_cluster(text: str) -> None:
+    world = World()
+    world.begin()
+    before = world.servers.running.copy()
+    key = max(key for key in world.store.values if key.startswith("replicas/"))
+    world.store.values[key] = text
+    world.take_over()
+    world.step()
+    # None of them has ended, and there is a reason to see.
+    assert before <= world.servers.actors
+    assert len(world.servers.running) == 2
+    assert "could not be read" in "".join(world.replicas.problems())
+    running = [len(world.servers.running)]
+    for _ in range(30):
+        world.step(seconds=11)
+        running.append(len(world.servers.running))
+    assert min(running) >= 1
+    # All have the flags of the configuration by now, and the numbers of their launches are new.
+    assert world.serves
+    assert min(world.servers.running) > max(before)
+    assert {row.spec for row in world.replicas.state.replicas.values()} != {""}
+
+
+def test_unreadable_state_waits_for_the_cluster() -> None:
+    world = World()
+    world.begin()
+    key = max(key for key in world.store.values if key.startswith("replicas/"))
+    world.store.values[key] = "{"
+    world.servers._call = Calls(0, Unavailable)
+    world.take_over()
+    world.step()
+    assert "until the cluster answers: no answer" in "".join(world.replicas.problems())
+    world.servers._call = world.calls
+    world.steps(30)
+    assert world.serves
