@@ -76,8 +76,8 @@ class LoaderHarness:
     - Cancel. The version is omitted from the aspired list before it was AVAILABLE. If no load is
       under way (START, or waiting for a retry), the life ends at once. Otherwise only the loader
       thread can free what it has loaded. The load is told to stop at its next stage, and the life ends
-      with its outcome: `load_failed` ends it without a retry, whatever the error. `loaded` wins over
-      a cancel that arrived too late: the policy unloads the version like any other version.
+      with its outcome: `load_failed` ends it without a retry, whatever the error. A load that ends all
+      the same is freed, and never serves.
     - Discard. `is_discarded` is True once the life ends by decision: it was cancelled, or its unload
       has begun. The version may be aspired again before that end. A harness never returns to an
       earlier state. So the stream waits for END, drops the harness and makes a new one, which loads
@@ -85,8 +85,8 @@ class LoaderHarness:
       the error. The version is loaded again only if it is found with other files, omitted and aspired
       again, or if settings that it failed under change.
 
-    Invariants: at most one thread works on a version at a time; every life reaches END; and nothing
-    follows END. A cancel can be undone only by `loaded`.
+    Invariants: at most one thread works on a version at a time; every life reaches END; nothing follows
+    END; and no version becomes AVAILABLE after a cancel.
     """
 
     status: ServableStatus
@@ -203,12 +203,11 @@ class LoaderHarness:
         return replace(self, status=replace(self.status, verdicts=(*others, verdict)))
 
     def loaded(self, servable: Servable | None, now: Now) -> "LoaderHarness":
-        """Moves from LOADING to AVAILABLE.
-
-        Undoes a late cancel. The policy unloads the version if it is not aspired.
-        """
+        """Moves from LOADING to AVAILABLE. Raises IllegalMove for a load that was cancelled."""
         moved = self._move(AVAILABLE, now, health=HEALTHY)
-        return replace(moved, held=servable, is_cancelled=False)
+        if self.is_cancelled:
+            raise IllegalMove(f"{self.id}: it was cancelled, so it never serves")
+        return replace(moved, held=servable)
 
     def load_failed(
         self,
@@ -239,7 +238,7 @@ class LoaderHarness:
         """Ends a life that is not AVAILABLE yet.
 
         Moves to END at once if no load is under way. Otherwise the load has to be stopped, and
-        `load_failed` or `loaded` follows.
+        `load_failed` follows.
         """
         ended = self
         if not self.is_load_under_way:

@@ -343,9 +343,17 @@ class AspiredVersionsManager:
     def _loaded(self, servable_id: ServableId, servable: Servable) -> None:
         """Publishes a loaded version, and then reports it AVAILABLE: a client that reads that state may
         send a request at once.
+
+        Frees a version that was withdrawn meanwhile. It is loaded anew if it is aspired again by now: its
+        files may be others.
         """
         name, version = servable_id.name, servable_id.version
         self._tasks.load_ended(servable_id)
+        if self._streams.of(name).harnesses[version].is_cancelled:
+            self._tasks.discard(
+                servable_id, servable, errors.Cancelled(f"{servable_id}: withdrawn")
+            )
+            return
         start_ns = self._clock.now_ns()
         plan = self._turn(name)
         events.loaded(plan, version, servable)
@@ -360,7 +368,8 @@ class AspiredVersionsManager:
         seconds, now_ns = seconds_since(self._clock, start_ns), self._clock.now_ns()
         harness = plan.before.harnesses[version]
         self._note(harness.stage_ended(LoadStage.PUBLISH, seconds, now_ns))
-        turn = self._turn(name)
+        # Once more, with the figures of its publication. Nothing that may fail is asked again.
+        turn = Turn(self._streams.of(name), Now.of(self._clock), plan.found, plan.figures)
         events.loaded(turn, version, servable)
         self._apply(replace(turn.before, routing=plan.state.routing), turn.decision())
 
@@ -381,8 +390,12 @@ class AspiredVersionsManager:
     # --- Effects ----------------------------------------------------------------------------------
 
     def _apply(self, before: StreamState, decision: Decision) -> None:
-        """Applies a decision: the routing, then the state for all readers, then notices and other actions."""
-        failure = self._route(before, decision)
+        """Applies a decision: the routing, then the state for all readers, then notices and other actions.
+
+        If the serving map refuses the change, raises its error with nothing applied: the state stays what
+        requests see.
+        """
+        self._route(before, decision)
         self._streams.replace(decision.state)
         # Before the notices: whoever reads a line of the log finds the status that it tells of.
         for action in decision.actions:
@@ -392,10 +405,10 @@ class AspiredVersionsManager:
             # The actions follow in any case: all readers have the state that they belong to.
             self._guarded(partial(self._tell, decision.state.name, notice))
         for action in decision.actions:
-            self._act(decision.state, action, failure)
+            self._act(decision.state, action)
 
-    def _route(self, before: StreamState, decision: Decision) -> errors.MillpondError | None:
-        """Changes the serving map in one snapshot. Returns the error of a version that it did not retire.
+    def _route(self, before: StreamState, decision: Decision) -> None:
+        """Changes the serving map in one snapshot.
 
         Retires a version on this thread: an unloader runs at idle priority, so an UNLOADING version would
         answer requests until the unloader gets a core.
@@ -405,19 +418,19 @@ class AspiredVersionsManager:
         if version is None:
             if decision.routing != before.routing:
                 self._serving_map.set_routing(name, decision.routing)
-            return None
+            return
         self._monitor.record(decision.state.harnesses[version].status)
         try:
             self._serving_map.retire(name, version, decision.routing)
-        except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
-            _log.exception("unload_raised", model=name, version=version)
-            return errors.from_exception(error)
-        return None
+        except Exception:
+            if version in self._serving_map.versions(name):
+                # It answers still. The next decision of the model tries again.
+                self._monitor.record(before.harnesses[version].status)
+                raise
+            _log.exception("retire_raised", model=name, version=version)
+            self._serving_map.set_routing(name, decision.routing)
 
-    def _unload(self, harness: LoaderHarness, failure: errors.MillpondError | None) -> None:
-        if failure is not None:
-            self._unloaded(harness.id, failure)
-            return
+    def _unload(self, harness: LoaderHarness) -> None:
         self._note(harness.stage_began(UnloadStage.QUIESCE))
         self._tasks.unload(harness.id, harness.servable)
 
@@ -433,10 +446,8 @@ class AspiredVersionsManager:
             case Ended():
                 self._version_memory.forget(name)
 
-    def _act(
-        self, state: StreamState, action: Action, failure: errors.MillpondError | None
-    ) -> None:
-        """Starts or stops a load, or starts an unload. `failure` is that of its retirement."""
+    def _act(self, state: StreamState, action: Action) -> None:
+        """Starts or stops a load, or starts an unload."""
         match action:
             case StartLoad(version):
                 harness = state.harnesses[version]
@@ -444,4 +455,4 @@ class AspiredVersionsManager:
             case StopLoad(version):
                 self._tasks.stop_load(ServableId(state.name, version))
             case Unload(version):
-                self._unload(state.harnesses[version], failure)
+                self._unload(state.harnesses[version])

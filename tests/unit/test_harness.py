@@ -239,13 +239,13 @@ def test_harness_cancelled_load_is_awaited() -> None:
     assert "disk is away" in life.harness.status.health.message
 
 
-def test_harness_cancelled_too_late_is_available() -> None:
+def test_harness_cancelled_too_late_never_serves() -> None:
     life = Life()
     life.go_to(LOADING)
     life.cancel()
-    life.load()
-    assert life.harness.status.state is AVAILABLE
-    assert not life.harness.is_discarded
+    with pytest.raises(IllegalMove, match="cancelled"):
+        life.load()
+    assert (life.harness.status.state, life.harness.is_discarded) == (LOADING, True)
 
 
 def test_harness_unload_error_is_the_health_at_the_end() -> None:

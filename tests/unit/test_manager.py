@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from structlog.testing import capture_logs
@@ -29,12 +29,12 @@ from serving.core.servable import (
 )
 from serving.loading.loader import Loader
 from serving.manager.harness import RetryPolicy
-from serving.manager.manager import AspiredVersionsManager
+from serving.manager.manager import FAILED_TURN_NS, AspiredVersionsManager
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import Rules
 from serving.manager.streams import Streams
 from tests.unit.fakes.errors import permanent, transient
-from tests.unit.fakes.servables import FakeServable
+from tests.unit.fakes.servables import FakeServable, FakeServingMap
 from tests.unit.worlds.manager import RETRY_SECONDS, World, aspired
 
 
@@ -314,14 +314,61 @@ def test_manager_publish_that_fails_frees_the_servable(
     assert world.servable(1).is_destroyed
 
 
-def test_manager_unload_that_fails_ends_with_the_error(world: World) -> None:
+def test_manager_unload_of_unpublished_version_ends(world: World) -> None:
     world.settle(1)
     world.serving_map.published.clear()  # This makes retire raise.
     with capture_logs() as logs:
         world.settle()
     assert world.states() == {1: END}
     assert world.status(1).health.code is StatusCode.INTERNAL
-    assert "unload_raised" in [log["event"] for log in logs]
+    assert "retire_raised" in [log["event"] for log in logs]
+
+
+class RefusingMap(FakeServingMap):
+    """Refuses the changes for which `refusals` are drawn, as the native map does: nothing is changed."""
+
+    def __init__(self, refusals: Sequence[bool]) -> None:
+        super().__init__()
+        self.refusals = [*refusals]
+
+    def _refuse(self) -> None:
+        if self.refusals and self.refusals.pop():
+            raise permanent("refused")
+
+    def publish(self, servable: FakeServable, routing: Routing) -> None:
+        self._refuse()
+        super().publish(servable, routing)
+
+    def retire(self, name: str, version: int, routing: Routing) -> None:
+        self._refuse()
+        super().retire(name, version, routing)
+
+    def set_routing(self, name: str, routing: Routing) -> None:
+        self._refuse()
+        super().set_routing(name, routing)
+
+
+@given(
+    st.lists(st.booleans(), max_size=8),
+    st.lists(st.sets(st.integers(1, 4), max_size=3), min_size=1, max_size=5),
+)
+def test_state_is_what_requests_see(refusals: list[bool], drops: list[set[int]]) -> None:
+    serving_map = RefusingMap(refusals)
+    world = World(serving_map=serving_map)
+    with capture_logs():
+        for versions in [*drops, set[int]()]:
+            serving_map.refusals *= bool(versions)
+            world.aspire(*versions)
+            for _ in range(4):
+                world.run_all()
+                seen = serving_map.routings.get("m", Routing())
+                assert world.streams.routing("m") == seen
+                ready = {key for key, state in world.states().items() if state is AVAILABLE}
+                assert ready == {*serving_map.versions("m")}
+                world.clock.ns += FAILED_TURN_NS
+                world.manager.tick()
+    assert world.serving_map.published == {}
+    assert all(servable.is_destroyed for servable in world.loading.servables)
 
 
 # --- Omitting in the middle -----------------------------------------------------------------------
@@ -346,13 +393,26 @@ def test_manager_undoes_load_finished_after_cancel(world: World) -> None:
     assert world.serving_map.log == []
 
 
-def test_manager_cancel_after_publish_unloads(world: World) -> None:
+def test_manager_cancel_after_load_never_publishes(world: World) -> None:
     world.aspire(1)
     world.manager.set_aspired("m", [])
     world.loaders.run_all()
     world.settle()
     assert world.states() == {1: END}
-    assert world.history[ServableId("m", 1)] == [START, LOADING, AVAILABLE, UNLOADING, END]
+    assert world.history[ServableId("m", 1)] == [START, LOADING, END]
+    assert world.serving_map.log == []
+    assert [servable.is_destroyed for servable in world.loading.servables] == [True]
+
+
+def test_manager_files_that_came_back_load_anew(world: World) -> None:
+    world.aspire(1)
+    world.manager.set_aspired("m", [])
+    world.manager.set_aspired("m", aspired(1, found_at_ns=7))
+    world.run_loads()
+    world.run_all()
+    assert world.states() == {1: AVAILABLE}
+    # The version of before may have had other files.
+    assert [servable.is_destroyed for servable in world.loading.servables] == [True, False]
 
 
 def test_manager_omitting_ends_the_retries(world: World) -> None:

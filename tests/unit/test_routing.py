@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import Now
 from serving.core.model_settings import CanarySettings, ModelSettings
-from serving.core.servable import END, Routing
+from serving.core.servable import AVAILABLE, END, Routing
 from serving.manager.canary import rule_text
 from serving.manager.routing import (
     Canary,
@@ -19,7 +19,7 @@ from serving.manager.routing import (
 )
 from serving.manager.turn import Turn
 from tests.unit.fakes.errors import permanent
-from tests.unit.worlds.manager import CANARY, World, world_with
+from tests.unit.worlds.manager import CANARY, World, routing, world_with
 
 NOTHING = Routing()
 SHARE = Canary(version=3, weight=0.1, header="user")
@@ -215,17 +215,25 @@ def test_label_goes_back_when_its_new_version_retires() -> None:
     assert turn.state.routing.labels == {"stable": 1, "old": 1}
 
 
-def test_retire_that_fails_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retire_that_fails_changes_nothing() -> None:
     world = World()
     world.settle(1)
+    with pytest.MonkeyPatch.context() as patch:
 
-    def refuse(name: str, version: int, routing: Routing) -> None:
-        raise permanent("not published")
+        def refuse(name: str, version: int, routing: Routing) -> None:
+            raise permanent("refused")
 
-    monkeypatch.setattr(world.serving_map, "retire", refuse)
-    world.settle()
+        patch.setattr(world.serving_map, "retire", refuse)
+        with capture_logs() as logs:
+            world.settle()
+        assert [line["event"] for line in logs] == ["control_failed"]
+        assert world.states() == {1: AVAILABLE}
+        assert world.streams.routing("m") == routing(world) == Routing(default_version=1)
+    world.clock.advance(1)
+    world.manager.tick()
+    world.run_all()
     assert world.states() == {1: END}
-    assert world.streams.routing("m") == Routing()
+    assert world.streams.routing("m") == routing(world) == Routing()
 
 
 @pytest.mark.parametrize(

@@ -505,9 +505,9 @@ class DecidedStream:
             self.had_room[version] = bool(self.room())
         elif failures := self.broken.get(version):
             error = failures.pop()()
-        elif version in self.stopped and self.random.random() < 0.7:
+        elif version in self.stopped:
+            # The manager frees it, even if it was stopped too late.
             error = transient("it was stopped")
-        # A load that was stopped too late serves.
         if error is not None:
             self.event(lambda turn: events.load_failed(turn, version, error))
         else:
