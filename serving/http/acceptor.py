@@ -3,7 +3,8 @@
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
 
 from serving.http.listeners import BACKLOG
 
@@ -13,10 +14,12 @@ PLACE_SECONDS = 0.02
 LACK_SECONDS = 0.1
 """The time between two tries to accept if no descriptor is left."""
 
+AnyConnection = TypeVar("AnyConnection", bound=asyncio.Protocol)
+
 _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Acceptor:
+class Acceptor(Generic[AnyConnection]):
     """Accepts the connections of one event loop's listeners, on the loop's thread.
 
     Accepts one connection in each turn of the loop, so that the loop reads what earlier connections
@@ -25,15 +28,17 @@ class Acceptor:
     """
 
     def __init__(
-        self, make_place: Callable[[int], bool], make: Callable[[], asyncio.Protocol]
+        self,
+        make_place: Callable[[Collection[AnyConnection]], bool],
+        make: Callable[[], AnyConnection],
     ) -> None:
-        """`make_place` gets how many accepted connections it does not see yet.
+        """`make_place` gets the accepted connections that may still be without a transport.
 
         It returns False if there is no place for one more.
         """
         self._make_place = make_place
         self._make = make
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: dict[asyncio.Task[None], AnyConnection] = {}
         self._listeners: set[socket.socket] = set()
 
     def open(self, listener: socket.socket) -> None:
@@ -62,7 +67,7 @@ class Acceptor:
         loop.call_later(seconds, self._resume, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        if not self._make_place(len(self._connecting)):
+        if not self._make_place(self._connecting.values()):
             self._pause(listener, PLACE_SECONDS)
             return
         loop = asyncio.get_running_loop()
@@ -79,9 +84,11 @@ class Acceptor:
             self._pause(listener, LACK_SECONDS)
             return
         connection.setblocking(False)
-        task = loop.create_task(self._connect(connection))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        protocol = self._make()
+        task = loop.create_task(_connect(protocol, connection))
+        self._connecting[task] = protocol
+        task.add_done_callback(self._connecting.pop)
 
-    async def _connect(self, connection: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(self._make, connection)
+
+async def _connect(protocol: asyncio.Protocol, connection: socket.socket) -> None:
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)

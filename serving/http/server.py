@@ -118,10 +118,12 @@ class _EntranceServer(uvicorn.Server):
             for connection in accept_waiting(listener):
                 await loop.connect_accepted_socket(self._make_connection, connection)
 
-    def _make_connection(self) -> asyncio.Protocol:
+    def _make_connection(self) -> GuardedConnection:
         return _new_connection(self)
 
-    def _make_place(self, unseen_count: int) -> bool:
+    def _make_place(self, connecting: Collection[GuardedConnection]) -> bool:
+        # The others are among the connections already.
+        unseen_count = sum(connection.transport is None for connection in connecting)
         count_max = max(1, self._connection_count_max - unseen_count)
         return make_place(self.server_state.connections, count_max)
 
