@@ -52,7 +52,7 @@ void RunSamples::Keep(const servable::PreparedRun& run,
     const std::string& model_name = run.servable->id().name;
     const PredictRequestParts parts{model_name, *signature, outputs, run.inputs};
     const servable::RequestKind kind(signature->name, outputs, EncodedPredictRequestBytes(parts),
-                                     reservoir->keeps_each_size());
+                                     run.servable->CompilesEachShape());
     // Uses the time of arrival, because reading a clock would cost more than Wants.
     if (!reservoir->Wants(kind, received_ns)) continue;
     reservoir_ = reservoir;

@@ -127,8 +127,7 @@ Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
 void ModelCall::OfferToReservoir(std::string_view signature_name,
                                  const tensor::OutputSet& outputs) {
   if (handle_.reservoir() == nullptr) return;
-  kind_.emplace(signature_name, outputs, request().remaining_bytes(),
-                handle_.reservoir()->keeps_each_size());
+  kind_.emplace(signature_name, outputs, request().remaining_bytes(), handle_->CompilesEachShape());
 }
 
 void ModelCall::OfferToJointReservoir(std::string_view signature_names) {

@@ -59,6 +59,7 @@ class BatchingServable final : public Servable {
                                           std::vector<tensor::TensorList>* results) const override {
     return inner_->RunTogether(signatures, run, inputs, results);
   }
+  bool CompilesEachShape() const override { return inner_->CompilesEachShape(); }
   const Session* session() const override { return inner_->session(); }
   const BatchingServable* batching() const override { return this; }
 

@@ -53,7 +53,10 @@ class LeftRight {
     return std::forward<Function>(read)(*value_.load());
   }
 
-  void Write(std::unique_ptr<const T> value) {
+  // Returns the value that was written last. For the thread that writes.
+  const T& Latest() const { return *value_.load(); }
+
+  void Write(std::unique_ptr<const T> value) noexcept {
     const std::unique_ptr<const T> old(value_.exchange(value.release()));
     // Waits for both halves. A reader may read the parity before a flip and arrive after it, so a
     // reader of the old value may count in either half.

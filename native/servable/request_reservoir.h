@@ -20,7 +20,7 @@ namespace millpond::servable {
 // requests of that kind. Cost of making a kind: 10 ns.
 struct RequestKind {
   RequestKind() = default;
-  // With `has_exact_size` each size is a kind of its own, for RequestReservoir::keeps_each_size.
+  // With `has_exact_size` each size is a kind of its own, for Servable::CompilesEachShape.
   RequestKind(std::string_view signature_name, const tensor::OutputSet& outputs,
               size_t request_bytes, bool has_exact_size = false);
 
@@ -80,13 +80,6 @@ class RequestReservoir {
   // is warm for such a request only if it has run the same signatures together. This reservoir
   // keeps few and small requests. Returns null if this is such a reservoir itself.
   RequestReservoir* joint() const { return joint_.get(); }
-
-  // A model that is compiled for each shape is warm only for the sizes that it has run: then each
-  // size is a kind. For the loader, before the version is published.
-  void KeepEachSize(bool keeps_each_size) {
-    keeps_each_size_.store(keeps_each_size, std::memory_order_relaxed);
-  }
-  bool keeps_each_size() const { return keeps_each_size_.load(std::memory_order_relaxed); }
 
   // True if a request that was answered just now should be passed to Take. False for a request
   // larger than a quarter of bytes_max.
@@ -149,7 +142,6 @@ class RequestReservoir {
   const size_t request_bytes_max_;
   // Relaxed: a thread that reads an old value takes one sample too many or too few.
   std::atomic<int64_t> next_sample_ns_;
-  std::atomic<bool> keeps_each_size_{false};
   SeenWords seen_{};
   // The count and the bytes of samples_, for threads that do not hold mutex_.
   std::atomic<size_t> request_count_{0};

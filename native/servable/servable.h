@@ -68,6 +68,9 @@ class Servable {
   // The object that batches the requests of this version; null if nothing does.
   virtual const BatchingServable* batching() const { return nullptr; }
 
+  // True if the version is compiled for each shape: it is warm only for the sizes that it has run.
+  virtual bool CompilesEachShape() const { return false; }
+
   // The graph behind this version, for SessionRun; null if the version has none.
   virtual const Session* session() const { return nullptr; }
 };

@@ -63,16 +63,15 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing r
   MILLPOND_RETURN_IF_ERROR(CheckRouting(routing));
   const std::lock_guard<std::mutex> lock(write_mutex_);
   const ServableId& id = entry->id();
-  const auto stream = streams_.find(id.name);
-  if (stream != streams_.end() && stream->second.versions.count(id.version) > 0) {
+  std::unique_ptr<ServableStreams> next = Copy();
+  ServableStream& changed = (*next)[id.name];
+  changed.routing = std::move(routing);
+  if (!changed.versions.emplace(id.version, entry).second) {
     return {base::Code::kAlreadyExists, id.name + " version " + std::to_string(id.version) +
                                             " is published already; retire it first"};
   }
   MILLPOND_RETURN_IF_ERROR(entry->MarkPublished());
-  ServableStream& changed = streams_[id.name];
-  changed.routing = std::move(routing);
-  changed.versions.emplace(id.version, std::move(entry));
-  PublishSnapshot();
+  snapshot_.Write(std::move(next));
   changes_.Count(id.name);
   return {};
 }
@@ -80,16 +79,17 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing r
 base::Status ServingMap::Retire(const std::string& name, int64_t version, Routing routing) {
   MILLPOND_RETURN_IF_ERROR(CheckRouting(routing));
   const std::lock_guard<std::mutex> lock(write_mutex_);
-  const auto stream = streams_.find(name);
-  if (stream == streams_.end()) return NameNotFound(name, streams_);
+  std::unique_ptr<ServableStreams> next = Copy();
+  const auto stream = next->find(name);
+  if (stream == next->end()) return NameNotFound(name, *next);
   auto& versions = stream->second.versions;
   const auto found = versions.find(version);
   if (found == versions.end()) return stream->second.WhyNotFound(name, {version}, {});
   const std::shared_ptr<ServableEntry> entry = std::move(found->second);
   versions.erase(found);
   stream->second.routing = std::move(routing);
-  if (stream->second.IsEmpty()) streams_.erase(stream);
-  PublishSnapshot();
+  if (stream->second.IsEmpty()) next->erase(stream);
+  snapshot_.Write(std::move(next));
   entry->MarkRetired();
   return {};
 }
@@ -97,10 +97,11 @@ base::Status ServingMap::Retire(const std::string& name, int64_t version, Routin
 base::Status ServingMap::SetRouting(const std::string& name, Routing routing) {
   MILLPOND_RETURN_IF_ERROR(CheckRouting(routing));
   const std::lock_guard<std::mutex> lock(write_mutex_);
-  ServableStream& stream = streams_[name];
+  std::unique_ptr<ServableStreams> next = Copy();
+  ServableStream& stream = (*next)[name];
   stream.routing = std::move(routing);
-  if (stream.IsEmpty()) streams_.erase(name);
-  PublishSnapshot();
+  if (stream.IsEmpty()) next->erase(name);
+  snapshot_.Write(std::move(next));
   changes_.Count(name);
   return {};
 }
@@ -117,7 +118,7 @@ bool ServingMap::Refuses(std::string_view name) const {
 std::vector<std::shared_ptr<ServableEntry>> ServingMap::Entries() {
   const std::lock_guard<std::mutex> lock(write_mutex_);
   std::vector<std::shared_ptr<ServableEntry>> entries;
-  for (const auto& [name, stream] : streams_) {
+  for (const auto& [name, stream] : snapshot_.Latest()) {
     for (const auto& [version, entry] : stream.versions) entries.push_back(entry);
   }
   return entries;

@@ -74,16 +74,18 @@ class ServingMap {
   std::vector<int64_t> Versions(std::string_view name);
 
  private:
-  // Publishes a copy of streams_ to look-ups. The caller holds write_mutex_.
-  void PublishSnapshot() { snapshot_.Write(std::make_unique<const ServableStreams>(streams_)); }
+  // Returns a copy of the streams as look-ups see them, to be changed and written. What throws
+  // until it is written changes nothing. The caller holds write_mutex_.
+  std::unique_ptr<ServableStreams> Copy() const {
+    return std::make_unique<ServableStreams>(snapshot_.Latest());
+  }
   // Looks up again after a look-up that found no version, and explains a failure with the notes.
   base::StatusOr<ServableHandle> LookUpWithNotes(std::string_view name,
                                                  const VersionChoice& choice);
 
   // Held by changes; no look-up takes it.
   std::mutex write_mutex_;
-  ServableStreams streams_;  // guarded by write_mutex_: the source of the next snapshot
-  LeftRight<ServableStreams> snapshot_;
+  LeftRight<ServableStreams> snapshot_;  // written under write_mutex_
   NoteTable notes_;
   ChangeCounters changes_;
 };

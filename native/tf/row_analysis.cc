@@ -219,7 +219,7 @@ class Walk {
   }
 
   Values Evaluate(const NodeDef& node, Scope* scope) {
-    if (--nodes_left_ < 0) return Unknown(node, "comes after more nodes than are looked at");
+    if (--nodes_left_ < 0) return NotFollowed(node, "comes after more nodes than are looked at");
     if (node.op() == "Const") return {ConstantOf(node)};
     Values inputs;
     for (const std::string& input : node.input()) {
@@ -231,7 +231,11 @@ class Walk {
     if (IsMerge(node)) return MergeOf(node, inputs, *scope);
     const std::vector<tf::Call> calls = graph_.CallsOf(node);
     const bool is_case = node.op() == "Case" || node.op() == "StatelessCase";
-    if (calls.empty()) return is_case ? Unknown(node, "has no branches") : Apply(node, inputs);
+    if (is_case && calls.empty()) return NotFollowed(node, "has no branches");
+    if (calls.empty()) {
+      NoteIfAsserts(node);
+      return Apply(node, inputs);
+    }
     if (calls.front().is_branch) return Branch(node, calls, inputs, scope->depth);
     const bool is_loop = calls.size() > 1;
     if (is_loop) return Loop(node, calls, std::move(inputs), scope->depth);
@@ -255,11 +259,11 @@ class Walk {
 
   Values Call(const NodeDef& node, const std::string& name, const Values& inputs, int depth) {
     const FunctionDef* const found = graph_.FindFunction(name);
-    if (found == nullptr) return Unknown(node, "calls a function that is not there");
-    if (depth >= kDepthMax) return Unknown(node, "calls too deep");
+    if (found == nullptr) return NotFollowed(node, "calls a function that is not there");
+    if (depth >= kDepthMax) return NotFollowed(node, "calls too deep");
     const FunctionDef& function = *found;
     if (function.signature().input_arg_size() != static_cast<int>(inputs.size())) {
-      return Unknown(node, "calls a function of other arguments");
+      return NotFollowed(node, "calls a function of other arguments");
     }
     Scope body;
     body.is_function = true;
@@ -271,7 +275,8 @@ class Walk {
     Values outputs;
     for (const auto& output : function.signature().output_arg()) {
       const auto tensor = function.ret().find(output.name());
-      if (tensor == function.ret().end()) return Unknown(node, "calls a function without a result");
+      if (tensor == function.ret().end())
+        return NotFollowed(node, "calls a function without a result");
       outputs.push_back(ValueOf(tensor->second, &body));
     }
     if (Asserts(name)) {
@@ -349,13 +354,13 @@ class Walk {
 
   Values Branch(const NodeDef& node, const std::vector<tf::Call>& branches, const Values& inputs,
                 int depth) {
-    if (inputs.empty()) return Unknown(node, "has no branches");
+    if (inputs.empty()) return NotFollowed(node, "has no branches");
     const Values arguments(inputs.begin() + 1, inputs.end());
     Values outputs;
     for (const tf::Call& branch : branches) {
       const Values of_branch = Call(node, branch.function, arguments, depth);
       if (outputs.empty()) outputs = of_branch;
-      if (outputs.size() != of_branch.size()) return Unknown(node, "has branches that differ");
+      if (outputs.size() != of_branch.size()) return NotFollowed(node, "has branches that differ");
       for (size_t i = 0; i < outputs.size(); ++i) {
         outputs[i] =
             Join(outputs[i], of_branch[i], CauseOf(node, "has branches with and without rows"));
@@ -398,17 +403,22 @@ class Walk {
 
   // --- Assertions ---
 
+  // The values of a node whose calls are not followed to the end: what they assert is not known.
+  Values NotFollowed(const NodeDef& node, std::string reason) {
+    NoteIfAsserts(node);
+    return Unknown(node, std::move(reason));
+  }
+
   // A request whose check fails has to get its error beside other rows too. That holds if the check
   // is one of all rows, and if it takes place for all when it does for one of them.
 
   void CheckAssertionsOf(const NodeDef& node, Scope* scope) {
     if (!IsAssertion(node)) {
-      const std::vector<tf::Call> calls = graph_.CallsOf(node);
-      const bool asserts = std::any_of(calls.begin(), calls.end(), [this](const tf::Call& call) {
-        return Asserts(call.function);
-      });
+      const std::vector<std::string> called = graph_.FunctionsOf(node);
+      const bool asserts = std::any_of(called.begin(), called.end(),
+                                       [this](const std::string& name) { return Asserts(name); });
       if (!asserts) return;
-      EvaluateUpTo(node.name(), scope);  // which looks at the calls
+      EvaluateUpTo(node.name(), scope);  // which looks at the calls, or notes that it does not
       if (!RunsAlike(node, scope)) Note(node);
       return;
     }
@@ -445,19 +455,20 @@ class Walk {
     return by.Has(Kind::kFixed) || (by.fold == Fold::kAll && is_of_failed);
   }
 
-  // Returns true if a function has an assertion, or calls one that has.
+  // Returns true if a function has an assertion, or calls one that has, or itself.
   bool Asserts(const std::string& name) {
-    const auto [known, is_new] = asserting_.emplace(name, false);
+    const auto [known, is_new] = asserting_.emplace(name, true);
+    if (!is_new) return known->second;
     const FunctionDef* const function = graph_.FindFunction(name);
-    if (!is_new || function == nullptr) return known->second;
-    for (const NodeDef& node : function->node_def()) {
-      bool asserts = IsAssertion(node);
-      for (const std::string& called : graph_.FunctionsOf(node)) asserts |= Asserts(called);
-      if (!asserts) continue;
-      asserting_[name] = true;
-      return true;
-    }
-    return false;
+    const auto asserts = [this](const NodeDef& node) {
+      const std::vector<std::string> called = graph_.FunctionsOf(node);
+      return IsAssertion(node) ||
+             std::any_of(called.begin(), called.end(),
+                         [this](const std::string& inner) { return Asserts(inner); });
+    };
+    return asserting_[name] =
+               function != nullptr &&
+               std::any_of(function->node_def().begin(), function->node_def().end(), asserts);
   }
 
   void Note(const NodeDef& node) {

@@ -467,7 +467,7 @@ void SavedModel::KeepState(size_t bytes_max) {
   // The stock runtime has no device of ours, which sees what kernels write.
   // Writes that no answer shows are not watched, so that they hinder no replay.
   if (state_->writes.writing != Writing::kNone && !CurrentRuntimeOptions().is_stock) {
-    state_->write_watch->KeepState(bytes_max);
+    state_->write_watch->KeepState(bytes_max, state_->writes.written);
   }
 }
 

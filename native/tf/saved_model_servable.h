@@ -45,6 +45,7 @@ class SavedModelServable final : public servable::Servable, private servable::Se
     return model_.RunJoint(*joint, signatures, run, inputs, results);
   }
   bool MayChangeAnswers() const override { return model_.MayChangeAnswers(); }
+  bool CompilesEachShape() const override { return model_.CompilesEachShape(); }
   const servable::Session* session() const override { return this; }
 
  private:

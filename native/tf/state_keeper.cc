@@ -56,6 +56,7 @@ absl::Status StateKeeper::Keep(const tensorflow::OpKernel& kernel,
       return absl::UnimplementedError(
           absl::StrCat("'", handle.name(), "' is not a variable, and cannot be put back"));
     }
+    if (variable != nullptr && written_ && written_->count(handle.name()) == 0) continue;
     const absl::Status kept = KeepValue(handle, std::move(variable));
     if (!kept.ok()) return kept;
   }

@@ -3,6 +3,9 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -21,13 +24,16 @@ namespace millpond::tf {
 //
 // Before a kernel writes, each of its variables gets a copy of its value to write to, and the
 // tensor itself is kept here. So it stays in the memory of the load, and however the kernel
-// writes, it does not write there. A variable that no run writes costs nothing.
+// writes, it does not write there. A variable that no node writes costs nothing, also if a compiled
+// call takes it beside one that it writes.
 //
 // Thread: any may call Keep and Lose. PutBack is for the loader, while nothing runs.
 class StateKeeper {
  public:
-  // The variables that are written may have `bytes_max` together.
-  explicit StateKeeper(size_t bytes_max) : bytes_max_(bytes_max) {}
+  // The variables that are written may have `bytes_max` together. `written` are the names of all
+  // that may be; without them, each variable that a writing kernel takes may be. Borrows them.
+  StateKeeper(size_t bytes_max, const std::optional<std::set<std::string>>& written)
+      : bytes_max_(bytes_max), written_(written) {}
 
   // Keeps the values of all variables that a kernel may change, which is about to be computed.
   // Returns the reason if it may change anything else, or if it would take too much memory.
@@ -54,6 +60,7 @@ class StateKeeper {
                          tensorflow::core::RefCountPtr<tensorflow::Var> variable);
 
   const size_t bytes_max_;
+  const std::optional<std::set<std::string>>& written_;
   mutable std::mutex mutex_;
   size_t bytes_ = 0;
   absl::Status lost_;

@@ -12,6 +12,7 @@
 #include "native/tf/graph_walk.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
+#include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 
@@ -207,6 +208,7 @@ class WriteSearch {
     writes.has_writer = is_in_doubt_ || !writers_.empty();
     writes.can_be_sealed = !writes.has_writer && !keeps_memory_;
     writes.compiles_each_shape = compiles_;
+    writes.written = Written();
     writes.writing = is_in_doubt_ ? Writing::kChanges : WritingOf(outputs);
     return writes;
   }
@@ -227,6 +229,11 @@ class WriteSearch {
     if (is_compiled && TakesVariable(node)) has_compiled_variables_ = true;
     if (graph_.FindFunction(node.op()) != nullptr) return;
     if (KeepsMemory(node) || MayFreeStrings(node)) keeps_memory_ = true;
+    if (node.op() == kHandleOp) {
+      // Otherwise the handle has another name than the graph.
+      const std::string name = TextOf(node, "shared_name");
+      are_variables_named_ &= !name.empty() && name != tensorflow::ResourceHandle::ANONYMOUS_NAME;
+    }
     if (WritesAnything(node)) writers_.push_back({&node, function});
   }
 
@@ -260,20 +267,37 @@ class WriteSearch {
     return writing;
   }
 
-  // Returns true if no output depends on the values of the variables that a node writes.
-  bool IsUnread(const Writer& writer, const Names& read) {
+  // Returns the keys of the variables that a node may write; nullopt if they are not known.
+  std::optional<Names> WrittenBy(const Writer& writer) {
     const auto inputs = HandleInputs(*writer.node);
-    if (WritesInPlace(*writer.node) || !inputs) return false;
+    if (WritesInPlace(*writer.node) || !inputs) return std::nullopt;
     Names written;
     handles_.Forget();
     for (const int input : *inputs) {
       const bool is_known =
           input < writer.node->input_size() &&
           handles_.AddSources(writer.function, writer.node->input(input), &written);
-      if (!is_known) return false;
+      if (!is_known) return std::nullopt;
     }
-    return std::none_of(written.begin(), written.end(),
-                        [&](const std::string& key) { return read.count(key) > 0; });
+    return written;
+  }
+
+  // Returns true if no output depends on the values of the variables that a node writes.
+  bool IsUnread(const Writer& writer, const Names& read) {
+    const std::optional<Names> written = WrittenBy(writer);
+    return written && std::none_of(written->begin(), written->end(),
+                                   [&](const std::string& key) { return read.count(key) > 0; });
+  }
+
+  std::optional<std::set<std::string>> Written() {
+    if (is_in_doubt_ || !are_variables_named_) return std::nullopt;
+    std::set<std::string> names;
+    for (const Writer& writer : writers_) {
+      const std::optional<Names> written = WrittenBy(writer);
+      if (!written) return std::nullopt;
+      for (const std::string& key : *written) names.insert(key.substr(key.find('\n') + 1));
+    }
+    return names;
   }
 
   const GraphWalk graph_;
@@ -282,6 +306,7 @@ class WriteSearch {
   bool is_in_doubt_ = false;
   bool has_compiled_variables_ = false;
   bool compiles_ = false;
+  bool are_variables_named_ = true;
   bool keeps_memory_ = false;  // true if a node has memory that it may write to while serving
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+#include <set>
 #include <string>
 
 namespace tensorflow {
@@ -32,6 +34,9 @@ struct Writes {
   // True if there is no writer, and no kernel keeps memory of its own from the load on and writes
   // to it later. The kernels of tables and queues write at their first run. False in doubt.
   bool can_be_sealed = false;
+  // The names of the variables that a node may write, as their handles have them; nullopt if the
+  // graph does not show them.
+  std::optional<std::set<std::string>> written;
   // True if a part of the model is compiled by XLA in the first run of each shape.
   bool compiles_each_shape = false;
 };

@@ -98,7 +98,6 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
     batched = wrapped.get();
     servable = std::move(wrapped);
   }
-  if (reservoir != nullptr) reservoir->KeepEachSize(model().CompilesEachShape());
   auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir));
   if (batching) entry->recorder()->Of(metrics::Method::kPredict).ExpectBatches();
   if (statistics != nullptr) Report(entry, now_ns, statistics);

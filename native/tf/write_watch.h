@@ -3,6 +3,9 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "native/tf/state_keeper.h"
 
@@ -37,8 +40,11 @@ class WriteWatch {
   // True once a run has changed a variable, or would have. Never false again.
   bool has_changed() const { return has_changed_.load(std::memory_order_relaxed); }
 
-  // Keeps the values of variables of `bytes_max` together that runs write from now on.
-  void KeepState(size_t bytes_max) { keeper_ = std::make_unique<StateKeeper>(bytes_max); }
+  // Keeps the values of variables of `bytes_max` together that runs write from now on. `written` is
+  // for StateKeeper.
+  void KeepState(size_t bytes_max, const std::optional<std::set<std::string>>& written) {
+    keeper_ = std::make_unique<StateKeeper>(bytes_max, written);
+  }
   bool keeps_state() const { return keeper_ != nullptr; }
   size_t kept_bytes() const { return keeper_ == nullptr ? 0 : keeper_->bytes(); }
   // Puts the values back and ends KeepState. Returns the number of variables.

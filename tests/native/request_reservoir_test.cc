@@ -51,7 +51,7 @@ class RequestReservoirTest : public ::testing::Test {
   void Offer(RequestReservoir& reservoir, unsigned mask, const std::string& bytes,
              int64_t later_ns = kNextSampleNs) {
     now_ns_ += later_ns;
-    const RequestKind kind = KindOf(mask, bytes.size(), reservoir.keeps_each_size());
+    const RequestKind kind = KindOf(mask, bytes.size(), is_compiled_);
     const SegmentedBytes segmented(bytes, {bytes.size() / 2});
     if (reservoir.Wants(kind, now_ns_)) reservoir.Take(kind, segmented.reader(), now_ns_);
   }
@@ -67,6 +67,7 @@ class RequestReservoirTest : public ::testing::Test {
   }
 
   int64_t now_ns_ = kStartNs;
+  bool is_compiled_ = false;  // the version that answers
 };
 
 TEST_F(RequestReservoirTest, NewReservoirIsEmptyAndTakesTheFirstRequest) {
@@ -88,7 +89,7 @@ TEST_F(RequestReservoirTest, TakenKindWaitsWhileOtherKindsAreWanted) {
 // A model that is compiled for each shape is warm for the sizes only that it has run.
 TEST_F(RequestReservoirTest, EachSizeOutlastsAFloodIfEachIsKept) {
   RequestReservoir reservoir(Limits(8));
-  reservoir.KeepEachSize(true);
+  is_compiled_ = true;
   for (size_t bytes = 100; bytes < 107; ++bytes) Offer(reservoir, 1, std::string(bytes, 'a'), 0);
   for (int i = 0; i < 1'000; ++i) Offer(reservoir, 1, std::string(110, 'b'));
   const auto held = Held(reservoir);

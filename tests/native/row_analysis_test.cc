@@ -738,6 +738,27 @@ class RowAnalysisOfFunctionsTest : public RowAnalysisTest {
       zero.AsProtoField((*axis->mutable_attr())["value"].mutable_tensor());
     }
   }
+  tensorflow::FunctionDef* LastFunction() {
+    auto* const functions =
+        files_.meta_graph().mutable_graph_def()->mutable_library()->mutable_function();
+    return functions->Mutable(functions->size() - 1);
+  }
+  // The same in every run: an assertion like it may be in a batch.
+  static void AddCheckThatHolds(tensorflow::FunctionDef* function) {
+    NodeDef* const yes = function->add_node_def();
+    yes->set_name("yes");
+    yes->set_op("Const");
+    (*yes->mutable_attr())["dtype"].set_type(DT_BOOL);
+    tensorflow::Tensor value(DT_BOOL, {});
+    value.scalar<bool>()() = true;
+    value.AsProtoField((*yes->mutable_attr())["value"].mutable_tensor());
+    NodeDef* const assertion = function->add_node_def();
+    assertion->set_name("assertion");
+    assertion->set_op("Assert");
+    assertion->add_input("yes:output:0");
+    assertion->add_input("x");
+    (*assertion->mutable_attr())["T"].mutable_list()->add_type(DT_FLOAT);
+  }
   std::string Call(const std::string& function) {
     const std::string name = "call_" + std::to_string(++made_);
     files_.AddNode(name, "StatefulPartitionedCall", {"x"}, [&](NodeDef* node) {
@@ -781,27 +802,59 @@ TEST_F(RowAnalysisOfFunctionsTest, FunctionThatCallsItselfEnds) {
 TEST_F(RowAnalysisOfFunctionsTest, BranchThatTellsAFailedCheckIsNotUnlike) {
   Function("passes", "Relu", {"x"});
   Function("tells", "Relu", {"x"});
-  auto* const library = files_.meta_graph().mutable_graph_def()->mutable_library();
-  for (auto& function : *library->mutable_function()) {
-    if (function.signature().name() != "tells") continue;
-    auto* const yes = function.add_node_def();
-    yes->set_name("no");
-    yes->set_op("Const");
-    (*yes->mutable_attr())["dtype"].set_type(DT_BOOL);
-    tensorflow::Tensor(DT_BOOL, {}).AsProtoField((*yes->mutable_attr())["value"].mutable_tensor());
-    auto* const assertion = function.add_node_def();
-    assertion->set_name("assertion");
-    assertion->set_op("Assert");
-    assertion->add_input("no:output:0");
-    assertion->add_input("x");
-    (*assertion->mutable_attr())["T"].mutable_list()->add_type(DT_FLOAT);
-  }
+  AddCheckThatHolds(LastFunction());
   const std::string equal = Node("Equal", {"x", "row"});
   for (const auto& [op, verdict] : {std::pair("All", kIndependent), {"Any", kUnknown}}) {
     const std::string check = Node(op, {equal, Ints({0, 1})});
     Expect(verdict, Node("Identity", {"x", "^" + If(check, "passes", "tells")}));
     Expect(kUnknown, Node("Identity", {"x", "^" + If(check, "tells", "passes")}));
   }
+}
+
+// Only what waits for the call needs it, so that its values are not asked for.
+TEST_F(RowAnalysisOfFunctionsTest, CheckTooDeepToBeLookedAtIsUnknown) {
+  const auto checked = [this](int depth) {
+    const std::string outer = "f" + std::to_string(depth) + "_";
+    for (int i = 0; i < depth; ++i) {
+      Function(outer + std::to_string(i), "PartitionedCall", {"x"});
+      LastFunction()->mutable_node_def(0)->mutable_attr()->at("f").mutable_func()->set_name(
+          outer + std::to_string(i + 1));
+    }
+    Function(outer + std::to_string(depth), "Relu", {"x"});
+    AddCheckThatHolds(LastFunction());
+    return Node("Identity", {"x", "^" + Call(outer + "0")});
+  };
+  Expect(kIndependent, checked(90));
+  Expect(kUnknown, checked(110));
+}
+
+TEST_F(RowAnalysisOfFunctionsTest, CheckAfterTooManyNodesIsUnknown) {
+  // 18 times twice as many nodes.
+  for (int i = 0; i < 18; ++i) {
+    Function("f" + std::to_string(i), "PartitionedCall", {"x"});
+    NodeDef* const first = LastFunction()->mutable_node_def(0);
+    first->mutable_attr()->at("f").mutable_func()->set_name("f" + std::to_string(i + 1));
+    NodeDef* const second = LastFunction()->add_node_def();
+    *second = *first;
+    second->set_name("second");
+    second->set_input(0, "inside:output:0");
+    LastFunction()->mutable_ret()->at("y") = "second:output:0";
+  }
+  Function("f18", "Relu", {"x"});
+  AddCheckThatHolds(LastFunction());
+  Expect(kIndependent, Node("Identity", {"x", "^" + Call("f4")}));
+  Expect(kUnknown, Node("Identity", {"x", "^" + Call("f0")}));
+}
+
+TEST_F(RowAnalysisOfFunctionsTest, CheckInACallThatIsNotFollowedIsUnknown) {
+  Function("checks", "Relu", {"x"});
+  AddCheckThatHolds(LastFunction());
+  Expect(kIndependent, Node("Identity", {"x", "^" + Call("checks")}));
+  const std::string other = "other";
+  files_.AddNode(other, "NoSuchCall", {"x"}, [](NodeDef* node) {
+    (*node->mutable_attr())["function"].mutable_func()->set_name("checks");
+  });
+  Expect(kUnknown, Node("Identity", {"x", "^" + other}));
 }
 
 TEST_F(RowAnalysisOfFunctionsTest, BranchMixesIfTheRowsChooseIt) {

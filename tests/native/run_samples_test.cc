@@ -62,6 +62,9 @@ class EchoServable final : public testing::FakeServable {
     return Run(*signatures[0], tensor::OutputSet::All(2), run, inputs, &(*results)[0]);
   }
 
+  bool CompilesEachShape() const override { return is_compiled; }
+
+  bool is_compiled = false;
   // The outputs of the last run.
   mutable std::vector<Tensor> seen;
   mutable tensor::OutputSet asked;
@@ -194,6 +197,20 @@ TEST_F(RunSamplesTest, RequestSharesTheKindOfItsPredictRequest) {
   const servable::RequestKind kind("echo", tensor::OutputSet::All(2), bytes.size());
   EXPECT_FALSE(reservoir_->Wants(kind, kNowNs));
   EXPECT_EQ(Kept()[0].pair, kind.pair);
+}
+
+// Another version that is loaded meanwhile, and perhaps never serves, changes nothing.
+TEST_F(RunSamplesTest, SizesAreKindsIfTheAnsweringVersionIsCompiled) {
+  EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
+  for (const bool is_compiled : {false, true}) {
+    servable.is_compiled = is_compiled;
+    ASSERT_TRUE(Run(servable, {Vector<float>({1}), Vector<float>({2})}).ok());
+    const size_t bytes = Kept().at(0).bytes.size();
+    const servable::RequestKind kind("echo", tensor::OutputSet::All(2), bytes, is_compiled);
+    EXPECT_FALSE(reservoir_->Wants(kind, kNowNs)) << is_compiled;
+    const servable::RequestKind next("echo", tensor::OutputSet::All(2), bytes + 1, is_compiled);
+    EXPECT_EQ(reservoir_->Wants(next, kNowNs), is_compiled);
+  }
 }
 
 TEST_F(RunSamplesTest, EachSignatureOfAJointRunIsKept) {

@@ -109,6 +109,44 @@ SavedModelFiles RememberingModel() {
   return files;
 }
 
+// Adds the signature "compiled", which adds x to `v`, and answers x + w.
+void AddCompiledCall(SavedModelFiles* files) {
+  auto* const body = files->meta_graph().mutable_graph_def()->mutable_library()->add_function();
+  body->mutable_signature()->set_name("body");
+  const auto add_argument = [](const std::string& name, tensorflow::DataType type, auto* argument) {
+    argument->set_name(name);
+    argument->set_type(type);
+  };
+  for (const std::string handle : {"v", "w"}) {
+    add_argument(handle, tensorflow::DT_RESOURCE, body->mutable_signature()->add_input_arg());
+  }
+  add_argument("x", DT_FLOAT, body->mutable_signature()->add_input_arg());
+  add_argument("y", DT_FLOAT, body->mutable_signature()->add_output_arg());
+  const auto add_node = [&](const std::string& op, const std::vector<std::string>& inputs,
+                            const std::string& type) {
+    NodeDef* const node = body->add_node_def();
+    node->set_name(op);
+    node->set_op(op);
+    for (const std::string& input : inputs) node->add_input(input);
+    (*node->mutable_attr())[type].set_type(DT_FLOAT);
+  };
+  add_node("AssignAddVariableOp", {"v", "x"}, "dtype");
+  add_node("ReadVariableOp", {"w", "^AssignAddVariableOp"}, "dtype");
+  add_node("AddV2", {"x", "ReadVariableOp:value:0"}, "T");
+  (*body->mutable_ret())["y"] = "AddV2:z:0";
+  body->mutable_signature()->set_is_stateful(true);
+  files->AddNode("compiled", "StatefulPartitionedCall", {"v", "w", "x"}, [](NodeDef* call) {
+    auto& attributes = *call->mutable_attr();
+    attributes["f"].mutable_func()->set_name("body");
+    attributes["_XlaMustCompile"].set_b(true);
+    for (const auto type : {tensorflow::DT_RESOURCE, tensorflow::DT_RESOURCE, DT_FLOAT}) {
+      attributes["Tin"].mutable_list()->add_type(type);
+    }
+    attributes["Tout"].mutable_list()->add_type(DT_FLOAT);
+  });
+  files->AddSignature("compiled", {{"x", "x:0", DT_FLOAT}}, {{"y", "compiled:0", DT_FLOAT}});
+}
+
 class StateKeeperTest : public ::testing::Test {
  protected:
   void Load(const SavedModelFiles& files) {
@@ -245,6 +283,28 @@ TEST_F(StateKeeperTest, VariablesWithoutRoomAreNotWritten) {
   EXPECT_EQ(refused.code(), Code::kPermissionDenied);
   EXPECT_NE(refused.message().find("variable 'w' has 8 bytes"), std::string::npos)
       << refused.message();
+  EXPECT_EQ(model_->PutBackState(), 1);
+  EXPECT_EQ(ValuesOf("first"), kFirst);
+}
+
+// A compiled call takes all variables at once: the kernel of the call is all that the keeper sees.
+TEST_F(StateKeeperTest, CompiledCallKeepsOnlyWhatItWrites) {
+  SavedModelFiles files = testing::VariableModel(Of(kFirst));
+  files.AddVariable("w", Of(kSecond));
+  files.AddSignature("first", {}, {{"y", "v/read:0", DT_FLOAT}});
+  files.AddSignature("second", {}, {{"y", "w/read:0", DT_FLOAT}});
+  AddCompiledCall(&files);
+  Load(files);
+  const void* const before = Read("second").data();
+  // There is room for one of them.
+  model_->KeepState(2 * sizeof(float));
+  Tensor sum;
+  const Status ran = Run("compiled", {5, 6}, &sum);
+  ASSERT_TRUE(ran.ok()) << ran.message();
+  EXPECT_EQ(Values<float>(sum), (std::vector<float>{8, 10}));
+  EXPECT_EQ(ValuesOf("first"), (std::vector<float>{6, 8}));
+  EXPECT_EQ(model_->KeptStateBytes(), 2 * sizeof(float));
+  EXPECT_EQ(Read("second").data(), before);
   EXPECT_EQ(model_->PutBackState(), 1);
   EXPECT_EQ(ValuesOf("first"), kFirst);
 }

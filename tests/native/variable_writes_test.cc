@@ -197,6 +197,26 @@ TEST(Writing, AHandleOfAnUnknownOriginChangesAnswers) {
   EXPECT_EQ(WritingOf(ModelThatCallsAWriter("nowhere")), Writing::kChanges);
 }
 
+TEST(Writes, WrittenVariablesAreNamedThroughCalls) {
+  const auto written_by = [](const std::string& handle) {
+    return AnalyzeWrites(ModelThatCallsAWriter(handle).meta_graph()).written;
+  };
+  EXPECT_EQ(written_by("v"), std::set<std::string>{"v"});
+  EXPECT_EQ(written_by("counter"), std::set<std::string>{"counter"});
+  EXPECT_EQ(written_by("nowhere"), std::nullopt);
+  EXPECT_EQ(AnalyzeWrites(VariableModel().meta_graph()).written, std::set<std::string>());
+}
+
+TEST(Writes, VariableWithoutANameOfItsOwnMayBeAnyOfThem) {
+  for (const char* name : {"", "cd2c89b7-88b7-44c8-ad83-06c2a9158347"}) {
+    SavedModelFiles files = ModelThatCallsAWriter("v");
+    for (auto& node : *files.meta_graph().mutable_graph_def()->mutable_node()) {
+      if (node.op() == "VarHandleOp") (*node.mutable_attr())["shared_name"].set_s(name);
+    }
+    EXPECT_EQ(AnalyzeWrites(files.meta_graph()).written, std::nullopt) << name;
+  }
+}
+
 TEST(Writing, ACompiledFunctionThatAssignsChangesAnswers) {
   SavedModelFiles files = WaitingModel("AssignVariableOp", {"v", "x"});
   files.AddNode("compiled", "PartitionedCall", {"v"}, [](tensorflow::NodeDef* call) {
