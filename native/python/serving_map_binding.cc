@@ -19,7 +19,8 @@ Routing RoutingOf(nb::handle routing) {
           nb::cast<decltype(Routing::labels)>(routing.attr("labels")),
           nb::cast<std::optional<int64_t>>(routing.attr("canary_version")),
           nb::cast<double>(routing.attr("canary_weight")),
-          nb::cast<std::string>(routing.attr("canary_header"))};
+          nb::cast<std::string>(routing.attr("canary_header")),
+          nb::cast<decltype(Routing::awaited_labels)>(routing.attr("awaited_labels"))};
 }
 
 void Publish(ServingMap& self, const PyServable& servable, nb::object routing) {

@@ -24,9 +24,13 @@ struct Routing {
   // the same value go the same way on each server of a fleet. If it is "", or if a request lacks
   // the key, the choice is random.
   std::string canary_header = {};
+  // Labels that lead nowhere yet, with the versions that they are to lead to.
+  std::map<std::string, int64_t, std::less<>> awaited_labels = {};
 
   // True if requests are routed as if no routing had been set.
-  bool IsDefault() const { return !default_version && labels.empty() && !canary_version; }
+  bool IsDefault() const {
+    return !default_version && labels.empty() && !canary_version && awaited_labels.empty();
+  }
   bool HasCanary() const { return canary_version.has_value() && canary_weight > 0; }
 };
 

@@ -34,9 +34,20 @@ std::string ListVersions(const ServableStream& stream) {
   return list.text();
 }
 
+// Returns the version that a label leads to, or is to lead to; null for an unknown label.
+const int64_t* FindTarget(const Routing& routing, std::string_view label) {
+  for (const auto* labels : {&routing.labels, &routing.awaited_labels}) {
+    const auto found = labels->find(label);
+    if (found != labels->end()) return &found->second;
+  }
+  return nullptr;
+}
+
 std::string ListLabels(const Routing& routing) {
   base::Listing list;
-  for (const auto& [label, version] : routing.labels) list.Add(label);
+  for (const auto* labels : {&routing.labels, &routing.awaited_labels}) {
+    for (const auto& [label, version] : *labels) list.Add(label);
+  }
   return list.text();
 }
 
@@ -61,7 +72,7 @@ base::Status VersionNotFound(std::string_view name, int64_t version, const std::
 base::Status UnknownLabel(std::string_view name, const std::string& label, const Routing& routing) {
   const std::string unknown = "Unrecognized servable version label: " + label;
   const std::string model = "model '" + std::string(name) + "'";
-  if (routing.labels.empty()) {
+  if (routing.labels.empty() && routing.awaited_labels.empty()) {
     return base::InvalidArgument(unknown + "; " + model +
                                  " has no labels: give it one with version_labels in its "
                                  "configuration, or request a version, or neither");
@@ -90,10 +101,9 @@ base::Status ServableStream::WhyNotFound(std::string_view name, const VersionCho
                           Because(notes.reason));
   }
   const std::string label(*choice.label);
-  const auto found = routing.labels.find(label);
-  if (found != routing.labels.end()) {
-    return VersionNotFound(name, found->second, ", to which version label '" + label + "' points",
-                           *this, notes);
+  if (const int64_t* const version = FindTarget(routing, label)) {
+    return VersionNotFound(name, *version, ", to which version label '" + label + "' points", *this,
+                           notes);
   }
   return UnknownLabel(name, label, routing);
 }

@@ -178,7 +178,8 @@ class Routing:
 
     `default_version` answers requests without version and label. If it is None or not published,
     these requests are refused: a loaded version does not become the default by itself. A request with
-    a label is refused if the label's version is not published.
+    a label is refused if the label's version is not published. `awaited_labels` lead nowhere yet, and
+    have the versions that they are to lead to: their requests are refused with that number.
 
     `canary_weight` is the share of the requests without version and label that the canary gets. If a
     request has the metadata key `canary_header`, the key's value decides whether the canary gets the
@@ -190,3 +191,4 @@ class Routing:
     canary_version: int | None = None
     canary_weight: float = 0.0
     canary_header: str = ""
+    awaited_labels: Mapping[str, int] = field(default_factory=dict)

@@ -4,7 +4,7 @@ A version answers such requests only because `decide_routing` names it, and not 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import Routing
@@ -67,18 +67,19 @@ def decide_routing(
         target = next((item for item in targets if item in published), None)
         if target is not None:
             labels[label] = target
+    awaited = {key: item for key, item in routing_requests.labels.items() if key not in labels}
     default = _choose_default(before, routing_requests, published)
     canary = routing_requests.canary
+    alone = Routing(default_version=default, labels=labels, awaited_labels=awaited)
     if canary is None or default is None or canary.version == default:
-        return Routing(default_version=default, labels=labels)
+        return alone
     if (
         canary.version not in set(published) - routing_requests.blocked
         or default in routing_requests.blocked
     ):
-        return Routing(default_version=default, labels=labels)
-    return Routing(
-        default_version=default,
-        labels=labels,
+        return alone
+    return replace(
+        alone,
         canary_version=canary.version,
         canary_weight=canary.weight,
         canary_header=canary.header,

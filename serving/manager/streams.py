@@ -41,6 +41,11 @@ class Streams:
         """Returns the labels as requests see them now."""
         return self.of(name).routing.labels
 
+    def label_targets(self, name: str) -> Mapping[str, int]:
+        """Returns the labels with their versions, of which some may still be to come."""
+        routing = self.of(name).routing
+        return {**routing.awaited_labels, **routing.labels}
+
     def status(self, name: str) -> StreamStatus | None:
         """Returns the status of a stream; None if it has no version."""
         state = self.of(name)

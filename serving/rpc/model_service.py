@@ -25,7 +25,7 @@ class Models(Protocol):
 class ModelService:
     """Answers from the state monitor. Any thread.
 
-    `served` has the configured models. `labels` is `Streams.labels`, the labels that requests see.
+    `served` has the configured models. `labels` is `Streams.label_targets`.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ModelService:
         """Answers a GetModelStatusRequest with a GetModelStatusResponse, versions in descending order.
 
         Raises InvalidArgument for other bytes, a missing model_spec or name, and an unknown label. A
-        label means the version that answers requests with that label; TensorFlow Serving ignores
-        labels here. Raises NotFound for an unknown model or version. A configured model without a
+        label means the version that answers requests with that label, or will; TensorFlow Serving
+        ignores labels here. Raises NotFound for an unknown model or version. A configured model without a
         version yet is NotFound too, as in TensorFlow Serving, because clients read the first version
         of an answer without a check. The message has the base path that is searched.
         """
@@ -58,7 +58,7 @@ class ModelService:
         if version is not None:
             statuses = tuple(status for status in statuses if status.id.version == version)
             if not statuses:
-                raise NotFound(self._no_such_version(spec.name, version))
+                raise NotFound(self._no_such_version(spec, version))
         return _response(statuses)
 
     def _version(self, spec: model_pb2.ModelSpec) -> int | None:
@@ -78,12 +78,14 @@ class ModelService:
         known = listed(sorted(self._served.names))
         return f"{message}: it is not configured; configured: {known}"
 
-    def _no_such_version(self, name: str, version: int) -> str:
+    def _no_such_version(self, spec: model_pb2.ModelSpec, version: int) -> str:
         known = listed(
             f"{status.id.version} ({status.state.name})"
-            for status in self._monitor.statuses().get(name, ())
+            for status in self._monitor.statuses().get(spec.name, ())
         )
-        return f"Could not find version {version} of model {name}; known: {known}"
+        label = spec.version_label
+        points = f", to which version label {label!r} points" if label else ""
+        return f"Could not find version {version} of model {spec.name}{points}; known: {known}"
 
 
 def _model_spec(request: bytes) -> model_pb2.ModelSpec:

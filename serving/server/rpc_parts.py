@@ -77,7 +77,7 @@ def make_rare_handlers(
 
     return {
         GET_MODEL_STATUS: ModelService(
-            control.monitor, control.served, control.streams.labels
+            control.monitor, control.served, control.streams.label_targets
         ).get_model_status,
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(control.reloader, control.served).handlers,

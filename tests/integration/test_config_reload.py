@@ -203,18 +203,25 @@ def test_reload_moves_label_with_its_version_and_back(
 def test_reload_label_is_honoured_by_model_status(
     models: Models, client: Client, caller: Caller
 ) -> None:
-    client.reload_config(models.configure({models.a: labelled("stable", 1)}))
+    labels = f"{labelled('stable', 1)} {labelled('next', 2)}"
+    client.reload_config(models.configure({models.a: labels}))
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = models.a
     request.model_spec.version_label = "stable"
     (status,) = caller.model_status(request).model_version_status
     assert (status.version, status.state) == (1, AVAILABLE)
-    request.model_spec.version_label = "next"
+    request.model_spec.version_label = "gold"
     code, message = refusal(lambda: caller.model_status(request))
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert message == (
-        f"Unrecognized servable version label: next; labels of model '{models.a}': stable"
+        f"Unrecognized servable version label: gold; labels of model '{models.a}': next, stable"
     )
+    # Its version is still to come.
+    request.model_spec.version_label = "next"
+    for ask in (lambda: caller.model_status(request), lambda: answering(caller, models.a, "next")):
+        code, message = refusal(ask)
+        assert code == grpc.StatusCode.NOT_FOUND
+        assert ", to which version label 'next' points; " in message
 
 
 def test_impossible_reload_changes_nothing(

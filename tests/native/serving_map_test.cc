@@ -317,6 +317,21 @@ TEST(ServingMapRouting, ALabelWhoseVersionIsNotPublishedIsNotFound) {
                 "points; available versions: 1");
 }
 
+TEST(ServingMapRouting, LabelOfAVersionToComeIsNotFoundUntilThen) {
+  ServingMap map;
+  PublishVersions(map, 1, 1);
+  Routing routing{1, {{"stable", 1}}};
+  routing.awaited_labels = {{"next", 2}};
+  ASSERT_TRUE(map.SetRouting("m", routing).ok());
+  ExpectRefused(map, ByLabel("next"), Code::kNotFound,
+                "Servable not found for request: Specific(m, 2), to which version label 'next' "
+                "points; available versions: 1");
+  ExpectRefused(map, ByLabel("gold"), Code::kInvalidArgument,
+                "Unrecognized servable version label: gold; labels of model 'm': stable next; "
+                "request one of them, a version, or neither");
+  EXPECT_FALSE(Routing({{}, {}, {}, 0, {}, {{"next", 2}}}).IsDefault());
+}
+
 TEST(ServingMapRouting, IsKeptWhileNoVersionIsPublished) {
   ServingMap map;
   ASSERT_TRUE(map.SetRouting("m", {1, {{"stable", 1}}}).ok());

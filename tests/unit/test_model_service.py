@@ -116,6 +116,15 @@ def test_status_by_label_covers_labelled_version() -> None:
     assert answer(service, request(label="stable")) == [(1, 30, 0, "")]
 
 
+def test_status_by_label_of_a_version_to_come() -> None:
+    service = service_with(status(1, AVAILABLE), status(2, LOADING), next=2, gone=3)
+    assert answer(service, request(label="next")) == [(2, 20, 0, "")]
+    with pytest.raises(
+        NotFound, match="version 3 of model m, to which version label 'gone' points; "
+    ):
+        service.get_model_status(request(label="gone"))
+
+
 def test_status_by_unknown_label_names_known() -> None:
     service = service_with(status(1, AVAILABLE), stable=1, canary=1)
     with pytest.raises(

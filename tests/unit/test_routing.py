@@ -129,7 +129,7 @@ ROWS: list[tuple[str, Routing, RoutingRequests, set[int], Routing]] = [
         Routing(labels={"stable": 1}),
         RoutingRequests(labels={"stable": 2}),
         {3},
-        Routing(default_version=3),
+        Routing(default_version=3, awaited_labels={"stable": 2}),
     ),
     (
         "a label that is not wanted goes",
@@ -184,10 +184,11 @@ def test_every_named_version_is_published(
 def test_map_changes_only_with_the_routing() -> None:
     world = World()
     world.set_labels({"stable": 1})
-    assert world.serving_map.log == []
+    # A request with the label is told its version.
+    assert world.serving_map.log == ["route m"]
     world.settle(1)
     world.set_labels({"stable": 1})
-    assert world.serving_map.log == ["publish m/1"]
+    assert world.serving_map.log == ["route m", "publish m/1"]
     assert world.serving_map.routings["m"].labels == {"stable": 1}
 
 
