@@ -17,7 +17,7 @@ from pathlib import Path
 
 from serving.base.closed_pipe import until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError, NotFound
-from serving.client import signature_of
+from serving.base.signatures import signature_of
 from warmup.faults import find_faults
 from warmup.inspection import RecordSummary, inspect, totals_of
 from warmup.prediction_log import warm_up_file, write_logs

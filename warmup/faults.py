@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.base.errors import DataLoss, InvalidArgument
+from serving.base.signatures import Signature, TensorSpec
 from serving.base.tensor_proto import array_dtype, from_tensor_proto
-from serving.client import Signature, TensorSpec
 from warmup.inspection import describe_tensor
 from warmup.prediction_log import PREDICT, RECORD_COUNT_MAX, WARM_UP_KINDS, Log, kind_of, parse_log
 from warmup.records import read_records

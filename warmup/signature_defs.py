@@ -10,11 +10,9 @@ from google.protobuf.message import DecodeError
 from serving.base.bounded_files import read_bounded_bytes, read_bounded_text
 from serving.base.errors import DataLoss, NotFound
 from serving.base.protos import saved_model_pb2
+from serving.base.signatures import INIT_OP_SIGNATURE
 
 DEFAULT_TAGS = ("serve",)
-
-INIT_OP_SIGNATURE = "__saved_model_init_op"
-"""TensorFlow saves the init op as a signature too, which clients may not run."""
 
 GRAPH_BYTES_MAX = 2**31 - 1
 """The longest message that protobuf parses."""

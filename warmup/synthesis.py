@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from serving.base.errors import InvalidArgument, InvalidConfig, MillpondError, NotFound
 from serving.base.protos import get_model_metadata_pb2
+from serving.base.signatures import Signature, TensorSpec, signature_of
 from serving.base.tensor_proto import array_dtype, to_tensor_proto
-from serving.client import Signature, TensorSpec, signature_of
 from warmup.prediction_log import Log
 
 # Their only input is serialized Examples, whose features are not in the signature.

@@ -1,18 +1,16 @@
 """Clients of a model server. They take and return numpy arrays, and do not import TensorFlow."""
 
+from serving.base.signatures import Signature, TensorSpec, signature_of
 from serving.client.async_client import AsyncClient
 from serving.client.calls import CallOptions
 from serving.client.channels import ClientOptions, Compression, Tls
 from serving.client.features import Features
-from serving.client.messages import signature_of
 from serving.client.results import (
     Array,
     Classification,
     Prediction,
     Regression,
     ScoredClass,
-    Signature,
-    TensorSpec,
     VersionStatus,
 )
 from serving.client.service_config import RetryPolicy

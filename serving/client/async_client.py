@@ -12,6 +12,7 @@ import numpy.typing as npt
 from serving.base.clock import Clock, SystemClock
 from serving.base.errors import MillpondError
 from serving.base.protos import predict_pb2
+from serving.base.signatures import Signature
 from serving.client import calls
 from serving.client.channels import ClientOptions, ClientSettings
 from serving.client.connection import Connection
@@ -21,7 +22,6 @@ from serving.client.results import (
     Classification,
     Prediction,
     Regression,
-    Signature,
     VersionStatus,
 )
 from serving.client.targets import target_list

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 import numpy.typing as npt
 
 from serving.base.protos import model_pb2, predict_pb2
+from serving.base.signatures import Signature
 from serving.client import messages
 from serving.client.channels import (
     CLASSIFY,
@@ -21,7 +22,6 @@ from serving.client.results import (
     Classification,
     Prediction,
     Regression,
-    Signature,
     VersionStatus,
 )
 

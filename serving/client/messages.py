@@ -1,7 +1,6 @@
 """Makes requests from plain values, and plain values from responses, for all clients. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from serving.base.protos import (
     predict_pb2,
     regression_pb2,
 )
+from serving.base.signatures import INIT_OP_SIGNATURE, Signature, signature_of
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.client.features import Features, examples_input
 from serving.client.results import (
@@ -22,12 +22,9 @@ from serving.client.results import (
     Prediction,
     Regression,
     ScoredClass,
-    Signature,
-    TensorSpec,
     VersionStatus,
 )
 from serving.core.servable import AVAILABLE, ServableState
-from warmup.signature_defs import INIT_OP_SIGNATURE
 
 
 def model_spec(
@@ -141,24 +138,3 @@ def signatures(response: get_model_metadata_pb2.GetModelMetadataResponse) -> dic
         for name, definition in definitions.signature_def.items()
         if name != INIT_OP_SIGNATURE
     }
-
-
-def signature_of(definition: Any) -> Signature:
-    """Returns the signature that a SignatureDef defines."""
-    return Signature(
-        _tensor_specs(definition.inputs),
-        _tensor_specs(definition.outputs),
-        frozenset(definition.defaults) & frozenset(definition.inputs),
-    )
-
-
-def _tensor_specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """`infos` is a map of TensorInfo."""
-    return {name: TensorSpec(info.dtype, _shape(info)) for name, info in infos.items()}
-
-
-def _shape(info: Any) -> tuple[int | None, ...] | None:
-    # A TensorInfo without a shape accepts any shape.
-    if not info.HasField("tensor_shape") or info.tensor_shape.unknown_rank:
-        return None
-    return tuple(dim.size if dim.size >= 0 else None for dim in info.tensor_shape.dim)

@@ -22,34 +22,6 @@ class VersionStatus:
 
 
 @dataclass(frozen=True)
-class TensorSpec:
-    """A named tensor of a signature. `data_type` is a `types_pb2.DataType`.
-
-    None as a dimension is any size, None as the shape is any rank.
-    """
-
-    data_type: int
-    shape: tuple[int | None, ...] | None
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a servable under one name."""
-
-    inputs: Mapping[str, TensorSpec]
-    outputs: Mapping[str, TensorSpec]
-    # The inputs that have a default: a request need not send them.
-    optional_inputs: frozenset[str] = frozenset()
-
-    @property
-    def required_inputs(self) -> Mapping[str, TensorSpec]:
-        """The inputs that each request sends."""
-        return {
-            name: spec for name, spec in self.inputs.items() if name not in self.optional_inputs
-        }
-
-
-@dataclass(frozen=True)
 class Prediction:
     """An answer, and the version that gave it."""
 

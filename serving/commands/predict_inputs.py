@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from serving.base.errors import InvalidArgument
+from serving.base.signatures import Signature, TensorSpec
 from serving.base.tensor_proto import array_dtype, data_type_name
-from serving.client import Signature, TensorSpec
 
 Array = npt.NDArray[Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from serving.base.protos import saved_model_pb2
+from serving.base.signatures import INIT_OP_SIGNATURE
 from serving.base.tensor_proto import to_tensor_proto
 from tests.integration.exports import let_settle
-from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Outputs = dict[str, Any]
 

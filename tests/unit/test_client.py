@@ -28,6 +28,7 @@ from serving.base.protos import (
     predict_pb2,
     types_pb2,
 )
+from serving.base.signatures import INIT_OP_SIGNATURE
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.client import Client, Signature, TensorSpec, VersionStatus
 from serving.commands.cli import main
@@ -44,7 +45,6 @@ from tests.unit.fakes.grpc_services import abort_with, grpc_service
 from tests.unit.fakes.servables import FakeServable, FakeSignatureBatching, busy_batching
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.fakes.terminals import Terminal
-from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Answer = TypeVar("Answer")
 

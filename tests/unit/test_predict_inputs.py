@@ -5,7 +5,7 @@ import pytest
 
 from serving.base.errors import InvalidArgument
 from serving.base.protos import types_pb2
-from serving.client import Signature, TensorSpec
+from serving.base.signatures import Signature, TensorSpec
 from serving.commands.predict_inputs import inputs_from_json, random_inputs
 
 FLOATS = TensorSpec(types_pb2.DT_FLOAT, (None, 2))

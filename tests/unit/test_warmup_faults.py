@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from serving.base.protos import prediction_log_pb2, types_pb2
+from serving.base.signatures import signature_of
 from serving.base.tensor_proto import to_tensor_proto
-from serving.client import signature_of
 from tests.unit.signatures import FLOAT, INT64, STRING, signature_def
 from warmup.faults import find_faults, log_faults
 from warmup.prediction_log import RECORD_COUNT_MAX, Log

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from serving.base.errors import InvalidArgument, InvalidConfig, NotFound
 from serving.base.protos import types_pb2
+from serving.base.signatures import signature_of
 from serving.base.tensor_proto import from_tensor_proto
-from serving.client import signature_of
 from tests.unit.signatures import FLOAT, INT64, STRING, signature_def
 from warmup.faults import log_faults
 from warmup.prediction_log import Log
