@@ -36,7 +36,7 @@ from serving.http.server import HttpServer
 LISTEN_REMEDY = "give another port: listen in the table [coordinator]"
 
 _HTTP_THREAD_COUNT = 4
-# The time between two looks of a coordinator that waits for its term.
+# The time between two looks of a coordinator that waits to lead.
 _STANDBY_SECONDS = 1.0
 
 _log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class FleetService:
     def __init__(self, config: FleetConfig, clock: Clock, engine: Engine | None = None) -> None:
         """Takes the directory of the state, if it has one. Raises OSError, FailedPrecondition and InvalidConfig.
 
-        `engine` takes the place of the one that the configuration names.
+        `engine` replaces the engine that the configuration names.
         """
         host, port = host_and_port(config.coordinator.listen)
         self._config = config
@@ -69,7 +69,7 @@ class FleetService:
             problems=lambda: [*self._engine.problems(), *self._outputs.problems],
         )
         refusal = Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])
-        # The first route of a path answers.
+        # If two routes have the same path, the first one answers.
         routes = [*api.routes, *self._engine.routes, refusal]
         self._http = fleet_http(routes, host, port, gate=self._gate)
         self._door = OperatorDoor(config.coordinator.operators, host_and_port)
@@ -94,7 +94,9 @@ class FleetService:
 
     @property
     def operator_address(self) -> str:
-        """Where operators are answered, for `--target`; "" before `run`, and if there is no door."""
+        """The address at which operators are answered, for `--target`; "" before `run`, and if there is no
+        door.
+        """
         return self._door.address
 
     def run(self) -> None:
@@ -125,7 +127,7 @@ class FleetService:
         )
 
     def poll(self) -> float:
-        """Polls the servers if this coordinator leads. Returns how long to wait for their reports."""
+        """Polls the servers if this coordinator leads. Returns the seconds to wait for their reports."""
         lead = self._lead()
         if lead is None:
             return min(self._config.coordinator.poll_seconds, _STANDBY_SECONDS)
@@ -143,9 +145,9 @@ class FleetService:
         """Ends what `start` began. The servers serve on."""
         self._http.stop()
         self._operator_http.stop()
-        # Operations that still come are refused from now on.
+        # From now on operations are refused.
         self._candidate.stop()
-        # After the last grant and the last write: another coordinator may lead at once.
+        # Comes after the last grant and the last write, because another coordinator may lead at once.
         self._engine.stop()
         self._http.join()
         self._operator_http.join()
@@ -167,7 +169,7 @@ class FleetService:
         return self._engine.entry(gate)
 
     def _begin(self, term: Term) -> FleetLead:
-        # The servers of an earlier term may have changed since.
+        # The servers may have changed since an earlier term.
         self._outputs.update(None)
         return FleetLead(
             term,
@@ -180,7 +182,7 @@ class FleetService:
         )
 
     def _lead(self) -> FleetLead | None:
-        """Returns the lead of the present term, and lets HTTP answer for it."""
+        """Follows the term, and lets HTTP answer for its lead. Returns the lead of the present term."""
         lead = self._candidate.turn()
         self._coordinator = None if lead is None else lead.coordinator
         return lead
@@ -205,9 +207,9 @@ class FleetService:
 
 
 def engine_of(config: FleetConfig, clock: Clock) -> Engine:
-    """Returns the engine that the configuration names. Raises FailedPrecondition and InvalidConfig."""
+    """Makes the engine that the configuration names. Raises FailedPrecondition and InvalidConfig."""
     if config.kubernetes is not None:
-        # Its client is an extra, and takes a second to import.
+        # Imported here because its client is an extra, and takes a second to import.
         from fleet.kubernetes.engine import kubernetes_engine
 
         return kubernetes_engine(config, config.kubernetes, clock)
@@ -231,7 +233,7 @@ def fleet_http(
     *,
     gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> HttpServer:
-    """Returns the HTTP of a coordinator, not yet started. Port 0: any that is free.
+    """Makes the HTTP of a coordinator, not yet started. Port 0: any that is free.
 
     `gate` stands before the routes, behind the check of the host.
     """
@@ -252,7 +254,7 @@ def operator_http(
     *,
     gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> HttpServer:
-    """Returns the HTTP of the operators' door, not yet started."""
+    """Makes the HTTP of the operators' door, not yet started."""
     app = make_http_app(routes, HttpSettings())
     return HttpServer(
         app,
@@ -265,7 +267,7 @@ def operator_http(
 
 
 def tls_of(settings: AdminTls) -> Tls | None:
-    """Returns the client's TLS; None if no file is configured."""
+    """The client's TLS; None if no file is configured."""
     if not (settings.ca or settings.cert or settings.key):
         return None
     return Tls(

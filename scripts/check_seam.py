@@ -37,7 +37,7 @@ _WIDER_RESULTS = (("list[", "Sequence["), ("dict[", "Mapping["))
 
 
 def contract_declarations(sources: Sequence[str]) -> dict[str, Declaration]:
-    """Returns the declarations of the contract, under the names that the built module gives them."""
+    """The declarations of the contract, under the names that the built module gives them."""
     classes = {
         statement.name: statement
         for source in sources
@@ -68,7 +68,7 @@ def _members(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[ast.Fun
 
 
 def built_declarations(stub: str) -> dict[str, Declaration]:
-    """Returns the declarations in nanobind's stub of a built module."""
+    """The declarations in nanobind's stub of a built module."""
     found: dict[str, Declaration] = {}
     for statement in ast.parse(stub).body:
         if isinstance(statement, ast.FunctionDef):
@@ -104,12 +104,12 @@ def _declaration(
 
 
 def _unqualified(text: str) -> str:
-    """Returns types as the built module names them, without modules of the contract and quotes."""
+    """Types as the built module names them, without modules of the contract and quotes."""
     return re.sub(r"\b[a-z_]+\.(?=[A-Z])|'", "", text)
 
 
 def differences(contract: Mapping[str, Declaration], built: Mapping[str, Declaration]) -> list[str]:
-    """Returns one text for each name whose declarations differ."""
+    """One text for each name whose declarations differ."""
     return [
         f"{name}:\n    contract: {_text(contract.get(name))}\n    module:   {_text(built.get(name))}"
         for name in sorted(contract.keys() | built.keys())
@@ -140,7 +140,7 @@ def _text(declaration: Declaration | None) -> str:
 
 
 def stub_of_module(module: ModuleType) -> str:
-    """Returns the stub that nanobind writes for a module that it built."""
+    """The stub that nanobind writes for a module that it built."""
     from nanobind.stubgen import StubGen
 
     generator = StubGen(module=module)
@@ -150,7 +150,7 @@ def stub_of_module(module: ModuleType) -> str:
 
 
 def exceptions_of(module: ModuleType) -> dict[str, Declaration]:
-    """Returns the exceptions of a built module under MODULE's name, which nanobind's stub leaves
+    """The exceptions of a built module under MODULE's name, which nanobind's stub leaves
     out.
     """
     return {
@@ -174,7 +174,7 @@ def main() -> int:
 
 
 def missing(built: Mapping[str, Declaration], module: ModuleType) -> list[str]:
-    """Returns the top-level names of the built module that are missing in `module`."""
+    """The top-level names of the built module that are missing in `module`."""
     return [name for name in built if "." not in name and not hasattr(module, name)]
 
 

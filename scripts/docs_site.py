@@ -42,7 +42,7 @@ class BrokenLink(Exception):
 
 
 def linked_files(root: Path, pages: Iterable[str]) -> list[str]:
-    """Returns the files outside docs/ that the pages link to, and those that these link to.
+    """The files outside docs/ that the pages link to, and those that these link to.
 
     `pages` and the result are paths from `root`. Raises BrokenLink.
     """
@@ -59,7 +59,7 @@ def linked_files(root: Path, pages: Iterable[str]) -> list[str]:
 
 
 def site_name(path: str) -> str:
-    """Returns the name on the site of a file of the repository."""
+    """The name on the site of a file of the repository."""
     pure = PurePosixPath(path)
     if DOCS in pure.parents:
         return str(pure.relative_to(DOCS))
@@ -67,7 +67,7 @@ def site_name(path: str) -> str:
 
 
 def site_markdown(root: Path, page: str, text: str) -> str:
-    """Returns the text of a page of the repository as MkDocs needs it. Raises BrokenLink."""
+    """The text of a page of the repository as MkDocs needs it. Raises BrokenLink."""
     parts: list[str] = []
     end = 0
     for fence in _FENCE.finditer(text):
@@ -109,7 +109,7 @@ def _targets(root: Path, page: str) -> list[str]:
 
 
 def _target(root: Path, page: str, link: str) -> str | None:
-    """Returns the file that a link names, from `root`; None for an address of the web."""
+    """The file that a link names, from `root`; None for an address of the web."""
     if re.match(r"[a-z]+:", link):
         return None
     path = os.path.normpath(PurePosixPath(page).parent / unquote(link))
@@ -121,7 +121,7 @@ def _target(root: Path, page: str, link: str) -> str | None:
 
 
 def loaded_from_elsewhere(html: str) -> list[str]:
-    """Returns the elements of a page that make a browser load something from another host."""
+    """The elements of a page that make a browser load something from another host."""
     return _LOADED.findall(html)
 
 

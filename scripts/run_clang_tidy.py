@@ -26,13 +26,13 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 @cache
 def included(source: Path) -> frozenset[Path]:
-    """Returns the files that `source` includes itself, by paths from the current folder."""
+    """The files that `source` includes itself, by paths from the current folder."""
     names = INCLUDE.findall(source.read_text(encoding="utf-8"))
     return frozenset(path for path in map(Path, names) if path.is_file())
 
 
 def all_included(source: Path) -> frozenset[Path]:
-    """Returns `source` and all files that it includes, directly or not."""
+    """`source` and all files that it includes, directly or not."""
     found = {source}
     pending = [source]
     while pending:
@@ -43,7 +43,7 @@ def all_included(source: Path) -> frozenset[Path]:
 
 
 def digest(source: Path, command: str) -> str:
-    """Returns the digest of everything that clang-tidy's result for `source` depends on."""
+    """The digest of everything that clang-tidy's result for `source` depends on."""
     hashed = hashlib.sha256(command.encode())
     for path in (Path(".clang-tidy"), *sorted(all_included(source))):
         hashed.update(f"\0{path}\0".encode() + path.read_bytes())
@@ -51,7 +51,7 @@ def digest(source: Path, command: str) -> str:
 
 
 def commands(build: Path) -> Mapping[str, str]:
-    """Returns the compile command of each file."""
+    """The compile command of each file."""
     entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     return {str(Path(entry["file"]).resolve()): entry["command"] for entry in entries}
 
@@ -79,7 +79,7 @@ def check(build: Path, source: Path, wanted: str) -> bool:
 
 
 def changed(build: Path, sources: Sequence[Path]) -> Mapping[Path, str]:
-    """Returns the files whose stamp is missing or differs, with the digest of each."""
+    """The files whose stamp is missing or differs, with the digest of each."""
     command_of = commands(build)
     wanted = {source: digest(source, command_of[str(source.resolve())]) for source in sources}
     return {

@@ -54,7 +54,7 @@ class Run:
 
 
 def executables(builds: Sequence[Path]) -> Mapping[str, Path]:
-    """Returns the executable of each target: the one of the first build that has the target."""
+    """The executable of each target: the one of the first build that has the target."""
     found: dict[str, Path] = {}
     for build in builds:
         for path in sorted(build.glob("tests/native/fuzz/*_fuzz")):
@@ -101,7 +101,7 @@ def run_executable(name: str, executable: Path, run: Run) -> Outcome:
 
 
 def files_of_hypothesis(folders: Sequence[Path], name: str) -> Sequence[Path]:
-    """Returns the test files that use Hypothesis: those with sequences, or all others."""
+    """The test files that use Hypothesis: those with sequences, or all others."""
     found = []
     for path in sorted(path for folder in folders for path in folder.glob("test_*.py")):
         text = path.read_text(encoding="utf-8")

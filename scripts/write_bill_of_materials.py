@@ -130,7 +130,7 @@ class UnknownVersion(Exception):
 
 
 def version_of(part: Part, include_directories: Iterable[Path]) -> str:
-    """Returns the version in the first such header of `include_directories`. Raises UnknownVersion."""
+    """The version in the first such header of `include_directories`. Raises UnknownVersion."""
     for directory in include_directories:
         header = directory / part.header
         if header.is_file():
@@ -142,7 +142,7 @@ def version_of(part: Part, include_directories: Iterable[Path]) -> str:
 
 
 def _dotted(version: str) -> str:
-    """Returns protobuf's 6031001 as 6.31.1, and any other version as it is."""
+    """Protobuf's 6031001 as 6.31.1, and any other version as it is."""
     if re.fullmatch(r"\d{7}", version) is None:
         return version
     number = int(version)
@@ -150,7 +150,7 @@ def _dotted(version: str) -> str:
 
 
 def component(part: Part, version: str) -> dict[str, Any]:
-    """Returns the CycloneDX component of `part`. Pure."""
+    """The CycloneDX component of `part`. Pure."""
     purl = f"{part.purl}@{version}"
     return {
         "type": "library",
@@ -164,7 +164,7 @@ def component(part: Part, version: str) -> dict[str, Any]:
 
 
 def bill_of_materials(version: str, components: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the CycloneDX document of a wheel of Millpond `version`. Pure."""
+    """The CycloneDX document of a wheel of Millpond `version`. Pure."""
     root = {
         "type": "application",
         "bom-ref": f"pkg:pypi/millpond@{version}",
@@ -191,7 +191,7 @@ def bill_of_materials(version: str, components: Sequence[dict[str, Any]]) -> dic
 
 
 def uplot_version(script: Path) -> str:
-    """Returns the version in the first comment of uPlot's script. Raises UnknownVersion."""
+    """The version in the first comment of uPlot's script. Raises UnknownVersion."""
     found = re.search(r"\(v([0-9][\w.]*)\)", script.read_text(encoding="utf-8")[:200])
     if found is None:
         raise UnknownVersion(f"{script} does not start with a version")

@@ -14,7 +14,7 @@ Answer = Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse]
 
 
 def captured_logs(requests: Iterable[bytes], count_max: int) -> list[Log]:
-    """Returns the logs of the first `count_max` distinct serialized PredictRequests. Pure.
+    """The logs of the first `count_max` distinct serialized PredictRequests. Pure.
 
     The version that a client named is left out: the records are for the next version.
     """
@@ -33,7 +33,7 @@ def captured_logs(requests: Iterable[bytes], count_max: int) -> list[Log]:
 
 
 def answered_logs(logs: Sequence[Log], answer: Answer) -> list[Log]:
-    """Returns the logs, each with the response that one version gives to it now.
+    """The logs, each with the response that one version gives to it now.
 
     The version of the first response is used for all records. Raises the errors of `answer`, with
     the number of the record: if the version is unloaded meanwhile, NotFound.

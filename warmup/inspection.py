@@ -49,7 +49,7 @@ def inspect(path: Path) -> Iterator[RecordSummary]:
 
 
 def summary_of(number: int, log: Log, size_bytes: int) -> RecordSummary:
-    """Returns the row of one log. Pure."""
+    """The row of one log. Pure."""
     kind = kind_of(log)
     request = getattr(log, kind).request if kind in (PREDICT, *EXAMPLE_KINDS) else None
     specs = _model_specs(kind, request)
@@ -66,7 +66,7 @@ def summary_of(number: int, log: Log, size_bytes: int) -> RecordSummary:
 
 
 def totals_of(summaries: Iterable[RecordSummary]) -> Totals:
-    """Returns the sums over all summaries. Pure."""
+    """The sums over all summaries. Pure."""
     rows = list(summaries)
     return Totals(
         record_count=len(rows),
@@ -77,7 +77,7 @@ def totals_of(summaries: Iterable[RecordSummary]) -> Totals:
 
 
 def describe_tensor(data_type: int, shape: Sequence[int | None] | None) -> str:
-    """Returns a text like `float32[?,3]`, as in the server's messages; `[...]` for an unknown
+    """A text like `float32[?,3]`, as in the server's messages; `[...]` for an unknown
     shape.
     """
     if shape is None:
@@ -114,6 +114,6 @@ def _inputs(kind: str, request: Any) -> list[str]:
 
 
 def _example_count(examples: Any) -> int:
-    """Returns the count of Examples in a tensorflow.serving.Input."""
+    """The count of Examples in a tensorflow.serving.Input."""
     kind = examples.WhichOneof("kind")
     return len(getattr(examples, kind).examples) if kind else 0

@@ -39,7 +39,7 @@ Log: TypeAlias = prediction_log_pb2.PredictionLog
 
 
 def parse_log(number: int, record: bytes, path: Path) -> Log:
-    """Returns the log of one record; `number` counts from 1. Raises DataLoss if it does not
+    """Parses the log of one record; `number` counts from 1. Raises DataLoss if it does not
     parse.
     """
     try:
@@ -72,7 +72,7 @@ def write_logs(path: Path, logs: Iterable[Log]) -> None:
 
 
 def encode_logs(logs: Sequence[Log], path: Path) -> list[bytes]:
-    """Returns the records of `logs`; the same logs give the same bytes.
+    """Encodes the records of `logs`; the same logs give the same bytes.
 
     Raises as `write_logs` does; `path` is for the messages.
     """
@@ -97,11 +97,11 @@ def kind_of(log: Log) -> str:
 
 
 def has_response(log: Log) -> bool:
-    """Returns True if the log holds the response to its request."""
+    """True if the log holds the response to its request."""
     kind = kind_of(log)
     return kind in WARM_UP_KINDS and getattr(log, kind).HasField("response")
 
 
 def warm_up_file(path: Path) -> Path:
-    """Returns `path` itself, or the warm-up file in it if it is a version's directory."""
+    """`path` itself, or the warm-up file in it if it is a version's directory."""
     return path / WARM_UP_FILE if path.is_dir() else path

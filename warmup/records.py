@@ -62,7 +62,7 @@ def write_records_at(
 
 
 def encode_record(record: bytes) -> bytes:
-    """Returns one record in its framing; a file is the concatenation of its records."""
+    """Encodes one record in its framing; a file is the concatenation of its records."""
     length = struct.pack("<Q", len(record))
     return b"".join(
         (

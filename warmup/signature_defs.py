@@ -22,7 +22,7 @@ SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
 def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> Mapping[str, Any]:
-    """Returns the SignatureDefs, by name, of the meta graph with exactly these tags.
+    """Reads the SignatureDefs, by name, of the meta graph with exactly these tags.
 
     Takes memory of the graph's size while it runs. Raises NotFound (no SavedModel in `directory`,
     or no meta graph with these tags), DataLoss, OSError.

@@ -78,7 +78,7 @@ def synthesize(
 
 
 def made_up_request(signature_def_map: bytes, name: str, signature_name: str) -> bytes | None:
-    """Returns a serialized PredictRequest of one row for a signature of a SignatureDefMap; None if
+    """A serialized PredictRequest of one row for a signature of a SignatureDefMap; None if
     values cannot be made up for it.
     """
     definitions = get_model_metadata_pb2.SignatureDefMap.FromString(signature_def_map).signature_def

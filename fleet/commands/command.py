@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _replicas(parsed: argparse.Namespace) -> int:
-    """Prints the servers that the fleet has started, and lets them restart if that was asked for."""
+    """Prints the servers that the fleet has started. Restarts them first if that was asked for."""
     if parsed.action == "restart":
         reply = ask(parsed.target, "POST", REPLICAS_PATH, {"model": parsed.model})
     else:
@@ -66,7 +66,7 @@ def _operate(parsed: argparse.Namespace) -> int:
         "reason": getattr(parsed, "reason", ""),
     }
     status = ask(parsed.target, "POST", OPERATION_PATH, request)
-    # The reason to wait is that of the last decision, before the operation.
+    # The reason to wait is that of the last decision, which was made before the operation.
     print_models({parsed.model: {**status["models"][parsed.model], "waits_for": ""}})
     return 0
 
@@ -115,7 +115,7 @@ def _start(parsed: argparse.Namespace) -> int:
             service = FleetService(config, SystemClock())
         else:
             service = _front(config, parsed.config.read_text(encoding="utf-8"))
-        # Daemon: it waits for a signal that never comes if the port is taken.
+        # A daemon, because it waits for a signal that never comes if the port is taken.
         waiter = threading.Thread(
             target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
         )
@@ -127,7 +127,10 @@ def _start(parsed: argparse.Namespace) -> int:
 
 
 def _front(config: "FleetConfig", text: str) -> "Front":
-    """Returns the process beside a fleet on Ray, which puts the fleet on its cluster once it listens."""
+    """Makes the front of a fleet on Ray.
+
+    When its port is open, the front deploys the fleet to the cluster.
+    """
     from fleet.ray import deploy
     from fleet.ray.front import Front
     from serving.base.clock import SystemClock
@@ -240,5 +243,5 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="the coordinator, or unix:PATH; default: the one that this user runs on this machine",
     )
-    # The name of earlier releases.
+    # This is the name that earlier releases had.
     parser.add_argument("--coordinator", dest="target", help=argparse.SUPPRESS)

@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 10.0
 def ask(
     target: str | None, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the coordinator's reply. Raises NotFound, Unavailable, or its refusal."""
+    """Asks the coordinator, and returns its reply. Raises NotFound, Unavailable, or its refusal."""
     address = _found_target(is_operation=body is not None) if target is None else target
     connection = connection_to(address)
     try:
@@ -66,7 +66,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def connection_to(address: str) -> http.client.HTTPConnection:
-    """Returns a connection to a target. Raises InvalidArgument."""
+    """Connects to a target. Raises InvalidArgument."""
     if address.startswith("unix:"):
         return _UnixConnection(address.removeprefix("unix:"))
     if not is_host_and_port(address):
@@ -75,10 +75,10 @@ def connection_to(address: str) -> http.client.HTTPConnection:
 
 
 def _found_target(*, is_operation: bool) -> str:
-    """Returns the operators' door of the only coordinator of this user.
+    """Finds the operators' door of the only coordinator of this user.
 
-    Without one the status may still be at the default address. Raises NotFound, and InvalidConfig if
-    there are several.
+    Without such a door the status may still be at the default address. Raises NotFound, and InvalidConfig
+    if there are several.
     """
     directories = run_directories(os.environ, os.geteuid())
     targets = [f"unix:{path}" for path in live_sockets(directories, FLEET_SUFFIX)]

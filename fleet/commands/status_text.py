@@ -6,15 +6,15 @@ from typing import Any
 from serving.base.name_text import printable
 from serving.manager.canary import FAILED_SHARE_MAX
 
-# The beginning of a Ray node's name, which has 56 characters.
+# Shows the beginning of a Ray node's name, which has 56 characters.
 _NODE_LENGTH = 12
-# Blocked versions, and the length of a reason, in the status of a model.
+# The blocked versions, and the characters of a reason, in the status of a model.
 _BLOCKED_COUNT_MAX = 5
 _REASON_LENGTH_MAX = 200
 # The names of servers in one line.
 _NAME_COUNT_MAX = 10
 
-# `by` of a blocked version, for people.
+# The word for people for each `by` of a blocked version.
 _JUDGES: Mapping[str, str] = {"canary": "its judgement", "operator": "an operator"}
 
 
@@ -92,7 +92,7 @@ def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[s
 
 
 def _limit(rollout: Mapping[str, Any]) -> str:
-    """Returns the limit of failures in the last wave; "" if an operator has promoted the version."""
+    """The limit of failures in the last wave; "" if an operator has promoted the version."""
     if rollout["is_promoted"]:
         return ""
     return f", unless more than {FAILED_SHARE_MAX:.0%} of its requests fail"
@@ -113,7 +113,7 @@ def _blocked_lines(model: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 
 def _names(servers: Sequence[str]) -> str:
-    """Returns the first names, and how many there are."""
+    """The first names, and how many there are."""
     more = f" and {len(servers) - _NAME_COUNT_MAX} more" if len(servers) > _NAME_COUNT_MAX else ""
     return ", ".join(servers[:_NAME_COUNT_MAX]) + more
 

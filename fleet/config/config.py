@@ -47,7 +47,7 @@ REPLICAS_PATH = "/fleet/replicas"
 Made = TypeVar("Made", bound=Any)
 
 NUMBER_MAX = 10**15
-"""The largest number of a file: a petabyte, or 30 million years. Not an infinite one, and not NaN."""
+"""The largest number of a file: a petabyte, or 30 million years. Infinity and NaN are refused too."""
 
 THREAD_COUNT_MAX = 1_000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 3_600.0
@@ -62,7 +62,7 @@ _WAVE_KEYS = (
         if item.name not in ("waves", "judgement")
     ),
 )
-# The types of TOML that are values of a field.
+# The types that TOML gives to the values of a field.
 _TYPES: Mapping[str, tuple[type[Any], ...]] = {
     "str": (str,),
     "int": (int,),
@@ -75,7 +75,7 @@ _SIZE = re.compile(r"[0-9]{1,9}|[0-9]{1,9}(\.[0-9]{1,9})?%")
 
 @dataclass(frozen=True, kw_only=True)
 class FleetServer:
-    """A server of the fleet: its admin listener, and the addresses that clients reach."""
+    """A server of the fleet: its admin listener, and its addresses for clients."""
 
     name: str
     admin: str
@@ -90,7 +90,8 @@ class AdminTls:
     ca: str = ""
     cert: str = ""
     key: str = ""
-    # The name in the servers' certificates if it is not the host of `admin`; a pod's host is a number.
+    # The name in the servers' certificates, if it is not the host of `admin`. A pod needs it, because its
+    # host is a number.
     server_name: str = ""
 
 
@@ -98,15 +99,15 @@ class AdminTls:
 class CoordinatorSettings:
     """The coordinator's own files, address and pace."""
 
-    # The state, and a lock; "": an engine like Kubernetes or Ray has both.
+    # The directory of the state and its lock; "" if an engine like Kubernetes or Ray keeps them.
     state_directory: str = ""
     listen: str = DEFAULT_LISTEN
-    # Where operators are answered: HOST:PORT, `unix:PATH` or `off`; "": a UNIX socket of the user's.
+    # The operators' door: HOST:PORT, `unix:PATH` or `off`; "": a UNIX socket of the user's.
     operators: str = ""
     poll_seconds: float = 1.0
-    # The most servers that are asked for a report at the same time. Grants have as many threads more.
+    # The most servers that are asked for a report at the same time. As many more may be sent a grant.
     poll_threads: int = 16
-    # The registry's document is written there as well; "": only HTTP has it.
+    # A file to which the registry's document is written; "": it is at HTTP only.
     registry_file: str = ""
 
     def __post_init__(self) -> None:
@@ -136,7 +137,7 @@ class HaproxyFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetConfig:
-    """All of the file. With `kubernetes` it has no servers, and no directory for the state."""
+    """The whole file. With `kubernetes` it has no servers, and no directory for the state."""
 
     coordinator: CoordinatorSettings
     servers: tuple[FleetServer, ...]
@@ -144,7 +145,7 @@ class FleetConfig:
     tls: AdminTls = field(default_factory=AdminTls)
     haproxy: HaproxyFiles | None = None
     kubernetes: KubernetesSettings | None = None
-    # If it is there, the fleet starts its servers itself, and `servers` is empty.
+    # With it the fleet starts its servers itself, and `servers` is empty.
     ray: RaySettings | None = None
 
     def __post_init__(self) -> None:
@@ -162,7 +163,7 @@ class FleetConfig:
             self.ray.check_pace(self.coordinator.poll_seconds)
 
     def _check_addresses(self) -> None:
-        """Raises InvalidConfig if two servers have one address: they would be one server."""
+        """Raises InvalidConfig if two servers have the same address, because they would be one server."""
         for key in ("admin", "grpc", "http"):
             names: dict[str, str] = {}
             for server in self.servers:
@@ -210,7 +211,8 @@ def parse_fleet_config(text: str) -> FleetConfig:
     """Parses a configuration. Raises InvalidConfig with the table and the key."""
     try:
         document = tomllib.loads(text)
-    # Also a number with thousands of digits, and tables that are nested as deeply.
+    # A number with thousands of digits is a ValueError, and tables that are nested as deeply a
+    # RecursionError.
     except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"not TOML: {error}") from error
     _check_keys("the file", document, [item.name for item in dataclasses.fields(FleetConfig)])
@@ -247,14 +249,14 @@ def _server(name: str, table: Mapping[str, Any]) -> FleetServer:
 
 
 def is_host_and_port(text: str) -> bool:
-    """Returns True for HOST:PORT with a port from 1 to 65535."""
+    """True for HOST:PORT with a port from 1 to 65535."""
     host, _, port = text.rpartition(":")
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65_535
     return is_port and bool(host) and not any(char.isspace() for char in host)
 
 
 def host_and_port(listen: str, key: str = "listen") -> tuple[str, int]:
-    """Returns the host and port of a HOST:PORT to listen on; port 0 is any. Raises InvalidConfig."""
+    """The host and port of a HOST:PORT to listen on; port 0 is any. Raises InvalidConfig."""
     host, _, port = listen.rpartition(":")
     if not is_host_and_port(listen) and not (host and port == "0"):
         raise InvalidConfig(f"coordinator: {key} {listen!r} is not HOST:PORT")
@@ -301,7 +303,7 @@ def _check_growth(waves: Sequence[Wave], sizes: Sequence[object]) -> None:
 
 
 def _wave(size: object) -> Wave:
-    """Returns the wave of a size like 3, "3" or "10%"."""
+    """The wave of a size like 3, "3" or "10%"."""
     text = str(size)
     number = text.removesuffix("%")
     if not _SIZE.fullmatch(text):
@@ -357,7 +359,7 @@ def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _made(kind: type[Made], name: str, values: Mapping[str, Any]) -> Made:
-    """Returns a value of a dataclass from a table. Raises InvalidConfig for a wrong key or type."""
+    """Makes a dataclass from a table. Raises InvalidConfig for a wrong key or type."""
     _check_types(kind, name, values)
     missing = [
         item.name

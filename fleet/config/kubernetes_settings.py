@@ -18,19 +18,19 @@ _LEASE_SECONDS_MIN = 10
 class KubernetesSettings:
     """The pods that are the servers, and the objects that the coordinators share.
 
-    Ports are names or numbers of the pods' containers. A pod without such a port has no such address.
+    Ports are names or numbers of the pods' containers. If a pod lacks a port, it lacks that address.
     """
 
     # The labels of the servers' pods, as in `kubectl get pods --selector`.
     selector: str
-    # The Lease, and the ConfigMap of the state. Each fleet of a namespace has its own.
+    # The name of the Lease, and of the ConfigMap of the state. Each fleet of a namespace has its own.
     name: str = "millpond-fleet"
-    # "": the namespace of the coordinator's own pod, or of the kubeconfig's context.
+    # The namespace of both. "": that of the coordinator's own pod, or of the kubeconfig's context.
     namespace: str = ""
     admin_port: str = "admin"
     grpc_port: str = "grpc"
     http_port: str = "http"
-    # A coordinator that has not renewed the Lease for so long is replaced.
+    # If a coordinator has not renewed the Lease for this time, another one takes its place.
     lease_seconds: int = 15
     # A kubeconfig file; "": the service account of the coordinator's own pod.
     kubeconfig: str = ""

@@ -17,11 +17,14 @@ OWN_FLAGS = frozenset(
         *("state_directory", "log_format", "listen_before_ready"),
     }
 )
-"""Flags that the fleet itself gives to each server. It refuses names that are no flags anyway."""
+"""Flags that the fleet itself gives to each server, so the file must not have them.
+
+Names that are no flags are refused anyway.
+"""
 
 Flags = Mapping[str, Any]
 
-# Names of servers and of Ray's actors are made of these names.
+# The names of servers and of Ray's actors contain these names.
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -34,7 +37,7 @@ class RayModel:
     memory_bytes: int
     replicas: int = 1
     requests_per_second: float = 0.0
-    # Flags of `millpond serve` for its servers, over those of all servers.
+    # Flags of `millpond serve` for this model's servers. They override those of all servers.
     flags: Flags = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,17 +56,18 @@ class RaySettings:
     models: tuple[RayModel, ...]
     # "auto", the HOST:PORT of the cluster, or ray://HOST:PORT.
     address: str = "auto"
-    # The name of the fleet in the cluster: another name is another fleet.
+    # The name of the fleet in the cluster. Two fleets of one cluster need two names.
     name: str = "millpond"
     # The memory of a server process beside its model.
     process_bytes: int = 700_000_000
-    # The CPUs of Ray that each server takes. 0: its node is chosen by memory and requests alone.
+    # The CPUs of Ray that each server takes. With 0, its node is chosen by memory and requests alone.
     cpus: float = 0.0
-    # From the moment on at which the registry shows that a server drains until it is stopped.
+    # The time between two moments: the registry shows that a server drains, and the server is stopped.
     leave_seconds: float = 5.0
-    # A directory on each node for the grants of its servers; "": a server that starts waits for one.
+    # A directory on each node for the grants of its servers. Without it (""), a server that starts waits
+    # for a grant.
     state_directory: str = ""
-    # A directory on each node for the servers' logs; "": a file below the temporary directory.
+    # A directory on each node for the servers' logs. "": a file below the temporary directory.
     log_directory: str = ""
     # Flags of `millpond serve` for all servers.
     flags: Flags = field(default_factory=dict)
@@ -77,7 +81,7 @@ class RaySettings:
     def check_pace(self, poll_seconds: float) -> None:
         """Raises InvalidConfig if a server could stop before the registry's readers know that it drains.
 
-        The coordinator's next decision and the front's next look come in between.
+        Before they know, the coordinator decides once more, and the front looks once more.
         """
         if not self.leave_seconds > 2 * poll_seconds:
             raise InvalidConfig(
@@ -87,11 +91,11 @@ class RaySettings:
             )
 
     def flags_of(self, model: RayModel) -> dict[str, Any]:
-        """Returns the flags of a model's servers that the file gives."""
+        """The flags of a model's servers that the file gives."""
         return {**self.flags, **model.flags}
 
     def wanted(self) -> tuple[WantedModel, ...]:
-        """Returns the models as the decisions take them."""
+        """The models in the form that decisions take."""
         return tuple(self._wanted(model) for model in self.models)
 
     def _wanted(self, model: RayModel) -> WantedModel:

@@ -3,9 +3,9 @@
 HAProxy cannot read the model of a request out of gRPC's body. So if not all servers have the same models,
 each model has an address of its own.
 
-A health check is a call of gRPC's health service. HAProxy's own HTTP checks cannot send one: its body has
-zero bytes. So the check sends the frames of the call as they are on the wire, and waits for the reply
-SERVING.
+A health check is a call of gRPC's health service. HAProxy's own HTTP checks cannot send one, because its
+body contains zero bytes. So the check sends the frames of the call as they are on the wire, and waits for
+the reply SERVING.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _METHOD_POST, _SCHEME_HTTP, _SCHEME_HTTPS = b"\x83", b"\x86", b"\x87"
 _PATH, _AUTHORITY, _CONTENT_TYPE = 4, 1, 31
 _EMPTY_MESSAGE = bytes(5)
 SERVING_REPLY = bytes((0, 0, 0, 0, 2, 8, 1))
-"""The message of a HealthCheckResponse with the status SERVING, after the length of gRPC."""
+"""A HealthCheckResponse with the status SERVING, as gRPC sends it: its length, and the message."""
 
 _DESCRIPTION = "millpond-"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -34,8 +34,8 @@ _SAFE_ADDRESS = _SAFE | frozenset(":[]@/")
 class Backend:
     """A server behind HAProxy: its name, the HOST:PORT of its gRPC port, and its models.
 
-    A draining server gets no further request, and ends those that it has. Without any model, the models of
-    the server are not known yet.
+    A draining server gets no further request, and ends those that it has. If `models` is empty, the models
+    of the server are not known yet.
     """
 
     name: str
@@ -49,14 +49,15 @@ class HaproxySettings:
     """The address that clients reach, and how servers are reached and checked."""
 
     bind: str = "127.0.0.1:8600"
-    # The address for each model, in the place of `bind`. Other models are not reached over HAProxy.
+    # The addresses of models that have one of their own, instead of `bind`. Other models are not reached
+    # over HAProxy.
     binds: Mapping[str, str] = field(default_factory=dict)
-    # A UNIX socket for statistics, over which a new process takes the listeners of the old one.
+    # A UNIX socket for statistics. Over it a new process also takes the listeners of the old one.
     stats_socket: str = "/run/haproxy/millpond.sock"
     check_seconds: float = 1.0
     # The longest call of a client.
     request_seconds_max: float = 3_600.0
-    # A process that was replaced ends its last requests within this time.
+    # A process that was replaced has this time to end its last requests.
     drain_seconds: float = 60.0
     # The authority that signed the servers' certificates; "": they are reached without TLS.
     ca_file: str = ""
@@ -83,7 +84,7 @@ class HaproxySettings:
 
 
 def health_call(*, is_tls: bool = False) -> bytes:
-    """Returns the bytes of a connection that calls `grpc.health.v1.Health/Check` for the whole server."""
+    """The bytes that a connection sends to call `grpc.health.v1.Health/Check` for the whole server."""
     headers = b"".join(
         (
             _METHOD_POST,
@@ -105,7 +106,7 @@ def health_call(*, is_tls: bool = False) -> bytes:
 
 
 def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
-    """Returns the configuration, with the servers by name. Raises InvalidConfig for a name it cannot hold.
+    """The configuration, with the servers by name. Raises InvalidConfig for a name it cannot hold.
 
     The same servers give the same text, so an unchanged text needs no reload. Raises InvalidConfig too
     if the servers have different models, and `settings` has one address for all of them.
@@ -129,7 +130,7 @@ def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
     ]
     body = "\n".join([*lines, ""])
     fingerprint = hashlib.sha256(body.encode()).hexdigest()[:16]
-    # HAProxy's `show info` has it, so that the coordinator sees which text a process runs with.
+    # HAProxy's `show info` prints it, so the coordinator sees which text a process runs with.
     return (
         "# Written by Millpond's fleet; changes are lost.\n"
         f"global\n    description {_DESCRIPTION}{fingerprint}\n{body}"
@@ -137,13 +138,17 @@ def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
 
 
 def fingerprint_of(text: str) -> str:
-    """Returns the fingerprint in a text of `haproxy_text`, or in the reply of `show info`; "" if none."""
+    """Reads the fingerprint in a text of `haproxy_text`, or in the reply of `show info`; "" if there is
+    none.
+    """
     found = re.search(rf"^\s*description:? {_DESCRIPTION}([0-9a-f]+)$", text, re.MULTILINE)
     return found[1] if found else ""
 
 
 def _proxies(backends: Sequence[Backend], settings: HaproxySettings) -> Iterator[str]:
-    """Yields the lines of the frontends and backends: one of each, or one of each for each model."""
+    """Yields the lines of the frontends and backends: one of each for the fleet, or one of each for each
+    model.
+    """
     if not settings.binds:
         _check_same_models(backends)
         yield from _proxy("millpond", settings.bind, "servers", backends, settings)
@@ -192,14 +197,14 @@ def _proxy(
 def _server_line(backend: Backend) -> str:
     _check("server name", backend.name, _SAFE)
     _check("server address", backend.address, _SAFE_ADDRESS)
-    # Weight 0 takes it out for new requests only.
+    # With weight 0 the server gets no new requests.
     return (
         f"    server {backend.name} {backend.address}{' weight 0' if backend.is_draining else ''}"
     )
 
 
 def _check(what: str, text: str, allowed: frozenset[str]) -> None:
-    """Raises InvalidConfig for a text that would be more than one word of the configuration."""
+    """Raises InvalidConfig for a text that HAProxy would not read as one word."""
     if not text or not allowed.issuperset(text):
         raise InvalidConfig(
             f"haproxy: {what} {text!r} has other characters than letters, digits and ._-:[]@/"
@@ -212,8 +217,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _indexed(name: int, value: bytes) -> bytes:
-    """Returns a header whose name is an entry of the static table, without indexing."""
-    # Four bits hold a name up to 14; a larger one follows in a byte of its own.
+    """A header whose name is an entry of the static table, without indexing."""
+    # Four bits hold a name up to 14. The rest of a larger name is in a byte of its own.
     prefix = bytes((name,)) if name < 15 else bytes((15, name - 15))
     return prefix + _text(value)
 

@@ -1,4 +1,4 @@
-"""The HAProxy that a fleet configures: has it read its file, and sees if it has."""
+"""The HAProxy that a fleet configures: makes it read its file, and checks that it has."""
 
 import os
 import signal
@@ -15,7 +15,10 @@ ANSWER_SECONDS = 0.5
 """The longest wait for HAProxy's statistics, which it answers in less than a millisecond."""
 
 LOOK_COUNT = 5
-"""The looks after a reload before it is repeated. There is one at each poll of the servers."""
+"""The number of looks after a reload before it is repeated.
+
+There is one look at each poll of the servers.
+"""
 
 _LOOK_COUNT_MAX = 60
 
@@ -31,7 +34,7 @@ def reload_haproxy(pid_file: str) -> None:
     # 0 and negative numbers are groups of processes, and 1 is the first process of all.
     if pid <= 1:
         raise ValueError(f"{pid_file}: {pid} is not the number of a process of HAProxy")
-    # A file that a process has left behind may name any process by now.
+    # The file of a process that has ended may name any other process by now.
     name = Path(f"/proc/{pid}/comm").read_text().strip()
     if not name.startswith("haproxy"):
         raise ValueError(f"{pid_file}: process {pid} is {name!r}, not haproxy")
@@ -39,7 +42,7 @@ def reload_haproxy(pid_file: str) -> None:
 
 
 def running_fingerprint(stats_socket: str) -> str:
-    """Returns the fingerprint of the text that HAProxy runs with; "" for another text. Raises OSError."""
+    """The fingerprint of the text that HAProxy runs with; "" for another text. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(stats_socket)
@@ -64,7 +67,8 @@ class HaproxyProcess:
         self._stats_socket = stats_socket
         self._reload = reload
         self._running = running
-        # The last text that a reload was for, the looks since, and those before the next reload.
+        # The last text for which HAProxy was reloaded, the looks since then, and the looks before the next
+        # reload.
         self._asked = ""
         self._looks_left = 0
         self._look_count = LOOK_COUNT
@@ -72,10 +76,12 @@ class HaproxyProcess:
         self._refused = ""
 
     def follow(self, text: str) -> bool:
-        """Returns True once HAProxy runs with the text; reloads it if that has not been done.
+        """Reloads HAProxy if that has not been done for the text.
 
-        Raises OSError and ValueError if it cannot be reloaded, and FailedPrecondition if it has not taken the
-        text in time. If its socket cannot be read, one reload has to be enough.
+        Returns True once it runs with the text.
+
+        Raises OSError and ValueError if it cannot be reloaded, and FailedPrecondition if it has not taken
+        the text in time. If its socket cannot be read, it is reloaded only once.
         """
         wanted = fingerprint_of(text)
         unreadable = ""
@@ -104,7 +110,7 @@ class HaproxyProcess:
         return False
 
     def _check_taken(self, wanted: str) -> None:
-        """Raises FailedPrecondition as long as HAProxy has not taken a text that it was reloaded for."""
+        """Raises FailedPrecondition while HAProxy still has not taken a text for which it was reloaded."""
         if self._refused == wanted:
             raise FailedPrecondition(
                 "HAProxy still runs with an earlier configuration, and is reloaded again: "

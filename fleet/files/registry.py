@@ -13,16 +13,16 @@ REGISTRY_PATH = "/fleet/servers"
 """The path of the registry in the coordinator's HTTP."""
 
 FILE_MODE = 0o644
-"""Clients of other users read the registry: it has addresses, and nothing that is secret."""
+"""Clients of other users read the registry. It contains addresses and no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredServer:
-    """A server that clients may reach. `versions` has the version that answers, by model.
+    """A server that clients may reach.
 
-    A model without a version yet has None. Without any model, the models of the server are not known.
-    A server that is not ready answers no requests now, or the coordinator does not reach it. Clients
-    send a draining server no further requests.
+    `versions` has, by model, the version that answers, or None if no version answers yet. If it is empty,
+    the models of the server are not known. A server that is not ready answers no requests now, or cannot be
+    reached by the coordinator. Clients send a draining server no further requests.
     """
 
     name: str
@@ -37,7 +37,7 @@ _KEYS = frozenset(item.name for item in fields(RegisteredServer))
 
 
 def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
-    """Returns the servers of a document. Raises DataLoss for another text.
+    """Parses the servers of a document. Raises DataLoss for another text.
 
     Unknown keys are ignored: a coordinator may be newer than its front.
     """
@@ -51,7 +51,7 @@ def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
 
 
 def registry_document(servers: Iterable[RegisteredServer]) -> str:
-    """Returns the document, with the servers by name. The same servers give the same text."""
+    """The document, with the servers by name. The same servers give the same text."""
     rows = [_row(server) for server in sorted(servers, key=lambda server: server.name)]
     return json.dumps({"servers": rows}, indent=1) + "\n"
 

@@ -39,7 +39,7 @@ def change_of(
     wall_ns: int,
     views: Mapping[str, ModelView] | None = None,
 ) -> Change:
-    """Returns the change that `{"operation", "model", "version", "reason"}` asks for. Pure.
+    """The change that `{"operation", "model", "version", "reason"}` asks for. Pure.
 
     `views` are the servers of each model. Raises InvalidArgument.
     """
@@ -82,9 +82,9 @@ class FleetApi:
 
     The event loop stays free for the probes of the process.
 
-    Only a request through the operators' door may operate the fleet (`operator_door.py`). One with an Origin is
-    refused, because a browser sends one for a page. `coordinator` returns that of the present term, and
-    raises Unavailable while there is none.
+    Only a request through the operators' door may operate the fleet (`operator_door.py`). It is refused if
+    it has an Origin, because then a page in a browser has sent it. `coordinator` returns the coordinator of
+    the present term, and raises Unavailable while there is none.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class FleetApi:
         metrics: FleetMetrics | None = None,
         problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`metrics` are those of this coordinator, which observes it; None: only its status has any.
+        """`metrics` observe this coordinator. Without them, only its status is shown as metrics.
 
         `registry` returns "" while not all servers are known. `problems` are those of its files.
         """
@@ -119,9 +119,9 @@ class FleetApi:
         ]
 
     def status(self) -> dict[str, Any]:
-        """Returns the status as it is now."""
+        """The status as it is now."""
         coordinator = self._coordinator()
-        # In this order: no report is of a grant that the state does not have yet.
+        # Read in this order, so that no report is about a grant that the state does not have yet.
         sightings, decided = coordinator.sightings, coordinator.decided
         status = fleet_status(
             decided.state,
@@ -132,7 +132,7 @@ class FleetApi:
         )
         return {**status, "problems": [*self._problems()]}
 
-    # Not async: see the class.
+    # Not async, because it blocks (see the class).
     def _status(self, request: Request) -> Response:
         del request
         return json_response(self.status())

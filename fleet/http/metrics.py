@@ -25,7 +25,7 @@ METRICS_PATH = "/metrics"
 CALL_KINDS = ("report", "grant")
 SERVER_STATES = ("live", "draining", "unknown", "lost")
 
-# From one server at rest to a wave of 10,000 servers and a slow disk.
+# The range goes from one server at rest to a wave of 10,000 servers and a slow disk.
 _DECISION_EDGES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _MS_PER_SECOND = 1_000
 
@@ -93,7 +93,7 @@ class FleetMetrics(FleetObserver, Collector):
                 self._rollbacks.labels(name, model.blocked[version].by.value).inc()
 
     def page(self) -> bytes:
-        """Returns the exposition."""
+        """The exposition."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
@@ -101,9 +101,9 @@ class FleetMetrics(FleetObserver, Collector):
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the gauges of the status, a family without samples too.
+        """Yields the gauges of the status, also families without samples.
 
-        A coordinator that does not lead has no status, and yields only that.
+        A coordinator that does not lead has no status, and yields only that it does not lead.
         """
         if self._status is None:
             return
@@ -122,7 +122,7 @@ class FleetMetrics(FleetObserver, Collector):
         yield from _rollout_gauges(status, self._idle_seconds)
 
     def _begin_rollbacks(self, model: str) -> None:
-        """Begins the series at 0: PromQL's `increase` does not count the first value of a series."""
+        """Begins the series at 0, because PromQL's `increase` does not count the first value of a series."""
         for by in (BlockedBy.CANARY, BlockedBy.OPERATOR):
             self._rollbacks.labels(model, by.value)
 
@@ -135,7 +135,7 @@ class FleetMetrics(FleetObserver, Collector):
 
 
 def metrics_route(metrics: FleetMetrics) -> Route:
-    """Returns the route of the exposition. The handler blocks, so it runs on a thread."""
+    """The route of the exposition. The handler blocks, so it runs on a thread."""
 
     def respond(request: Request) -> Response:
         del request
@@ -212,7 +212,7 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
         gauges[families.SETBACKS].add_metric(labels, len(rollout["setbacks"]))
         gauges[families.WARNED].add_metric(labels, len(rollout["warned"]))
         gauges[families.IDLE].add_metric(labels, idle_seconds(name))
-        # The last wave has no control at its end.
+        # In the last wave no server is left to compare with at the end.
         for role, row in (rollout["compared"] or {"wave": rollout}).items():
             _add_compared(gauges, [*labels, role], row)
     yield from gauges.values()

@@ -1,8 +1,8 @@
 """The door for the operators of a fleet: a UNIX socket that only the coordinator's user can open.
 
-Everybody who reaches the HTTP of a coordinator may read the status, the registry and the metrics. What
-changes the fleet comes through this door, or is refused. The door is at a TCP address only if the
-configuration names one: then each client that reaches it may operate the fleet.
+Everybody who reaches the HTTP of a coordinator may read the status, the registry and the metrics. A request
+that would change the fleet is refused unless it comes through this door. The door is at a TCP address only
+if the configuration names one: then each client that reaches it may operate the fleet.
 """
 
 import os
@@ -19,7 +19,7 @@ from serving.server.admin_listener import OFF, UNIX_PREFIX
 from serving.server.admin_sockets import FLEET_SUFFIX, AdminSocket, default_socket_path
 
 OPERATOR = "millpond.operator"
-"""The key of the scope of a request that came through the door."""
+"""The key in the scope of a request that came through the door."""
 
 _SETTING = "[coordinator] operators = "
 _REMEDY = f'give another address: {_SETTING}"HOST:PORT", "unix:PATH" or "{OFF}"'
@@ -39,10 +39,11 @@ class OperatorDoor:
         """The address of the door, for `--target`; "" while there is none."""
 
     def open(self, http_port: int) -> list[socket.socket]:
-        """Returns the listeners; none if it is off. `http_port` tells coordinators of one user apart.
+        """Opens the door, and returns its listeners; no listeners if it is off.
 
-        Raises InvalidConfig and Unavailable if the address that was named cannot be used. If the user has
-        no directory for a socket, that is logged, and there is no door.
+        `http_port` distinguishes coordinators of one user. Raises InvalidConfig and Unavailable if the
+        configured address cannot be used. If the user has no directory for a socket, that is logged, and
+        there is no door.
         """
         if self._wanted == OFF:
             return []
@@ -59,7 +60,7 @@ class OperatorDoor:
         return [self._listen_at(path)]
 
     def close(self) -> None:
-        """Removes the socket's file. The listeners are closed by the one that has them."""
+        """Removes the socket's file. The listeners are closed by the server that got them."""
         if self._socket is not None:
             self._socket.release()
 
@@ -83,7 +84,7 @@ class OperatorDoor:
 
 
 def tcp_port(wanted: str, split: Callable[[str], tuple[str, int]]) -> int | None:
-    """Returns the TCP port of a door; None if it is none, or any that is free."""
+    """The TCP port of a door; None if its address is no TCP address, or has port 0."""
     if wanted in ("", OFF) or wanted.startswith(UNIX_PREFIX):
         return None
     return split(wanted)[1] or None

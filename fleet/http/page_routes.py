@@ -15,7 +15,7 @@ PAGE_DIRECTORY = Path(__file__).parent / "page"
 PAGE_PATH = "/fleet/page"
 
 SHOWN_SERVERS_MAX = 100
-"""More rows than people read, and few enough for a browser that shows them anew each second."""
+"""More rows than people read, and few enough for a browser to draw them again each second."""
 
 # The files of the live page that this page uses too.
 _SHARED = ("dom.js", "format.js", "icon.svg", "page.css", "poll.js")
@@ -26,9 +26,9 @@ _PLACE_OF_ROLLOUT = 3
 
 
 def fleet_page_routes(status: Callable[[], Mapping[str, Any]]) -> list[Route]:
-    """Returns `GET /`, `GET /static/…` and the poll. Reads all files now, and never later."""
+    """Makes the routes `GET /`, `GET /static/…` and the poll. Reads all files now, and never again."""
 
-    # Not async: the status of 10,000 servers takes tens of milliseconds, on a thread beside the event loop.
+    # Not async, because the status of 10,000 servers takes tens of milliseconds: it is made on a thread.
     def poll(request: Request) -> Response:
         del request
         return poll_response(page_document(status()))
@@ -37,13 +37,13 @@ def fleet_page_routes(status: Callable[[], Mapping[str, Any]]) -> list[Route]:
 
 
 def fleet_page_files() -> Mapping[str, PageFile]:
-    """Returns the page's files by their names below `static/`."""
+    """The page's files by their names below `static/`."""
     shared = read_page_files()
     return {name: shared[name] for name in _SHARED} | dict(read_page_files(PAGE_DIRECTORY))
 
 
 def page_document(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the status for the page, with at most SHOWN_SERVERS_MAX servers. Pure.
+    """The status for the page, with at most SHOWN_SERVERS_MAX servers. Pure.
 
     Servers in need of attention come first, then those of a rollout, then the others by name.
     """
@@ -67,7 +67,7 @@ def page_document(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a model without the names of its members: the servers' rows show their versions."""
+    """A model without the names of its members, because the rows of the servers show their versions."""
     rollout = model["rollout"] and {**model["rollout"]}
     if rollout:
         del rollout["members"]

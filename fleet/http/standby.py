@@ -1,4 +1,4 @@
-"""The HTTP of a coordinator that does not lead: its requests go on to the one that does."""
+"""The HTTP of a coordinator that does not lead: it passes requests on to the coordinator that leads."""
 
 import asyncio
 import http.client
@@ -18,7 +18,7 @@ HEALTH_PATH = "/healthz"
 TIMEOUT_SECONDS = 5.0
 
 _PASSED_ON = "millpond-passed-on"
-# Headers that the leader decides by, and no other.
+# The headers that the leader decides by. No other header is passed on.
 _KEPT = ("origin", "content-type", "accept")
 _BODY_BYTES_MAX = 2**20
 
@@ -28,8 +28,9 @@ class StandbyGate:
 
     Each process answers for its own health and metrics.
 
-    A request is passed on once: two coordinators that take each other for the leader refuse it. If the door
-    of operators is a UNIX socket, an operation is not passed on: the leader takes it from its own user.
+    A request is passed on only once. So if two coordinators take each other for the leader, it is refused.
+    If the operators' door is a UNIX socket, operations are not passed on, because the leader takes them
+    only from its own user.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def fleet_status(
     settings: WaveSettings,
     now_ns: int,
 ) -> dict[str, Any]:
-    """Returns the models with their rollouts and versions, and the servers, in the types of JSON."""
+    """The models with their rollouts and versions, and the servers, in the types of JSON."""
     views = model_views(sightings, state.models, settings.lost_seconds, now_ns)
     models = {name: state.models.get(name, ModelState()) for name in views}
     trials = {
@@ -68,7 +68,7 @@ def _model(state: ModelState, view: ModelView, order: int) -> dict[str, Any]:
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
         "versions": _versions(view),
         "found_versions": sorted(view.found()),
-        # These servers serve on with another version.
+        # The servers that serve another version, because they lack the files of the stable one.
         "without_files": _without_files(state, view),
         "ignored_by": sorted(
             (name for name, report in view.live.items() if report.order > order), key=natural_order
@@ -77,7 +77,7 @@ def _model(state: ModelState, view: ModelView, order: int) -> dict[str, Any]:
 
 
 def _without_files(state: ModelState, view: ModelView) -> list[str]:
-    """Returns the live servers that neither serve the stable version nor have it on their disks."""
+    """The live servers that neither serve the stable version nor have it on their disks."""
     if state.stable is None:
         return []
     without = (name for name, row in view.live.items() if not can_serve(row, state.stable))
@@ -87,10 +87,10 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
 def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
     rollout, view, is_last = trial.rollout, trial.view, trial.is_last_wave
     if comparison.wave != trial.wave:
-        # An operation has changed the wave since the last look.
+        # The watch is of an earlier wave, because an operation has changed the wave since the last look.
         comparison = Comparison()
     setbacks = sorted(rollout.setbacks, key=natural_order)
-    # The last wave has no servers left to compare with.
+    # In the last wave no servers are left to compare with, so the earlier waves count too.
     new, old = counted(trial, comparison)
     return {
         "version": trial.version,
@@ -101,21 +101,22 @@ def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
         "members": sorted(rollout.members, key=natural_order),
         "setbacks": setbacks,
         "causes": {name: cause_on(view, name, trial.version) or WITHOUT_CAUSE for name in setbacks},
-        # The first servers on which a gate has warned, and if the version waits for an operator therefore.
+        # The first servers on which a gate has warned, and whether the version waits for an operator
+        # because of that.
         "warned": dict(rollout.warned),
         "is_held": is_held(rollout, trial.settings),
         "judgement": _judgement(trial, comparison),
         "request_count": new.request_count,
         "failed_count": new.failed_count,
         "is_promoted": rollout.is_promoted,
-        # Why the versions are compared once more; "" at first.
+        # The reason why the versions are compared once more; "" if they are not.
         "doubt": comparison.doubt,
         "compared": None if is_last else {"wave": _figures(new), "control": _figures(old)},
     }
 
 
 def _judgement(trial: Trial, comparison: Comparison) -> dict[str, float | int | None]:
-    """Returns after how many requests and seconds a wave is judged, and the seconds that have passed.
+    """The numbers of requests and seconds after which a wave is judged, and the seconds that have passed.
 
     `passed_seconds` is None until the wave is full. The last wave is not judged by requests.
     """
@@ -140,7 +141,7 @@ def _figures(figures: VersionFigures) -> dict[str, float]:
 
 
 def _versions(view: ModelView) -> list[dict[str, Any]]:
-    """Returns the requests of each version over all servers on which it is AVAILABLE."""
+    """The requests of each version over all servers on which it is AVAILABLE."""
     numbers = sorted({number for report in view.live.values() for number in report.versions})
     rows = []
     for number in numbers:

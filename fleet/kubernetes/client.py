@@ -1,7 +1,7 @@
 """Kubernetes' API through its official client, for the pod's own service account or a kubeconfig file.
 
-The only module that imports the package `kubernetes`. Replies stay JSON: its models would cost
-milliseconds for each pod.
+The only module that imports the package `kubernetes`. Replies stay JSON, because the package's models would
+cost milliseconds for each pod.
 """
 
 import json
@@ -28,7 +28,10 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def connected(kubeconfig: str, namespace: str) -> "OfficialClient":
-    """Returns a client. Raises InvalidConfig if neither a pod's account nor the file can be used."""
+    """Makes a client.
+
+    Raises InvalidConfig if neither a pod's account nor the kubeconfig file can be used.
+    """
     configuration = kubernetes.client.Configuration()
     own = namespace
     try:
@@ -42,7 +45,7 @@ def connected(kubeconfig: str, namespace: str) -> "OfficialClient":
         raise InvalidConfig(
             f"kubernetes: {error}; run in a pod with a service account, or set kubeconfig"
         ) from error
-    # Callers repeat a call themselves: only some calls may be made twice.
+    # Callers repeat a call themselves, because not every call may be made twice.
     configuration.retries = False
     return OfficialClient(kubernetes.client.ApiClient(configuration), own or "default")
 
@@ -130,7 +133,7 @@ class OfficialClient:
                 allow_watch_bookmarks=True,
                 timeout_seconds=seconds,
                 _preload_content=False,
-                # A connection that is cut ends here, and not never.
+                # So a connection that is cut ends.
                 _request_timeout=(CALL_SECONDS, seconds + _SILENT_SECONDS),
             )
             try:
@@ -179,7 +182,7 @@ def _failures() -> Iterator[None]:
         raise
     except ApiException as error:
         raise _failure(error.status, _reason(error)) from error
-    # ConfigException: the file with the account's token, which is read again as it changes.
+    # A ConfigException is about the file with the account's token, which is read again whenever it changes.
     except (
         urllib3.exceptions.HTTPError,
         kubernetes.config.ConfigException,

@@ -7,7 +7,7 @@ Object = Mapping[str, Any]
 
 
 class ApiFailed(OSError):
-    """A call that failed, with the HTTP status; 0: no answer came, and it may have taken effect."""
+    """A call that failed, with the HTTP status. 0: no answer came, so the call may have taken effect."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class Conflict(ApiFailed):
 
 
 class Gone(ApiFailed):
-    """The version of a watch is too old: list again."""
+    """The version of a watch is too old, so the pods must be listed again."""
 
 
 class Cluster(Protocol):
@@ -33,25 +33,25 @@ class Cluster(Protocol):
     def namespace(self) -> str: ...
 
     def read_lease(self, name: str) -> Object | None:
-        """Returns the Lease; None if there is none."""
+        """Reads the Lease; None if there is none."""
         ...
 
     def create_lease(self, lease: Object) -> Object: ...
     def replace_lease(self, lease: Object) -> Object: ...
 
     def read_config_map(self, name: str) -> Object | None:
-        """Returns the ConfigMap; None if there is none."""
+        """Reads the ConfigMap; None if there is none."""
         ...
 
     def create_config_map(self, config_map: Object) -> Object: ...
     def replace_config_map(self, config_map: Object) -> Object: ...
 
     def list_pods(self, selector: str) -> tuple[list[Object], str]:
-        """Returns the pods, and the version of the list, from which a watch continues."""
+        """Lists the pods, and the version of the list, from which a watch continues."""
         ...
 
     def watch_pods(self, selector: str, version: str, seconds: int) -> Iterator[Object]:
-        """Yields the events since `version`, for so long. Raises Gone too."""
+        """Yields the events since `version` for the given time. Raises Gone too."""
         ...
 
     def create_event(self, event: Object) -> None: ...

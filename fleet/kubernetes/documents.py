@@ -23,7 +23,7 @@ SUMMARY_KEY = "summary"
 
 _LABELS = {"app.kubernetes.io/managed-by": "millpond"}
 _ENDED = ("Succeeded", "Failed")
-# Kubernetes refuses longer ones.
+# Kubernetes refuses longer notes.
 _NOTE_LENGTH_MAX = 1_000
 _CONTROLLER = "millpond/fleet"
 
@@ -39,7 +39,7 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """The part of a Lease that decides who leads. `holder` is "" if nobody holds it.
+    """The part of a Lease that decides who leads. `holder` is "" if no coordinator holds it.
 
     `version` changes with each write. `term` grows with each holder.
     """
@@ -64,7 +64,7 @@ def lease_record(lease: Object) -> LeaseRecord:
 
 
 def lease_object(name: str, record: LeaseRecord, wall_ns: int, acquired_wall_ns: int) -> Object:
-    """Returns the Lease of a record. Without a version, for its creation, if the record has none."""
+    """Makes the Lease of a record. If the record has no version, the Lease is to be created."""
     metadata: dict[str, Any] = {"name": name, "labels": _LABELS}
     if record.version:
         metadata["resourceVersion"] = record.version
@@ -85,13 +85,13 @@ def lease_object(name: str, record: LeaseRecord, wall_ns: int, acquired_wall_ns:
 
 
 def micro_time(wall_ns: int) -> str:
-    """Returns a time as Kubernetes writes it in Leases and Events."""
+    """A time as Kubernetes writes it in Leases and Events."""
     time = datetime.fromtimestamp(wall_ns // 1_000 / 1e6, tz=timezone.utc)
     return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def state_object(name: str, version: str, term: int, data: Mapping[str, str]) -> Object:
-    """Returns the ConfigMap of a state; without a version, for its creation, if it is ""."""
+    """Makes the ConfigMap of a state. If the version is "", it is to be created."""
     metadata: dict[str, Any] = {
         "name": name,
         "labels": _LABELS,
@@ -108,13 +108,13 @@ def state_object(name: str, version: str, term: int, data: Mapping[str, str]) ->
 
 
 def term_of(config_map: Object) -> int:
-    """Returns the term in which a ConfigMap was written; 0 if it was not by a coordinator."""
+    """The term in which a ConfigMap was written; 0 if no coordinator wrote it."""
     text = (config_map["metadata"].get("annotations") or {}).get(TERM, "0")
     return int(text) if text.isdecimal() else 0
 
 
 def summary_of(state: FleetState) -> str:
-    """Returns a line for each model, for people who look with kubectl."""
+    """A line for each model, for people who look with kubectl."""
     return "".join(f"{line}\n" for name in sorted(state.models) for line in _lines(name, state))
 
 
@@ -129,7 +129,7 @@ def _lines(name: str, state: FleetState) -> Iterator[str]:
 
 
 def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membership:
-    """Returns the servers of the pods, by name. Leaves out pods without an address, and ended ones."""
+    """The servers of the pods, by name. Leaves out pods without an address, and ended ones."""
     servers = []
     identities = {}
     leaving = set()
@@ -156,10 +156,10 @@ def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membershi
 
 
 def has_failed(before: Object, after: Object | None, settings: KubernetesSettings) -> bool:
-    """Returns True if a pod that was a server has ended by itself: evicted, for example.
+    """True if a pod that was a server has ended by itself, for example because it was evicted.
 
     `after` is the pod as it is now, or None if it is not there any more. A pod that is being deleted, or
-    that has completed, has not failed, nor has one whose name another pod has by now.
+    that has completed, has not failed. If another pod has its name by now, it has not failed either.
     """
     known = membership_of([before], settings)
     if not known.servers or known.leaving:
@@ -181,7 +181,7 @@ def _ports(pod: Object) -> dict[str, int]:
 
 
 def _address(status: Object, ports: Mapping[str, int], port: str) -> str:
-    """Returns HOST:PORT; "" if the pod has no address, or no port of this name."""
+    """HOST:PORT; "" if the pod has no address, or no port of this name."""
     host = status.get("podIP")
     number = int(port) if port.isdecimal() else ports.get(port)
     if not host or number is None:
@@ -199,7 +199,7 @@ class Regarded:
 
 
 def change_note(change: Change) -> str:
-    """Returns a change as a sentence for an Event."""
+    """A change as a sentence for an Event."""
     model, values = change.model, change.values
     texts: Mapping[str, str] = {
         "fleet_verdict": "{model}: {gate} {verdict}: {reason}",
@@ -216,7 +216,7 @@ def change_note(change: Change) -> str:
 def change_event(
     change: Change, regarded: Regarded, namespace: str, instance: str, wall_ns: int
 ) -> Object:
-    """Returns the Event of a change."""
+    """The Event of a change."""
     return event_object(
         regarded,
         _REASONS[change.event],
@@ -238,7 +238,7 @@ def event_object(
     wall_ns: int,
     is_warning: bool = False,
 ) -> Object:
-    """Returns an Event about an object. `instance` is the coordinator that reports it."""
+    """An Event about an object. `instance` is the coordinator that reports it."""
     regarding = {
         "apiVersion": "v1",
         "kind": regarded.kind,

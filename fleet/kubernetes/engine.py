@@ -25,14 +25,14 @@ from serving.base.periodic_thread import PeriodicThread
 
 _PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
-# A turn reads and writes two objects, each within its deadline.
+# In a turn two objects are read and written, each within its deadline.
 _TURN_SECONDS = 15.0
 
 _log = structlog.get_logger(__name__)
 
 
 def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: Clock) -> Engine:
-    """Returns the engine. Raises InvalidConfig, and FailedPrecondition without the extra."""
+    """Makes the engine. Raises InvalidConfig, and FailedPrecondition without the extra."""
     try:
         from fleet.kubernetes.client import connected
     except ModuleNotFoundError as error:
@@ -48,8 +48,8 @@ def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: 
 def made_engine(
     cluster: Cluster, settings: KubernetesSettings, clock: Clock, address: Callable[[], str]
 ) -> Engine:
-    """Returns the engine on a cluster. `address` is the one at which other coordinators reach this one."""
-    # The host's name is the pod's. It alone would be that of the pod's last process too.
+    """Makes the engine on a cluster. Other coordinators reach this one at `address`."""
+    # The host's name is that of the pod, which the pod's earlier processes had too.
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
     place = PodPlace(cluster, settings, clock)
     events = Events(
@@ -78,9 +78,10 @@ def made_engine(
 
 
 def own_address(host: str, api_url: str) -> str:
-    """Returns the host of this machine that others reach: that of `listen`, unless it is any address.
+    """The host at which other machines reach this one: that of `listen`, unless `listen` is any address.
 
-    Then it is the one from which this machine reaches the API server. No packet is sent for that.
+    In that case it is the address from which this machine reaches the API server. No packet is sent to find
+    it.
     """
     if host not in ("0.0.0.0", "::", ""):
         return host
@@ -119,7 +120,8 @@ class _WatchedPods:
                 self._place.turn(self._is_over.is_set)
             except Exception:  # noqa: BLE001 (a bug; the next look must come)
                 _log.exception("fleet_pods_failed")
-            # Also after a watch that has ended well: an API server may end each one at once.
+            # Pauses also after a watch that has ended well, because an API server may end each watch at
+            # once.
             pause(self._clock, _PAUSE_SECONDS)
 
 
@@ -153,7 +155,10 @@ class _RenewedLease:
         self._thread.start()
 
     def stop(self) -> None:
-        """Gives the Lease up; leaves it to lapse if a turn hangs, which might take it again."""
+        """Gives up the Lease.
+
+        If a turn hangs, the Lease is left to lapse, because that turn might take it again.
+        """
         self._thread.stop()
         if self._thread.join(self._turn_seconds):
             self._holder.release()

@@ -20,7 +20,8 @@ _log = structlog.get_logger(__name__)
 class Events:
     """Takes notices and returns at once; `post_next` posts them on a thread of its own.
 
-    Events are for people: one that cannot be posted is dropped, and so are those beyond the queue.
+    Events are only for people, so an Event that cannot be posted, or that the queue has no place for, is
+    dropped.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Events:
         self._uid_of = uid_of
         self._clock = clock
         self._waiting: queue.Queue[Object | None] = queue.Queue(QUEUE_LENGTH_MAX)
-        # The last grant that was shown of each server and model: a grant may be sent again and again.
+        # The last grant that was shown, by server and model, because a grant may be sent again and again.
         self._shown: dict[tuple[str, str], int | None] = {}
 
     def regard(self, config_map: Object) -> None:
@@ -78,7 +79,10 @@ class Events:
         return True
 
     def stop(self) -> None:
-        """Makes `post_next` return False once the Events before are posted, or now if too many wait."""
+        """Makes `post_next` return False once the earlier Events are posted.
+
+        If too many wait, it returns False now.
+        """
         self._put(None)
 
     def _put(self, event: Object | None) -> None:

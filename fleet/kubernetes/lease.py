@@ -1,19 +1,20 @@
 """The Lease that makes one coordinator lead at a time. `LeaseHolder.turn` is one attempt.
 
-Kubernetes only stores objects: it lets one of two writers that have read the same version win. The
-rest is an agreement between the coordinators, by durations on each one's own monotonic clock:
+Kubernetes only stores objects: if two writers have read the same version, it lets one of them win. The rest
+is an agreement between the coordinators, by durations on each one's own monotonic clock:
 
 - A holder renews the Lease every few seconds. It may act for `lease_seconds` less a margin after the
-  *beginning* of its last renewal that was answered. The margin is longer than a call to a server, so
-  that no grant is under way when the duration ends.
-- Another coordinator takes the Lease when it has seen it unchanged for the duration that the holder
-  wrote into it. It saw the Lease no earlier than the holder's renewal began, so the holder has stopped.
-- A Lease is taken by *replacing* the version that was seen. A creation replaces nothing, so it may come
-  late: after others have led, and their Lease was deleted. So a new Lease has no holder, and is taken
-  when it has been there for the duration. Only the first Lease of a fleet begins with its creator.
+  *beginning* of its last renewal that was answered. The margin is longer than a call to a server, so that
+  no grant is under way when the duration ends.
+- Another coordinator takes the Lease when it has seen it unchanged for the duration that the holder wrote
+  into it. It saw the Lease no earlier than the holder's renewal began, so the holder has stopped.
+- A Lease is taken by *replacing* the version that was seen. A creation replaces nothing, so it may take
+  effect late: after other coordinators have led, and their Lease was deleted. So a new Lease has no holder,
+  and is taken when it has been there for the duration. Only the first Lease of a fleet begins with its
+  creator.
 - A term begins when its number is *claimed* in the ConfigMap of the state (`state_map.claim_term`), by
-  replacing the version in which a lower number was read. So no number comes again, whatever becomes of
-  the Lease, and two coordinators never lead in one term.
+  replacing the version in which a lower number was read. So no number comes again, whatever becomes of the
+  Lease, and two coordinators never lead in one term.
 
 Wall clocks decide nothing; they only appear in the Lease for people. The agreement holds for clocks that
 run at the same speed to a few percent. A process that was stopped for a minute between its look at
@@ -37,10 +38,10 @@ from fleet.lead.leadership import Term
 from serving.base.clock import NS_PER_SECOND, Clock
 
 MARGIN_SECONDS = 3.0
-"""The time of a call to a server, and clocks that differ a little."""
+"""The time of a call to a server, and a reserve for clocks that differ a little."""
 
 UNHELD = "(nobody yet)"
-"""The holder of a Lease that was made anew: an earlier holder may lead for a while."""
+"""The holder of a Lease that was created anew, because an earlier holder may still lead for a while."""
 
 _log = structlog.get_logger(__name__)
 
@@ -54,10 +55,10 @@ class Observed:
 
 
 def may_take(observed: Observed, state_term: int, duration_seconds: int, now_ns: int) -> bool:
-    """Returns True if the Lease was given up, or has been unchanged for its duration. Pure.
+    """True if the Lease was given up, or has been unchanged for its duration. Pure.
 
-    `state_term` is the last term that was claimed: a Lease of an earlier one was not given up, but put
-    there by somebody. `duration_seconds` is the least to wait.
+    `state_term` is the last term that was claimed: a Lease of an earlier term was not given up, but
+    restored by somebody. `duration_seconds` is the least to wait.
     """
     record = observed.record
     if not record.holder and record.term >= state_term:
@@ -80,7 +81,7 @@ class LeaseHolder:
         duration_seconds: int,
         clock: Clock,
     ) -> None:
-        """`identity` differs from that of every other process. `make_term` makes a term of its number.
+        """`identity` differs from that of every other process. `make_term` makes the term with a number.
 
         `state_name` is the ConfigMap of the state, in which each term is claimed.
         """
@@ -92,7 +93,7 @@ class LeaseHolder:
         self._duration_seconds = duration_seconds
         self._clock = clock
         self.address = ""
-        """The HTTP address that the Lease shows to the coordinators that wait."""
+        """The HTTP address that the Lease shows, for the coordinators that wait."""
         # Used by `turn` alone.
         self._observed: Observed | None = None
         self._acquired_wall_ns = 0
@@ -121,7 +122,8 @@ class LeaseHolder:
         try:
             self._attempt()
         except Conflict:
-            # Another coordinator was faster, or a call of before took effect: look again with the next turn.
+            # Another coordinator was faster, or an earlier call took effect late. The next turn looks
+            # again.
             return
         except ApiFailed as error:
             if str(error) != self._failure:
@@ -133,7 +135,7 @@ class LeaseHolder:
     def release(self) -> None:
         """Gives the Lease up if this coordinator holds it. No later `turn` takes it again.
 
-        Not during a `turn`.
+        Must not be called during a `turn`.
         """
         with self._lock:
             held, self._term = self._term, None
@@ -158,7 +160,7 @@ class LeaseHolder:
                 return
             self._lose("it was deleted" if record is None else f"{record.holder} holds the Lease")
         observed = None if record is None else self._observe(record)
-        # Without a look at the state, as long as it would change nothing.
+        # The state is not read if it could change nothing.
         if observed is not None and not self._may_take(observed, state_term=0):
             return
         state = self._cluster.read_config_map(self._state_name)
@@ -170,9 +172,9 @@ class LeaseHolder:
             self._take(record, state, max(record.term, state_term) + 1, began_ns)
 
     def _observe(self, record: LeaseRecord) -> Observed:
-        """Notes the Lease as it was read, and returns it with the time since when it is unchanged."""
+        """Notes the Lease as it was read, and returns it with the time since which it is unchanged."""
         if self._observed is None or self._observed.record != record:
-            # From now, and not from the call: the holder may have renewed it a moment ago.
+            # Counted from now, and not from the call, because the holder may have renewed it a moment ago.
             self._observed = Observed(record, self._clock.now_ns())
         return self._observed
 
@@ -180,7 +182,7 @@ class LeaseHolder:
         return may_take(observed, state_term, self._duration_seconds, self._clock.now_ns())
 
     def _held_term(self) -> Term | None:
-        """Returns the term that is being held. One that has lapsed is lost, and not renewed."""
+        """The term that is held now. A term that has lapsed is lost, and cannot be renewed."""
         with self._lock:
             held = self._term
             is_lapsed = held is not None and not self._is_within(held.number)
@@ -197,7 +199,9 @@ class LeaseHolder:
                 self._valid_until_ns = self._end_ns(began_ns)
 
     def _create(self, state: Object | None, state_term: int, began_ns: int) -> None:
-        """Creates the Lease. The first one of a fleet has its creator as its holder, any other one nobody.
+        """Creates the Lease.
+
+        The first Lease of a fleet is held by its creator, and any later one by no coordinator at first.
 
         The claim of a first term fails if any coordinator has led, however late the creation was.
         """
@@ -260,7 +264,7 @@ class LeaseHolder:
             return self._is_within(number)
 
     def _is_within(self, number: int) -> bool:
-        """Returns True if the term of this number is held and has not lapsed. The caller has the lock."""
+        """True if the term of this number is held and has not lapsed. The caller has the lock."""
         if self._term is None or self._term.number != number:
             return False
         return self._clock.now_ns() < self._valid_until_ns

@@ -16,8 +16,11 @@ WATCH_SECONDS = 30
 """The time of one watch; the next one continues from its last version, so it costs one short call."""
 
 ENDED_SECONDS = 300.0
-"""The time for which a pod that has failed still counts as a lost server. A version that makes nodes evict
-its pods one by one is seen in this time: a pod of another name takes the place of each."""
+"""The time for which a pod that has failed still counts as a lost server.
+
+If a version makes nodes evict its pods one by one, this time is long enough to see that, because a pod with
+another name takes the place of each.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -55,7 +58,7 @@ class PodPlace:
             return replace(self._membership, ended=frozenset(self._ended_at_ns))
 
     def uid(self, name: str) -> str:
-        """Returns the identity of the pod of this name, which another pod of the name does not have."""
+        """The identity of the pod of this name. A later pod of the same name has another one."""
         with self._lock:
             pod = (self._pods or {}).get(name)
             return "" if pod is None else str(pod["metadata"].get("uid", ""))
@@ -107,7 +110,7 @@ class PodPlace:
                 self._note_ends(before, self._pods)
             elif self._is_same(name, pod):
                 del self._pods[name]
-                # A pod that was deleted in the usual way has the time of that in its last state.
+                # A pod that was deleted in the usual way has that time in its last state.
                 if not pod["metadata"].get("deletionTimestamp"):
                     self._note_ends(before, {})
             self._membership = None
@@ -123,13 +126,13 @@ class PodPlace:
                 del self._ended_at_ns[name]
 
     def _is_same(self, name: str, pod: Object) -> bool:
-        """Returns True if the pod that has gone is the one that is known, and not its successor."""
+        """True if the pod that is gone is the known one, and not its successor."""
         known = (self._pods or {}).get(name)
         return known is not None and known["metadata"].get("uid") == pod["metadata"].get("uid")
 
 
 def _kept(pod: Object) -> Object:
-    """Returns the fields of a pod that the fleet reads: a whole pod has 10 KB."""
+    """Keeps the fields of a pod that the fleet reads, because a whole pod has 10 KB."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     return {
         "metadata": {

@@ -20,9 +20,9 @@ class Deposed(OSError):
 def claim_term(cluster: Cluster, name: str, found: Object | None, number: int) -> None:
     """Writes the number of a term that begins into the ConfigMap, and leaves its state as it is.
 
-    `found` is the ConfigMap as it was read, with a lower number, or None if there was none. Raises
-    ApiFailed, and then the term must not begin: its number may be in the ConfigMap or not, and the next
-    claim is above it. Raises Conflict if the ConfigMap is another one by now.
+    `found` is the ConfigMap as it was read, with a lower number, or None if there was none. If it raises
+    ApiFailed, the term must not begin: its number may be in the ConfigMap or not, and the next claim is
+    above it. Raises Conflict if the ConfigMap has changed since.
     """
     if found is None:
         cluster.create_config_map(state_object(name, "", number, {}))
@@ -34,9 +34,9 @@ def claim_term(cluster: Cluster, name: str, found: Object | None, number: int) -
 class StateMap:
     """A `StateStore` for one term, which was claimed. One thread at a time uses it.
 
-    Each write replaces the version of the ConfigMap that this store has read or written last, and notes
-    the term. With the claim the version that an earlier coordinator knows is old, so its writes are
-    refused. A store never writes over a later term.
+    Each write replaces the version of the ConfigMap that this store has read or written last, and notes the
+    term. The claim has changed the version, so the writes of an earlier coordinator are refused. A store
+    never writes over a later term.
     """
 
     def __init__(

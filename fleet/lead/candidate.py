@@ -30,12 +30,16 @@ class Candidate(Generic[AnyLead]):
         self._begin = begin
         self._lead: tuple[int, AnyLead] | None = None
         self.failure = ""
-        """Why this process could not begin to lead at the last `turn`; "" if it could, or need not."""
+        """The reason why this process could not begin to lead at the last `turn`; "" if it could, or had no
+        term.
+        """
 
     def turn(self) -> AnyLead | None:
-        """Returns the lead of the present term; None while there is none.
+        """Follows the term: begins the lead of a new one, and ends that of an old one.
 
-        Raises the errors of `begin`, but for OSError.
+        Returns the lead of the present term; None while there is no term.
+
+        Raises the errors of `begin`, except OSError.
         """
         try:
             self._follow(self._leadership.term())

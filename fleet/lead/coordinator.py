@@ -3,12 +3,12 @@
 It is given a place for its state and a way to send grants: a file and sockets, Ray or Kubernetes.
 
 The order of grants. A server ignores a grant with a lower order than that of the last one that it has
-taken, so the state's order must not be behind the servers'. It is if the state was lost, or restored
+taken, so the state's order must not be behind the servers'. It is behind if the state was lost, or restored
 from a backup. So a coordinator learns the orders of the servers from the *first* report of each, and the
 next state begins above them. A higher order in a later report comes from another coordinator, which has
-replaced this one. It is not followed: the grants of a replaced coordinator must stay stale. As every
-state, one with a raised order is written before a grant is sent, and the place of the state refuses the
-write of a coordinator that was replaced before its servers' first reports.
+replaced this one. Such an order is not followed, because the grants of a replaced coordinator must stay
+stale. A state with a raised order is written before a grant is sent, as every state. So if a coordinator
+was replaced before its servers' first reports, the place of the state refuses its write.
 """
 
 import threading
@@ -32,13 +32,14 @@ from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Unavailable
 
 ORDER_FOLLOWED_MAX = 2**62
-"""The highest order that a server may raise the state's to. It leaves as many again, in a number of 64 bits.
+"""The highest order to which a server may raise the state's.
 
-Otherwise a server that lies about its order would leave none, and all others would get no grant any more.
+It leaves half of the 64-bit numbers. Otherwise one server that lies about its order could use them up, and
+the others would never get a grant again.
 """
 
 MODEL_COUNT_MAX = 5_000
-"""The models of a fleet. With more names from a server that makes them up, the state would fit no ConfigMap."""
+"""The most models of a fleet. If a server makes up more names, the state would not fit a ConfigMap."""
 
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +48,7 @@ class StateStore(Protocol):
     """The place of the state, which outlives the coordinator. Only one coordinator uses it at a time."""
 
     def read(self) -> str | None:
-        """Returns the text that was written last; None if there is none. Raises OSError."""
+        """Reads the text that was written last; None if there is none. Raises OSError."""
         ...
 
     def write(self, text: str) -> None:
@@ -66,8 +67,8 @@ class Decided:
 class Coordinator:
     """Decides for a fleet. Thread-safe; `step` is called again and again by one thread.
 
-    Decisions and operations come one after the other, each with its write of the state. Readers and
-    reports wait for none of them: they see the last decision that is durable.
+    Decisions and operations come one after the other, each with its write of the state. Readers and reports
+    do not wait for them: they see the last decision that is durable.
 
     `send` delivers grants, and may lose any of them: the next step sends it again. A state that
     cannot be written raises OSError from `step`, with nothing sent and nothing decided.
@@ -128,8 +129,8 @@ class Coordinator:
     def sightings(self) -> Mapping[str, Sighting]:
         """The servers of the fleet with their last reports, as they are now.
 
-        Leaves out new models for which the fleet has no room. All are counted together here, and not as
-        each report comes, because the state takes up the models of all of them in one step.
+        Leaves out new models for which the fleet has no room. They are counted here together, and not as
+        each report comes, because one step takes up the models of all reports.
         """
         with self._lock:
             sightings = dict(self._sightings)
@@ -146,9 +147,10 @@ class Coordinator:
     ) -> None:
         """Sets the servers of the fleet, and those of them that are being ended.
 
-        A new server has the usual time to report before it is lost. So has one with the name of another:
-        `identities` has what differs. Servers that have `ended`, which are none of `names`, are lost at
-        once, if they have reported. `models` are those that each server may have; without it, any.
+        A new server has the usual time to report before it is lost, also if it has the name of an earlier
+        one: `identities` tells them apart. Servers that have `ended`, which are none of `names`, are lost
+        at once, if they have reported. `models` are the models that each server may have; without it, any
+        model.
         """
         identities, models = identities or {}, models or {}
         now_ns = self._clock.now_ns()
@@ -156,7 +158,7 @@ class Coordinator:
         lost_at_ns = now_ns - round(self._settings.lost_seconds * NS_PER_SECOND) - 1
         with self._lock:
             before = self._sightings
-            # The ones that follow as they are; others have come in the place of an earlier one.
+            # Servers that stay as they are. Under other names a new server has come.
             same = {
                 name
                 for name in before.keys() & {*names}
@@ -226,7 +228,7 @@ class Coordinator:
         back = {name for name in others if sightings[name].report is not None}
         for name in sorted(back):
             _log.info("fleet_server_back", server=name)
-        # One that has not reported yet may be lost still.
+        # A server that has not reported yet may still be lost.
         self._lost = frozenset(lost.keys() | (others - back))
 
     def operate(self, change: Callable[[FleetState], FleetState]) -> FleetState:
@@ -253,7 +255,7 @@ class Coordinator:
             raise Unavailable("this coordinator has ended; ask again")
 
     def _raised(self, state: FleetState) -> FleetState:
-        """Returns the state with an order above those that the servers had at first (see above)."""
+        """Raises the order above those that the servers had at first (see above)."""
         with self._lock:
             found = self._order_found
         return state if found <= state.order else replace(state, order=found + 1)
@@ -284,9 +286,9 @@ class Coordinator:
 def with_room(
     sightings: Mapping[str, Sighting], known: Collection[str], count_max: int = MODEL_COUNT_MAX
 ) -> Mapping[str, Sighting]:
-    """Returns the sightings without the new models for which the fleet has no room. Pure.
+    """The sightings without the new models for which the fleet has no room. Pure.
 
-    There is room for those that two servers have before those of one alone, which may have made them up.
+    Models that two servers have come first, because one server alone may have made its models up.
     """
     counts = Counter(
         name

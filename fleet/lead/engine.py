@@ -25,8 +25,9 @@ class Engine:
     """The seams of one engine.
 
     `notice`, if there is one, shows changes to the users of the engine; `background` does that. `connect`
-    calls servers in another way than over their admin listeners. `routes` are more of the coordinator's HTTP,
-    `entry` stands before all of it, and `problems` are in its status. The process ends once `is_over`.
+    calls servers in another way than over their admin listeners. `routes` are added to the coordinator's
+    HTTP, `entry` stands before all of it, and `problems` are shown in its status. The process ends once
+    `is_over` is true.
     """
 
     place: ServerPlace
@@ -47,7 +48,7 @@ class Engine:
         self.leadership.start(port)
 
     def stop(self) -> None:
-        """Gives the lead up, after the last grant."""
+        """Gives up the lead. No grant follows."""
         self.leadership.stop()
         self.place.stop()
         if self.background is not None:

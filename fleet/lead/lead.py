@@ -20,7 +20,9 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
 
 LOOK_SECONDS_MAX = 15.0
-"""A coordinator that has begun waits so long for first reports before it publishes the registry."""
+"""A coordinator that has just begun waits at most this long for first reports, and then publishes the
+registry.
+"""
 
 PAUSE_SECONDS_MAX = 60.0
 """The longest pause after a decision that has failed by a bug."""
@@ -28,7 +30,7 @@ PAUSE_SECONDS_MAX = 60.0
 _log = structlog.get_logger(__name__)
 
 Notice = Callable[[Sequence[Change], Sequence[Grant]], None]
-"""Takes what has changed and what was granted, for people who watch the fleet elsewhere."""
+"""Takes the changes and the grants, for people who watch the fleet in the engine's tools."""
 
 
 class FleetLead:
@@ -53,10 +55,10 @@ class FleetLead:
         self._place = place
         self._membership: Membership | None = None
         self._has_looked = False
-        # Held while a report is taken, and while the servers change: then it is known whose report it is.
+        # Held while a report is taken, and while the servers change: so it is known whose report it is.
         self._members_lock = threading.Lock()
         self._targets: Mapping[str, str] = {}
-        # Decisions that have failed by a bug, in turn, and the end of the pause after the last one.
+        # The decisions in turn that have failed by a bug, and the end of the pause after the last one.
         self._failure_count = 0
         self._paused_until_ns = 0
         self._failure = ""
@@ -84,7 +86,7 @@ class FleetLead:
         self._links.poll()
 
     def receive(self, name: str, target: str, report: ServerReport) -> None:
-        """Takes a report. Drops that of a server whose name another one has now. Any thread."""
+        """Takes a report. Drops it if another server has the name now. Any thread."""
         with self._members_lock:
             if self._targets.get(name) == target:
                 self.coordinator.receive(name, report)
@@ -108,7 +110,7 @@ class FleetLead:
             # The servers may be others by now, so no version goes on either. Or this lead has ended.
             pass
         except OSError as error:
-            # A full disk, a store that does not answer, or a lead that was lost.
+            # The reason is a full disk, a store that does not answer, or a lead that was lost.
             if str(error) != self._failure:
                 self._failure = str(error)
                 _log.error("fleet_state_not_written", reason=self._failure)
@@ -121,7 +123,9 @@ class FleetLead:
             self._failure_count, self._failure = 0, ""
 
     def registered(self) -> list[RegisteredServer] | None:
-        """Returns the servers that clients may reach, as they are now; None before a first whole look."""
+        """The servers that clients may reach, as they are now; None until the place was looked at as a
+        whole once.
+        """
         if self._membership is None:
             return None
         now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
@@ -131,17 +135,20 @@ class FleetLead:
             return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
 
         def is_passed(name: str) -> bool:
-            # Clients that begin now do not wait longer for a server that may never come.
+            # Clients that begin now need not wait longer for a server that may never come.
             seconds = min(self._config.waves.lost_seconds, LOOK_SECONDS_MAX)
             return is_silent(sightings[name], seconds, now_ns)
 
-        # Once is enough: a server that comes later is listed before it has reported.
+        # Asked once only: a server that comes later is listed before it has reported.
         if self._membership.is_whole and not self._has_looked:
             self._has_looked = has_looked(servers, sightings, is_passed)
         return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:
-        """See `Lead`. A write of the state under way ends first: it must not land in the next term."""
+        """See `Lead`.
+
+        A write of the state that is under way ends first, because it must not land in the next term.
+        """
         self._links.stop()
         self.coordinator.close()
 

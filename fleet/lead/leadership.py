@@ -14,8 +14,8 @@ from fleet.waves.state import fleet_state_from_json
 class Term:
     """One time of leading. Its `number` is higher than that of each earlier term of the fleet.
 
-    `is_valid` is asked before each grant: while it returns True no other coordinator leads, and none will
-    within the time of a call to a server. `order_min` is the lowest order of a grant in this term.
+    `is_valid` is asked before each grant. If it returns True, no other coordinator leads, or will begin to
+    lead within the time of a call to a server. `order_min` is the lowest order of a grant in this term.
     """
 
     number: int
@@ -32,14 +32,14 @@ class Leadership(Protocol):
         ...
 
     def term(self) -> Term | None:
-        """Returns the present term of this process; None while it does not lead. Raises OSError.
+        """The present term of this process; None while it does not lead. Raises OSError.
 
         A term that is over never comes back.
         """
         ...
 
     def leader(self) -> str:
-        """Returns the HTTP address of the coordinator that leads; "" if it is not known, or this one."""
+        """The HTTP address of the coordinator that leads; "" if it is not known, or this one."""
         ...
 
     def stop(self) -> None:
@@ -48,7 +48,9 @@ class Leadership(Protocol):
 
 
 class FileLeadership:
-    """Leads as long as the process runs: the lock of the state's directory keeps other coordinators out."""
+    """Leads as long as the process runs, because the lock of the state's directory keeps other coordinators
+    out.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Takes the directory. Raises InvalidConfig, and FailedPrecondition if a coordinator holds it."""
@@ -63,7 +65,8 @@ class FileLeadership:
         """See `Leadership`. Raises OSError, and DataLoss if the state is not readable."""
         if self._term is None:
             text = self._store.read()
-            # Above that of each term before, which has raised the order before it acted.
+            # It must be above the orders of each earlier term, which wrote its order before it sent a
+            # grant.
             order = 0 if text is None else fleet_state_from_json(text).order
             self._term = Term(order + 1, self._store, lambda: True)
         return self._term

@@ -5,6 +5,6 @@ from serving.client import Client, Tls
 
 
 def member_client(target: str, tls: Tls | None = None) -> Client:
-    """Returns a client of a member's admin listener, which reads no reply that is too long for a report."""
+    """A client of a member's admin listener, which reads no reply that is too long for a report."""
     options = {"grpc.max_receive_message_length": REPORT_BYTES_MAX}
     return Client(target, tls=tls, channel_options=options)

@@ -4,9 +4,9 @@ from fleet.waves.state import FleetState
 
 
 class FleetObserver:
-    """Takes the events of a coordinator and its calls, and does nothing with them. Any thread.
+    """Ignores the events of a coordinator and of its calls; subclasses count them.
 
-    Events arrive under the coordinator's lock: an observer only counts.
+    Any thread. Events arrive under the coordinator's lock, so an observer must be quick.
     """
 
     def decided(self, seconds: float) -> None:

@@ -21,7 +21,7 @@ def registered(
     sightings: Mapping[str, Sighting],
     is_lost: Callable[[str], bool],
 ) -> list[RegisteredServer]:
-    """Returns the servers with an address for clients, and what is known of them. Pure.
+    """The servers with an address for clients, and what is known of them. Pure.
 
     A server that has not reported is not ready.
     """
@@ -53,9 +53,9 @@ def has_looked(
     sightings: Mapping[str, Sighting],
     is_lost: Callable[[str], bool],
 ) -> bool:
-    """Returns True once each server with an address for clients has reported, or is lost or leaves. Pure.
+    """True once each server with an address for clients has reported, or is lost or leaves. Pure.
 
-    Before that, a coordinator that has just started would take a server that drains for another one.
+    Before that, a coordinator that has just started cannot know which servers drain.
     """
     for server in servers:
         sighting = sightings.get(server.name)
@@ -68,7 +68,7 @@ def has_looked(
 class Outputs:
     """Writes each file when its text changes. A failure is logged once, and repeated at the next call.
 
-    No failure reaches the caller: a fleet is led without its files too. One thread.
+    No failure reaches the caller, because a fleet is led without its files too. One thread.
     """
 
     def __init__(
@@ -96,7 +96,10 @@ class Outputs:
         return [f"{file}: {reason}" for file, reason in self._failed.items()]
 
     def update(self, servers: Sequence[RegisteredServer] | None) -> None:
-        """Writes the files of these servers. None: they are not known yet, and the files stay."""
+        """Writes the files of these servers.
+
+        With None, they are not known yet, and the files stay as they are.
+        """
         if servers is None:
             self.registry = ""
             return
@@ -140,7 +143,7 @@ class Outputs:
     def _write(self, file: str, text: str, mode: int) -> None:
         if self._written.get(file) != text:
             path = Path(file)
-            # One below /run is gone after each start of the machine.
+            # A directory below /run is gone after each start of the machine.
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             write_text(path, text, mode=mode)
             self._written[file] = text

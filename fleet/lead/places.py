@@ -10,14 +10,14 @@ from fleet.lead.coordinator import Coordinator
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The servers of a fleet at one time. Those that are `leaving` are being ended by their place.
+    """The servers of a fleet at one time.
 
-    `ended` are servers that have ended by a failure a short time ago, beside `servers`: they count as
-    lost. `identities` differ between two servers that have the same name one after the other. `models` are
-    those that a server may have, if its place knows them.
+    The place is about to end the servers in `leaving`. `ended` have ended by a failure a short time ago and
+    are not in `servers`: they count as lost. `identities` differ between two servers that have the same
+    name one after the other. `models` are the models that a server may have, if its place knows them.
 
-    A server without an address for admins cannot be called now, and one without an address for gRPC is
-    not shown to clients. `is_whole` is False while such addresses are still being looked for.
+    A server without an address for admins cannot be called now. A server without an address for gRPC is not
+    shown to clients. `is_whole` is False while the place still looks for such addresses.
     """
 
     servers: tuple[FleetServer, ...]
@@ -36,14 +36,14 @@ class ServerPlace(Protocol):
         ...
 
     def membership(self) -> Membership | None:
-        """Returns the servers as they were seen last; None before the place was read a first time.
+        """The servers as they were seen last; None before the place was read a first time.
 
         It is the same object as before if nothing has changed.
         """
         ...
 
     def act(self, coordinator: Coordinator) -> None:
-        """Starts and stops servers, if the place does that, by what the coordinator knows of them.
+        """Starts and stops servers, if the place does that, by the coordinator's `sightings` of them.
 
         The thread of the lead calls it before each decision. Raises OSError with nothing decided, and Unavailable
         if the place does not answer: then nothing is decided on versions either, because the servers may

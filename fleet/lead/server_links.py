@@ -1,7 +1,7 @@
 """The calls of a coordinator to its servers: reports and grants, over the servers' admin listeners.
 
-A server that hangs takes a thread for the deadline of its call. It must not keep the coordinator from
-the others, because each of them would be lost then, or go without a rollback. So:
+A server that hangs takes a thread for the deadline of its call. It must not keep the coordinator from the
+other servers, because these would then count as lost, or miss a rollback. So:
 
 - Reports and grants have threads of their own.
 - A server is *prompt* until a call to it fails or takes longer than PROMPT_SECONDS, which is the
@@ -9,8 +9,8 @@ the others, because each of them would be lost then, or go without a rollback. S
   for such servers, until it answers promptly again.
 - A server that does not answer is asked for a report less and less often.
 
-Each server that begins to hang takes a thread of the prompt ones once, for PROMPT_SECONDS: with 16
-threads, 64 servers in a second.
+Each server that begins to hang takes a thread for prompt servers once, for PROMPT_SECONDS. So 16 threads
+cope with 64 such servers a second.
 """
 
 import threading
@@ -29,13 +29,14 @@ from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.base.errors import MillpondError, StatusCode
 
 CALL_SECONDS = 2.0
-"""The deadline of a call. A server answers in milliseconds; one that takes longer is asked again later."""
+"""The deadline of a call. A server answers in milliseconds; if it takes longer, it is asked again later."""
 
 PROMPT_SECONDS = 0.25
 """The deadline of a call to a server that has answered promptly before."""
 
 WAIT_ROUNDS_MAX = 4
-"""A server that does not answer is asked in every fourth round at least, to find it soon if it is back."""
+"""A server that does not answer is asked at least in every fourth round, so that its return is seen soon.
+"""
 
 _REPORT = "report"
 
@@ -56,7 +57,10 @@ class ServerClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CallKey:
-    """A server, and the model that it is granted a version of; "": it is asked for a report."""
+    """A server, and the model of which it is granted a version.
+
+    The model is "" if it is asked for a report.
+    """
 
     server: str
     model: str = ""
@@ -68,7 +72,7 @@ class _CallKey:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The state of a call that is not prompt: how often it failed in turn, and when it is due again."""
+    """The state of a call that is not prompt: how often in turn it failed, and when it is due again."""
 
     failed_count: int = 0
     due_round: int = 0
@@ -85,7 +89,7 @@ class _Link:
 class ServerLinks:
     """Calls servers from pools of threads (see above). A server gets one call of each kind at a time.
 
-    A call that fails is logged once, until one of its kind succeeds: the coordinator repeats it.
+    A failure is logged once, until a call of its kind succeeds. The coordinator repeats the call.
     """
 
     def __init__(
@@ -101,13 +105,12 @@ class ServerLinks:
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
 
-        `receive` takes the name of a server, the target that was asked, and its report.
-        `expects_end` returns True for a server that is being ended: one that does not answer then is no
-        reason for a warning.
+        `receive` takes the name of a server, the target that was asked, and its report. `expects_end`
+        returns True for a server that is being ended: no warning is logged if it does not answer.
 
-        Reports and grants of prompt servers, and those of the others, have `thread_count` threads each,
-        which start when they are needed. A grant is dropped if `may_send` returns False when its call
-        is due.
+        There are four pools of `thread_count` threads, for reports and grants of prompt and of other
+        servers. Threads start when they are needed. A grant is dropped if `may_send` returns False when its
+        call is due.
         """
         self._targets: Mapping[str, str] = {}
         self._may_send = may_send
@@ -124,7 +127,7 @@ class ServerLinks:
         self._links: dict[str, _Link] = {}
         self._queued: set[tuple[_CallKey, bool]] = set()
         self._running: set[_CallKey] = set()
-        # The grants that no thread has begun to send. A later one takes the place of an earlier one.
+        # The grants that wait for a thread. A later grant takes the place of an earlier one.
         self._waiting: dict[_CallKey, Grant] = {}
         self._delays: dict[_CallKey, _Delay] = {}
         self._ignoring: set[_CallKey] = set()
@@ -132,8 +135,8 @@ class ServerLinks:
     def set_targets(self, targets: Mapping[str, str]) -> None:
         """Sets the admin listeners by server.
 
-        Closes connections to servers that are not there any more, and drops the grants that wait for them:
-        another server may have the name of one.
+        Closes the connections to servers that have left, and drops the grants that wait for them, because
+        another server may have the name now.
         """
         with self._lock:
             moved = {name for name, target in self._targets.items() if targets.get(name) != target}
@@ -158,7 +161,7 @@ class ServerLinks:
                 self._submit(key)
 
     def send(self, grants: Sequence[Grant]) -> None:
-        """Sends grants. One to a server that still takes the last grant is left to the next decision."""
+        """Sends grants. If a server still takes the last grant, the next decision sends it again."""
         for grant in grants:
             key = _CallKey(grant.server, grant.model)
             with self._lock:
@@ -168,7 +171,7 @@ class ServerLinks:
             self._submit(key)
 
     def stop(self) -> None:
-        """Ends the calls, those under way within their deadline."""
+        """Ends the calls. A call that is under way ends within its deadline."""
         pools = [*self._prompt.values(), *self._patient.values()]
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -179,7 +182,7 @@ class ServerLinks:
 
     def _submit(self, key: _CallKey) -> None:
         with self._lock:
-            # A server that does not report is not asked to take a grant by the prompt threads either.
+            # A server that does not report is not asked for a grant by the prompt threads either.
             is_patient = key in self._delays or _CallKey(key.server) in self._delays
             if key in self._running or (key, is_patient) in self._queued:
                 return
@@ -192,7 +195,7 @@ class ServerLinks:
             self._queued.discard((key, is_patient))
             grant = self._waiting.pop(key, None)
             if key in self._running or (key.model and grant is None):
-                # A thread of the other kind has taken it.
+                # A thread of the other pool has taken it.
                 return
             self._running.add(key)
         is_ok = False
@@ -217,7 +220,7 @@ class ServerLinks:
         except (MillpondError, OSError) as error:
             seconds = seconds_since(self._clock, started_ns)
             if not is_patient and (_is_deadline(error) or seconds >= PROMPT_SECONDS):
-                # No failure yet: it is called with the whole deadline next.
+                # Not counted as a failure yet: it is called again, with the whole deadline.
                 self._set_delay(key, _Delay())
             elif self._note_failure(key, link):
                 log = _log.info if self._expects_end(key.server) else _log.warning
@@ -236,18 +239,18 @@ class ServerLinks:
         self._receive(name, link.target, server_report(document))
 
     def _grant(self, link: _Link, key: _CallKey, grant: Grant, timeout_seconds: float) -> None:
-        # At the last moment: the call may have waited for a thread.
+        # Asked at the last moment, because the call may have waited for a thread.
         if not self._may_send():
             return
         granted = link.client.grant(
             grant.model, grant.version, grant.order, timeout_seconds=timeout_seconds
         )
         self._note_granted(key, grant, granted)
-        # At once, so that the next decision knows that the grant was taken.
+        # Reported at once, so that the next decision knows that the grant was taken.
         self._report(link, key.server, timeout_seconds)
 
     def _note_granted(self, key: _CallKey, grant: Grant, granted: int | None) -> None:
-        """Logs once that a server goes by another grant than the one that it has got."""
+        """Logs once that a server goes by another grant than the one that it was sent."""
         with self._lock:
             is_logged = key in self._ignoring
             if granted == grant.version:
@@ -267,7 +270,7 @@ class ServerLinks:
             )
 
     def _link(self, name: str) -> _Link | None:
-        """Returns the link to a server; None if the server has left the fleet."""
+        """Connects to a server if that has not been done; None if the server has left the fleet."""
         with self._lock:
             target = self._targets.get(name)
             if target is None:
@@ -286,7 +289,7 @@ class ServerLinks:
     def _note_failure(self, key: _CallKey, link: _Link | None) -> bool:
         """Sets when the call is due again. Returns True for its first failure."""
         with self._lock:
-            # The call of a server that has left the fleet ends with its connection.
+            # A server that has left the fleet: its call ended with its connection.
             if link is not None and self._links.get(key.server) is not link:
                 return False
             failed_count = self._delays.get(key, _Delay()).failed_count + 1

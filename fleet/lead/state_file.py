@@ -14,16 +14,16 @@ LOCK_NAME = "lock"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-# NFS locks no directory. There the file alone keeps other coordinators out.
+# NFS locks no directory. There the lock of the file alone keeps other coordinators out.
 _NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 
 
 class StateFile:
     """A `StateStore` in `directory`. The locks end with the process, however it ends.
 
-    The directory itself is locked, besides a file in it: if somebody deletes that file, another coordinator
-    still cannot take the directory. The state is read and written through the opened directory. So if
-    the directory is deleted or replaced, the next write fails, and the coordinator sends nothing more.
+    The directory itself is locked besides a file in it. So if that file is deleted, another coordinator
+    still cannot take the directory. The state is read and written through the opened directory. So if the
+    directory is deleted or replaced, the next write fails, and the coordinator sends nothing more.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 A script that imports nothing of Millpond, so that it takes milliseconds. The program takes its place.
 
-The kernel sends the signal when the *thread* ends that has started this process.
+The kernel kills the program when the *thread* that started this process ends.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def bound(command: Sequence[str]) -> list[str]:
-    """Returns the command that runs `command`, a path and its arguments, bound to this process."""
+    """The command that runs `command`, a path and its arguments, bound to this process."""
     # Isolated and without site-packages: neither is needed.
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]
 
@@ -25,7 +25,7 @@ def main() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != int(parent):
-        # The parent has ended before the call, and the signal does not come any more.
+        # The parent ended before the call, so the signal will not come.
         sys.exit(1)
     os.execv(program, [program, *arguments])
 

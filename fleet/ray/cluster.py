@@ -24,11 +24,11 @@ NAMESPACE = "millpond"
 REQUESTS_RESOURCE = "millpond_requests_per_second"
 """The custom resource by which a node states the requests per second that it takes."""
 
-# A report, a grant and a look may wait on each other's threads, and on a drain.
+# A report, a grant and a look may each wait for another's thread, or for a drain.
 _CONCURRENCY = 8
 _NS_PER_MILLISECOND = 1_000_000
 
-# The actor may live: Ray's head node, or the actor's, does not answer.
+# The actor may still live: it is Ray's head node, or the actor's node, that does not answer.
 _NO_ANSWER = (
     ray.exceptions.ActorUnavailableError,
     ray.exceptions.GetTimeoutError,
@@ -40,9 +40,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The last answer of a launch's actor. Without addresses its server has not started yet.
+    """The last answer of a launch's actor. It has no addresses until its server has started.
 
-    `reason` is why one that `is_gone` has ended. "" if that is not known.
+    If the launch `is_gone`, `reason` is why it has ended, or "" if that is not known.
     """
 
     grpc: str = ""
@@ -57,10 +57,11 @@ def room_of(
     draining: Mapping[str, int],
     available: Mapping[str, Mapping[str, float]],
 ) -> ServerRoom:
-    """Returns the room of a node, a row of `ray.nodes()`. Pure.
+    """The room of a node, given as a row of `ray.nodes()`. Pure.
 
-    `draining` are the deadlines of nodes in Unix milliseconds, 0 without one. `available` are the
-    resources of nodes that nothing has reserved; one that is not there is used up.
+    `draining` are the deadlines of nodes that drain, in Unix milliseconds; 0 without a deadline.
+    `available` are the resources of nodes that nothing has reserved. A resource that is missing there is
+    used up.
     """
     name, resources = node["NodeID"], node["Resources"]
     free = available.get(name)
@@ -77,7 +78,7 @@ def room_of(
 def server_flags(
     settings: RaySettings, model: RayModel, replica: Replica
 ) -> tuple[dict[str, Any], str]:
-    """Returns the arguments of a server's `ModelServer`, and the path of its log. Pure."""
+    """The arguments of a server's `ModelServer`, and the path of its log. Pure."""
     flags: dict[str, Any] = {
         **settings.flags_of(model),
         "model_name": model.name,
@@ -93,7 +94,7 @@ def server_flags(
 
 
 def death_reason(text: str) -> str:
-    """Returns the reason of an actor's death in one line. Pure.
+    """The reason of an actor's death in one line. Pure.
 
     If the server did not start, Ray's text ends with the error of its start, which has the end of its log.
     """
@@ -123,23 +124,23 @@ class RayServers:
 
     Each method raises Unavailable if Ray does not answer, and may be repeated then.
 
-    An actor is *detached*: it outlives the coordinator. It is not restarted by Ray: the coordinator
-    decides that. It runs on its replica's node, or not at all.
+    An actor is *detached*: it outlives the coordinator. Ray does not restart it, because the coordinator
+    decides that. It runs on its replica's node or not at all.
     """
 
     def __init__(self, settings: RaySettings) -> None:
         self._settings = settings
         self._actor_class = ray.remote(ServerActor)
-        # By launch: Ray looks names up at its head node.
+        # By launch. Kept because Ray looks names up at its head node.
         self._actors: dict[int, Any] = {}
-        # By launch. A look that has not ended is not asked again.
+        # By launch: the looks under way. The same actor is not asked again until its look has ended.
         self._looking: dict[int, Any] = {}
         self._looked: dict[int, Looked] = {}
         # By launch: the calls that make servers drain.
         self._draining: dict[int, Any] = {}
 
     def rooms(self) -> list[ServerRoom]:
-        """Returns the living nodes."""
+        """The living nodes."""
         with _ray_calls():
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
             draining = cluster_state.get_draining_nodes()
@@ -154,7 +155,7 @@ class RayServers:
             self._actor_class.options(
                 name=self.actor_name(replica),
                 namespace=NAMESPACE,
-                # The name has the launch, so an actor that is there was created by an earlier attempt.
+                # The name contains the launch, so an actor that exists was created by an earlier attempt.
                 get_if_exists=True,
                 lifetime="detached",
                 max_restarts=0,
@@ -200,7 +201,7 @@ class RayServers:
         _log.info("fleet_server_ended", server=replica.name, launch=replica.launch)
 
     def orphans(self, replicas: Sequence[Replica]) -> list[str]:
-        """Returns the actors of this fleet's servers that belong to none of these launches."""
+        """The actors of this fleet's servers that belong to none of these launches."""
         with _ray_calls():
             named: Any = ray.util.list_named_actors(all_namespaces=True)
         names = {row["name"] for row in named if row["namespace"] == NAMESPACE}
@@ -221,13 +222,13 @@ class RayServers:
             try:
                 actor = ray.get_actor(actor_name, namespace=NAMESPACE)
             except ValueError:
-                # It has ended meanwhile.
+                # It has ended in the meantime.
                 return
             ray.kill(actor, no_restart=True)
         _log.warning("fleet_orphan_ended", actor=actor_name)
 
     def client(self, actor_name: str) -> ServerClient:
-        """Returns a client of the server with this actor. Any thread."""
+        """A client of the server with this actor. Any thread."""
         return ActorClient(actor_name)
 
     def actor_name(self, replica: Replica) -> str:
@@ -272,7 +273,7 @@ class RayServers:
         )
 
     def _actor(self, replica: Replica) -> Any:
-        """Returns the actor of a launch; None if it was never created, or is dead."""
+        """Finds the actor of a launch; None if it was never created, or is dead."""
         if replica.launch not in self._actors:
             try:
                 with _ray_calls():
@@ -283,7 +284,7 @@ class RayServers:
         return self._actors[replica.launch]
 
     def _has_failed(self, replica: Replica, call: Any) -> bool:
-        """Returns True if the call that makes a server drain has ended with an error."""
+        """True if the call that makes a server drain has ended with an error, which is logged."""
         if not _has_ended(call):
             return False
         try:
@@ -294,7 +295,10 @@ class RayServers:
         return False
 
     def _is_server(self, actor_name: str) -> bool:
-        """Returns True for the actor of a server of this fleet. The coordinator's name has two parts."""
+        """True for the actor of a server of this fleet.
+
+        A coordinator's name has two parts, and a server's more.
+        """
         fleet, _, rest = actor_name.partition("/")
         return fleet == self._settings.name and rest.count("/") == 1
 
@@ -340,7 +344,10 @@ class ActorClient:
 
 @contextmanager
 def _ray_calls() -> Iterator[None]:
-    """Raises Unavailable for Ray's errors. Some are an OSError, which would be one of the store."""
+    """Raises Unavailable for Ray's errors.
+
+    Some of them are OSErrors, which callers would take for errors of the store.
+    """
     try:
         yield
     except (ray.exceptions.RayError, OSError, RuntimeError) as error:
@@ -354,5 +361,5 @@ def _has_ended(reference: Any) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """Returns the first line: Ray's own text has many."""
+    """The first line: Ray's own text has many."""
     return str(error).strip().partition("\n")[0]

@@ -21,7 +21,7 @@ from serving.base.errors import Unavailable
 from serving.server.logs import flush_logs, start_logs
 
 PAUSE_SECONDS = 30.0
-"""The pause before a process that cannot go on ends, and Ray starts it again: not in a fast loop."""
+"""The pause before a process that cannot go on ends, so that Ray does not restart it in a fast loop."""
 
 _STORE_SECONDS = 1.0
 
@@ -37,7 +37,7 @@ class CoordinatorActor:
     """
 
     def __init__(self, fleet: str) -> None:
-        """Does nothing that fails: Ray would not start the actor again."""
+        """Does nothing that can fail, because Ray would not start the actor again."""
         self._name = fleet
         self._clock = SystemClock()
         self._events = EventList(self._clock)
@@ -48,11 +48,11 @@ class CoordinatorActor:
         threading.Thread(target=self._run, name="fleet", daemon=True).start()
 
     def address(self) -> str:
-        """Returns the HOST:PORT of the coordinator's HTTP. Raises Unavailable before it has taken over."""
+        """The HOST:PORT of the coordinator's HTTP. Raises Unavailable before it has taken over."""
         return f"{self._host}:{self._leading().service.port}"
 
     def deployed(self) -> dict[str, Any]:
-        """Returns the configuration's digest, the process, and if the fleet stops. Raises Unavailable."""
+        """The configuration's digest, the process, and if the fleet stops. Raises Unavailable."""
         coordinator = self._leading()
         return {
             "config": coordinator.digest,
@@ -70,7 +70,8 @@ class CoordinatorActor:
     def events(
         self, boot: str, number: int, front: str = "", problems: Sequence[str] = ()
     ) -> list[LoggedEvent]:
-        """Returns what this process has logged after an event; all if that is of another process.
+        """The events that this process has logged after the given one; all of them if that one is of
+        another process.
 
         Takes the problems of the `front` that asks.
         """
@@ -79,14 +80,14 @@ class CoordinatorActor:
         return self._events.after(boot, number)
 
     def place(self) -> dict[str, Any]:
-        """Returns the node and the process of the coordinator."""
+        """The node and the process id of the coordinator."""
         return {
             "node": ray.get_runtime_context().get_node_id(),
             "process_id": os.getpid(),
         }
 
     def _leading(self) -> RayCoordinator:
-        """Returns the coordinator. Raises Unavailable, with the reason, while it does not lead."""
+        """The coordinator. Raises Unavailable, with the reason, while it does not lead."""
         coordinator = self._coordinator
         if coordinator is None or not coordinator.service.leads:
             reason = coordinator.service.failure if coordinator is not None else ""
@@ -105,13 +106,13 @@ class CoordinatorActor:
         except Exception as error:  # noqa: BLE001 (another coordinator, a state that cannot be read, or a bug)
             self._coordinator, self._reason = None, f"{type(error).__name__}: {error}"
             _log.exception("fleet_coordinator_ends")
-            # Ray starts it again, if it is still the actor of its name.
+            # After the pause Ray starts it again, if it is still the actor of its name.
             pause(self._clock, PAUSE_SECONDS)
             flush_logs()
             os._exit(1)
 
     def _made(self) -> RayCoordinator:
-        """Returns the coordinator once the store answers."""
+        """Makes the coordinator once the store answers, and returns it."""
         self._host = node_address()
         store, problems = KeyValueStore(self._name), self._front_problems.present
         while True:
@@ -134,5 +135,5 @@ class CoordinatorActor:
 
 
 def coordinator_name(fleet: str) -> str:
-    """Returns the name of the actor of a fleet's coordinator."""
+    """The name of the actor of a fleet's coordinator."""
     return f"{fleet}/coordinator"

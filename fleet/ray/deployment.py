@@ -42,10 +42,10 @@ _STOPPING = "its servers drain"
 def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
     """Puts the fleet of a configuration on its cluster, and returns once its coordinator answers.
 
-    `config` is the text of the TOML file, with a table [ray]. A fleet of the same name that runs is
-    changed: servers are added, leave or restart, one after the other. One that stops goes on. Connects
-    this process to the cluster if it is not yet. Raises InvalidConfig, Unavailable, and FailedPrecondition
-    without a cluster, or on another one.
+    `config` is the text of the TOML file, with a table [ray]. If a fleet of the same name runs, it is
+    changed: servers are added, leave or restart, one after the other. If that fleet is stopping, it goes
+    on. Connects this process to the cluster first. Raises InvalidConfig, Unavailable, and
+    FailedPrecondition without a cluster, or on another one.
     """
     settings = _ray_settings(config)
     _connect(settings)
@@ -55,7 +55,7 @@ def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
 
 
 def attach(config: str, *, clock: Clock | None = None) -> "Deployment":
-    """Returns the fleet of a configuration that runs on its cluster, and changes nothing."""
+    """Attaches the fleet of a configuration that runs on its cluster, and changes nothing."""
     settings = _ray_settings(config)
     _connect(settings)
     return Deployment(settings.name, clock or SystemClock())
@@ -94,33 +94,35 @@ class Deployment:
             pause(self._clock, _POLL_SECONDS)
 
     def address(self) -> str:
-        """Returns the HOST:PORT of the coordinator's HTTP, at present. Raises Unavailable."""
+        """The HOST:PORT of the coordinator's HTTP, at present. Raises Unavailable."""
         address: str = self._ask_actor("address", CALL_SECONDS)
         return address
 
     def place(self) -> dict[str, Any]:
-        """Returns the `node` and the `process_id` of the coordinator, at present. Raises Unavailable."""
+        """The `node` and the `process_id` of the coordinator, at present. Raises Unavailable."""
         place: dict[str, Any] = self._ask_actor("place", CALL_SECONDS)
         return place
 
     def status(self) -> dict[str, Any]:
-        """Returns what `millpond fleet status --json` prints. Raises Unavailable."""
+        """The document that `millpond fleet status --json` prints. Raises Unavailable."""
         return self._json("GET", STATUS_PATH)
 
     def registry(self) -> str:
-        """Returns the registry's document. Raises Unavailable."""
+        """The registry's document. Raises Unavailable."""
         return self._request("GET", REGISTRY_PATH)
 
     def replicas(self) -> dict[str, Any]:
-        """Returns the replicas with their nodes, and those without room. Raises Unavailable."""
+        """The replicas with their nodes, and those without room. Raises Unavailable."""
         return self._json("GET", REPLICAS_PATH)
 
     def events(
         self, after: LoggedEvent | None, front: str = "", problems: Sequence[str] = ()
     ) -> list[LoggedEvent]:
-        """Returns what the coordinator has logged since an event, or since it began. Raises Unavailable.
+        """The events that the coordinator has logged since an event, or since it began.
 
-        Tells it the `problems` of a `front`, for its status.
+        Raises Unavailable.
+
+        Also reports the `problems` of a `front` to the coordinator, for its status.
         """
         last = ("", 0) if after is None else (after.boot, after.number)
         events: list[LoggedEvent] = self._ask_actor(
@@ -129,21 +131,21 @@ class Deployment:
         return events
 
     def operator_token(self) -> str:
-        """Returns the token of operators' requests; "" if there is none. Raises Unavailable."""
+        """The token of operators' requests; "" if there is none. Raises Unavailable."""
         try:
             return self._store.get(TOKEN_KEY) or ""
         except OSError as error:
             raise Unavailable(str(error)) from error
 
     def is_stopped(self) -> bool:
-        """Returns True if an operator has stopped the fleet, and False if the cluster does not answer."""
+        """True if an operator has stopped the fleet, and False if the cluster does not answer."""
         try:
             return self._store.get(STOPPED_KEY) is not None
         except OSError:
             return False
 
     def is_forgotten(self) -> bool:
-        """Returns True if the cluster was started anew, and knows nothing of the fleet any more."""
+        """True if the cluster was started anew, and knows nothing of the fleet any more."""
         try:
             return self._store.get(CONFIG_KEY) is None
         except AnotherCluster:
@@ -164,7 +166,8 @@ class Deployment:
     def shut_down(self, timeout_seconds: float = 600) -> None:
         """Lets all servers leave and drain, and returns when the coordinator has ended.
 
-        Raises Unavailable if no fleet runs, or at the timeout: the fleet then goes on to stop.
+        Raises Unavailable if no fleet runs, or at the timeout: in that case the fleet still goes on to
+        stop.
         """
         start_ns = self._clock.now_ns()
         self._actor()
@@ -176,7 +179,9 @@ class Deployment:
             pause(self._clock, _POLL_SECONDS)
 
     def _why_running(self, is_stopping: bool) -> str | None:
-        """Returns why the fleet still runs; None if it does not. Makes it stop unless it `is_stopping`."""
+        """Makes the fleet stop unless it `is_stopping`, and returns the reason why it still runs; None if
+        it does not.
+        """
         try:
             if not is_stopping:
                 self._ask_actor("shut_down", CALL_SECONDS)
@@ -188,11 +193,11 @@ class Deployment:
         return _STOPPING
 
     def _runs(self, killed: list[Any]) -> bool:
-        """Returns True if a coordinator with the present configuration answers, and does not stop.
+        """Makes a coordinator with the present configuration run, and returns True once it answers.
 
-        Creates one if there is none. Kills another one, whose process joins `killed`: it takes over from
-        itself, as after a crash. Ray's kill returns before the process has ended, so that process may
-        answer once more. Raises Unavailable.
+        Creates the actor if there is none. If it has another configuration, kills its process, which joins
+        `killed`; Ray then starts it anew, as after a crash. Ray's kill returns before the process has
+        ended, so that process may answer once more. Raises Unavailable.
         """
         actor = self._created()
         with _answering("the cluster"):
@@ -208,7 +213,7 @@ class Deployment:
         return False
 
     def _created(self) -> Any:
-        """Returns the actor of the coordinator, a new one if there is none. Raises Unavailable."""
+        """Finds the actor of the coordinator, or creates it. Raises Unavailable."""
         options: dict[str, Any] = {
             "name": coordinator_name(self._name),
             "namespace": NAMESPACE,
@@ -271,7 +276,7 @@ class Deployment:
 
 
 def _error_of(reply: str) -> str:
-    """Returns the message of the coordinator's refusal."""
+    """The message of the coordinator's refusal."""
     try:
         return str(json.loads(reply)["error"])
     except (ValueError, KeyError, TypeError):
@@ -286,7 +291,7 @@ def _ray_settings(config: str) -> RaySettings:
 
 
 def _connect(settings: RaySettings) -> None:
-    """Connects this process to the cluster, or checks that it is the one to which it is connected."""
+    """Connects this process to the cluster. If it is connected, checks that it is to this cluster."""
     if ray.is_initialized():
         _check_address(settings.address)
         return
@@ -321,7 +326,8 @@ def _check_reachable(address: str) -> None:
 
 def _check_address(wanted: str) -> None:
     """Raises FailedPrecondition if this process is connected to another cluster than the wanted one."""
-    # "auto" is any cluster. The address behind ray:// is that of a proxy, which a cluster does not know.
+    # "auto" is any cluster. The address behind ray:// is that of a proxy, which a cluster does not know, so
+    # it cannot be compared.
     if wanted == "auto" or wanted.startswith("ray://"):
         return
     connected = ray.get_runtime_context().gcs_address

@@ -31,7 +31,7 @@ CONFIG_KEY = "config"
 
 @dataclass(frozen=True)
 class RayCoordinator:
-    """The coordinator of a fleet on Ray, whose configuration has this digest."""
+    """The coordinator of a fleet on Ray, and the digest of its configuration."""
 
     service: FleetService
     leadership: RayLeadership
@@ -46,9 +46,9 @@ def ray_coordinator(
     make_servers: Callable[[RaySettings], RayServers] = RayServers,
     other_problems: Callable[[], Sequence[str]] = tuple,
 ) -> RayCoordinator:
-    """Returns the coordinator of the configuration in the store, which answers HTTP at `host`.
+    """The coordinator of the configuration in the store, which serves HTTP at `host`.
 
-    `other_problems` are in its status too. Raises OSError, InvalidConfig and FailedPrecondition.
+    `other_problems` are shown in its status too. Raises OSError, InvalidConfig and FailedPrecondition.
     """
     text = store.get(CONFIG_KEY) or ""
     config = parse_fleet_config(text)
@@ -78,12 +78,14 @@ def ray_coordinator(
 
 
 def config_digest(config: str) -> str:
-    """Returns a short text that differs for each configuration, and for each release of Millpond."""
+    """A short text that differs for each configuration, and for each release of Millpond."""
     return hashlib.sha256(f"{version('millpond')}\n{config}".encode()).hexdigest()
 
 
 def _on_node(config: FleetConfig, host: str) -> FleetConfig:
-    """Returns the configuration of a coordinator on a node: its fronts have the operators and the files."""
+    """The configuration for a coordinator on a node: the operators' door and the files belong to its
+    fronts.
+    """
     listen = f"[{host}]:0" if ":" in host else f"{host}:0"
     coordinator = replace(config.coordinator, listen=listen, operators=OFF, registry_file="")
     return replace(config, coordinator=coordinator, haproxy=None)
@@ -91,7 +93,10 @@ def _on_node(config: FleetConfig, host: str) -> FleetConfig:
 
 def _replicas_route(replicas: RayReplicas) -> Route:
     async def answer(request: Request) -> Response:
-        """GET: the replicas. POST {"model"}: restarts those of a model one by one; "": all."""
+        """Answers GET with the replicas.
+
+        POST {"model"} restarts the replicas of a model one by one; "": of all models.
+        """
         if request.method == "POST":
             check_operator(request)
             model = str(parse_object(await request.body()).get("model") or "")

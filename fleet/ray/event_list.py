@@ -1,6 +1,7 @@
 """The last events that a coordinator has logged, for the fronts of its fleet.
 
-Ray writes an actor's log to a file of its node. An operator sees the log of `millpond fleet start`.
+Ray writes an actor's log to a file of its node. An operator sees only the log of `millpond fleet start`,
+which is a front's.
 """
 
 import threading
@@ -17,7 +18,7 @@ from serving.base.clock import Clock
 EVENT_COUNT_MAX = 1_000
 """The events that are kept. A front asks for them once in `poll_seconds`."""
 
-# The method of structlog for a line without a traceback.
+# The name of a structlog method, and the level of its line, which has no traceback.
 _LEVELS: Mapping[str, str] = {"exception": "error", "critical": "error"}
 _PREFIX = "fleet_"
 _PLAIN = (str, int, float, bool, type(None))
@@ -25,7 +26,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """One line of a coordinator's log. The numbers of a process grow, `boot` is that process."""
+    """One line of a coordinator's log. `boot` is its process, within which the numbers grow."""
 
     boot: str
     number: int
@@ -36,7 +37,7 @@ class LoggedEvent:
 
 
 def _is_plain(value: object) -> bool:
-    """Returns True if the front can log the value as the coordinator does."""
+    """True if a front can log the value just as the coordinator does."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, (*value.keys(), *value.values())))
     if isinstance(value, list | tuple):
@@ -79,7 +80,7 @@ class EventList:
         return event
 
     def after(self, boot: str, number: int) -> list[LoggedEvent]:
-        """Returns the events after one, in turn; all of them if that one is of another process."""
+        """The events after one, in turn; all of them if that one is of another process."""
         last = number if boot == self._boot else 0
         with self._lock:
             return [event for event in self._events if event.number > last]

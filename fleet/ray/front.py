@@ -1,9 +1,9 @@
 """The process of `millpond fleet start` for a fleet on Ray: its operator's port, and the files beside it.
 
-The coordinator may move to another node at any time. So this process keeps the address that operators
-know, logs what the coordinator logs, and keeps the registry's file and HAProxy's configuration on the
-machine where HAProxy runs. Several may run. If one ends, the fleet and its clients go on with the last
-files. If an operator stops the fleet, each of them ends.
+The coordinator may move to another node at any time. So this process keeps the address that operators know,
+logs what the coordinator logs, and keeps the registry's file and HAProxy's configuration on the machine
+where HAProxy runs. Several fronts may run. If a front ends, the fleet and its clients go on with the last
+files. If an operator stops the fleet, all fronts end.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from serving.base.errors import FailedPrecondition, MillpondError, OperatorError
 from serving.http.listeners import bind
 
 _CHUNK_BYTES = 65_536
-# A coordinator that takes over looks at its servers first. It is reached within this time.
+# A coordinator that takes over looks at its servers first, and can be reached within this time.
 _FIRST_SECONDS = 30.0
 # A client that was refused has this long to read the reason.
 _REFUSAL_SECONDS = 2.0
@@ -46,7 +46,7 @@ class Front:
         self._deployment: Deployment | None = None
         self._clock = clock
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
-        # Several may run on one machine.
+        # Several fronts may run on one machine, so the machine's name is not enough.
         self._name = f"{socket.gethostname()} ({config.coordinator.listen})"
         self._is_stopping = False
         self._began_ns = clock.now_ns()
@@ -55,7 +55,8 @@ class Front:
         self._began_wall_ns = clock.wall_ns()
         self._last_event: LoggedEvent | None = None
         self._loop = asyncio.new_event_loop()
-        # asyncio keeps no task: one whose client has sent its last byte would be collected as garbage.
+        # Kept here because asyncio keeps no task: a connection whose client has sent its last byte would be
+        # collected as garbage.
         self._passing: set[asyncio.Task[None] | None] = set()
         self._door = OperatorDoor(config.coordinator.operators, host_and_port)
         self.port: int | None = None
@@ -64,7 +65,9 @@ class Front:
 
     @property
     def operator_address(self) -> str:
-        """Where operators are answered, for `--target`; "" before `run`, and if there is no door."""
+        """The address at which operators are answered, for `--target`; "" before `run`, and if there is no
+        door.
+        """
         return self._door.address
 
     def run(self) -> None:
@@ -116,8 +119,8 @@ class Front:
     def update(self) -> bool:
         """Writes the files as the coordinator has the servers now, and logs its events.
 
-        Leaves the files if it does not answer. Returns True, with empty files, if the fleet was stopped.
-        Raises FailedPrecondition if the cluster does not know the fleet any more.
+        Leaves the files as they are if the coordinator does not answer. Returns True, with empty files, if
+        the fleet was stopped. Raises FailedPrecondition if the cluster does not know the fleet any more.
         """
         assert self._deployment is not None
         try:
@@ -148,7 +151,7 @@ class Front:
             self._is_warned = True
 
     def _log_events(self, deployment: Deployment) -> None:
-        # Earlier events are those of another front. The clocks of two nodes differ by little.
+        # Earlier events were logged by another front. The clocks of two nodes differ by little.
         since_ns = self._began_wall_ns if self._last_event is None else 0
         last = self._last_event
         for event in deployment.events(last, self._name, self._outputs.problems):
@@ -186,7 +189,7 @@ class Front:
         *,
         is_operator: bool = False,
     ) -> None:
-        """Passes one connection to the coordinator, or answers why none is there."""
+        """Passes one connection to the coordinator. If it cannot be reached, answers with the reason."""
         task = asyncio.current_task()
         self._passing.add(task)
         try:
@@ -210,7 +213,7 @@ class Front:
         to_writer.close()
 
     async def _operator_head(self, reader: asyncio.StreamReader) -> bytes:
-        """Returns the request line and the token. Raises Unavailable if there is no whole line."""
+        """Reads the request line, and adds the token. Raises Unavailable if there is no whole line."""
         assert self._deployment is not None
         token = await asyncio.to_thread(self._deployment.operator_token)
         try:
@@ -226,7 +229,9 @@ class Front:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes and the end of the stream. The other direction may still have bytes."""
+    """Copies bytes up to the end of the stream, and then that end: the other direction may still have
+    bytes.
+    """
     with suppress(OSError):
         while data := await reader.read(_CHUNK_BYTES):
             writer.write(data)
@@ -235,7 +240,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str) -> None:
-    """Answers a request of HTTP with 503 and the reason, in the place of the coordinator."""
+    """Answers an HTTP request with 503 and the reason, because the coordinator cannot."""
     body = json.dumps({"error": f"the fleet's coordinator does not answer now: {reason}"}).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
@@ -246,7 +251,7 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
         writer.write(head.encode() + body)
         writer.write_eof()
         await writer.drain()
-        # Closing a socket with unread bytes resets it, and the answer would be lost.
+        # If a socket is closed with unread bytes, it is reset, and the answer would be lost.
         await asyncio.wait_for(_drained(reader), _REFUSAL_SECONDS)
 
 

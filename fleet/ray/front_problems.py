@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from serving.base.clock import Clock, seconds_since
 
 FRESH_SECONDS = 30.0
-"""A front that has not come for so long has ended, or tells its problems to another coordinator."""
+"""A front that has not called for this time has ended, or calls another coordinator."""
 
 
 class FrontProblems:
-    """Keeps the last word of each front. Any thread."""
+    """Keeps the last report of each front. Any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class FrontProblems:
             self._fronts[front] = self._clock.now_ns(), problems
 
     def present(self) -> list[str]:
-        """Returns the problems of the fronts that run."""
+        """The problems of the fronts that still run. Forgets the others."""
         with self._lock:
             self._fronts = {
                 front: row

@@ -10,8 +10,8 @@ STATE_KEY = "state"
 class RayLeadership:
     """A `Leadership` that begins the next term of the fleet at once, and leads until a later one begins.
 
-    It begins no second term: Ray has started another actor in the place of this one, and the two would end each
-    other's terms in turn.
+    It begins no second term, because a later term means that Ray has started another actor in the place of
+    this one, and the two would end each other's terms in turn.
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock) -> None:
@@ -45,11 +45,11 @@ class RayLeadership:
         return self._term
 
     def leader(self) -> str:
-        """See `Leadership`. The coordinators of a fleet on Ray have no address before they lead."""
+        """See `Leadership`. "" because on Ray a coordinator has no address before it leads."""
         return ""
 
     def stored(self, key: str) -> StoredText:
-        """Returns another text of the present term."""
+        """Another text that is kept in the present term."""
         return StoredText(self._store, self._present(), key)
 
     def check(self) -> None:
@@ -57,10 +57,11 @@ class RayLeadership:
         self._present().check()
 
     def stop(self) -> None:
-        """See `Leadership`. The next term needs no word of this one."""
+        """See `Leadership`. Does nothing, because the next term needs nothing from this one."""
 
     def _begun(self) -> StoredTerm:
-        # Seconds are above the terms of a cluster whose store was lost: its servers may keep grants.
+        # Terms are numbered by seconds, so they are above those of a cluster whose store was lost. Servers
+        # may still have its grants.
         first = self._clock.wall_ns() // NS_PER_SECOND
         try:
             self._stored = StoredTerm(self._store, self._clock, first)

@@ -14,29 +14,30 @@ _NOT_SEEN = Looked()
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The nodes, the answers of the launches' actors, and both with the reports as the decisions take them."""
+    """The nodes, the actors' answers, and both together with the reports in the form that decisions take."""
 
     rooms: Sequence[ServerRoom] = ()
     answers: Mapping[str, Looked] = field(default_factory=dict)
     sightings: Mapping[str, ReplicaSighting] = field(default_factory=dict)
 
     def answer(self, name: str) -> Looked:
-        """Returns the answer of a server's actor; an empty one if it was not seen."""
+        """The answer of a server's actor; an empty one if it was not seen."""
         return self.answers.get(name, _NOT_SEEN)
 
     def ready(self) -> frozenset[str]:
-        """Returns the servers that answer and serve their models."""
+        """The names of the servers that answer and serve their models."""
         return frozenset(name for name, row in self.sightings.items() if row.is_ready)
 
     def has_all(self, rows: Iterable[Replica]) -> bool:
-        """Returns True if every launch that clients may have has answered, or has ended."""
+        """True if every launch whose address clients may have has answered, or has ended."""
         answers = (self.answer(row.name) for row in rows if row.was_ready)
         return all(answer.grpc or answer.is_gone for answer in answers)
 
     def server(self, row: Replica, actor_name: str) -> FleetServer:
-        """Returns a launch as a server. It has the addresses at which it can be reached now.
+        """A launch as a server. It has the addresses at which it can be reached now.
 
-        Clients get one that was ready once: a proxy takes a server that it has not checked yet for a healthy one.
+        Clients get it only once it was ready, because a proxy takes a server that it has not checked yet
+        for a healthy one.
         """
         answer = self.answer(row.name)
         if answer.is_gone or not (answer.grpc or row.was_ready):
@@ -44,7 +45,7 @@ class Look:
         is_shown = row.was_ready and answer.grpc
         return FleetServer(
             name=row.name,
-            # The actor's name has the launch, so no report is taken for one of another launch.
+            # The actor's name contains the launch, so no report is taken for that of another launch.
             admin=actor_name,
             grpc=answer.grpc if is_shown else "",
             http=answer.http if is_shown else "",
@@ -58,7 +59,10 @@ def look_of(
     sightings: Mapping[str, Sighting],
     oldest_ns: int,
 ) -> Look:
-    """Returns the look. A report from before `oldest_ns` is late: a server is lost for the waves much later."""
+    """Puts a look together.
+
+    A report from before `oldest_ns` is late. For the waves a server is lost only much later.
+    """
     return Look(
         rooms=rooms,
         answers=answers,
@@ -86,6 +90,6 @@ def _seen(
 
 
 def _port(address: str) -> int:
-    """Returns the port of HOST:PORT; 0 if there is none."""
+    """The port of HOST:PORT; 0 if there is none."""
     port = address.rpartition(":")[2]
     return int(port) if port.isdecimal() else 0

@@ -19,15 +19,15 @@ TOKEN_HEADER = "millpond-operator-token"
 
 
 def operator_token(store: KeyValueStore) -> str:
-    """Returns the token of the fleet, a new one if there is none. Raises OSError."""
+    """Finds the token of the fleet, or makes one. Raises OSError."""
     made = secrets.token_hex(32)
     store.put(TOKEN_KEY, made, is_new=True)
-    # Another process may have been first.
+    # Another process may have stored one first.
     return store.get(TOKEN_KEY) or made
 
 
 class TokenEntry:
-    """Marks requests that have the token as an operator's, and passes all on."""
+    """Marks requests that have the token as an operator's, and passes all requests on."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

@@ -1,7 +1,7 @@
 """The priority of the processes of a fleet on Ray.
 
-Ray starts its workers with nice 15 and the highest score of the kernel's out-of-memory killer, and all
-their children have that from them. A server lowers threads of its own below its requests from nice 0.
+Ray starts its workers with nice 15 and the highest score of the kernel's out-of-memory killer, and their
+children inherit both. A server expects nice 0, because it lowers some of its threads below its requests.
 """
 
 import os
@@ -17,8 +17,8 @@ _log = structlog.get_logger(__name__)
 def take_usual_priority() -> None:
     """Gives this process the priority of one that was started from a shell.
 
-    Threads and processes that it starts later have it too. A refusal is logged: it needs root, or Ray's
-    settings.
+    Threads and processes that it starts later have it too. If the kernel refuses it, that is logged: it
+    needs root, or Ray's settings.
     """
     for take in (_set_usual_nice, _set_usual_score):
         try:
@@ -34,7 +34,7 @@ def _set_usual_nice() -> None:
             if os.getpriority(os.PRIO_PROCESS, thread) > 0:
                 os.setpriority(os.PRIO_PROCESS, thread, 0)
         except ProcessLookupError:
-            # It has ended meanwhile.
+            # The thread has ended in the meantime.
             continue
 
 

@@ -33,13 +33,14 @@ from serving.base.name_text import listed, natural_order
 
 REPLICAS_KEY = "replicas"
 STOPPED_KEY = "stopped"
-"""Is there from an operator's stop until the fleet is deployed again."""
+"""The key exists from an operator's stop until the fleet is deployed again."""
 
-# A report is late after so many polls and the deadline of a call.
+# A report is late after this many polls and the deadline of a call.
 _FRESH_POLLS = 3
-# A coordinator that has begun waits so long for its servers' actors before it publishes a registry.
+# A coordinator that has just begun waits at most this long for its servers' actors, and then publishes a
+# registry.
 _LOOK_SECONDS = 15.0
-# Between two looks for the actors of servers that no coordinator knows.
+# The time between two looks for the actors of servers that no coordinator knows.
 _ORPHANS_SECONDS = 10.0
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class RayReplicas:
     """A `ServerPlace` whose servers are actors. One thread calls `act`; all else is for any thread.
 
     Each decision is written in the term of the leadership before it is acted on. An action that failed, or
-    that a coordinator before this one has left undone, comes again.
+    that an earlier coordinator has left undone, is repeated.
     """
 
     def __init__(
@@ -62,12 +63,15 @@ class RayReplicas:
         *,
         poll_seconds: float,
     ) -> None:
-        """Raises OSError. A stop outlives the coordinator that was asked for it."""
+        """Raises OSError.
+
+        A stop is read from the store, because it outlives the coordinator that was asked for it.
+        """
         self._servers = servers
         self._leadership = leadership
         self._store = store
         self._clock = clock
-        # Parses the flags of each model, which do not change.
+        # Made once: it parses the flags of each model, which do not change.
         self._wanted = settings.wanted()
         self._leave_seconds = settings.leave_seconds
         self._fresh_seconds = _FRESH_POLLS * poll_seconds + CALL_SECONDS
@@ -75,7 +79,7 @@ class RayReplicas:
         self.is_stopping = store.get(STOPPED_KEY) is not None
         self.has_stopped = False
         """True once an operator's stop has ended every actor of a server."""
-        # Used by `act` alone. None: orphans are looked for at once.
+        # Used by `act` alone. With None, orphans are looked for at once.
         self._orphans_ended_ns: int | None = None
         self._failure = ""
         # A text on the stored state, if this coordinator could not read it.
@@ -83,10 +87,10 @@ class RayReplicas:
         # Guards the state, and is held while it is written.
         self._lock = threading.Lock()
         self._text: StoredText | None = None
-        # Each of these is replaced as a whole.
+        # Each of these values is replaced as a whole.
         self._decision = ReplicaDecision(state=ReplicaState())
         self._look = Look()
-        # Why the last launch of each replica has ended.
+        # The reason why the last launch of each replica has ended.
         self._reasons: Mapping[str, str] = {}
         self._membership: Membership | None = None
 
@@ -122,7 +126,7 @@ class RayReplicas:
         self.is_stopping = True
 
     def restart(self, model: str) -> None:
-        """Lets the servers of a model restart, or all. Not on an event loop: it waits for Ray.
+        """Lets the servers of a model restart, or of all models. Not on an event loop: it waits for Ray.
 
         Raises NotFound, and OSError with nothing done.
         """
@@ -134,7 +138,7 @@ class RayReplicas:
         _log.info("fleet_restart_asked", model=model or "all")
 
     def problems(self) -> list[str]:
-        """Returns texts on servers that do not get to run, and on what keeps the fleet from decisions."""
+        """Texts for people on servers that should run and do not, and on what delays the decisions."""
         look, failure = self._look, self._failure
         problems = replica_problems(
             self._wanted, self._decision, look.rooms, look.ready(), self._reasons
@@ -143,7 +147,7 @@ class RayReplicas:
         return [*problems, *([self._lost] if self._lost else []), *([waits] if failure else [])]
 
     def document(self) -> dict[str, Any]:
-        """Returns what `millpond fleet replicas` prints."""
+        """The document that `millpond fleet replicas` prints."""
         decision, look = self._decision, self._look
         restarts, ready = decision.state.restarts, look.ready()
         specs = {model.name: model.spec for model in self._wanted}
@@ -192,7 +196,7 @@ class RayReplicas:
             self.has_stopped = True
 
     def _taken_over(self) -> ReplicaState:
-        """Returns the state, that of earlier terms at first. Raises OSError and Unavailable."""
+        """Takes over the state of earlier terms, in the first call. Raises OSError and Unavailable."""
         if self._text is None:
             text = self._leadership.stored(REPLICAS_KEY)
             kept = text.read()
@@ -200,7 +204,7 @@ class RayReplicas:
                 state = ReplicaState() if kept is None else replica_state_from_json(kept)
             except DataLoss as error:
                 state = self._found(error)
-            # A late write of the coordinator before this one has no reader from now on.
+            # From now on no reader sees a late write of the earlier coordinator.
             text.write(state.as_json())
             self._text, self._decision = text, ReplicaDecision(state=state)
         return self.state
@@ -227,21 +231,22 @@ class RayReplicas:
     def _end_orphans(self) -> None:
         """Ends servers that the state does not have.
 
-        They are left if a coordinator dies between a decision and its actions, or if an end failed.
+        Such servers are left over if a coordinator dies between a decision and its actions, or if an end
+        has failed.
         """
         since_ns = self._orphans_ended_ns
         if since_ns is not None and seconds_since(self._clock, since_ns) < _ORPHANS_SECONDS:
             return
         orphans = self._servers.orphans([*self.state.replicas.values()])
         if orphans:
-            # After the list: it has no launch of a later coordinator then.
+            # Checked after the list, so that the list has no launch of a later coordinator.
             self._leadership.check()
         for actor_name in orphans:
             self._servers.end_orphan(actor_name)
         self._orphans_ended_ns = self._clock.now_ns()
 
     def _note_reasons(self) -> None:
-        """Keeps why launches have ended that were not stopped."""
+        """Keeps the reasons why launches have ended that were not stopped."""
         rows = self.state.replicas
         seen = {
             name: answer.reason or "its node or its actor was lost"
@@ -279,9 +284,9 @@ class RayReplicas:
                 _log.info("fleet_server_ready", server=name, grpc=self._look.answer(name).grpc)
 
     def _do(self, action: Callable[[Replica], None], row: Replica) -> None:
-        """Acts on one replica, whatever became of the others.
+        """Acts on one replica, also if an action on another one has failed.
 
-        An end that fails leaves an orphan, a start that fails a launch that is gone, and stops come again.
+        If an end fails, the server is an orphan; if a start fails, the launch is gone; stops are repeated.
         """
         try:
             action(row)
@@ -291,12 +296,12 @@ class RayReplicas:
 
     def _members(self) -> Membership:
         rows = self.state.replicas
-        # A launch that does not answer has had the time to.
+        # Launches have had the time to answer by then.
         is_late = seconds_since(self._clock, self._began_ns) > _LOOK_SECONDS
         return Membership(
             tuple(self._look.server(row, self._servers.actor_name(row)) for row in rows.values()),
             leaving=frozenset(name for name, row in rows.items() if row.phase != UP),
-            # The reports of a launch are not those of the next one.
+            # So a report of an earlier launch is not taken for one of the next launch.
             identities={name: str(row.launch) for name, row in rows.items()},
             models={name: frozenset({row.model}) for name, row in rows.items()},
             is_whole=is_late or self._look.has_all(rows.values()),

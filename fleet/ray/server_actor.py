@@ -23,24 +23,25 @@ START_SECONDS = 300.0
 """A server listens within this time, before its models are loaded. A busy node starts Python slowly."""
 
 STOP_SECONDS = 3_600.0
-"""The longest drain: --drain_seconds ends it before."""
+"""The longest drain. --drain_seconds ends it earlier."""
 
-# Below the ports of outgoing connections (32768 and up), and of Kubernetes' NodePorts (30000 and up).
+# They are below the ports of outgoing connections (32768 and up), and of Kubernetes' NodePorts (30000 and
+# up).
 _OWN_PORTS = range(20_000, 30_000)
 _ATTEMPT_COUNT = 100
 
 
 def node_address() -> str:
-    """Returns the address of this process's node."""
+    """The address of this process's node."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
 
 
 def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
-    """Returns the flags for gRPC's and HTTP's ports: these if they are free, or else others.
+    """The flags for gRPC's and HTTP's ports: these if they are free, or else others.
 
-    The others are not among those that the kernel gives to outgoing connections: one of these would keep
-    the next launch from its port.
+    They are not among the ports that the kernel gives to outgoing connections, because such a connection
+    could keep the next launch from its port.
     """
     flags: dict[str, int] = {}
     for name, wanted in zip(("port", "rest_api_port"), ports, strict=True):
@@ -51,7 +52,7 @@ def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
 
 
 def _free_port(host: str, taken: Collection[int]) -> int:
-    """Returns a port that nothing has; 0 if none of many is free."""
+    """A port that nothing has; 0 if none of many is free."""
     for port in random.sample(_OWN_PORTS, _ATTEMPT_COUNT):
         if port not in taken and _is_free(host, port):
             return port
@@ -59,10 +60,12 @@ def _free_port(host: str, taken: Collection[int]) -> int:
 
 
 def _is_free(host: str, port: int) -> bool:
-    # Another process may take it before the server does. Then the launch fails, and the next one finds that.
+    # Another process may take the port before the server does. Then the launch fails, and the next one
+    # chooses again.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the server does it: a connection of before that the kernel still remembers has no effect.
+        # Set because the server sets it too. An earlier connection that the kernel still remembers then
+        # does not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -72,9 +75,9 @@ def _is_free(host: str, port: int) -> bool:
 
 
 class ServerActor:
-    """One server of a fleet, a child of this process. The kernel kills it when this process ends.
+    """One server of a fleet, a child of this process.
 
-    So a server that hangs does not outlive its actor.
+    The kernel kills it when this process ends, so a server that hangs does not outlive its actor.
 
     Its admin listener is a UNIX socket, so the fleet reaches it through this actor alone. `drain` waits on
     a thread of the actor, and the other methods answer meanwhile.
@@ -100,16 +103,16 @@ class ServerActor:
             stop_timeout_seconds=STOP_SECONDS,
             command=bound([sys.executable, "-m", "serving"]),
         )
-        # The server is bound to the thread that starts it. This one lives as long as the process.
+        # The server is bound to the thread that starts it, so that thread lives as long as the process.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="server-parent")
         self._starter.submit(self._server.start).result()
         self._client = member_client(self._server.admin_target)
         self._drain_lock = threading.Lock()
 
     def look(self) -> dict[str, Any]:
-        """Returns the addresses for clients, the process, and its exit status."""
+        """The addresses for clients, the process, and its exit status."""
         url = ""
-        # Without HTTP there is no address.
+        # Without HTTP the address is missing.
         with suppress(FailedPrecondition):
             url = self._server.url
         return {
@@ -137,7 +140,7 @@ class ServerActor:
 
         Returns at once if it drains already.
         """
-        # Each coordinator asks for it anew, and must not take the thread of another call.
+        # Each coordinator asks for the drain anew, and must not take the thread of another call.
         if self._drain_lock.acquire(blocking=False):
             try:
                 self._server.stop()

@@ -15,8 +15,8 @@ SWAP_VERSION_COUNT = 2
 class ModelNeed:
     """A model to place: the memory of one version, its requests per second, and its replicas.
 
-    `replica_count` is the least number of servers. More are used if one server cannot take the load.
-    `process_bytes` is the memory of a server process itself, if each replica has one of its own.
+    `replica_count` is the least number of servers; the load may need more. `process_bytes` is the memory of
+    a server process itself, if each replica has one of its own.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ServerRoom:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The servers of each model, and the replicas that found no room, by model."""
+    """The servers of each model, and the number of replicas without room, by model."""
 
     servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,9 @@ class _Room:
 
 
 def replicas_needed(need: ModelNeed, rooms: Sequence[ServerRoom]) -> int:
-    """Returns how many replicas a model must have, so that none gets more than the largest server takes."""
+    """The number of replicas that a model must have, so that none gets more load than the largest server
+    takes.
+    """
     largest = max((room.requests_per_second for room in rooms), default=0.0)
     if need.requests_per_second <= 0 or largest == float("inf"):
         return need.replica_count
@@ -86,7 +88,7 @@ def place(
     rooms: Sequence[ServerRoom],
     present: Mapping[str, Sequence[str]] | None = None,
 ) -> Placement:
-    """Returns a placement that moves as few models as it can.
+    """Places the models, and moves as few as it can.
 
     `present` are the servers of each model now. A replica keeps its server while that is there,
     does not drain and has the room. Larger models are placed first, each on the server with the most
@@ -129,7 +131,7 @@ def _fill(need: ModelNeed, count: int, usable: Mapping[str, _Room], chosen: list
 
 
 def _take(need: ModelNeed, count: int, room: _Room, chosen: list[str]) -> None:
-    """Places a replica if the server has room for it."""
+    """Takes room for a replica if the server has enough."""
     requests = need.requests_per_second / count
     if room.fits(need.room_bytes, requests):
         room.take(need.room_bytes, requests)

@@ -1,4 +1,4 @@
-"""Texts for an operator about servers that a fleet does not get to run. Pure."""
+"""Texts for an operator about servers that should run and do not. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -15,7 +15,7 @@ def replica_problems(
     ready: frozenset[str],
     reasons: Mapping[str, str],
 ) -> list[str]:
-    """Returns a text for each model with replicas without room, and for each server that does not start.
+    """A text for each model that has replicas without room, and for each server that does not start.
 
     `ready` are the names of servers that serve, `reasons` why the last launch of each has ended.
     """

@@ -3,18 +3,20 @@
 A *replica* is a server of one model on one node. It is started with a *launch*, a number that no other
 start has, so that two processes of one replica are never taken for each other. Its life:
 
-UP: it is to run. One that ends is launched again, on its node or on another one if its node is gone.
+UP: it is to run. If its process ends, it is launched again, on its node or on another one if its node is
+    gone.
 LEAVING: the registry and HAProxy send clients elsewhere; it still answers.
 STOPPING: it drains, and ends.
 
-The promises, as long as a model is wanted:
+The promises, as long as a model is configured:
 
-- A replica that is not to come back leaves only if as many others as are wanted are ready.
+- A replica that is not to come back leaves only if enough others are ready: as many as the configuration
+  asks for.
 - A replica restarts only while all others of its model are ready, unless it was never ready itself. At most
   one replica of the fleet restarts at a time.
 - No replica leaves while a version of its model is on its way, so that a wave is not judged by restarts.
 
-The deadline of a node that drains comes before the first and the last one.
+If a node drains, its deadline overrides the first and the last of these promises.
 """
 
 import json
@@ -45,16 +47,16 @@ SILENT_SECONDS_MAX = 180.0
 """A server that has started and does not report for this time hangs."""
 
 START_SECONDS_MAX = 420.0
-"""A launch that has not started in this time never will: Ray finds no room for it, or its node hangs.
+"""A launch that has not started in this time is given up: Ray finds no room for it, or its node hangs.
 
-The actor of a server ends by itself after 300 s, and Ray takes its time before that.
+The actor of a server ends by itself after 300 s, and Ray may need a while to start the actor.
 """
 
 STOP_MARGIN_SECONDS = 60.0
-"""A server that stops ends within the time of its drain and this time: it also frees its versions."""
+"""A server ends at most this long after its drain's time, because it also frees its versions."""
 
 DEADLINE_MARGIN_SECONDS = 20.0
-"""A server that leaves a node has ended so long before the node's deadline.
+"""A server that leaves a node ends this long before the node's deadline.
 
 Beside its requests it waits up to 7 s for its coordinator and for readers, and it frees its versions.
 """
@@ -62,7 +64,9 @@ Beside its requests it waits up to 7 s for its coordinator and for readers, and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedModel:
-    """A model that the fleet should serve. Replicas with another `spec` are restarted one by one.
+    """A model that the fleet should serve.
+
+    Replicas that were started with another `spec` are restarted one by one.
 
     `drain_seconds` is the longest time that a server waits for its requests when it stops.
     """
@@ -78,24 +82,24 @@ class WantedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A server that the coordinator has decided on. It is kept with the state."""
+    """A server that the coordinator has decided on. Part of the state."""
 
     name: str
     model: str
     node: str
     launch: int
     spec: str = ""
-    # The memory that it takes of its node.
+    # The memory of its node that it takes.
     room_bytes: int = 0
     phase: str = UP
-    # It is launched again once it has stopped.
+    # True if it is launched again once it has stopped.
     comes_back: bool = False
-    # Its launches that ended by themselves since it was ready for long.
+    # The launches that ended by themselves since it was last ready for BACKOFF_SECONDS_MAX.
     failure_count: int = 0
     # This launch has been ready once: clients may have its address.
     was_ready: bool = False
     drain_seconds: float = 20.0
-    # It takes these, if they are free.
+    # The ports that it takes, if they are free.
     ports: Ports = NO_PORTS
 
 
@@ -103,8 +107,8 @@ class Replica:
 class ReplicaSighting:
     """The last look at a launch.
 
-    A server that `has_started` listens on its `ports`. One that `answers` has reported lately. One that `is_ready`
-    answers, and serves its model.
+    If it `has_started`, it listens on its `ports`; if it `answers`, it has reported lately; and if it
+    `is_ready`, it also serves its model.
     """
 
     is_gone: bool = False
@@ -116,10 +120,11 @@ class ReplicaSighting:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaState:
-    """The decisions that outlive the coordinator. `restarts` are replicas that an operator wants anew.
+    """The decisions that outlive the coordinator.
 
-    `ports` are the first ones of each replica by its name, also after it has ended: clients with a list of
-    addresses find its next launch there.
+    `restarts` are replicas that an operator has asked to restart. `ports` are the first ports of each
+    replica, by its name. They stay after it has ended, because clients with a list of addresses look for
+    its next launch there.
     """
 
     launch_count: int = 0
@@ -211,8 +216,8 @@ def found_state(found: Iterable[FoundLaunch], wanted: Iterable[WantedModel]) -> 
 class ReplicaInputs:
     """Everything that a decision reads besides the state.
 
-    `sightings` are by replica, of its present launch. `swapping` are the models with a version on its
-    way. `since_ns` are the times that the last decision returned. `wall_ns` is for the deadlines of nodes.
+    `sightings` are by replica, of its present launch. `swapping` are the models with a version on its way.
+    `since_ns` is that of the last decision. `wall_ns` is for the deadlines of nodes.
     """
 
     wanted: Sequence[WantedModel]
@@ -229,9 +234,9 @@ class ReplicaInputs:
 class ReplicaDecision:
     """The state after a step, which must be written before one of the actions is done.
 
-    `starts` are launched, `stops` drain and end, and `ends` are launches that have ended, are lost or
-    hang: whatever is left of them is removed. Starts and ends come once, stops at each step until they
-    are done. `missing` are the replicas without room, by model.
+    `starts` are launched, `stops` drain and end, and `ends` are launches that have ended, are lost or hang:
+    whatever is left of them is removed. Each start and end is in one decision only; stops are repeated at
+    each step until they are done. `missing` are the replicas without room, by model.
     """
 
     state: ReplicaState
@@ -243,7 +248,7 @@ class ReplicaDecision:
 
 
 def decide_replicas(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaDecision:
-    """Returns the next state and the actions."""
+    """Decides which servers start, stop and are given up, and the next state."""
     step = _Step(state, inputs)
     step.drop_ended()
     chosen, missing = placed(inputs.wanted, inputs.rooms, step.replicas.values())
@@ -255,7 +260,7 @@ def decide_replicas(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaDecisi
 
 
 def with_restarts(state: ReplicaState, model: str) -> ReplicaState:
-    """Returns the state in which each replica of a model is restarted; "": of all models."""
+    """Marks each replica of a model for a restart; "": of all models."""
     names = {row.name for row in state.replicas.values() if model in ("", row.model)}
     return replace(state, restarts=state.restarts | names)
 
@@ -263,11 +268,11 @@ def with_restarts(state: ReplicaState, model: str) -> ReplicaState:
 def placed(
     wanted: Sequence[WantedModel], rooms: Sequence[ServerRoom], replicas: Iterable[Replica]
 ) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """Returns how many replicas of each model each node should have, and those without room.
+    """Places replicas: how many of each model each node should have, and which have no room.
 
-    A placement has one replica of a model on a node. More replicas than nodes make further *layers*, so
-    the replicas of a model are spread evenly. Replicas that go, or that should go, take no room here, so
-    that they move no others: a launch in their room waits for their end.
+    A placement has one replica of a model on a node. More replicas than nodes make further *layers*, so the
+    replicas of a model are spread evenly. Replicas that leave, or should leave, take no room here, so that
+    no other replica is moved because of them. A launch in their room waits for their end.
     """
     rows = [*replicas]
     taken = _taken_bytes(rows)
@@ -301,7 +306,7 @@ def placed(
 
 
 def _layers(need: ModelNeed, usable: Sequence[ServerRoom]) -> list[ModelNeed]:
-    """Returns the needs of a model with at most one replica a node each."""
+    """Splits the need of a model into layers with at most one replica a node each."""
     count = replicas_needed(need, usable)
     layers: list[ModelNeed] = []
     left = count if usable else 0
@@ -325,14 +330,16 @@ def _wanted_count(need: ModelNeed, usable: Sequence[ServerRoom]) -> int:
 
 
 def _room_bytes(room: ServerRoom, taken_bytes: int) -> int:
-    """Returns the memory of a node for replicas, which take so much of it: without that of other jobs."""
+    """The memory of a node for replicas, of which `taken_bytes` are taken: all that other jobs have not
+    reserved.
+    """
     if room.free_bytes is None:
         return room.memory_bytes
     return min(room.memory_bytes, room.free_bytes + taken_bytes)
 
 
 def most_left_bytes(rooms: Iterable[ServerRoom], rows: Iterable[Replica]) -> int:
-    """Returns the most memory that a further replica could take on one of the nodes."""
+    """The most memory that any node has left for one further replica."""
     taken = _taken_bytes(rows)
     return max(
         (_room_bytes(room, taken[room.name]) - taken[room.name] for room in rooms), default=0
@@ -340,7 +347,7 @@ def most_left_bytes(rooms: Iterable[ServerRoom], rows: Iterable[Replica]) -> int
 
 
 def _taken_bytes(rows: Iterable[Replica]) -> Counter[str]:
-    """Returns the memory that replicas take, by node."""
+    """The memory that replicas take, by node."""
     taken: Counter[str] = Counter()
     for row in rows:
         taken[row.node] += row.room_bytes
@@ -359,7 +366,7 @@ class _Step:
         self._restarts = set(state.restarts)
         self._starts: list[Replica] = []
         self._ends: list[Replica] = []
-        # Replicas that were lost with their nodes. The next launches of their models have their names.
+        # Replicas that were lost with their nodes. The next launches of their models take over their names.
         self._waiting: dict[str, Replica] = {}
         # Replicas whose launches have ended, and that are launched again if they have a place.
         self._ended: set[str] = set()
@@ -371,12 +378,13 @@ class _Step:
         self.replicas = dict(state.replicas)
 
     def _kept_ports(self, state: ReplicaState) -> dict[str, Ports]:
-        """Returns the ports of all replicas, without those of models that the fleet has no more."""
+        """The ports of all replicas, except those of models that the fleet has no more."""
         seen = {name: row.ports for name, row in self._inputs.sightings.items() if any(row.ports)}
-        # The first ones. A launch that did not get them, because another process had one, is an exception.
+        # The first ports win, because a launch that got others, since a process had one of them, is an
+        # exception.
         ports = {**seen, **state.ports}
         if not self._wanted:
-            # The fleet was stopped, and will start again.
+            # The fleet was stopped, and will start again with the same ports.
             return ports
         return {name: row for name, row in ports.items() if name.rpartition("-")[0] in self._wanted}
 
@@ -397,7 +405,7 @@ class _Step:
         """Divides the replicas into those that stay and those in surplus, and launches what is missing."""
         self._missing.update(missing)
         free = {model: Counter(nodes) for model, nodes in chosen.items()}
-        # The lowest names stay.
+        # The replicas with the lowest names stay.
         for row in sorted(self.replicas.values(), key=_order):
             if row.phase != UP and not row.comes_back:
                 continue
@@ -422,7 +430,7 @@ class _Step:
         others = [row for row in reversed(self._surplus) if row not in ending]
         for row in (*ending, *others):
             if self._may_leave(row):
-                # A replica that was about to restart goes for good.
+                # A replica that was about to restart now leaves for good.
                 phase = LEAVING if row.phase == UP else row.phase
                 self.replicas[row.name] = replace(row, phase=phase, comes_back=False)
 
@@ -463,7 +471,7 @@ class _Step:
         )
 
     def _hanging(self) -> set[str]:
-        """Returns the replicas whose launches are given up: they neither answer nor end."""
+        """The launches that are given up because they neither answer nor end."""
         names = {
             row.name
             for row in self.replicas.values()
@@ -473,12 +481,13 @@ class _Step:
         up = [row for row in self.replicas.values() if row.phase == UP and not self._is_gone(row)]
         silent = {row.name for row in up if self._is_silent(row)}
         if not any(self._sighting(name).answers for name in self.replicas):
-            # Perhaps the coordinator is cut off and they serve. The next launch of one shows that.
+            # All may be serving while the coordinator is cut off. So only one is given up at first: its
+            # next launch shows if that is so.
             silent &= {row.name for row in sorted(up, key=_order)[:1]}
         return names | silent
 
     def _is_silent(self, row: Replica) -> bool:
-        """Returns True if an UP launch has neither answered nor started for too long."""
+        """True if an UP launch has neither answered nor started for too long."""
         sighting = self._sighting(row.name)
         if sighting.answers:
             return False
@@ -490,7 +499,7 @@ class _Step:
         if row.model not in self._wanted or (row.phase != UP and not row.comes_back):
             self._ends.append(self.replicas.pop(row.name))
         elif is_lost:
-            # Its place is free at once, and another node may have it.
+            # Its room is free at once, and another replica may take it.
             self._ends.append(self.replicas.pop(row.name))
             self._waiting[row.name] = row
         else:
@@ -513,7 +522,7 @@ class _Step:
         return self._launch(row.name, self._wanted[row.model], row.node, failure_count)
 
     def _outgrew_place(self, row: Replica) -> bool:
-        """Returns True if a replica has ended and needs more memory now than its node has."""
+        """True if a replica has ended and needs more memory now than its node has."""
         model = self._wanted[row.model]
         return row.name in self._ended and not self._has_room(model, row.node, row.name)
 
@@ -524,7 +533,7 @@ class _Step:
             self._missing[model.name] += 1
 
     def _has_room(self, model: WantedModel, node: str, instead: str = "") -> bool:
-        """Returns True if a launch fits beside all replicas of a node, or all except one."""
+        """True if a launch fits beside all other replicas of a node, or beside all but one of them."""
         rows = self.replicas.values()
         taken_bytes = _taken_bytes(rows)[node]
         others_bytes = _taken_bytes(row for row in rows if row.name != instead)[node]
@@ -543,14 +552,14 @@ class _Step:
         )
         if ready >= _wanted_count(model.need, self._usable):
             return True
-        # No client has it, and another one has its place.
+        # No client has its address, and its place is on another node now.
         return not row.was_ready and not self._missing[row.model]
 
     def _may_restart(self, row: Replica) -> bool:
         if row.model in self._inputs.swapping:
             return False
         if not row.was_ready:
-            # Otherwise flags with which no server gets ready could not be changed.
+            # Otherwise flags with which no server becomes ready could not be changed.
             return True
         launched = [other for other in self._starts if other.model == row.model]
         others = [*self._staying[row.model], *launched]
@@ -568,7 +577,10 @@ class _Step:
         return self._sighting(row.name).is_gone
 
     def _is_ready(self, row: Replica) -> bool:
-        """Returns True if a replica serves and goes on. The sighting of a new launch is of the last one."""
+        """True if a replica serves and goes on serving.
+
+        The last look at a replica with a new launch was at its old launch.
+        """
         return row.phase == UP and row not in self._starts and self._sighting(row.name).is_ready
 
     def _has_waited(self, row: Replica, reason: str, seconds: float) -> bool:
@@ -595,7 +607,7 @@ class _Step:
         return row
 
     def _free_name(self, model: str) -> str:
-        """Returns the name of a replica that was lost with its node, or else the lowest free one."""
+        """Takes the name of a replica that was lost with its node, or else the lowest free one."""
         lost = sorted((row for row in self._waiting.values() if row.model == model), key=_order)
         if lost:
             return self._waiting.pop(lost[0].name).name
@@ -606,12 +618,12 @@ class _Step:
 
 
 def _order(row: Replica) -> tuple[str, int, str]:
-    """Sorts the tenth replica of a model after the ninth."""
+    """The key that sorts the tenth replica of a model after the ninth."""
     return (row.model, len(row.name), row.name)
 
 
 def _backoff_seconds(row: Replica) -> float:
-    """Returns the pause before a replica that has ended is launched again: none at first, then 2 s, 4 s …"""
+    """The pause before a replica that has ended is launched again: none at first, then 2 s, 4 s …"""
     if row.failure_count == 0:
         return 0.0
     return min(BACKOFF_SECONDS_MAX, 2.0 ** min(row.failure_count, 10))

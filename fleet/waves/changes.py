@@ -1,4 +1,8 @@
-"""The changes between two states of a fleet that people want to see: in the log, and beside it. Pure."""
+"""The changes between two states of a fleet that people want to see, in the log and in the engine's own
+tools.
+
+Pure.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +22,7 @@ class Change:
 
 
 def changes(before: FleetState, after: FleetState) -> list[Change]:
-    """Returns the changes in the order in which the decision takes them."""
+    """The changes in the order in which the decision takes them."""
     if before is after:
         return []
     return [

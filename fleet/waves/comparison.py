@@ -22,7 +22,10 @@ class Baseline:
     figures: VersionFigures
 
     def since(self, figures: VersionFigures) -> VersionFigures:
-        """Returns the requests since the comparison began; all, if the version was loaded after that."""
+        """The requests since the comparison began.
+
+        If the version was loaded after that, all its requests.
+        """
         is_same = figures.is_continued_from(self.figures)
         return figures.since(self.figures) if is_same else figures
 
@@ -35,12 +38,12 @@ class Comparison:
     """The requests of the two versions in one wave, from their beginnings on.
 
     `wave` is the version and the wave that the other values belong to; None before the first look.
-    `members` and `controls` are the figures from which on the versions are compared: those at the time when
-    the first member served, or when too few controls were left and others took their place. In the last
-    wave `members` are the servers that had the version when it began, and `seen` are the latest counts of its
-    controls, some of which have swapped since. It `is_late` if this coordinator has seen no earlier wave.
-    `full_since_ns` is the time since when enough members serve, and `doubt` the reason why the versions are
-    compared once more in this wave.
+    `members` and `controls` are the figures from which on the versions are compared. They were taken when
+    the first member served, or when other controls took the place of controls that were gone. In the last
+    wave `members` are the servers that had the version when it began, and `seen` are the latest counts of
+    its controls, some of which have swapped since. A comparison `is_late` if this coordinator has seen no
+    earlier wave. `full_since_ns` is the time since when enough members serve, and `doubt` the reason why
+    the versions are compared once more in this wave.
     """
 
     wave: tuple[int, int] | None = None
@@ -52,7 +55,7 @@ class Comparison:
     doubt: str = ""
 
     def after(self, trial: Trial) -> "Comparison":
-        """Returns the comparison after this look. Another wave is compared anew."""
+        """The comparison after this look. Another wave is compared anew."""
         if self.wave != trial.wave:
             return Comparison(wave=trial.wave, is_late=self.wave is None).after(trial)
         looked = self._in_last_wave(trial) if trial.is_last_wave else self._in_wave(trial)
@@ -60,11 +63,11 @@ class Comparison:
         return replace(looked, full_since_ns=since_ns if trial.is_full else None)
 
     def doubted(self, verdict: GateVerdict) -> "Comparison":
-        """Returns the comparison of a wave that was slow: it begins again, on other requests."""
+        """Begins the comparison of a wave that was slow again, on other requests."""
         return replace(self, members=None, controls={}, doubt=verdict.reason)
 
     def has_held(self, trial: Trial) -> bool:
-        """Returns True if a full wave has lasted as long as a judgement. A first version need not wait."""
+        """True if a full wave has lasted as long as a judgement. A first version need not wait."""
         if self.full_since_ns is None:
             return False
         waited_ns = trial.now_ns - self.full_since_ns
@@ -72,7 +75,7 @@ class Comparison:
         return trial.stable is None or waited_ns >= judged_ns
 
     def lacks_controls_left(self, trial: Trial) -> bool:
-        """Returns True if servers have the stable version, or load it, and none can be compared with now."""
+        """True if servers have the stable version or load it, and yet no server can be compared with now."""
         stable = trial.stable
         if stable is None or next(self._controls_left(trial), None) is not None:
             return False
@@ -84,7 +87,7 @@ class Comparison:
         )
 
     def may_go_on(self, trial: Trial) -> bool:
-        """Returns True if a server that answers with the stable version may still get further requests."""
+        """True if a server that answers with the stable version may still get further requests."""
         stable = trial.stable
         return stable is not None and any(
             _is_comparable(trial.view, name, stable, baseline)
@@ -92,9 +95,10 @@ class Comparison:
         )
 
     def figures(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
-        """Returns the requests of the new and of the old version since both are watched side by side.
+        """The requests of the new version on its members, and of the old version on other servers, since
+        both are watched.
 
-        The old version's are those of other servers. A server whose counts have begun again is left out.
+        A server whose counts have begun again is left out.
         """
         members, version = self.members or {}, trial.version
         new = total(
@@ -105,7 +109,7 @@ class Comparison:
         return new, total(figures.since(baseline.figures) for figures, baseline in old)
 
     def counts_of_last_wave(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
-        """Returns the requests of the new and of the old version in the last wave, without latencies."""
+        """The requests of the new and of the old version in the last wave, without latencies."""
         members, version = self.members or {}, trial.version
         new = total(
             members.get(name, NO_BASELINE).since(_counts_of(trial.view, name, version))
@@ -116,10 +120,10 @@ class Comparison:
         )
 
     def judgement(self, trial: Trial) -> Judgement | None:
-        """Returns the judgement of a wave by its requests; None while it needs more of them.
+        """The judgement of a wave by its requests; None while it needs more of them.
 
-        It is that of a canary on one server. A version that has a predecessor passes only beside
-        it: by its requests, or after the time of a judgement if the predecessor had none.
+        The rule is that of a canary on one server. A version that has a predecessor passes only beside that
+        predecessor: by its requests, or after the time of a judgement if the predecessor had no requests.
         """
         if self.members is None or self.lacks_controls_left(trial):
             return None
@@ -141,7 +145,7 @@ class Comparison:
         return None if judgement is None else _of_wave(judgement, gate, new, old)
 
     def _in_wave(self, trial: Trial) -> "Comparison":
-        """Returns the comparison, begun anew if it has none of its servers or too few controls."""
+        """The comparison. It begins anew if none of its servers is left, or too few controls."""
         serving = trial.serving_members
         if not serving or not (self.members is None or self._lacks_controls(trial)):
             return self
@@ -154,7 +158,7 @@ class Comparison:
         )
 
     def _in_last_wave(self, trial: Trial) -> "Comparison":
-        """Returns the comparison with the counts of the last wave, which begin once all servers are known."""
+        """The comparison with the counts of the last wave, which begin once all servers are known."""
         begun = self
         if self.members is None:
             if not trial.view.is_complete:
@@ -169,17 +173,18 @@ class Comparison:
         return replace(begun, seen={**begun.seen, **seen})
 
     def _last_wave_begun(self, trial: Trial) -> "Comparison":
-        """Returns the comparison with the first counts of the last wave.
+        """The comparison with the first counts of the last wave.
 
         A coordinator that takes over in this wave counts the requests of both versions since they were
-        loaded: otherwise one that takes over again and again would see no failures.
+        loaded. Otherwise a coordinator that is replaced again and again would see no failures.
         """
         view, stable = trial.view, trial.stable
         answering = (name for name in view.live if _answers_with(view, name, stable))
         controls = _baselines(view, _controls(trial, answering), stable, has_latencies=False)
         old = [*view.serving(trial.version)]
         if self.is_late:
-            # A server without a grant of this rollout still has the version of an earlier one.
+            # A server that was not granted the version in this rollout still has the version of an earlier
+            # one.
             old = [name for name in old if not trial.has_version(view.live[name])]
             if any(map(trial.has_version, view.live.values())):
                 controls = {
@@ -190,14 +195,14 @@ class Comparison:
         return replace(self, members=members, controls=controls)
 
     def _lacks_controls(self, trial: Trial) -> bool:
-        """Returns True if less than half of the controls are left, and other servers can take their place."""
+        """True if less than half of the controls are left, although other servers could take their place."""
         count = sum(1 for _ in self._controls_left(trial))
         if count and 2 * count >= len(self.controls):
             return False
         return next(trial.other_servers(), None) is not None
 
     def _controls_left(self, trial: Trial) -> Iterator[tuple[VersionFigures, Baseline]]:
-        """Yields the figures of each control that can still be compared with, now and at first."""
+        """Yields, for each control that can still be compared with, its figures now and at first."""
         stable, view = trial.stable, trial.view
         if stable is None:
             return
@@ -215,17 +220,17 @@ class Comparison:
 
 
 def gate_of(trial: Trial) -> str:
-    """Returns the name of the verdicts on the present wave."""
+    """The name of the verdicts on the present wave."""
     return f"wave {trial.rollout.wave + 1}"
 
 
 def _of_wave(
     judgement: Judgement, gate: str, new: VersionFigures, old: VersionFigures
 ) -> Judgement:
-    """Returns a canary's judgement as that of a wave, with p99 for people."""
+    """Renames a canary's judgement to that of a wave, and adds p99 for people."""
     figures = dict(judgement.verdict.figures)
     if not old.request_count:
-        # A ratio to nothing.
+        # If the old version had no requests, a ratio to its errors means nothing.
         del figures["error_ratio"]
     figures |= {
         "latency_seconds_p99": new.latency_ns_p99 / NS_PER_SECOND,
@@ -236,7 +241,7 @@ def _of_wave(
 
 
 def _controls(trial: Trial, names: Iterable[str]) -> list[str]:
-    """Returns the servers to compare with, spread over the fleet by their names."""
+    """The servers to compare with, spread over the fleet by their names."""
     count = trial.settings.control_count_max
     return nsmallest(count, names, key=lambda name: spread(name, trial.version + 1))
 
@@ -244,7 +249,7 @@ def _controls(trial: Trial, names: Iterable[str]) -> list[str]:
 def _baselines(
     view: ModelView, names: Iterable[str], version: int | None, *, has_latencies: bool = True
 ) -> dict[str, Baseline]:
-    """Returns the present figures of a version. Sums over a large fleet are cheap without latencies."""
+    """The present figures of a version by server. Sums over a large fleet are cheap without latencies."""
     if version is None:
         return {}
     figures = {name: view.live[name].versions[version].figures for name in names}
@@ -255,12 +260,12 @@ def _baselines(
 
 
 def _counts_of(view: ModelView, name: str, version: int) -> VersionFigures:
-    """Returns the requests of a version on a live server, without their latencies."""
+    """The requests of a version on a live server, without their latencies."""
     return view.live[name].versions[version].figures.counts
 
 
 def _answers_with(view: ModelView, name: str, version: int | None) -> bool:
-    """Returns True if a live server serves the version, and answers with it unless another one is named."""
+    """True if a live server serves the version, and answers with it unless another one is named."""
     report = view.live.get(name)
     return (
         report is not None
@@ -271,7 +276,7 @@ def _answers_with(view: ModelView, name: str, version: int | None) -> bool:
 
 
 def _is_comparable(view: ModelView, name: str, stable: int, baseline: Baseline) -> bool:
-    """Returns True if a control still answers with the stable version, and counts on."""
+    """True if a control still answers with the stable version, and its counts have not begun again."""
     if not _answers_with(view, name, stable):
         return False
     is_same = view.servers[name].incarnation == baseline.incarnation

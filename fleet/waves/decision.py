@@ -12,18 +12,19 @@ action that was lost is repeated, and a server that comes back is corrected. The
 
 - A server selects only the version that it was granted. So a version is never beyond its wave.
 - At most `load_count_max` servers have a *slot*, and a server swaps forward only with a slot. A slot is
-  given back when a report shows the end of the load, or when the server is lost. So under a partition
-  at most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is
-  given while more than that swap, for example because lost servers have come back. A slot does not count
+  given back when a report shows the end of the load, or when the server is lost. So under a partition at
+  most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is given
+  while more servers than that swap, for example because lost servers have come back. A slot does not count
   if its load was withdrawn and does not end.
 - A version that waits for files while no server that may try it has them gives way to a newer one.
-- A version about which a gate has warned on a server goes to no further server until an operator has decided,
-  unless the settings let it pass, or the gate is one whose warnings are shown only.
-- A rollout begins with a version that two servers have: one that lies about its files holds up none.
+- A version about which a gate has warned on a server goes to no further server until an operator has
+  decided, unless the settings let it pass, or the gate is one whose warnings are shown only.
+- A rollout begins only with a version that two servers have, so one server that lies about its files holds
+  nothing up.
 - A server that serves nothing, or a version that it must not serve, needs no slot.
-- Before a first version has passed there is none to go back to. Then each server keeps the version
-  that it answers with, even a blocked one, and a version that was stopped is withdrawn from the servers
-  that answer with none.
+- Before a first version has passed there is no version to go back to. Until then each server keeps the
+  version that it answers with, even if it is blocked, and a version that was stopped is withdrawn from the
+  servers that answer with none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,7 @@ def decide(
     settings: WaveSettings,
     now: Now,
 ) -> Decision:
-    """Returns the next state and the actions. `sightings` has each server of the fleet, by its name."""
+    """Decides the next state and the actions. `sightings` has each server of the fleet, by its name."""
     views = model_views(sightings, state.models, settings.lost_seconds, now.ns)
     models = dict(state.models)
     steps = {}
@@ -101,7 +102,7 @@ def decide(
 def blocked(
     state: ModelState, version: int, by: BlockedBy, reason: str, wall_ns: int
 ) -> ModelState:
-    """Returns the state with `version` blocked in the fleet, and without a rollout of it."""
+    """Blocks `version` in the fleet, and ends its rollout."""
     block = BlockedVersion(by=by, reason=reason, since_wall_ns=wall_ns)
     rollout = state.rollout
     if rollout is not None and rollout.version == version:
@@ -112,7 +113,7 @@ def blocked(
 def version_to_grant(
     state: ModelState, settings: WaveSettings, server: str, report: ModelReport
 ) -> int | None:
-    """Returns the version that a server should be granted; None if the fleet has none for it yet."""
+    """The version that a server should be granted; None if the fleet has no version for it yet."""
     rollout = state.rollout
     if rollout is None:
         return _stable_for(state, report)
@@ -125,10 +126,11 @@ def version_to_grant(
 
 
 def _stable_for(state: ModelState, report: ModelReport) -> int | None:
-    """Returns the stable version, or an earlier one on a server that cannot load the stable one.
+    """The stable version.
 
-    That is the version that it serves, or else the one that was stable before. Otherwise such a server
-    would serve nothing after its next start. Without a stable version, each server keeps its own.
+    A server that cannot load it gets an earlier one: the version that it serves, or else the version that
+    was stable before. Otherwise such a server would serve nothing after its next start. Without a stable
+    version, each server keeps its own.
     """
     stable = state.stable
     if stable is None:
@@ -155,7 +157,7 @@ class _Step:
     watch: ModelWatch = field(default_factory=ModelWatch)
 
     def judged(self, state: ModelState, watch: ModelWatch) -> tuple[ModelState, ModelWatch]:
-        """Returns the state after the reports were read: slots given back, a rollout judged or begun."""
+        """Takes the reports into the state: gives slots back, and judges or begins a rollout."""
         late = self._late(state, watch)
         watch = watch.with_lost(self._trial(state))
         state = self._adopted(self._with_returned(self._released(state)))
@@ -170,7 +172,7 @@ class _Step:
         return state, watch.after(state, self._trial(state), self.now.ns)
 
     def with_slots(self, state: ModelState, free: int) -> ModelState:
-        """Returns the state with a slot for each server that begins to swap now, at most `free`."""
+        """Gives a slot to each server that begins to swap now, to at most `free` servers."""
         self.watch = replace(self.watch, waits_for=self._reason_to_wait(state, free))
         if state.is_paused or free <= 0:
             return state
@@ -184,7 +186,7 @@ class _Step:
             due = version_to_grant(state, self.settings, name, report)
             slot = state.loading.get(name)
             if report.granted == due:
-                # A grant of before, still under way, must come to nothing.
+                # An earlier grant, which may still be under way, must come to nothing.
                 if slot is not None and report.order < slot.order:
                     yield name, due
             elif due is None:
@@ -194,17 +196,17 @@ class _Step:
                 yield name, due
 
     def swapping_count(self, state: ModelState) -> int:
-        """Returns the servers that swap or may be swapping, without those whose load never ends."""
+        """The servers that swap or may be swapping, without those whose load never ends."""
         return self.view.swapping_count(state) - len(self._stuck(state))
 
     def _trial(self, state: ModelState) -> Trial | None:
         return trial_of(state, self.view, self.settings, self.now.ns)
 
     def _is_left_over(self, name: str, report: ModelReport, state: ModelState) -> bool:
-        """Returns True if a server that answers with no version has a grant that leads to none.
+        """True if a server that answers with no version has a grant that leads to none.
 
-        As long as it has the grant it may try no other version. A load that was granted before the rollout
-        goes on, whoever has granted it, but not for ever.
+        Because of that grant it may try no other version. A load that was granted before the rollout goes
+        on, whichever coordinator granted it, but not for ever.
         """
         granted, trial = report.granted, self._trial(state)
         if granted is None:
@@ -214,7 +216,7 @@ class _Step:
         return granted in state.blocked or cannot_have(report, granted)
 
     def _is_late(self, watch: ModelWatch, server: str, factor: int = 1) -> bool:
-        """Returns True if a server has swapped for longer than a load may take."""
+        """True if a server has swapped for longer than a load may take."""
         oldest_ns = self.now.ns - factor * round(self.settings.load_seconds_max * NS_PER_SECOND)
         return watch.slot_since_ns.get(server, self.now.ns) < oldest_ns
 
@@ -230,7 +232,7 @@ class _Step:
         )
 
     def _stuck(self, state: ModelState) -> list[str]:
-        """Returns servers that still load what was withdrawn from them long ago."""
+        """Servers that still load what was withdrawn from them long ago."""
         return [
             name
             for name, slot in state.loading.items()
@@ -247,7 +249,7 @@ class _Step:
         return state if len(loading) == len(state.loading) else replace(state, loading=loading)
 
     def _with_returned(self, state: ModelState) -> ModelState:
-        """Returns the state with a slot for each server that was lost and still loads the version.
+        """Gives a slot to each server that was lost and still loads the version.
 
         Without a slot its load would never be late.
         """
@@ -266,7 +268,7 @@ class _Step:
         return replace(state, loading={**state.loading, **returned}) if returned else state
 
     def _is_over(self, name: str, slot: Slot) -> bool:
-        """Returns True if the swap of a slot has ended, or its server is lost or not in the fleet."""
+        """True if the swap of a slot has ended, or its server is lost or not in the fleet."""
         if name not in self.view.live:
             return name not in self.view.unknown
         report = self.view.live[name]
@@ -278,10 +280,10 @@ class _Step:
         return row is not None and (report.serves(slot.version) or row.has_failed)
 
     def _adopted(self, state: ModelState) -> ModelState:
-        """Returns the state with a stable version: at first the one that most servers answer with.
+        """Adopts a stable version: at first the one that most servers answer with.
 
-        A rollout that began as that of a first version goes on beside a version that, as a late report
-        shows, most servers had before. It ends if that is its own version.
+        If a late report shows that most servers had a version before, a rollout that began as that of a
+        first version goes on beside it; it ends if that version is its own.
         """
         if state.stable is not None or not self.view.is_complete:
             return state
@@ -316,7 +318,7 @@ class _Step:
             return self._after_wave(trial, watch)
         if is_held(rollout, self.settings):
             return state, watch
-        # An operator may pause it until clients have come.
+        # An operator may have paused it until clients have come.
         if watch.comparison.has_held(trial) and not state.is_paused:
             state = replace(state, stable=trial.version, previous=state.stable, rollout=None)
         return state, watch
@@ -346,17 +348,17 @@ class _Step:
         return blocked(state, trial.version, BlockedBy.CANARY, verdict.reason, self.now.wall_ns)
 
     def _next_wave(self, trial: Trial) -> ModelState:
-        """Returns the state in the next wave that has more servers."""
+        """The state in the next wave that has more servers."""
         wave, size = trial.rollout.wave + 1, self.view.fleet_size
         while not self.settings.is_last(wave) and self.settings.quota(wave, size) <= trial.quota:
             wave += 1
         return replace(trial.state, rollout=in_wave(trial.rollout, wave, self.settings))
 
     def _begun(self, state: ModelState) -> ModelState:
-        """Returns the state with a rollout of the highest new version, if there is one.
+        """The state with a rollout of the highest new version, if there is one.
 
-        It takes the place of a rollout that waits for files. One that began while a server was alone, and
-        that no other server has, gives way to a lower version too.
+        It takes the place of a rollout that waits for files. A rollout that began while a server was alone
+        gives way to a lower version too, if no other server has its version.
         """
         if state.is_paused or not self.view.is_complete:
             return state
@@ -374,7 +376,7 @@ class _Step:
         return replace(state, rollout=FleetRollout(version=version, since_order=self.order))
 
     def _reason_to_wait(self, state: ModelState, free: int) -> str:
-        """Returns the reason why nothing goes on, for people; "" if nothing waits."""
+        """The reason why nothing goes on, for people; "" if nothing waits."""
         if state.is_paused:
             return "an operator has paused it: millpond fleet resume"
         of_wave, trial = "", self._trial(state)
@@ -387,7 +389,7 @@ class _Step:
         return of_wave or full or self._reason_of_unconfirmed(state)
 
     def _reason_of_unconfirmed(self, state: ModelState) -> str:
-        """Returns why the newest version is not tried, if one server alone has it."""
+        """The reason why the newest version is not tried, if one server alone has it."""
         if state.rollout is not None or not self.view.is_complete:
             return ""
         present = -1 if state.stable is None else state.stable
@@ -418,9 +420,8 @@ class _Step:
         return ""
 
     def _behind(self, state: ModelState, free: int) -> dict[str, int]:
-        """Returns servers that were granted another version than they should, and may swap to it now.
-
-        They have missed a rollout, or were lost before they took the grant of one.
+        """Servers that may swap now to the version that they should have: they have missed a rollout, or
+        were lost before they took its grant.
         """
         members = state.rollout.members if state.rollout else {}
         behind: dict[str, int] = {}
@@ -457,7 +458,7 @@ class _Step:
         return self._with_slots_for(state, dict.fromkeys(names, rollout.version))
 
     def _new_members(self, trial: Trial, count: int) -> list[str]:
-        """Returns the servers that try the version next, spread over the fleet by their names."""
+        """The servers that try the version next, spread over the fleet by their names."""
         state, version, may_join = trial.state, trial.version, trial.may_join()
         if count <= 0:
             return []
@@ -483,16 +484,16 @@ class _Step:
 
 
 def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRollout:
-    """Returns the rollout in another wave. The last one has no members, so that the state stays small."""
+    """Moves the rollout to another wave. The last wave lists no members, so that the state stays small."""
     members = {} if settings.is_last(wave) else rollout.members
     return replace(rollout, wave=wave, members=members)
 
 
 def _needs_no_slot(report: ModelReport, due: int, state: ModelState) -> bool:
-    """Returns True if a server gets `due` at once: it serves nothing, or what it must not serve.
+    """True if a server gets `due` at once: it serves nothing, or a version that it must not serve.
 
-    Without a stable version a server may serve a blocked one. It also keeps a blocked one until it has the files
-    of a newer version.
+    A server may serve a blocked version while the fleet has no stable one, or until it has the files of a
+    newer one.
     """
     if report.default_version in (None, due):
         return True

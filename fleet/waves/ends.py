@@ -1,4 +1,4 @@
-"""The ends of servers that have a version on its way, and which of them are the version's fault. Pure."""
+"""Decides which ends of servers, while a version is on its way, are the version's fault. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from fleet.waves.view import ModelView, has_failed_on
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
-"""The cause of a setback that no report shows."""
+"""The cause of a setback of which no report shows a cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +17,9 @@ class Ends:
     """The servers that have the version of a rollout, and what became of them during it.
 
     `incarnations` are those with which servers were first seen to have the version; the last wave has no
-    members. `lost` are servers with the version that are lost, or whose place has started another one under
-    their name. `drained` drained when they were seen last, and `excused` were lost while as many others
-    were: neither end is the version's fault.
+    members. `lost` are servers with the version that are lost, or whose name another server has now. Two
+    kinds of ends are not the version's fault: `drained` were draining when they were seen last, and
+    `excused` were lost together with as many other servers.
     """
 
     incarnations: Mapping[str, int] = field(default_factory=dict)
@@ -30,7 +30,8 @@ class Ends:
     def with_lost(self, trial: Trial) -> "Ends":
         """Adds the lost servers that have the version on its way, or may have taken it.
 
-        The trial has the slots of before: a server may be lost before it has reported that it took a grant.
+        The trial must have the slots from before this look, because a server may be lost before it has
+        reported that it took a grant.
         """
         view = trial.view
         lost = {
@@ -48,11 +49,11 @@ class Ends:
         return replace(self, lost=frozenset(lost | gone))
 
     def after(self, trial: Trial) -> "Ends":
-        """Returns what tells later whether the end of a server is the version's fault.
+        """Notes what shows later if the end of a server is the version's fault.
 
-        A server is spared until it is seen again. One that is lost or unknown keeps its incarnation, so that
-        it is known to have restarted when it comes back. Without an earlier version no restart in the last
-        wave is blamed on a first one: there is nothing better to go back to.
+        A server is spared until it is seen again. A server that is lost or unknown keeps its incarnation,
+        so that a restart shows when it comes back. A first version is not blamed for a restart in the last
+        wave, because there is nothing better to go back to.
         """
         view = trial.view
         drained = view.draining | (self.drained - view.live.keys())
@@ -78,12 +79,12 @@ class Ends:
         )
 
     def noted_setbacks(self, trial: Trial, late: frozenset[str]) -> FleetRollout:
-        """Returns the rollout without the members on which the version has failed, and without those that left.
+        """Makes setbacks of the members on which the version has failed, and drops members that left.
 
         Servers that are `late` have loaded it for too long. A server that was lost with the version, and
-        has left the fleet since, has failed too: its place may give it another name. So has a server that
-        has restarted, unless its end is not the version's fault. It may have lost its grant: without a state
-        directory it keeps none.
+        has left the fleet since, has failed too: its place may give it another name. A server that has
+        restarted counts too, also if it has lost its grant, which it keeps only in a state directory. It
+        does not count if its end is not the version's fault.
         """
         rollout, view = trial.rollout, trial.view
         failed = {
@@ -113,9 +114,10 @@ class Ends:
         return replace(rollout, members=members, setbacks=frozenset(setbacks))
 
     def blamed_lost(self, trial: Trial) -> frozenset[str]:
-        """Returns the lost servers with the version, unless those without it are lost nearly as often.
+        """The lost servers with the version, unless servers without it are lost nearly as often, because
+        then the network is at fault.
 
-        Then the network is at fault. The rule is that of a canary's failures.
+        The rule is that of a canary's failures.
         """
         view = trial.view
         lost = self.lost & view.lost.keys()
@@ -127,7 +129,7 @@ class Ends:
         return frozenset() if is_shared else lost
 
     def fault(self, trial: Trial) -> str:
-        """Returns why the version is at fault by its loads and its servers' ends; "" if it is not."""
+        """The reason why the version is at fault by its loads and its servers' ends; "" if it is not."""
         view, setbacks = trial.view, trial.rollout.setbacks
         refusal = next(_refusals(trial), None)
         if refusal is not None and next(view.serving(trial.version), None) is None:
@@ -149,7 +151,7 @@ class Ends:
 
 
 def cause_on(view: ModelView, server: str, version: int) -> str:
-    """Returns why a live server could not load the version, or has blocked it; "" if it did not."""
+    """The reason why a live server could not load the version, or has blocked it; "" if it did neither."""
     report = view.live.get(server)
     if report is None or not has_failed_on(report, version):
         return ""

@@ -9,42 +9,46 @@ from serving.core.servable import GateVerdict
 from serving.manager.canary import failed_share_fault
 
 FAILED_COUNT_MIN = 100
-"""With fewer failures a version is not stopped before its wave ends. The version beside it needs as many
-requests, because a share of fewer says little."""
+"""With fewer failures a version is not stopped before its wave ends.
+
+The old version needs as many requests, because a share of fewer says little.
+"""
 
 
 def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:
-    """Returns the verdict on a version that fails too often; None if it does not, or not yet.
+    """The verdict on a version that fails too often; None if it does not, or not yet.
 
-    A wave before the last one is judged at its end anyway. The last one is not: at its end two failures are
-    enough if more than half of the requests failed. A first version is not judged so, because there is
-    none to go back to. Nor is one that an operator has promoted.
+    Waves before the last one are judged at their end anyway. The last wave is not, so at its end two
+    failures are enough if more than half of the requests failed. A first version is not judged so, because
+    there is no version to go back to, and neither is a version that an operator has promoted.
     """
     if not _is_judged(trial, comparison):
         return None
-    # A paused wave goes on after its end.
+    # A paused wave goes on after its time is over, so it has no end.
     is_end = trial.is_last_wave and not trial.state.is_paused and comparison.has_held(trial)
-    # Quick for most versions: these are at least the failures of the wave.
+    # Checked first, because it is quick for most versions: the failures since the load are at least those
+    # of the wave.
     if _failed_count(trial) < (2 if is_end else FAILED_COUNT_MIN):
         return None
     new, old = counted(trial, comparison)
     if not _is_enough(new, is_end=is_end):
         return None
     if old.request_count < FAILED_COUNT_MIN:
-        # Servers that answer with the stable version may still get enough requests.
+        # The old version may still get enough requests: servers answer with it.
         if not is_end and comparison.may_go_on(trial):
             return None
-        # All have swapped at once, or no client was there. What is known is how clients were before.
+        # All servers have swapped at once, or the old version had no client. So the earlier waves show how
+        # clients were before.
         old = total([old, *(baseline.figures for baseline in comparison.controls.values())])
     reason = failed_share_fault(new, old)
     return _verdict(trial, new, old, reason) if reason else None
 
 
 def counted(trial: Trial, comparison: Comparison) -> tuple[VersionFigures, VersionFigures]:
-    """Returns the requests of the new version in this wave, and those of the old one on other servers.
+    """The requests of the new version in this wave, and those of the old one on other servers.
 
-    In the last wave no other servers are left at its end. So the old version's are those of the earlier
-    waves too, and they have no latencies.
+    At the end of the last wave no server with the old version is left. So its requests in the earlier waves
+    count too; they have no latencies.
     """
     if not trial.is_last_wave:
         return comparison.figures(trial)
@@ -59,7 +63,7 @@ def _is_judged(trial: Trial, comparison: Comparison) -> bool:
 
 
 def _is_enough(new: VersionFigures, *, is_end: bool) -> bool:
-    """Returns True if the failures are no accident."""
+    """True if the failures are too many for an accident."""
     if not new.request_count:
         return False
     if new.failed_count >= FAILED_COUNT_MIN:
@@ -68,9 +72,9 @@ def _is_enough(new: VersionFigures, *, is_end: bool) -> bool:
 
 
 def _in_earlier_waves(state: ModelState, version: int) -> list[VersionFigures]:
-    """Returns the requests of the stable version beside each wave that `version` has passed.
+    """The requests of the stable version beside each wave that `version` has passed.
 
-    Not those of before it was stopped, and allowed again.
+    If the version was stopped and allowed again, earlier waves do not count.
     """
     rows: list[VersionFigures] = []
     for verdict in state.verdicts:
@@ -85,7 +89,7 @@ def _in_earlier_waves(state: ModelState, version: int) -> list[VersionFigures]:
 
 
 def _failed_count(trial: Trial) -> int:
-    """Returns the failures since the version was loaded."""
+    """The failures since the version was loaded."""
     view, version = trial.view, trial.version
     return sum(
         view.live[name].versions[version].figures.failed_count for name in view.serving(version)

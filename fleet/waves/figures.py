@@ -49,7 +49,7 @@ class VersionFigures:
         return VersionFigures(self.request_count, self.failed_count)
 
     def since(self, earlier: "VersionFigures") -> "VersionFigures":
-        """Returns the requests since `earlier`, of the same version in the same process."""
+        """The requests since `earlier`, of the same version in the same process."""
         before = earlier.latency_counts or (0,) * len(self.latency_counts)
         return VersionFigures(
             self.request_count - earlier.request_count,
@@ -58,16 +58,16 @@ class VersionFigures:
         )
 
     def is_continued_from(self, earlier: "VersionFigures") -> bool:
-        """Returns True if no count is lower than in `earlier`.
+        """True if no count is lower than in `earlier`.
 
-        Otherwise the version was loaded again, or it is being unloaded and its counts are gone.
+        If a count is lower, the version was loaded again, or it is being unloaded and its counts are gone.
         """
         now = (self.request_count, self.failed_count, *self.latency_counts)
         before = (earlier.request_count, earlier.failed_count, *earlier.latency_counts)
         return len(now) >= len(before) and not any(map(lt, now, before))
 
     def latency_ns_at(self, quantile: float) -> int:
-        """Returns the end of the bucket with the nearest rank; 0 without requests."""
+        """The upper end of the bucket that holds the quantile by nearest rank; 0 without requests."""
         cumulative = tuple(accumulate(self.latency_counts))
         if not cumulative or not cumulative[-1]:
             return 0
@@ -79,7 +79,7 @@ NO_REQUESTS = VersionFigures()
 
 
 def total(figures: Iterable[VersionFigures]) -> VersionFigures:
-    """Returns the sum over servers."""
+    """The sum of the figures of several servers."""
     rows = list(figures)
     counts = [row.latency_counts for row in rows if row.latency_counts]
     return VersionFigures(

@@ -13,17 +13,17 @@ from serving.core.blocked_versions import BlockedBy
 
 
 def paused(state: FleetState, model: str) -> FleetState:
-    """Returns the state in which no server begins to swap. A bad verdict still rolls back."""
+    """Pauses the fleet: no server begins to swap. A bad verdict still rolls back."""
     return _with_model(state, model, lambda of_model: replace(of_model, is_paused=True))
 
 
 def resumed(state: FleetState, model: str) -> FleetState:
-    """Returns the state in which a paused rollout goes on."""
+    """Lets a paused rollout go on."""
     return _with_model(state, model, lambda of_model: replace(of_model, is_paused=False))
 
 
 def promoted(state: FleetState, model: str, settings: WaveSettings) -> FleetState:
-    """Returns the state in which the version goes to all servers without a further judgement by its requests.
+    """The state in which the version goes to all servers without a further judgement by its requests.
 
     Raises FailedPrecondition without a rollout.
     """
@@ -36,7 +36,7 @@ def promoted(state: FleetState, model: str, settings: WaveSettings) -> FleetStat
 
 
 def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetState:
-    """Returns the state in which the version on its way is blocked, and every server goes back.
+    """Blocks the version on its way, so that every server goes back.
 
     Raises FailedPrecondition without a rollout.
     """
@@ -51,10 +51,10 @@ def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetSt
 def rolled_back(
     state: FleetState, model: str, reason: str, wall_ns: int, view: ModelView | None = None
 ) -> FleetState:
-    """Returns the state in which every server goes back to the version before the one that is new.
+    """Takes every server back to the version before the newest one.
 
-    During a rollout that is the stable version, else the version that was stable before it. Raises
-    FailedPrecondition if there is no such version, or if too few servers of `view` have it.
+    During a rollout that is the stable version, otherwise the version that was stable before the present
+    one. Raises FailedPrecondition if there is no such version, or if too few servers of `view` have it.
     """
 
     def roll_back(of_model: ModelState) -> ModelState:
@@ -73,7 +73,7 @@ def rolled_back(
 
 
 def allowed(state: FleetState, model: str, version: int) -> FleetState:
-    """Returns the state in which `version` is not blocked. Raises FailedPrecondition if it is not."""
+    """Unblocks `version`. Raises FailedPrecondition if it is not."""
 
     def allow(of_model: ModelState) -> ModelState:
         if version not in of_model.blocked:

@@ -1,8 +1,9 @@
 """Reads the reply of a server's FleetReport (`serving/rpc/fleet_service.py`). Pure.
 
 The reply comes from another process, of another version perhaps, and decisions are made from it. So each
-value is checked here: a report that was read cannot end a decision. Nor can it hold one up: its bytes are
-bounded before they are parsed (REPORT_BYTES_MAX), and its parts are counted before they are read.
+value is checked here: a report that was read cannot end a decision. Its bytes are bounded before they are
+parsed (REPORT_BYTES_MAX), and its parts are counted before they are read, so that it cannot delay a
+decision either.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ TEXT_LENGTH_MAX = 4_000
 
 
 def server_report(document: Mapping[str, Any]) -> ServerReport:
-    """Returns the report. Raises DataLoss for another document."""
+    """Reads a report. Raises DataLoss for any other document."""
     try:
         return ServerReport(
             incarnation=_number(document["incarnation"]),
@@ -69,14 +70,14 @@ def _version(row: Mapping[str, Any]) -> VersionReport:
         _number(row.get("failed_count", 0)),
         _numbers(_few("latency_counts", row["latency_counts"], len(EDGES_NS) + 1)),
     )
-    # No counts: no request has reached the version.
+    # No buckets: no request has reached the version.
     if len(figures.latency_counts) not in (0, len(EDGES_NS) + 1):
         raise ValueError(f"{len(figures.latency_counts)} latency_counts for {len(EDGES_NS)} edges")
     return VersionReport(
         state=ServableState[row["state"]],
         health=HEALTHY if code is StatusCode.OK else Health(code, _text(row["error_message"])),
         figures=figures if figures.request_count else NO_REQUESTS,
-        # A server of an earlier release does not report them.
+        # A server of an earlier release does not report this.
         warned={
             _name(gate): _text(reason)
             for gate, reason in _few("warned", row.get("warned", {}), _GATE_COUNT_MAX).items()
@@ -87,7 +88,7 @@ def _version(row: Mapping[str, Any]) -> VersionReport:
 
 
 def _gates(name: str, row: Mapping[str, Any]) -> frozenset[str]:
-    """Returns a list of gates. A server of an earlier release does not report it."""
+    """A list of gates. A server of an earlier release does not report it."""
     gates = row.get(name, [])
     if not isinstance(gates, list):
         raise TypeError(f"{_short(gates)} is not a list")
@@ -95,7 +96,7 @@ def _gates(name: str, row: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _few(name: str, values: Any, count_max: int) -> Any:
-    """Returns a list or an object that has at most `count_max` parts."""
+    """Checks that a list or an object has at most `count_max` parts, and returns it."""
     if len(values) > count_max:
         raise ValueError(f"{len(values)} {name}; a report has at most {count_max}")
     return values
@@ -108,7 +109,7 @@ def _name(text: str) -> str:
 
 
 def _number(value: object) -> int:
-    """Returns a number that is not negative. Not a bool, which is an int of Python."""
+    """Reads a number that is not negative. Refuses a bool, which Python counts as an int."""
     if type(value) is not int or not 0 <= value <= _NUMBER_MAX:
         raise ValueError(f"{_short(value)} is not a number from 0 to {_NUMBER_MAX}")
     return value
@@ -125,7 +126,7 @@ def _numbers(values: object) -> tuple[int, ...]:
 
 
 def _key(text: str) -> int:
-    """Returns the number of a JSON object's key."""
+    """Reads the number that is the key of a JSON object."""
     return _number(int(text))
 
 
@@ -142,5 +143,5 @@ def _text(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    """Returns the beginning of a value, for an error."""
+    """The beginning of a value, for an error."""
     return f"{value!r:.100}"

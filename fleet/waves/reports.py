@@ -7,7 +7,7 @@ from fleet.waves.figures import NO_REQUESTS, VersionFigures
 from serving.base.errors import TRANSIENT_CODES, StatusCode
 from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, Health, ServableState
 
-# A load that was withdrawn ends as CANCELLED: the coordinator has withdrawn it itself.
+# CANCELLED is the end of a load that the coordinator itself has withdrawn.
 _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 
 
@@ -15,8 +15,8 @@ _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 class VersionReport:
     """One version on one server. `warned` has the gates that it did not pass and that only warn, with reasons.
 
-    Of these, `warned_alone` had no predecessor to compare it with. `excused` are gates that found its answers
-    suspicious, and passed it because its predecessor's are alike.
+    Of these, `warned_alone` had no predecessor to compare it with. `excused` are gates that found its
+    answers suspicious, and passed it because its predecessor's answers are as suspicious.
     """
 
     state: ServableState
@@ -41,8 +41,8 @@ class VersionReport:
 class ModelReport:
     """One model on one server.
 
-    `granted` is the version that the server may select, of the grant with the number `order`. None:
-    it may select none, because nothing was granted yet or the last grant was withdrawn. `found` are the
+    `granted` is the version that the server may select, by the grant with the number `order`. With None it
+    may select no version, because nothing was granted yet or the last grant was withdrawn. `found` are the
     versions on its disk. `blocked` are versions that the server itself has rolled back, with the reason.
     """
 
@@ -69,8 +69,8 @@ class ModelReport:
 class ServerReport:
     """One server. `incarnation` differs after each start of its process.
 
-    A server that drains answers what it has begun and gets no new version. `free_bytes` is the memory
-    that it may still take.
+    A server that drains answers the requests that it has, and gets no new version. `free_bytes` is the
+    memory that it may still take.
     """
 
     incarnation: int = 0
@@ -83,9 +83,9 @@ class ServerReport:
 class Sighting:
     """The last report of a server, and when it came (monotonic).
 
-    None: the server has not reported to this coordinator. Then `seen_at_ns` is the time since when the
-    coordinator waits for it. A server that `is_leaving` is being ended by the place where it runs,
-    whether it drains already or not. `models` are those that it may have, if that place knows them.
+    If it is None, the server has not reported to this coordinator, which waits for it since `seen_at_ns`. A
+    server that `is_leaving` is being ended by the place where it runs, whether it drains already or not.
+    `models` are those that it may have, if that place knows them.
     """
 
     report: ServerReport | None
@@ -102,9 +102,9 @@ class Sighting:
 class Grant:
     """The action on a server: from now on it may select this version of the model, and no other.
 
-    None withdraws the version that it was granted: it may select none. A server ignores a grant whose
-    `order` is below the order of the last grant that it took. So a grant may be sent twice, late, or by
-    a coordinator that has been replaced.
+    None withdraws the version that it was granted, so that it may select no version. A server ignores a
+    grant whose `order` is below the order of the last grant that it took. So a grant may be sent twice,
+    late, or by a coordinator that has been replaced.
     """
 
     server: str

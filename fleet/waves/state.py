@@ -29,13 +29,13 @@ class Slot:
 class FleetRollout:
     """A version on its way through the waves, since the state with the number `since_order`.
 
-    `members` are the servers that try it, with the incarnation that was granted it. The last wave has
-    no members: there every server may try it. `setbacks` are the servers on which it failed. They are
-    back at the stable version. One that an operator has promoted is not judged by its requests. `warned`
-    are servers on which a gate has warned about the version, with its reason: the first ones. The version
-    `is_doubtful` if one of these gates looks for what is never meant. `warned_alone` are such gates that had no
-    predecessor on their server, and `excused` those that passed it on a server because its predecessor's
-    answers are alike.
+    `members` are the servers that try it, with the incarnation that was granted it. The last wave has no
+    members: there every server may try it. `setbacks` are the servers on which it failed. They are back at
+    the stable version. If an operator has promoted the version (`is_promoted`), its requests do not count.
+    `warned` are servers on which a gate has warned about the version, with its reason; only the first ones
+    are kept. The version `is_doubtful` if one of these gates looks for what is never meant. `warned_alone`
+    are such gates that had no predecessor on their server, and `excused` such gates that passed it on a
+    server because its predecessor's answers are as suspicious.
     """
 
     version: int
@@ -54,9 +54,9 @@ class FleetRollout:
 class ModelState:
     """One model in the fleet.
 
-    `stable` is the version of all servers outside the rollout; None before a first version has
-    passed. `previous` was stable before. `loading` are the servers that may be swapping, at most as
-    many as the settings allow, and those of which no report has come since.
+    `stable` is the version of all servers outside the rollout; None before a first version has passed.
+    `previous` was stable before. `loading` are the slots: the servers that may be swapping, also those of
+    which no report has come since.
     """
 
     stable: int | None = None
@@ -68,7 +68,7 @@ class ModelState:
     verdicts: tuple[GateVerdict, ...] = ()
 
     def with_verdict(self, verdict: GateVerdict, version: int) -> "ModelState":
-        """Returns the state with a verdict on `version`, which its figures name."""
+        """Adds a verdict on `version`, which its figures name."""
         verdict = replace(verdict, figures={**verdict.figures, "version": version})
         return replace(self, verdicts=(*self.verdicts, verdict)[-VERDICT_COUNT_MAX:])
 
@@ -81,11 +81,11 @@ class FleetState:
     models: Mapping[str, ModelState] = field(default_factory=dict)
 
     def changed(self, models: Mapping[str, ModelState]) -> "FleetState":
-        """Returns the state with these models, with a new order if one of them differs."""
+        """Replaces these models. The order grows if one of them differs."""
         return self if models == self.models else FleetState(order=self.order + 1, models=models)
 
     def taken_over(self, order_min: int = 0) -> "FleetState":
-        """Returns the state with a new order, so that grants of an earlier coordinator are stale.
+        """Takes a new order, so that grants of an earlier coordinator are stale.
 
         `order_min` is above the orders that an earlier coordinator may still decide on.
         """
@@ -132,7 +132,7 @@ def _model_document(model: ModelState) -> dict[str, Any]:
 
 
 def _verdict_document(verdict: GateVerdict) -> dict[str, Any]:
-    """Returns it without what no verdict of a fleet has: an earlier release could not read the state."""
+    """Leaves out what no verdict of a fleet has, because an earlier release could not read it."""
     document = asdict(verdict)
     del document["has_predecessor"]
     return document

@@ -13,9 +13,9 @@ from fleet.waves.wave_settings import WaveSettings
 
 @dataclass(frozen=True)
 class Trial:
-    """The rollout of a model in one look at the fleet. Values that do not change.
+    """The rollout of a model in one look at the fleet.
 
-    `rollout` is that of `state`. A changed one makes another trial.
+    A value: a changed rollout makes another trial. `rollout` is that of `state`.
     """
 
     state: ModelState
@@ -34,7 +34,7 @@ class Trial:
 
     @property
     def wave(self) -> tuple[int, int]:
-        """The version and its wave, which another one never has."""
+        """The version and its wave. No other wave has this pair."""
         return (self.rollout.version, self.rollout.wave)
 
     @property
@@ -48,7 +48,9 @@ class Trial:
 
     @cached_property
     def needed_count(self) -> int:
-        """The number of members that must serve, so that the wave is full: its quota, if so many are left."""
+        """The number of members that must serve, so that the wave is full: its quota, or less if fewer
+        servers are left.
+        """
         setback_count = sum(map(self.view.is_known, self.rollout.setbacks))
         left = self.view.fleet_size - setback_count - len(self.servers_apart)
         return max(1, min(self.quota, left))
@@ -57,8 +59,8 @@ class Trial:
     def servers_apart(self) -> frozenset[str]:
         """The servers that wait for the last wave, because they cannot have the stable version.
 
-        They may be unable to load any version. None of them waits if no other server is left that could try
-        the version.
+        They may be unable to load any version, so a failure on them would say nothing about this one. If no
+        other server is left that could try the version, they do not wait.
         """
         if self.stable is None:
             return frozenset()
@@ -83,9 +85,10 @@ class Trial:
 
     @cached_property
     def missing_count(self) -> int:
-        """The number of members that the wave lacks, without those that serve the version or will.
+        """The number of members that the wave still lacks, beside those that serve the version or will.
 
-        Lost ones and those that end before they serve do not count. Negative if there are more than needed.
+        Members that are lost, or drain before they serve, do not count. Negative if there are more members
+        than needed.
         """
         view = self.view
         sound_count = sum(
@@ -107,7 +110,7 @@ class Trial:
 
     @property
     def is_short_of_sound(self) -> bool:
-        """True if the wave needs more servers, and may not have further ones."""
+        """True if the wave needs more servers and no further server may join it."""
         return self.missing_count > 0 and self.room == 0
 
     @property
@@ -117,9 +120,9 @@ class Trial:
 
     @property
     def is_everywhere(self) -> bool:
-        """True if no server must swap to the version any more.
+        """True if more than half of the fleet serves the version, and no other server could swap to it now.
 
-        More than half of the fleet must serve it. The rest may be lost, or miss its files, and follows.
+        Servers that are lost or miss its files follow later.
         """
         version, view, rollout = self.version, self.view, self.rollout
         slots = self.state.loading.values()
@@ -135,9 +138,9 @@ class Trial:
 
     @cached_property
     def lacks_files(self) -> bool:
-        """True if the wave needs more servers, and none that may try the version has its files."""
+        """True if the wave needs more servers, and no server that may try the version has its files."""
         version, view, rollout = self.version, self.view, self.rollout
-        # One on which it has failed may say that it loads it, for ever.
+        # A server on which it has failed may report for ever that it loads it.
         if any(
             slot.version == version and name not in rollout.setbacks
             for name, slot in self.state.loading.items()
@@ -157,27 +160,29 @@ class Trial:
         return bool(untried) and not any(version in report.found for report in untried)
 
     def with_state(self, state: ModelState) -> "Trial":
-        """Returns the trial in a state whose rollout is on its way too."""
+        """The trial with another state, in which the same version is on its way."""
         assert state.rollout is not None
         return replace(self, state=state, rollout=state.rollout)
 
     def with_rollout(self, rollout: FleetRollout) -> "Trial":
-        """Returns the trial of a changed rollout; itself if it is the same."""
+        """The trial with a changed rollout; itself if nothing has changed."""
         if rollout is self.rollout:
             return self
         return replace(self, state=replace(self.state, rollout=rollout), rollout=rollout)
 
     def has_version(self, report: ModelReport) -> bool:
-        """Returns True if the server was granted the version in this rollout."""
+        """True if the server was granted the version in this rollout."""
         return has_version(report, self.rollout)
 
     def has_old_grant(self, report: ModelReport) -> bool:
-        """Returns True if a server answers with no version, and loads one that was granted before the rollout."""
+        """True if a server answers with no version, and loads a version that was granted before the
+        rollout.
+        """
         is_granted = report.granted is not None and report.order < self.rollout.since_order
         return is_granted and report.default_version is None
 
     def may_have_version(self, server: str, report: ModelReport | None) -> bool:
-        """Returns True if a server has the version, or has a slot for it and may have taken its grant."""
+        """True if a server has the version, or has a slot for it and may have taken its grant."""
         return may_have_version(self.state, self.rollout, server, report)
 
     def other_servers(self) -> Iterator[str]:
@@ -187,7 +192,7 @@ class Trial:
             yield from (name for name in self.view.serving(self.stable) if name not in members)
 
     def may_join(self) -> Callable[[str, ModelReport], bool]:
-        """Returns a test of whether a server may try the version, by the version that it has now."""
+        """Makes a test of whether a server may try the version, by the version that it has now."""
         stable = self.stable
         if stable is None or self.is_last_wave:
             return lambda name, report: True
@@ -204,19 +209,22 @@ class Trial:
 def trial_of(
     state: ModelState, view: ModelView, settings: WaveSettings, now_ns: int
 ) -> Trial | None:
-    """Returns the trial of a model; None if no version is on its way."""
+    """Makes the trial of a model; None if no version is on its way."""
     if state.rollout is None:
         return None
     return Trial(state, state.rollout, view, settings, now_ns)
 
 
 def spread(server: str, version: int) -> int:
-    """Returns the place of a server in the order of a rollout, which differs for each version."""
+    """The place of a server in the order of a rollout.
+
+    The order differs for each version, so that not always the same servers go first.
+    """
     return zlib.crc32(server.encode(), version & 0xFFFFFFFF)
 
 
 def has_version(report: ModelReport, rollout: FleetRollout) -> bool:
-    """Returns True if the server was granted the version in this rollout.
+    """True if the server was granted the version in this rollout.
 
     A grant of an earlier rollout does not count: an operator has allowed the version since.
     """
@@ -226,7 +234,7 @@ def has_version(report: ModelReport, rollout: FleetRollout) -> bool:
 def may_have_version(
     state: ModelState, rollout: FleetRollout, server: str, report: ModelReport | None
 ) -> bool:
-    """Returns True if a server has the version, or has a slot for it and may have taken its grant."""
+    """True if a server has the version, or has a slot for it and may have taken its grant."""
     slot = state.loading.get(server)
     is_granted = slot is not None and slot.version == rollout.version
     return is_granted or (report is not None and has_version(report, rollout))

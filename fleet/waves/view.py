@@ -13,9 +13,9 @@ from serving.base.clock import NS_PER_SECOND
 class ModelView:
     """The servers of one model. Built once for each decision, and not changed after that.
 
-    `live` have reported within the time after which a server is lost. `lost` have not; their values are
-    their last reports, None without one. `unknown` have not reported to this coordinator and are not
-    lost either. `servers` are the reports of the live servers, `draining` those of them that get no new
+    `live` have reported lately. `lost` have not reported for too long; their values are their last reports,
+    or None if they never reported. `unknown` have not reported to this coordinator, but are not lost yet.
+    `servers` are the reports of the live servers, and `draining` are the live servers that get no new
     version.
     """
 
@@ -34,9 +34,10 @@ class ModelView:
 
     @property
     def fleet_size(self) -> int:
-        """The number of servers that a wave is a share of: all but the draining ones.
+        """The number of servers that a wave is a share of.
 
-        Otherwise a coordinator that reaches one server would take it for the whole fleet.
+        Lost servers count, because otherwise a coordinator that reaches one server would take it for the
+        whole fleet. Draining servers do not.
         """
         return len(self.live) + len(self.lost) + len(self.unknown) - len(self.draining)
 
@@ -44,22 +45,22 @@ class ModelView:
         return server in self.live or server in self.lost or server in self.unknown
 
     def found(self) -> frozenset[int]:
-        """Returns the versions that at least one live server has on its disk."""
+        """The versions that at least one live server has on its disk."""
         return frozenset().union(*{report.found for report in self.live.values()})
 
     def confirmed(self) -> frozenset[int]:
-        """Returns the versions that a rollout may begin with: those that two servers have.
+        """The versions that a rollout may begin with, because two servers have them.
 
-        A lost server counts with its last report. One server alone may have made a version up, and none
-        could take the place of a high number. If no other one reports, there is none to ask. Looks through
-        the fleet once.
+        A lost server counts with its last report. One server alone may have made a version up, and if its
+        number is high, no real version could replace it. If only one server has ever reported, its word is
+        enough. Found by one look through the fleet, and kept.
         """
         if self._confirmed is None:
             self._confirmed = self._found_by_two() if len(self.live) > 1 else self.found()
         return self._confirmed
 
     def _found_by_two(self) -> frozenset[int]:
-        # A large fleet has few different sets: each is looked at once more below.
+        # A large fleet has few different sets, so each set is looked at once below.
         known = [*self.live.values(), *(row for row in self.lost.values() if row is not None)]
         sets = {report.found for report in known}
         confirmed: set[int] = set()
@@ -73,7 +74,7 @@ class ModelView:
         return self.found() & confirmed
 
     def most_served(self, blocked: Collection[int]) -> int | None:
-        """Returns the version that most live servers answer with, the lower of two; None without one.
+        """The version that most live servers answer with, the lower of two; None without one.
 
         Leaves out `blocked` versions.
         """
@@ -89,7 +90,7 @@ class ModelView:
         return (name for name, report in self.live.items() if report.serves(version))
 
     def unable(self, version: int) -> frozenset[str]:
-        """Returns the live servers that cannot have `version`. Looks through the fleet once."""
+        """The live servers that cannot have `version`. Found by one look through the fleet, and kept."""
         if version not in self._unable:
             self._unable[version] = frozenset(
                 name for name, report in self.live.items() if cannot_have(report, version)
@@ -97,9 +98,8 @@ class ModelView:
         return self._unable[version]
 
     def swapping_count(self, state: ModelState) -> int:
-        """Returns the servers that swap or may be swapping: those with a slot, and further ones.
-
-        A server may swap without a slot after it was lost, or because it was rolled back.
+        """The servers that swap or may be swapping: all with a slot, and further ones, because a server may
+        swap without a slot after it was lost or rolled back.
         """
         return len(state.loading) + sum(
             report.is_swapping and name not in state.loading for name, report in self.live.items()
@@ -107,23 +107,23 @@ class ModelView:
 
 
 def can_serve(report: ModelReport, version: int) -> bool:
-    """Returns True if a server serves the version, or has it on its disk."""
+    """True if a server serves the version, or has it on its disk."""
     return version in report.found or report.serves(version)
 
 
 def has_failed_on(report: ModelReport, version: int) -> bool:
-    """Returns True if the server has refused the version, or could not load it."""
+    """True if the server has refused the version, or could not load it."""
     row = report.versions.get(version)
     return version in report.blocked or (row is not None and row.has_failed)
 
 
 def cannot_have(report: ModelReport, version: int) -> bool:
-    """Returns True if a server has failed to load the version, or lacks its files."""
+    """True if a server has failed to load the version, or lacks its files."""
     return has_failed_on(report, version) or not can_serve(report, version)
 
 
 def is_silent(sighting: Sighting, lost_seconds: float, now_ns: int) -> bool:
-    """Returns True if a server is lost: it has not reported for so long."""
+    """True if a server is lost: it has not reported for so long."""
     return now_ns - sighting.seen_at_ns > round(lost_seconds * NS_PER_SECOND)
 
 
@@ -133,10 +133,10 @@ def model_views(
     lost_seconds: float,
     now_ns: int,
 ) -> dict[str, ModelView]:
-    """Returns the view of each model of the state or of a report.
+    """The view of each model of the state or of a report.
 
-    A server that is leaving and lost has left: nothing waits for it. A server that has not reported may
-    have each of its sighting's `models`, or any model if they are not known.
+    A server that is leaving and lost counts as gone, so nothing waits for it. A server that has not
+    reported may have each of its sighting's `models`, or any model if the sighting names none.
     """
     reported = (sighting.report.models for sighting in sightings.values() if sighting.report)
     views = {name: ModelView() for name in {*models}.union(*reported)}

@@ -1,4 +1,8 @@
-"""The gates that have warned about a version on a server, and what they hold. Pure."""
+"""The gates that have warned about a version on a server, and which of them stop the version for an
+operator.
+
+Pure.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,26 +15,30 @@ from serving.gates.gates import Gate
 GATES_THAT_HOLD_NOTHING = frozenset(
     gate.value for gate in (Gate.GOLDEN, Gate.SHAPES, Gate.LATENCY, Gate.CONVERGENCE)
 )
-"""The gates whose warnings are shown only. Other gates look for what is never meant or fails requests.
+"""The gates whose warnings are shown only, because good versions get them too.
 
-A retrained version that is as good as its predecessor may differ from the golden answers of a file that was
-copied to it, or declare other shapes. A wave compares latencies itself, over more requests.
+A retrained version that is as good as its predecessor may differ from golden answers that were copied to
+it, or declare other shapes. Latencies are compared by each wave itself, over more requests. All other gates
+look for answers that are never meant, or for failing requests.
 """
 
-# A server may report any text as a gate's name. Only these are kept.
+# A server may report any text as a gate's name. Only known names are kept.
 _GATES = frozenset(gate.value for gate in Gate)
 
 WARNED_COUNT_MAX = 10
-"""The servers with a warning that are kept: one holds the rollout, and the state stays small."""
+"""The most servers whose warnings are kept.
+
+One is enough to hold the rollout, and the state stays small.
+"""
 
 WARNED_LENGTH_MAX = 500
 """The characters of a warning that are kept."""
 
 
 def noted_warnings(trial: Trial) -> FleetRollout:
-    """Returns the rollout with the servers on which a gate has warned about the version.
+    """Notes the servers on which a gate has warned about the version.
 
-    They stay, because a server that has restarted has nothing to compare the version with any more.
+    A note stays, because a server that has restarted has nothing to compare the version with any more.
     """
     rollout = trial.rollout
     warned, is_doubtful = dict(rollout.warned), rollout.is_doubtful
@@ -57,7 +65,10 @@ def noted_warnings(trial: Trial) -> FleetRollout:
 
 
 def _keep_warning(warned: dict[str, str], server: str, gates: Mapping[str, str]) -> None:
-    """Adds a server's warning if there is room. One that may hold the version takes the place of one that cannot."""
+    """Keeps a server's warning if there is room.
+
+    A warning that may hold the version takes the place of one that cannot.
+    """
     order = sorted(gates, key=lambda gate: (gate in GATES_THAT_HOLD_NOTHING, gate))
     text = "; ".join(f"gate {gate}: {gates[gate]}" for gate in order)[:WARNED_LENGTH_MAX]
     if server not in warned and len(warned) < WARNED_COUNT_MAX:
@@ -74,23 +85,23 @@ def _keep_warning(warned: dict[str, str], server: str, gates: Mapping[str, str])
 
 
 def may_hold(warning: str) -> bool:
-    """Returns True if the first gate of a kept warning is one that holds a version."""
+    """True if the first gate of a kept warning is one that holds a version."""
     gate = warning.partition(":")[0].removeprefix("gate ")
     return gate not in GATES_THAT_HOLD_NOTHING
 
 
 def is_held(rollout: FleetRollout, settings: WaveSettings) -> bool:
-    """Returns True if the version waits for an operator, because a gate has warned about it on a server.
+    """True if the version waits for an operator, because a gate has warned about it on a server.
 
-    A warning of a server that had no predecessor does not count if the gate has passed like answers on
-    another one, or on the same one before it restarted.
+    A warning of a server that had no predecessor does not count if the gate has passed such answers on
+    another server, or on the same one before it restarted.
     """
     is_doubtful = rollout.is_doubtful or bool(rollout.warned_alone - rollout.excused)
     return is_doubtful and settings.warned_gates == HOLD and not rollout.is_promoted
 
 
 def reason_of_hold(rollout: FleetRollout) -> str:
-    """Returns which server's warning holds the version, and what ends that, for people."""
+    """A text for people: which server's warning holds the version, and what ends that."""
     name, reason = min(rollout.warned.items(), key=lambda row: (not may_hold(row[1]), row[0]))
     more = f" and {len(rollout.warned) - 1} more" if len(rollout.warned) > 1 else ""
     return f"warned on {name}{more}: {reason}; millpond fleet promote or abort"

@@ -11,7 +11,7 @@ from fleet.waves.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class ModelWatch:
-    """The observations on a model. They are not kept: a new coordinator observes anew.
+    """The observations on a model. They are not written to the state: a new coordinator observes anew.
 
     `slot_since_ns` is the time since when a server may be swapping, or loads what was granted before the
     rollout. `waits_for` is the reason why nothing goes on now, for people.
@@ -23,14 +23,14 @@ class ModelWatch:
     waits_for: str = ""
 
     def with_lost(self, trial: Trial | None) -> "ModelWatch":
-        """Returns the watch with the servers of a rollout that are lost now."""
+        """Adds the servers of a rollout that are lost now."""
         if trial is None:
             return self
         watch = self._of_version(trial.version)
         return replace(watch, ends=watch.ends.with_lost(trial))
 
     def after(self, state: ModelState, trial: Trial | None, now_ns: int) -> "ModelWatch":
-        """Returns the watch after this look at the trial of `state`, if it has one."""
+        """Looks at the trial of `state`, if it has one, and returns the watch after that."""
         loading = {*state.loading}
         if trial is not None and trial.stable is None:
             live = trial.view.live
@@ -41,13 +41,13 @@ class ModelWatch:
         before = self._of_version(trial.version)
         return ModelWatch(
             comparison=before.comparison.after(trial),
-            # The ends of servers are those of the whole rollout.
+            # Ends are followed over the whole rollout, and not wave by wave.
             ends=before.ends.after(trial),
             slot_since_ns=since_ns,
         )
 
     def _of_version(self, version: int) -> "ModelWatch":
-        """Returns the watch if it is of the rollout of `version`, or else one that has seen nothing of it."""
+        """The watch, if it is that of the rollout of `version`; otherwise a fresh one."""
         wave = self.comparison.wave
         is_same = wave is not None and wave[0] == version
         return self if is_same else ModelWatch(slot_since_ns=self.slot_since_ns)

@@ -33,20 +33,21 @@ class Wave:
             )
 
     def quota(self, fleet_size: int) -> int:
-        """Returns the number of servers that serve the new version in this wave, at least 1."""
+        """The number of servers that serve the new version in this wave, at least 1."""
         return max(1, min(fleet_size, max(self.server_count, ceil(self.share * fleet_size))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaveSettings:
-    """The sizes of waves, the judgement between two waves, and what a server may do wrong."""
+    """The sizes of waves, the judgement between two waves, and how much may go wrong on servers."""
 
     # The waves before the last one, which is the rest of the fleet.
     waves: tuple[Wave, ...] = (Wave(server_count=1), Wave(share=0.1))
     # The most servers that swap at the same time.
     load_count_max: int = 10
-    # The judgement: the rule of a single server's canary, after `request_count` requests of the wave,
-    # or after these seconds with the requests that there are. 0 requests: only after these seconds.
+    # The rule of a single server's canary. It judges after `request_count` requests of the wave, or after
+    # `judged_seconds` by the requests that there are. If `request_count` is 0, it judges only after that
+    # time.
     judgement: CanarySettings = field(default_factory=lambda: CanarySettings(request_count=10_000))
     judged_seconds: float = 60.0
     # The most servers with the old version whose requests are compared.
@@ -90,7 +91,7 @@ class WaveSettings:
             )
 
     def quota(self, wave: int, fleet_size: int) -> int:
-        """Returns the number of servers of the wave with this index; the last wave has all."""
+        """The number of servers of the wave with this index; the last wave has all."""
         return fleet_size if self.is_last(wave) else self.waves[wave].quota(fleet_size)
 
     def is_last(self, wave: int) -> bool:
@@ -98,5 +99,8 @@ class WaveSettings:
         return wave >= len(self.waves)
 
     def setback_count_max(self, quota: int) -> int:
-        """Returns how many servers of a wave may fail. One may always: one server shows little."""
+        """The number of servers of a wave that may fail.
+
+        One may always fail, because one server shows little.
+        """
         return max(1, floor(self.setback_share_max * quota))

@@ -280,7 +280,7 @@ def _figures(
 
 
 def table_of(done: Sequence[Attacked], seconds: float) -> Table:
-    """Returns a table with a row for each attack. Pure.
+    """A table with a row for each attack. Pure.
 
     `peak` is the control group's, `left` what counts in the budget at the end, `lost` the requests of
     the client that does no harm, and `p99` the time of its probes.

@@ -79,7 +79,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def start_to_first_answer(servers: BenchServers) -> float:
-    """Returns the seconds from the exec of the server to the first answer to a Predict call."""
+    """The seconds from the exec of the server to the first answer to a Predict call."""
     clock = SystemClock()
     request = predict_request(MODEL_NAME, request_inputs(0, 1)).SerializeToString()
     started_ns = clock.now_ns()

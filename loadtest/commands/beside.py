@@ -106,7 +106,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def kinds_of(names: Sequence[str], round_count: int) -> Sequence[str]:
-    """Returns the kinds in order: a quiet segment before each disturbance, and one at the end."""
+    """The kinds in order: a quiet segment before each disturbance, and one at the end."""
     singles = dict.fromkeys(single for name in names for single in GROUPS.get(name, (name,)))
     each = [kind for name in singles for kind in (QUIET, name)]
     return (*each * round_count, QUIET)
@@ -147,7 +147,7 @@ def _site(
     kinds: Sequence[str],
     clock: Clock,
 ) -> Site:
-    """Returns the site; REST gets half of its highest rate, which is measured here."""
+    """The site; REST gets half of its highest rate, which is measured here."""
     body = rows_body(parsed.rows, parsed.table_rows, parsed.seed)
     url = f"{server.url}/v1/models/{MODEL_NAME}:predict"
     return Site(
@@ -189,7 +189,7 @@ def _segment(kind: str, site: Site, process_id: int, seconds: float) -> Disturbe
 
 
 def beside_report(run: BesideRun, rate_per_second: float) -> dict[str, Any]:
-    """Returns the JSON: of each kind the latencies of all its segments together, their ratios to
+    """The JSON: of each kind the latencies of all its segments together, their ratios to
     quiet segments, also as medians of segments, and what it cost the server.
     """
     quiet = run.latencies_by_segment_ns(QUIET)
@@ -230,7 +230,7 @@ def _ratios(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, floa
 
 
 def _ratio_by_chance(quiet: Sequence[Latencies]) -> dict[str, float | None]:
-    """Returns the ratio between two halves of the quiet segments, the larger over the smaller: the
+    """The ratio between two halves of the quiet segments, the larger over the smaller: the
     ratio that chance alone gives.
     """
     if len(quiet) < 2:

@@ -183,7 +183,7 @@ def _crash(server: ModelServer, other: str, crashes: Crashes) -> None:
 
 
 def crashes_report(crashes: Crashes, crash_count: int, mb: int) -> Mapping[str, Any]:
-    """Returns the counts and times.
+    """The counts and times.
 
     A call of the other model is lost if it gets neither an answer nor UNAVAILABLE. More UNAVAILABLE
     than calls that were in flight are lost calls too.
@@ -204,12 +204,12 @@ def crashes_report(crashes: Crashes, crash_count: int, mb: int) -> Mapping[str, 
 
 
 def _spread(seconds: Sequence[float]) -> Mapping[str, float]:
-    """Returns the median and the highest value, in seconds."""
+    """Spreads the median and the highest value, in seconds."""
     return {"median": round(float(np.median(seconds)), 3), "max": round(max(seconds), 3)}
 
 
 def report_line(report: Mapping[str, Any]) -> str:
-    """Returns the report as a line for people."""
+    """The report as a line for people."""
     crashing, other = report["crashing_seconds"], report["other_seconds"]
     return (
         f"{report['crashes']} crashes: {report['codes']}; {report['lost_count']} calls lost, "

@@ -60,7 +60,7 @@ class Report:
         return [outcome.latency_ns for outcome in self.outcomes]
 
     def latencies_in_swaps_ns(self, *, is_in_swap: bool) -> list[int]:
-        """Returns the latencies of the requests that were in flight in a swap, or of all others.
+        """The latencies of the requests that were in flight in a swap, or of all others.
 
         The first second is left out: the clients connect, and send late what was due meanwhile.
         """

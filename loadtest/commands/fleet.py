@@ -106,7 +106,7 @@ def print_blocked(row: Mapping[str, Any], console: Console) -> None:
 
 
 def fleet_table(rows: list[Mapping[str, Any]]) -> Table:
-    """Returns a table with a row for each run."""
+    """A table with a row for each run."""
     table = Table(
         "servers",
         "seed",

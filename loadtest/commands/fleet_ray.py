@@ -106,7 +106,7 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
 
 
 def scenario_table(report: Mapping[str, Any]) -> Table:
-    """Returns the table; a percentile with too few requests is left out."""
+    """The table; a percentile with too few requests is left out."""
     table = Table("", "s", "requests", "failed", "tried again", "wrong", "p50 ms", "p99", "p999")
     lone = {f"one server, {name}": row for name, row in report["one server"].items()}
     for name, row in {**report["scenarios"], **lone}.items():

@@ -26,7 +26,7 @@ _NAMED = re.compile(r"(\w[\w.+-]*|)=(.*)", re.DOTALL)
 
 
 def server_command(text: str) -> tuple[str, str]:
-    """Returns the name and the shell command of NAME=CMD, or of CMD, which is named by its program.
+    """The name and the shell command of NAME=CMD, or of CMD, which is named by its program.
 
     Raises ArgumentTypeError.
     """
@@ -42,7 +42,7 @@ def server_command(text: str) -> tuple[str, str]:
 
 
 def swapping_command(text: str) -> tuple[str, str]:
-    """Returns the result of `server_command`. Raises ArgumentTypeError also without {base}, because
+    """The result of `server_command`. Raises ArgumentTypeError also without {base}, because
     versions come and go there.
     """
     name, command = server_command(text)
@@ -59,7 +59,7 @@ def _program_of(command: str) -> str:
 
 
 def server_flags(text: str) -> tuple[str, str]:
-    """Returns the name and the shell command of NAME=FLAGS: this checkout's server with the flags.
+    """The name and the shell command of NAME=FLAGS: this checkout's server with the flags.
 
     Raises ArgumentTypeError.
     """
@@ -70,7 +70,7 @@ def server_flags(text: str) -> tuple[str, str]:
 
 
 def this_command() -> str:
-    """Returns the shell command of this checkout's own server, without an HTTP port."""
+    """The shell command of this checkout's own server, without an HTTP port."""
     return (
         f"{shlex.quote(sys.executable)} -m serving serve --host=127.0.0.1 --port={{port}} "
         "--model_name={name} --model_base_path={base} --rest_api_port=0"
@@ -78,7 +78,7 @@ def this_command() -> str:
 
 
 def server_commands(given: Sequence[tuple[str, str]] | None) -> Mapping[str, str]:
-    """Returns the commands by name, by default `this` alone. Raises InvalidConfig if a name is
+    """The commands by name, by default `this` alone. Raises InvalidConfig if a name is
     given twice.
     """
     if not given:

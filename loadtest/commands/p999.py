@@ -134,7 +134,7 @@ def _at_rate(
 
 
 def plan_of(arrivals: str, load: CtrLoad, rate_per_second: float, seed: int) -> Plan:
-    """Returns a plan of RUN_SECONDS. Raises InvalidConfig if it has too few requests for a p999."""
+    """Plans a plan of RUN_SECONDS. Raises InvalidConfig if it has too few requests for a p999."""
     offsets_ns = ARRIVALS[arrivals](rate_per_second, RUN_SECONDS, seed)
     refused = figures(offsets_ns).get("refused", {})
     if "p999_ms" in refused:
@@ -175,7 +175,7 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
 def load_report(
     rate_per_second: float, runs: Sequence[Measured], null_outcomes: Sequence[Outcome]
 ) -> dict[str, Any]:
-    """Returns the JSON of one load: each run, and the median of each figure over the runs."""
+    """The JSON of one load: each run, and the median of each figure over the runs."""
     each = [
         run_figures(run, null_outcome)
         for run, null_outcome in zip(runs, null_outcomes, strict=True)
@@ -196,7 +196,7 @@ def load_report(
 
 
 def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
-    """Returns one run's figures; `null` is the time of wire and client alone at this rate."""
+    """One run's figures; `null` is the time of wire and client alone at this rate."""
     server = {
         key: quantile_ms(run.after, text) if run.is_in_window else None
         for key, text in _QUANTILES.items()
@@ -216,13 +216,13 @@ def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
 
 
 def quantile_ms(metrics: Metrics, quantile: str) -> float | None:
-    """Returns a quantile of the answers to Predict of the last 10 s; None if there were none."""
+    """A quantile of the answers to Predict of the last 10 s; None if there were none."""
     seconds = metrics.value(_QUANTILE_GAUGE, quantile=quantile, **_ANSWERED)
     return None if seconds is None else round(seconds * 1_000, 3)
 
 
 def p999_bucket_ms(before: Metrics, after: Metrics) -> tuple[float, float] | None:
-    """Returns the bucket edges around p999 of the answers between two pages; None without answers."""
+    """The bucket edges around p999 of the answers between two pages; None without answers."""
     earlier = before.bucket_counts(_LATENCY, **_ANSWERED)
     counts = {
         edge: count - earlier.get(edge, 0)
@@ -274,7 +274,7 @@ def print_load(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def unexplained_line(shown: Mapping[str, Any]) -> str:
-    """Returns the line of the part of the difference that requests waited before a request thread
+    """The line of the part of the difference that requests waited before a request thread
     took them.
     """
     left_ms = _difference(shown["difference"]["p999_ms"], shown["null"]["p999_ms"])
@@ -298,7 +298,7 @@ def unexplained_line(shown: Mapping[str, Any]) -> str:
 
 
 def is_in_its_bucket(run: Mapping[str, Any]) -> bool:
-    """Returns True if the server's quantile and its histogram agree on p999, within the error."""
+    """True if the server's quantile and its histogram agree on p999, within the error."""
     p999_ms, bucket_ms = run["server"]["p999_ms"], run["server_p999_bucket_ms"]
     if p999_ms is None or bucket_ms is None:
         return False

@@ -49,7 +49,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
-    """Returns the requests for the options of `add_load_options`."""
+    """The requests for the options of `add_load_options`."""
     return CtrLoad(
         model_name,
         rows=parsed.rows,
@@ -98,7 +98,7 @@ def _show(
 
 
 def wrong_answers_text(count: int | None) -> str:
-    """Returns the count with a hint at the cause; None means that answers were not checked."""
+    """The count with a hint at the cause; None means that answers were not checked."""
     if count is None:
         return "not checked"
     return f"{count} ({_WRONG_ANSWERS_HINT})" if count else "0"

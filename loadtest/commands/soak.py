@@ -108,7 +108,7 @@ _SHOWN = (
 
 
 def _not_negative(text: str) -> float:
-    """Returns a number of 0 or more. Raises ArgumentTypeError."""
+    """A number of 0 or more. Raises ArgumentTypeError."""
     return 0.0 if text == "0" else positive(text)
 
 
@@ -219,7 +219,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
 
 
 def versions_of(outcome: Outcome) -> list[int | None]:
-    """Returns the version that answered each request; None for a failure or a reply not kept."""
+    """The version that answered each request; None for a failure or a reply not kept."""
     by_reply = [
         response.model_spec.version.value
         if reply.code == StatusCode.OK and (response := parsed(reply)) is not None
@@ -230,7 +230,7 @@ def versions_of(outcome: Outcome) -> list[int | None]:
 
 
 def answers_of(outcome: Outcome, versions: Collection[int]) -> dict[int, int]:
-    """Returns the count of requests that each of `versions` answered, without counts of 0."""
+    """The count of requests that each of `versions` answered, without counts of 0."""
     counts = Counter(versions_of(outcome))
     return {version: counts[version] for version in sorted(versions) if counts[version]}
 

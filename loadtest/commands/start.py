@@ -66,7 +66,7 @@ class Started:
 
 
 def stage_totals(events: Iterable[LogEvent]) -> dict[str, float]:
-    """Returns the seconds of each stage of all loads, the longest first. Pure."""
+    """The seconds of each stage of all loads, the longest first. Pure."""
     totals: Counter[str] = Counter()
     for event in events:
         if event["event"] == "version_available":
@@ -143,7 +143,7 @@ def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) 
 
 
 def table_of(model_count: int, starts: Iterable[Started]) -> Table:
-    """Returns a table with a column for each start. Pure."""
+    """A table with a column for each start. Pure."""
     starts = list(starts)
     rows: dict[str, list[str]] = {
         "seconds until HTTP answers": [f"{item.http_seconds:.1f}" for item in starts],

@@ -94,7 +94,7 @@ def _plan(name: str) -> Plan:
 
 
 def stops_report(stops: Stops, stop_count: int) -> Mapping[str, Any]:
-    """Returns the counts. A request is lost if its answer is neither OK nor UNAVAILABLE, with which
+    """The counts. A request is lost if its answer is neither OK nor UNAVAILABLE, with which
     clients go to another server.
     """
     lost = {code: n for code, n in stops.codes.items() if code not in ("OK", "UNAVAILABLE")}

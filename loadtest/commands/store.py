@@ -93,7 +93,7 @@ def _flags(directory: Path, poll_seconds: float) -> dict[str, Any]:
 
 
 def waits_seconds(upload_count: int, poll_seconds: float) -> Sequence[float]:
-    """Returns the wait before each upload, spread evenly over the time between two looks.
+    """The wait before each upload, spread evenly over the time between two looks.
 
     Without it, each upload would begin right after the look that found the one before, and so wait
     nearly the longest time for the next look.
@@ -110,7 +110,7 @@ def _pad(export: Path, mib: int) -> None:
 def _upload(
     s3: S3Server, export: Path, version: int, server: ModelServer, clock: Clock
 ) -> Mapping[str, float]:
-    """Returns the seconds of the upload itself, and from its end until the version serves."""
+    """The seconds of the upload itself, and from its end until the version serves."""
     begin_ns = clock.now_ns()
     s3.upload(export, f"m/{version}")
     upload_seconds = seconds_since(clock, begin_ns)
@@ -146,7 +146,7 @@ def _cpu_ratio(server: ModelServer, seconds: float, clock: Clock) -> float:
 def store_report(
     seconds: Sequence[Mapping[str, float]], idle: Idle, mib: int, poll_seconds: float
 ) -> dict[str, Any]:
-    """Returns the JSON: medians and maxima over the uploads, and the cost at rest."""
+    """The JSON: medians and maxima over the uploads, and the cost at rest."""
     available = [each["available"] for each in seconds]
     return {
         "mib": mib,

@@ -123,7 +123,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def rows(presets: Sequence[str] | None, servers: Sequence[tuple[str, str]]) -> _Rows:
-    """Returns the servers in order. Raises InvalidConfig if a name is given twice."""
+    """The servers in order. Raises InvalidConfig if a name is given twice."""
     chosen = presets or ([] if servers else [_DEFAULT_PRESET])
     names = [
         *(each for name in chosen for each in (PRESETS if name == _ALL else [name])),
@@ -169,7 +169,7 @@ def _show_memory(
 
 
 def memory_table(kept: Mapping[str, Kept]) -> Table:
-    """Returns a table with a row for each server."""
+    """A table with a row for each server."""
     table = Table("", "tiny MB", "large MB", "tiny again MB", "kept MB", "kept")
     for name, shown in kept.items():
         megabytes = (shown.tiny_mb, shown.large_mb, shown.tiny_again_mb, shown.kept_mb)
@@ -178,7 +178,7 @@ def memory_table(kept: Mapping[str, Kept]) -> Table:
 
 
 def comparison_table(reports: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Returns a table with a row for each server: p99 and p999, steady and in swaps, their ratios,
+    """A table with a row for each server: p99 and p999, steady and in swaps, their ratios,
     and the cost of the first swap alone.
     """
     table = Table(
@@ -233,7 +233,7 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
 
 
 def server_swaps_line(shown: Mapping[str, Any]) -> str:
-    """Returns the server's figures of its swaps beside the clients' figures, which include the
+    """The server's figures of its swaps beside the clients' figures, which include the
     wire.
     """
     server, clients = shown["server"], shown["clients"]

@@ -58,17 +58,17 @@ SHAPES = "1:1x1,1:1x16,1:4x16,1:64x64,100:1x1,100:1x16,100:4x16,100:64x64"
 
 
 def closed_loops(text: str) -> Sequence[ClosedLoop]:
-    """Returns the loops of ROWS:CHANNELSxIN_FLIGHT,...; none for ''. Raises ArgumentTypeError."""
+    """The loops of ROWS:CHANNELSxIN_FLIGHT,...; none for ''. Raises ArgumentTypeError."""
     return [_closed_loop(item) for item in text.split(",") if item]
 
 
 def open_loops(text: str) -> Sequence[OpenLoop]:
-    """Returns the loops of ROWS:RATE,...; none for ''. Raises ArgumentTypeError."""
+    """Opens the loops of ROWS:RATE,...; none for ''. Raises ArgumentTypeError."""
     return [_open_loop(item) for item in text.split(",") if item]
 
 
 def shares(text: str) -> Sequence[float]:
-    """Returns the shares of SHARE,...; none for ''. Raises ArgumentTypeError."""
+    """The shares of SHARE,...; none for ''. Raises ArgumentTypeError."""
     return [positive(item) for item in text.split(",") if item]
 
 
@@ -229,7 +229,7 @@ def _load(parsed: argparse.Namespace, rows: int) -> CtrLoad:
 def _commands(
     parsed: argparse.Namespace, stack: ExitStack
 ) -> tuple[Mapping[str, str], Mapping[str, ChannelOptions]]:
-    """Returns the commands and the channels of the servers by name."""
+    """The commands and the channels of the servers by name."""
     if not parsed.transports:
         return server_commands(parsed.servers), {}
     secrets = Path(stack.enter_context(TemporaryDirectory(prefix="millpond-tls-")))

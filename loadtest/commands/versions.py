@@ -99,7 +99,7 @@ def _run(parsed: argparse.Namespace) -> int:
 def measure_rollbacks(
     exports: DemoModel, count: int, clock: Clock
 ) -> Mapping[str, Sequence[float]]:
-    """Returns for each rollback: ms to its reply, ms to the first answer after the reply, and if
+    """Measures for each rollback: ms to its reply, ms to the first answer after the reply, and if
     that answer came from a wrong version.
     """
     load = CtrLoad(MODEL_NAME, rows=1, table_rows=_TABLE_ROWS, seed=1)
@@ -122,7 +122,7 @@ def measure_rollbacks(
 
 
 def measure_drops(exports: DemoModel, count: int, clock: Clock) -> Sequence[float]:
-    """Returns for each version dropped by one rename: ms until it is AVAILABLE, without its
+    """Measures for each version dropped by one rename: ms until it is AVAILABLE, without its
     load.
     """
     log_clock = LogClock(clock.wall_ns() - clock.now_ns())

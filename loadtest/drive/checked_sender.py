@@ -21,7 +21,7 @@ _REQUEST_TIMEOUT_SECONDS = 10
 
 
 def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
-    """Returns a `Send` that sends the requests in turn with the stock stub and checks version and
+    """A `Send` that sends the requests in turn with the stock stub and checks version and
     `ctr` of each answer.
     """
     inputs = [request_inputs(seed, request_rows, table_rows) for seed in _REQUEST_SEEDS]
@@ -39,7 +39,7 @@ def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
 def checked_answer(
     response: predict_pb2.PredictResponse, expected: Mapping[int, np.ndarray[Any, Any]]
 ) -> Answer:
-    """Returns the answer, which is right if `ctr` and the `version` output fit the reply's version.
+    """The answer, which is right if `ctr` and the `version` output fit the reply's version.
 
     `expected` has for each version the right `ctr`, float64[rows, 1].
     """

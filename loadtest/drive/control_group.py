@@ -80,7 +80,7 @@ class ControlGroup:
         return int((self._path / self._peak_name).read_text())
 
     def _parent(self) -> tuple[Path, tuple[str, str]]:
-        """Returns a group that may have subgroups with limits on memory, and the names of files."""
+        """A group that may have subgroups with limits on memory, and the names of files."""
         mounts = self._root / "sys/fs/cgroup"
         lines = (self._root / "proc/self/cgroup").read_text().splitlines()
         paths = {line.split(":")[1]: line.split(":", 2)[2].lstrip("/") for line in lines}
@@ -102,5 +102,5 @@ class ControlGroup:
 
 
 def own_name(purpose: str) -> str:
-    """Returns a name of a group that no other process uses."""
+    """A name of a group that no other process uses."""
     return f"millpond-{purpose}-{os.getpid()}"

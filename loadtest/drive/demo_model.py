@@ -25,7 +25,7 @@ class DemoModel:
 
     @classmethod
     def below(cls, directory: Path, table_rows: int) -> "DemoModel":
-        """Returns the model's directories below `directory`; each table size has its own."""
+        """The model's directories below `directory`; each table size has its own."""
         root = directory / f"rows-{table_rows}"
         return cls(root / "served" / MODEL_NAME, root / "staged" / MODEL_NAME)
 

@@ -50,7 +50,7 @@ def request() -> predict_pb2.PredictRequest:
 
 
 def answer_of(response: predict_pb2.PredictResponse) -> Answer:
-    """Returns the version that answered, and if the answer is right."""
+    """The version that answered, and if the answer is right."""
     is_right = np.array_equal(from_tensor_proto(response.outputs["y"]), _X * 2 + 1)
     return Answer(response.model_spec.version.value, is_right)
 

@@ -26,7 +26,7 @@ _END_GRACE_SECONDS = 15
 
 
 def issue_loop_path(repository: Path = _REPOSITORY) -> Path:
-    """Returns the path of the issue loop's program. Raises FailedPrecondition if it is not built."""
+    """The path of the issue loop's program. Raises FailedPrecondition if it is not built."""
     path = repository / "build/editable/native/load_generator/issue_loop"
     if not os.access(path, os.X_OK):
         raise FailedPrecondition(f"the load generator is not built ({path}); run `make setup`")

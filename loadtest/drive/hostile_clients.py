@@ -128,7 +128,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def attacks(model_name: str, message: bytes) -> Mapping[str, Attack]:
-    """Returns all attacks by name; `message` is a serialized PredictRequest for the model."""
+    """All attacks by name; `message` is a serialized PredictRequest for the model."""
     made = (*_grpc_attacks(model_name, message), *_http_attacks(model_name))
     return {attack.name: attack for attack in made}
 

@@ -28,7 +28,7 @@ def prepare_slow_model(base_path: Path) -> None:
 
 
 def slow_request(seconds: float) -> predict_pb2.PredictRequest:
-    """Returns a request that computes for `seconds` on one core."""
+    """A request that computes for `seconds` on one core."""
     return predict_request(SLOW_MODEL_NAME, {"seconds": np.array(seconds, np.float64)})
 
 

@@ -49,7 +49,7 @@ def write_mixing_model(base_path: Path) -> None:
 
 
 def inputs_of(burst: int) -> list[_Array]:
-    """Returns the inputs of one burst, float32[rows] each; some have the rare value."""
+    """The inputs of one burst, float32[rows] each; some have the rare value."""
     dice = Random(burst)
     arrays = []
     for _ in range(BURST):
@@ -61,13 +61,13 @@ def inputs_of(burst: int) -> list[_Array]:
 
 
 def expected(x: _Array) -> _Array:
-    """Returns the right answer to a request of its own: float32[rows]."""
+    """The right answer to a request of its own: float32[rows]."""
     doubled = x * np.float32(2)
     return doubled if (x == _RARE).any() else x
 
 
 def sender(stub: Any) -> Send:
-    """Returns a `Send` of one burst: its answer is right if those to all its requests are."""
+    """A `Send` of one burst: its answer is right if those to all its requests are."""
 
     def send(burst: int) -> Answer:
         arrays = inputs_of(burst)

@@ -14,17 +14,17 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def literal(name: str, value: str) -> bytes:
-    """Returns a header without compression; name and value must be shorter than 127 bytes."""
+    """A header without compression; name and value must be shorter than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
 def indexed_literal(name: str, value: str) -> bytes:
-    """Returns a header that both sides keep, as the newest (index 62)."""
+    """A header that both sides keep, as the newest (index 62)."""
     return b"\x40" + _text(name) + _text(value)
 
 
 def _text(text: str) -> bytes:
-    """Returns a text of any length without compression."""
+    """A text of any length without compression."""
     length, encoded = len(text), b"\x7f"
     if length < 127:
         return bytes([length]) + text.encode()
@@ -48,14 +48,14 @@ def grpc_headers(method: str) -> bytes:
 
 
 def hello() -> bytes:
-    """Returns the preface and settings of a client that offers a window of 2 GiB."""
+    """The preface and settings of a client that offers a window of 2 GiB."""
     window = _INITIAL_WINDOW_SIZE.to_bytes(2, "big") + _WINDOW_MAX.to_bytes(4, "big")
     grown = (_WINDOW_MAX - 65_535).to_bytes(4, "big")
     return PREFACE + frame(_SETTINGS, 0, 0, window) + frame(_WINDOW_UPDATE, 0, 0, grown)
 
 
 def hello_without_window() -> bytes:
-    """Returns the preface and settings of a client that takes no byte of an answer."""
+    """The preface and settings of a client that takes no byte of an answer."""
     return PREFACE + frame(_SETTINGS, 0, 0, _INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4))
 
 

@@ -42,7 +42,7 @@ _ENVIRONMENT = {
 
 
 def haproxy_program() -> str:
-    """Returns the path of HAProxy. Raises FailedPrecondition."""
+    """The path of HAProxy. Raises FailedPrecondition."""
     path = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
     if path is None:
         raise FailedPrecondition("HAProxy is not installed: apt-get install haproxy")
@@ -190,7 +190,7 @@ class RayFleet:
         deploy(self.config())
 
     def config(self) -> str:
-        """Returns the text of the configuration."""
+        """The text of the configuration."""
         return (
             '[coordinator]\nlisten = "127.0.0.1:0"\n'
             f"poll_seconds = {self._poll_seconds}\n"
@@ -207,12 +207,12 @@ class RayFleet:
         return rows
 
     def model(self, name: str) -> Mapping[str, Any]:
-        """Returns the status of a model; {} while no server has reported it."""
+        """The status of a model; {} while no server has reported it."""
         found: Mapping[str, Any] = self.deployment.status()["models"].get(name, {})
         return found
 
     def serving(self, name: str) -> dict[str, int]:
-        """Returns the version that each live server answers with."""
+        """The version that each live server answers with."""
         servers = self.deployment.status()["servers"]
         return {
             row["name"]: row["versions"][name]

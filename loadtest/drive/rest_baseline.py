@@ -36,7 +36,7 @@ class PredictReply(pydantic.BaseModel):
 
 
 def make_app(export: str) -> fastapi.FastAPI:
-    """Returns the application for one exported version."""
+    """Makes the application for one exported version."""
     predict = tf.saved_model.load(export).signatures["serving_default"]
     app = fastapi.FastAPI()
 

@@ -88,7 +88,7 @@ def _create_bucket(
 
 
 def s3_environment(port: int) -> Mapping[str, str]:
-    """Returns the variables by which a Millpond server reaches the S3 server."""
+    """The variables by which a Millpond server reaches the S3 server."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "key",

@@ -86,7 +86,7 @@ class ShellServer:
         return f"127.0.0.1:{self._port}"
 
     def process_ids(self) -> Sequence[int]:
-        """Returns the live processes of its group: the shell, and all that the command has
+        """The live processes of its group: the shell, and all that the command has
         started.
         """
         return group_process_ids(self._started().pid)
@@ -117,7 +117,7 @@ class ShellServer:
             raise self.failure(str(error)) from None
 
     def failure(self, reason: str) -> Unavailable:
-        """Returns an error with the server's name, the reason and the end of its log."""
+        """An error with the server's name, the reason and the end of its log."""
         lines = self._log_path.read_text(errors="replace").splitlines()[-_TAIL_LINE_COUNT:]
         tail = "".join(f"\n  {line}" for line in lines)
         return Unavailable(f"server '{self._name}': {reason}; the end of its log:{tail}")
@@ -138,7 +138,7 @@ class ShellServer:
 
 
 def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> str:
-    """Returns the command with its values for `{port}`, `{name}` and `{base}`.
+    """The command with its values for `{port}`, `{name}` and `{base}`.
 
     Other braces stay as they are, because shells use them too.
     """
@@ -149,14 +149,14 @@ def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> s
 
 
 def free_port() -> int:
-    """Returns a TCP port of 127.0.0.1 that no process listens on now."""
+    """A TCP port of 127.0.0.1 that no process listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     return port
 
 
 def group_process_ids(group_id: int) -> Sequence[int]:
-    """Returns the live processes of a process group."""
+    """The live processes of a process group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -173,7 +173,7 @@ def select_specific(world: World) -> None:
 
 
 def specific(versions: Sequence[int]) -> str:
-    """Returns the selection of these versions in the config's syntax."""
+    """The selection of these versions in the config's syntax."""
     return f"specific {{ {' '.join(f'versions: {version}' for version in versions)} }}"
 
 

@@ -83,7 +83,7 @@ class Traffic:
         gc.unfreeze()
 
     def outcomes(self) -> Sequence[Outcome]:
-        """Returns the requests completed until now, in the order of their completion."""
+        """The requests completed until now, in the order of their completion."""
         with self._changed:
             return tuple(self._outcomes)
 

@@ -18,7 +18,7 @@ request."""
 
 
 def content_of(version: int) -> int:
-    """Returns the export that a dropped version is made from: 1 for odd numbers, 2 for even
+    """The export that a dropped version is made from: 1 for odd numbers, 2 for even
     ones.
     """
     return 2 - version % 2

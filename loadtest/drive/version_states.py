@@ -27,7 +27,7 @@ def has_model_service(channel: grpc.Channel, model: str) -> bool:
 
 
 def states_by_status(channel: grpc.Channel, model: str) -> Callable[[], Mapping[int, str] | None]:
-    """Returns a look by GetModelStatus: the states of all versions, or None without an answer."""
+    """A look by GetModelStatus: the states of all versions, or None without an answer."""
     stub = ModelServiceStub(channel)
 
     def look() -> Mapping[int, str] | None:
@@ -44,7 +44,7 @@ def states_by_status(channel: grpc.Channel, model: str) -> Callable[[], Mapping[
 def states_by_answers(
     channel: grpc.Channel, model: str, last_dropped: Callable[[], int]
 ) -> Callable[[], Mapping[int, str] | None]:
-    """Returns a look by Predict: the version that answers is AVAILABLE, others are not seen.
+    """A look by Predict: the version that answers is AVAILABLE, others are not seen.
 
     `last_dropped` returns the newest version's number. It tells which of two versions gave the output
     `version`, if the reply's model_spec has no version.
@@ -64,7 +64,7 @@ def states_by_answers(
 
 
 def answering_version(response: predict_pb2.PredictResponse, last_dropped: int) -> int | None:
-    """Returns the version of `model_spec`, or the one of the last two that has the content of the
+    """The version of `model_spec`, or the one of the last two that has the content of the
     output `version`; None if the reply has neither.
     """
     if response.model_spec.version.value:

@@ -129,7 +129,7 @@ def samples(script: str) -> Iterator[Sequence[Frame]]:
 
 
 def part_of(frames: Sequence[Frame]) -> str:
-    """Returns the part that a sample belongs to."""
+    """The part that a sample belongs to."""
     innermost = frames[0]
     if innermost.dso.startswith(_KERNEL):
         kernel = [frame.symbol for frame in frames if frame.dso.startswith(_KERNEL)]
@@ -165,7 +165,7 @@ def _first_match(parts: Iterable[tuple[str, re.Pattern[str]]], text: str) -> str
 
 
 def budget_us(script: str, request_us: float) -> Mapping[str, float]:
-    """Returns the µs of each part, the largest first; together `request_us`, the time of a request.
+    """The µs of each part, the largest first; together `request_us`, the time of a request.
 
     Returns an empty mapping if the profile has no samples.
     """
@@ -176,7 +176,7 @@ def budget_us(script: str, request_us: float) -> Mapping[str, float]:
 
 
 def summed(parts: Mapping[str, float]) -> Mapping[str, float]:
-    """Returns the sums of the parts by what stands before the colon, the largest first."""
+    """The sums of the parts by what stands before the colon, the largest first."""
     sums: Counter[str] = Counter()
     for part, microseconds in parts.items():
         sums[part.partition(":")[0]] += microseconds  # type: ignore[assignment]

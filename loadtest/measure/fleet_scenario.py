@@ -24,7 +24,7 @@ _FAULTY_SECONDS = 150
 
 
 def scenario_settings(server_count: int) -> WaveSettings:
-    """Returns waves of one server, a tenth and the rest; a twentieth of the fleet loads at once."""
+    """Waves of one server, a tenth and the rest; a twentieth of the fleet loads at once."""
     return WaveSettings(
         load_count_max=max(1, server_count // 20),
         judged_seconds=30,
@@ -34,7 +34,7 @@ def scenario_settings(server_count: int) -> WaveSettings:
 
 
 def run_fleet_scenario(server_count: int, seed: int, clock: Clock) -> Mapping[str, Any]:
-    """Returns the figures of one day. Raises BrokenPromise if a promise of the fleet did not hold.
+    """The figures of one day. Raises BrokenPromise if a promise of the fleet did not hold.
 
     Each version comes amid faults: a twentieth of the servers is cut off, a hundredth restarts,
     messages are lost, late and reordered, and the coordinator dies once at a random step and once

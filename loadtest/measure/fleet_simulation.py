@@ -75,7 +75,7 @@ _SLOWER_EDGES = 10
 
 @lru_cache(maxsize=4096)
 def figures_of(kind: Kind, seconds: int, bad_seconds: int = 0) -> VersionFigures:
-    """Returns the requests of a version of this kind after it has served for so many seconds.
+    """The requests of a version of this kind after it has served for so many seconds.
 
     In `bad_seconds` of them clients send requests that fail with every version.
     """
@@ -330,7 +330,7 @@ class FleetSimulation:
         return all(self._is_at_rest(server, state) for server in self.servers.values())
 
     def _is_at_rest(self, server: SimulatedServer, state: ModelState) -> bool:
-        """Returns True if a server serves the stable version, or cannot load it and serves another."""
+        """True if a server serves the stable version, or cannot load it and serves another."""
         if server.serving is not None and server.serving == server.granted:
             return state.stable in (server.serving, *server.failed)
         has_previous = state.previous in server.found and state.previous not in server.failed
@@ -341,7 +341,7 @@ class FleetSimulation:
         return FleetState() if self.coordinator is None else self.coordinator.state
 
     def describe(self) -> str:
-        """Returns the state of the fleet, for the message of a failure."""
+        """The state of the fleet, for the message of a failure."""
         watch = self.coordinator.watches.get(MODEL) if self.coordinator else None
         served: dict[int | None, int] = {}
         for server in self.servers.values():
@@ -627,7 +627,7 @@ class FleetSimulation:
             raise BrokenPromise(f"good version {version}: {state.blocked[version].reason}")
 
     def _may_be_blamed_for_clients(self) -> bool:
-        """Returns True if bad requests began or ended during the rollout, or none was compared beside."""
+        """True if bad requests began or ended during the rollout, or none was compared beside."""
         bad = self._was_bad[self._began_at :]
         if not any(bad):
             return False
@@ -697,13 +697,13 @@ class FleetSimulation:
             raise BrokenPromise(f"version {version} is stable, and warned of on {warned}")
 
     def _was_answering(self) -> bool:
-        """Returns True if no server was away while the last wave held, and requests were reported meanwhile."""
+        """True if no server was away while the last wave held, and requests were reported meanwhile."""
         now, judged_seconds = self.clock.second, int(self.settings.judged_seconds)
         if now - self._faulted_at <= judged_seconds:
             return False
         return any(self._had_traffic[now - judged_seconds + 1 : now - self.poll_seconds])
 
     def _best_found(self) -> int | None:
-        """Returns the highest good version that every server has."""
+        """The highest good version that every server has."""
         common = frozenset.intersection(*(server.found for server in self.servers.values()))
         return max((version for version in common if self.kinds[version].is_good), default=None)

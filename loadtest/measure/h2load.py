@@ -35,7 +35,7 @@ class Throughput:
 
 
 def median_throughput(runs: list[Throughput]) -> Throughput:
-    """Returns the median of each figure."""
+    """The median of each figure."""
     return Throughput(
         statistics.median(run.requests_per_second for run in runs),
         statistics.median(run.p50_ms for run in runs),
@@ -45,7 +45,7 @@ def median_throughput(runs: list[Throughput]) -> Throughput:
 
 
 def framed(message: bytes) -> bytes:
-    """Returns a gRPC message as in HTTP/2 DATA: flag 0 (not compressed), length, message."""
+    """A gRPC message as in HTTP/2 DATA: flag 0 (not compressed), length, message."""
     return struct.pack(">BI", 0, len(message)) + message
 
 

@@ -47,7 +47,7 @@ class Traffic:
 
 
 def latencies_of(version: str, traffic: Traffic, random: np.random.Generator) -> Latencies:
-    """Returns the latencies of the requests to one server, in seconds, shape [request_count]."""
+    """The latencies of the requests to one server, in seconds, shape [request_count]."""
     duration = traffic.request_count / traffic.requests_per_second
     arrivals = random.uniform(0, duration, traffic.request_count)
     latencies = 1e-3 * np.exp(random.normal(0, _SIGMA, traffic.request_count))
@@ -61,14 +61,14 @@ def latencies_of(version: str, traffic: Traffic, random: np.random.Generator) ->
 
 
 def figures_of(latencies: Latencies) -> VersionFigures:
-    """Returns the figures of requests without failures. `latencies` are in seconds."""
+    """The figures of requests without failures. `latencies` are in seconds."""
     upto = np.searchsorted(np.sort(latencies * 1e9), EDGES_NS, side="right")
     counts = np.diff(upto, prepend=0, append=len(latencies))
     return VersionFigures(len(latencies), 0, tuple(counts.tolist()))
 
 
 def stopped_shares(version: str, traffic: Traffic, runs: int, seed: int) -> dict[str, float]:
-    """Returns the share of runs in which each rule stops the version.
+    """The share of runs in which each rule stops the version.
 
     `p999 alone` is the rule before: p999 more than twice that of the version beside it.
     """

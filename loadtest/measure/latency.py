@@ -26,7 +26,7 @@ Latencies = Sequence[int] | npt.NDArray[np.int64]
 
 
 def percentile_ms(latencies_ns: Latencies, per_mille: int) -> float:
-    """Returns the latency that `per_mille` of 1,000 requests stay within (999: p99.9), in
+    """The latency that `per_mille` of 1,000 requests stay within (999: p99.9), in
     milliseconds.
 
     By nearest rank: the result is one of the latencies and not interpolated.
@@ -58,7 +58,7 @@ def figures(latencies_ns: Latencies) -> dict[str, Any]:
 
 
 def medians(each: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str, float | None]:
-    """Returns the median of each key's figures; None if any figure was refused."""
+    """The median of each key's figures; None if any figure was refused."""
     found: dict[str, float | None] = {}
     for key in keys:
         values = [shown[key] for shown in each]
@@ -68,7 +68,7 @@ def medians(each: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str,
 
 
 def ratio(over: Mapping[str, Any], under: Mapping[str, Any], key: str) -> float | None:
-    """Returns a figure of `over` divided by that figure of `under`; None if either was refused."""
+    """A figure of `over` divided by that figure of `under`; None if either was refused."""
     if over[key] is None or not under[key]:
         return None
     return round(float(over[key]) / float(under[key]), 3)

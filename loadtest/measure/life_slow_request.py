@@ -59,7 +59,7 @@ class SwapSegment(Segment):
 
 
 def kinds_of(round_count: int) -> Sequence[str]:
-    """Returns the kinds of the swaps in turn, in the opposite order every other round.
+    """The kinds of the swaps in turn, in the opposite order every other round.
 
     So a drift affects both kinds alike.
     """
@@ -70,7 +70,7 @@ def kinds_of(round_count: int) -> Sequence[str]:
 def measure_slow_request(
     exports: DemoModel, setup: SlowRequestSetup, clock: Clock, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns the figures of both kinds of swap and their ratios.
+    """Measures the figures of both kinds of swap and their ratios.
 
     Raises FailedPrecondition if a slow request ended before its swap did, because the figures would
     be invalid; MillpondError of server and generator.
@@ -102,7 +102,7 @@ def measure_slow_request(
 
 
 def report_of(run: SegmentedRun[SwapSegment]) -> dict[str, Any]:
-    """Returns the figures, from the swaps and the requests of the whole run."""
+    """The figures, from the swaps and the requests of the whole run."""
     alone, beside = (_figures_of(run, kind) for kind in (ALONE, BESIDE))
     keys = ("drop_to_available_ms_median", "drop_to_available_less_load_ms_median", "p99_ms")
     return {

@@ -83,7 +83,7 @@ class MillpondSwapServer:
         return Unavailable(f"{self._setup.preset}: {reason}")
 
     def _server_swaps(self) -> Sequence[ServerSwap]:
-        """Returns the swaps by the server's own figures, once all are over. Raises Unavailable.
+        """The swaps by the server's own figures, once all are over. Raises Unavailable.
 
         Returns () if the clients send their requests to another model.
         """
@@ -121,7 +121,7 @@ def _last_unload_ns(events: Sequence[LogEvent], log_clock: LogClock) -> int | No
 
 
 def _arena_live_bytes(events: Sequence[LogEvent]) -> int | None:
-    """Returns the most bytes that an unload left in its version's arena; None if the server does
+    """The most bytes that an unload left in its version's arena; None if the server does
     not log them.
     """
     live = [event.get("arena_live_bytes") for event in events]

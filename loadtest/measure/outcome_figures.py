@@ -16,14 +16,14 @@ _ERROR_MESSAGES_SHOWN = 5
 
 
 def latencies_ns(outcome: Outcome) -> npt.NDArray[np.int64]:
-    """Returns latencies from the due times, so that a late generator does not hide a slow
+    """Latencies from the due times, so that a late generator does not hide a slow
     server.
     """
     return outcome.completed_ns - outcome.scheduled_ns
 
 
 def latencies_within_ns(outcome: Outcome, spans: Iterable[Span]) -> npt.NDArray[np.int64]:
-    """Returns the latencies of the requests that were due in one of `spans`."""
+    """The latencies of the requests that were due in one of `spans`."""
     due_ns = outcome.scheduled_ns
     is_within = np.zeros(len(due_ns), np.bool_)
     for span in spans:
@@ -50,7 +50,7 @@ def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def answer_figures(outcomes: Sequence[Outcome], wrong_count: int | None) -> dict[str, Any]:
-    """Returns the counts of lost and of wrongly answered requests, and the messages of the lost
+    """The counts of lost and of wrongly answered requests, and the messages of the lost
     ones.
 
     `wrong_count` is None if answers were not checked.
@@ -63,7 +63,7 @@ def answer_figures(outcomes: Sequence[Outcome], wrong_count: int | None) -> dict
 
 
 def error_messages(outcomes: Iterable[Outcome]) -> list[str]:
-    """Returns the most frequent messages of failed requests, each with its count."""
+    """The most frequent messages of failed requests, each with its count."""
     counts: Counter[str] = Counter()
     for outcome in outcomes:
         texts = [

@@ -25,7 +25,7 @@ class Resident:
 
 
 def resident(process_id: int, clock: Clock) -> Resident | None:
-    """Returns the resident memory now; None if the process has ended."""
+    """The resident memory now; None if the process has ended."""
     try:
         text = Path(f"/proc/{process_id}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -34,7 +34,7 @@ def resident(process_id: int, clock: Clock) -> Resident | None:
 
 
 def resident_of_all(process_ids: Iterable[int], clock: Clock) -> Resident | None:
-    """Returns the resident memory of the processes that live, together; None if all have ended.
+    """The resident memory of the processes that live, together; None if all have ended.
 
     Memory that they share counts for each.
     """
@@ -89,7 +89,7 @@ class MemoryWatch:
         self._thread.join(None)
 
     def samples(self) -> Sequence[Resident]:
-        """Returns the samples until now, oldest first."""
+        """The samples until now, oldest first."""
         with self._lock:
             return tuple(self._samples)
 

@@ -74,7 +74,7 @@ class CoreShares:
 
 
 def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) -> CoreShares:
-    """Returns the use of the cores between two instants; the process is the server."""
+    """The use of the cores between two instants; the process is the server."""
     took_ns = max(after.at_ns - before.at_ns, 1)
     server_ns = after.process_ns - before.process_ns
     # The kernel counts whole ticks, so a small difference can be below 0.
@@ -108,7 +108,7 @@ def with_core_shares(
 
 
 def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
-    """Returns the processor time of the process's threads with that nice value, by thread id.
+    """The processor time of the process's threads with that nice value, by thread id.
 
     Threads that have ended are not included. The kernel's ticks of 10 ms would be too coarse: a page's
     polls take less in some seconds (`schedstat`: Documentation/scheduler/sched-stats.rst of Linux).
@@ -123,18 +123,18 @@ def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
 
 
 def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Returns the time spent between two calls; the time of threads that ended meanwhile is
+    """The time spent between two calls; the time of threads that ended meanwhile is
     lost.
     """
     return sum(time_ns - before.get(thread, 0) for thread, time_ns in after.items())
 
 
 def worst_cores(runs: Iterable[CoreShares]) -> CoreShares:
-    """Returns the shares of the run that was disturbed most."""
+    """The shares of the run that was disturbed most."""
     return max(runs, key=lambda cores: cores.other + cores.stolen)
 
 
 def mean_cores(runs: Sequence[CoreShares]) -> CoreShares:
-    """Returns the mean shares of runs that took about the same time."""
+    """The mean shares of runs that took about the same time."""
     columns = zip(*(astuple(cores) for cores in runs), strict=True)
     return CoreShares(*(round(statistics.mean(column), 3) for column in columns))

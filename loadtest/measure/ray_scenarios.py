@@ -45,7 +45,7 @@ def fleet_tables(
     servers: int,
     waves: str = _WAVES,
 ) -> str:
-    """Returns the tables [waves] and [ray] of a fleet of one model."""
+    """The tables [waves] and [ray] of a fleet of one model."""
     return (
         f"[waves]\nload_count_max = 1\nlost_seconds = {_LOST_SECONDS}\n{waves}"
         f'[ray]\naddress = "{address}"\nprocess_bytes = {PROCESS_BYTES}\nleave_seconds = 3\n'
@@ -226,7 +226,7 @@ def lone_server(
     clock: Clock,
     say: Say,
 ) -> dict[str, Any]:
-    """Returns the figures of one server with the same load: steady, and while versions are swapped."""
+    """The figures of one server with the same load: steady, and while versions are swapped."""
     say("one server …")
     versions = sorted(int(path.name) for path in model.base_path.iterdir() if path.name.isdigit())
     with ModelServer(
@@ -266,7 +266,7 @@ def check_reports(reports: Mapping[str, Mapping[str, Any]]) -> None:
 def ratios(
     reports: Mapping[str, Mapping[str, Any]], lone: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float | None]:
-    """Returns the p999 in the waves over the steady one, of the fleet and of one server that swaps."""
+    """The p999 in the waves over the steady one, of the fleet and of one server that swaps."""
     return {
         "fleet": p999_ratio(reports["a good version in waves"], reports["steady"]),
         "one server": p999_ratio(lone["three swaps"], lone["steady"]),

@@ -64,7 +64,7 @@ class RetriedLoad:
             channel.close()
 
     def report(self, since_ns: int, until_ns: int) -> dict[str, Any]:
-        """Returns the figures of the requests that were due in a time, as far as they are completed."""
+        """The figures of the requests that were due in a time, as far as they are completed."""
         outcomes = [
             outcome
             for outcome in self._traffic.outcomes()
@@ -97,7 +97,7 @@ class RetriedLoad:
 def load_report(
     outcomes: Sequence[Outcome], attempts: Sequence[FailedAttempt], seconds: float
 ) -> dict[str, Any]:
-    """Returns the counts and the latencies. `failed` are requests that no attempt has answered."""
+    """The counts and the latencies. `failed` are requests that no attempt has answered."""
     latencies = [outcome.latency_ns for outcome in outcomes if outcome.answer is not None]
     versions = Counter(outcome.answer.version for outcome in outcomes if outcome.answer is not None)
     return {
@@ -114,7 +114,7 @@ def load_report(
 
 
 def p999_ratio(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Returns the p999 of one part over that of another; None if one of them has too few requests."""
+    """The p999 of one part over that of another; None if one of them has too few requests."""
     if one.get("p999_ms") is None or not other.get("p999_ms"):
         return None
     return round(float(one["p999_ms"]) / float(other["p999_ms"]), 2)

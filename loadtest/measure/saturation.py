@@ -60,7 +60,7 @@ def rate_of(outcome: Outcome) -> float:
 
 
 def answered_rate(outcome: Outcome) -> float:
-    """Returns the requests per second that were answered with OK, from the first issue to the last
+    """The requests per second that were answered with OK, from the first issue to the last
     answer.
     """
     answered_count = int((outcome.codes == 0).sum())
@@ -73,7 +73,7 @@ def answered_rate(outcome: Outcome) -> float:
 def at_share_of_saturation(
     setup: Setup, share: float | None, exports: DemoModel, clock: Clock, say: Say
 ) -> Setup:
-    """Returns `setup` at `share` of its server's highest rate; unchanged if `share` is None."""
+    """`setup` at `share` of its server's highest rate; unchanged if `share` is None."""
     if share is None:
         return setup
     with serving(setup, exports, clock) as running:

@@ -61,7 +61,7 @@ class SwapRun:
 
 
 def repeats_of(setup: Setup, count: int) -> Sequence[Setup]:
-    """Returns the setup `count` times with different seeds, which are the same for every preset."""
+    """The setup `count` times with different seeds, which are the same for every preset."""
     return [replace(setup, seed=setup.seed + repeat) for repeat in range(count)]
 
 
@@ -176,7 +176,7 @@ class Running:
         self._pause_until(dropped_ns, self._setup.swap_interval_seconds)
 
     def _pause_until(self, from_ns: int, seconds: float) -> None:
-        """Returns `seconds` after `from_ns`, or at once if that is past."""
+        """`seconds` after `from_ns`, or at once if that is past."""
         pause = threading.Condition()
         with pause:
             while (left_seconds := seconds - seconds_since(self._clock, from_ns)) > 0:
@@ -205,7 +205,7 @@ def _memory(
     spans: Sequence[SwapSpans],
     last_unload_ns: int | None,
 ) -> dict[str, Resident | None]:
-    """Returns the resident memory at the moments that are known of the server."""
+    """The resident memory at the moments that are known of the server."""
     both = [
         sample
         for sample in samples
@@ -220,5 +220,5 @@ def _memory(
 
 
 def _sample_at(samples: Sequence[Resident], at_ns: int) -> Resident | None:
-    """Returns the first sample from `at_ns` on; None if the process ended before."""
+    """The first sample from `at_ns` on; None if the process ended before."""
     return next((sample for sample in samples if sample.at_ns >= at_ns), None)

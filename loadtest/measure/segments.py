@@ -55,7 +55,7 @@ class SegmentedLoad:
     kept_reply_bytes_max: int = Plan.kept_reply_bytes_max
 
     def plan(self) -> Plan:
-        """Returns the requests of the whole run."""
+        """Plans the requests of the whole run."""
         seconds = _SETTLE_SECONDS + len(self.kinds) * self.segment_seconds_max
         offsets_ns = ARRIVALS[self.arrivals](self.rate_per_second, seconds, self.seed)
         plan = self.load.plan(offsets_ns, self.seed)
@@ -80,11 +80,11 @@ class SegmentedRun(Generic[SegmentT]):
         return [segment for segment in self.segments if segment.kind == kind]
 
     def latencies_ns(self, kind: str) -> npt.NDArray[np.int64]:
-        """Returns the latencies of all segments of `kind` together."""
+        """The latencies of all segments of `kind` together."""
         return latencies_within_ns(self.outcome, [each.span for each in self.of_kind(kind)])
 
     def latencies_by_segment_ns(self, kind: str) -> Sequence[npt.NDArray[np.int64]]:
-        """Returns the latencies of each segment of `kind`."""
+        """The latencies of each segment of `kind`."""
         return [latencies_within_ns(self.outcome, [each.span]) for each in self.of_kind(kind)]
 
 

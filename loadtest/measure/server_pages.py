@@ -28,11 +28,11 @@ class Metrics:
         return cls(list(text_string_to_metric_families(text)))
 
     def total(self, name: str, **labels: str) -> float:
-        """Returns the sum over all series with that name and these labels; 0 without any series."""
+        """The sum over all series with that name and these labels; 0 without any series."""
         return sum(self._values(name, labels))
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Returns the value of the only series with that name and these labels; None without a
+        """The value of the only series with that name and these labels; None without a
         series.
 
         Raises ValueError if there are several series.
@@ -43,7 +43,7 @@ class Metrics:
         return values[0] if values else None
 
     def counts_by(self, label: str, name: str, **labels: str) -> Counter[str]:
-        """Returns the same sum for each value of `label`, as whole numbers."""
+        """The same sum for each value of `label`, as whole numbers."""
         counts: Counter[str] = Counter()
         for sample in self._samples:
             if sample.name == name and labels.items() <= sample.labels.items():
@@ -51,7 +51,7 @@ class Metrics:
         return counts
 
     def bucket_counts(self, histogram: str, **labels: str) -> Mapping[float, int]:
-        """Returns the cumulative counts by bucket edge, ascending, summed over series."""
+        """The cumulative counts by bucket edge, ascending, summed over series."""
         counts = self.counts_by("le", f"{histogram}_bucket", **labels)
         return {edge: counts[text] for edge, text in sorted((float(t), t) for t in counts)}
 
@@ -76,7 +76,7 @@ class ServerPages:
         return Metrics.parse(self._get("/metrics").decode())
 
     def swaps(self, model: str) -> Sequence[Mapping[str, Any]]:
-        """Returns the records of `/v1/swaps`, oldest first."""
+        """The records of `/v1/swaps`, oldest first."""
         document = json.loads(self._get(f"/v1/swaps?{urlencode({'model': model})}"))
         records: list[Mapping[str, Any]] = document["swaps"]
         return records[::-1]

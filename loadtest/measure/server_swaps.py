@@ -55,7 +55,7 @@ def wait_for_swaps(
 
 
 def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
-    """Returns the swap of a record that has figures of the requests during the swap."""
+    """The swap of a record that has figures of the requests during the swap."""
     during = record["latency"]["during"]
     begin_ns = round(record["load_started_at"] * NS_PER_SECOND) - log_clock.offset_ns
     return ServerSwap(
@@ -74,7 +74,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[str, Any]]:
-    """Returns each swap by the server and by its clients, for requests that ended in the same
+    """Each swap by the server and by its clients, for requests that ended in the same
     span.
     """
     latency_ns = outcome.completed_ns - outcome.scheduled_ns
@@ -89,7 +89,7 @@ def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[st
 
 
 def medians_by_both(swaps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the count of swaps, of their requests, and the median of each figure over the
+    """The count of swaps, of their requests, and the median of each figure over the
     swaps.
     """
     both: dict[str, Any] = {"swap_count": len(swaps)}
@@ -110,7 +110,7 @@ def _ended_in(outcome: Outcome, span: Span) -> npt.NDArray[np.bool_]:
 
 
 def _clients_figures(latencies_ns: Latencies) -> dict[str, Any]:
-    """Returns quantiles by nearest rank, as the server's, even of few requests: both sides measure
+    """Quantiles by nearest rank, as the server's, even of few requests: both sides measure
     the same requests.
     """
     ordered = np.sort(np.asarray(latencies_ns))

@@ -39,7 +39,7 @@ class Setup:
         return preset(self.preset).summary if self.command is None else f"`{self.command}`"
 
     def load(self) -> CtrLoad:
-        """Returns the clients' requests."""
+        """The clients' requests."""
         return CtrLoad(
             self.loaded,
             rows=self.rows,

@@ -45,7 +45,7 @@ def saturations(results: Results) -> Saturations:
 def share_rates(
     found: Saturations, shares: Sequence[float], share_of: str
 ) -> dict[tuple[ShareLoop, str], float]:
-    """Returns the requests per second of each share and server."""
+    """The requests per second of each share and server."""
     return {
         (ShareLoop(rows, share), name): share * (min(each.values()) if share_of == LOWEST else own)
         for rows, each in found.items()
@@ -55,7 +55,7 @@ def share_rates(
 
 
 def turn_seconds(rate_per_second: float, round_count: int, seconds: float) -> float:
-    """Returns the length of a turn that is measured: `seconds`, or longer if all rounds together
+    """The length of a turn that is measured: `seconds`, or longer if all rounds together
     would have too few requests for a p999, up to 8 s.
     """
     for_p999 = min(_P999_REQUEST_COUNT / round_count / rate_per_second, _P999_SECONDS_MAX)

@@ -52,7 +52,7 @@ class _Model:
 def blocked_spans(
     events: Iterable[LogEvent], allowed: Iterable[tuple[int, int]], model: str
 ) -> Spans:
-    """Returns the spans in which each rolled-back version must not answer.
+    """The spans in which each rolled-back version must not answer.
 
     `allowed` has the time (ns of the wall clock) and the version of each call that allows a version
     again. Each span begins after its cause took effect and ends before its end can take effect.
@@ -73,7 +73,7 @@ def blocked_spans(
 def blocked_answers(
     outcome: Outcome, version_of: Sequence[int | None], spans: Spans, wall_offset_ns: int
 ) -> dict[int, int]:
-    """Returns the count of requests per version that it answered completely within its spans.
+    """The count of requests per version that it answered completely within its spans.
 
     `version_of` has the version by request, None without an answer. `wall_offset_ns` is the wall
     clock minus the clock of `outcome`.
@@ -91,7 +91,7 @@ def blocked_answers(
 
 
 def _wall_ns(event: LogEvent) -> int:
-    """Returns the instant of a log line, rounded up to the next microsecond for a span's begin."""
+    """The instant of a log line, rounded up to the next microsecond for a span's begin."""
     at = datetime.fromisoformat(event["timestamp"])
     seconds = int(at.replace(microsecond=0).timestamp())
     return seconds * 1_000_000_000 + (at.microsecond + 1) * _MICROSECOND_NS

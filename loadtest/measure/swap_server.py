@@ -43,7 +43,7 @@ class SwapServer(Protocol):
         ...
 
     def process_ids(self) -> Sequence[int]:
-        """Returns the processes of the server."""
+        """The processes of the server."""
         ...
 
     def load_first_versions(self, series: Mapping[str, VersionSeries]) -> None:
@@ -65,5 +65,5 @@ class SwapServer(Protocol):
         ...
 
     def failure(self, reason: str) -> Unavailable:
-        """Returns an error with the reason and what helps to find its cause."""
+        """An error with the reason and what helps to find its cause."""
         ...

@@ -30,7 +30,7 @@ def swaps_in(events: Iterable[Mapping[str, Any]]) -> list[Swap]:
 
 
 def is_unloaded(event: Mapping[str, Any], version: int) -> bool:
-    """Returns True if the event reports that `version` is unloaded."""
+    """True if the event reports that `version` is unloaded."""
     return (event["event"], event.get("version")) == ("version_unloaded", version)
 
 

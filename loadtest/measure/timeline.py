@@ -61,7 +61,7 @@ class LogClock:
     offset_ns: int
 
     def instant_ns(self, event: Mapping[str, Any]) -> int:
-        """Returns the instant at which the event was logged."""
+        """The instant at which the event was logged."""
         # Python 3.10 does not parse "Z".
         wall = datetime.fromisoformat(event["timestamp"].replace("Z", "+00:00"))
         return (wall - _EPOCH) // timedelta(microseconds=1) * 1_000 - self.offset_ns
@@ -70,7 +70,7 @@ class LogClock:
 def swaps_of(
     events: Iterable[Mapping[str, Any]], model: str, clock: LogClock
 ) -> tuple[SwapSpans, ...]:
-    """Returns the swaps of `model` in the order of their loads.
+    """The swaps of `model` in the order of their loads.
 
     A version's load and the unload of the version before it are one swap, so the first load is not
     a swap. Raises Unavailable if one of a swap's four events is missing.
@@ -101,7 +101,7 @@ def swaps_of(
 def times_of_swaps(
     events: Iterable[Mapping[str, Any]], model: str, clock: LogClock
 ) -> tuple[Span, ...]:
-    """Returns the time of each swap, also if a version is loaded a second time.
+    """The time of each swap, also if a version is loaded a second time.
 
     A swap begins with a load and ends one second after the next unload. The first load is not a swap.
     """
@@ -122,7 +122,7 @@ def times_of_swaps(
 
 
 def late_stretches(outcome: Outcome) -> tuple[Span, ...]:
-    """Returns the spans in which the generator was late by more than LATE_NS, each from the first
+    """The spans in which the generator was late by more than LATE_NS, each from the first
     late due time until it had caught up.
     """
     late = np.flatnonzero(outcome.issued_ns - outcome.scheduled_ns > LATE_NS)
@@ -136,7 +136,7 @@ def late_stretches(outcome: Outcome) -> tuple[Span, ...]:
 
 
 def held_up_by_generator(outcome: Outcome, stretches: Sequence[Span]) -> Mask:
-    """Returns the requests that were due or answered while the generator was stalled.
+    """The requests that were due or answered while the generator was stalled.
 
     Their latencies depend on the generator as much as on the server. Slow answers that merely
     contain a stretch are not included.
@@ -146,7 +146,7 @@ def held_up_by_generator(outcome: Outcome, stretches: Sequence[Span]) -> Mask:
 
 
 def under_way_in(outcome: Outcome, spans: Iterable[Span]) -> Mask:
-    """Returns the requests that were due before a span's end and not yet answered at its
+    """The requests that were due before a span's end and not yet answered at its
     beginning.
     """
     mask = np.zeros(len(outcome.scheduled_ns), bool)
@@ -156,7 +156,7 @@ def under_way_in(outcome: Outcome, spans: Iterable[Span]) -> Mask:
 
 
 def windows(outcome: Outcome, swaps: Sequence[SwapSpans], steady_from_ns: int) -> dict[str, Mask]:
-    """Returns the requests of each window; `steady` has the requests outside of all swaps."""
+    """The requests of each window; `steady` has the requests outside of all swaps."""
     in_swap = under_way_in(outcome, [swap.swap for swap in swaps])
     return {
         "steady": ~in_swap & (outcome.scheduled_ns >= steady_from_ns),

@@ -45,13 +45,13 @@ class Turn:
     settle_ns: int = 0
 
     def latencies_ns(self, loop: Loop) -> npt.NDArray[np.int64]:
-        """Returns the latencies of answers: from the due times in an open loop, and from the issue
+        """The latencies of answers: from the due times in an open loop, and from the issue
         in a closed loop, whose requests have no due time.
         """
         return self._latencies_ns(loop, StatusCode.OK)
 
     def refused_ns(self, loop: Loop) -> npt.NDArray[np.int64]:
-        """Returns the times until requests were refused because the server had too many."""
+        """The times until requests were refused because the server had too many."""
         return self._latencies_ns(loop, StatusCode.RESOURCE_EXHAUSTED)
 
     def _latencies_ns(self, loop: Loop, code: StatusCode) -> npt.NDArray[np.int64]:

@@ -62,7 +62,7 @@ class VersionWatch:
         self._thread.join(None)
 
     def looks(self) -> Sequence[Look]:
-        """Returns the looks until now, oldest first."""
+        """The looks until now, oldest first."""
         with self._changed:
             return tuple(self._looks)
 
@@ -87,17 +87,17 @@ class VersionWatch:
 
 
 def has_swapped(states: States, old: int) -> bool:
-    """Returns True if the version after `old` serves and `old` is gone."""
+    """True if the version after `old` serves and `old` is gone."""
     return states.get(old + 1) == AVAILABLE and states.get(old) in (None, END)
 
 
 def has_failed(states: States, version: int) -> bool:
-    """Returns True if `version` has ended; it is asked while the version should load."""
+    """True if `version` has ended; it is asked while the version should load."""
     return states.get(version) == END
 
 
 def spans_of(looks: Sequence[Look], dropped_ns: Mapping[int, int]) -> tuple[SwapSpans, ...]:
-    """Returns the swaps to the dropped versions.
+    """The swaps to the dropped versions.
 
     A version that was never seen before it was AVAILABLE loads from its drop. Raises Unavailable if
     the looks do not show a whole swap.
@@ -129,7 +129,7 @@ def _unload_of(looks: Sequence[Look], version: int) -> Span:
 
 
 def _first(looks: Sequence[Look], is_it: Callable[[Look], bool], what: str) -> int:
-    """Returns the index of the first look that shows it. Raises Unavailable if none does."""
+    """The index of the first look that shows it. Raises Unavailable if none does."""
     index = next((index for index, look in enumerate(looks) if is_it(look)), None)
     if index is None:
         raise Unavailable(f"no look at the server's versions showed {what}")

@@ -19,7 +19,7 @@ Arrivals = Callable[[float, float, int], Offsets]
 
 
 def poisson(rate_per_second: float, duration_seconds: float, seed: int) -> Offsets:
-    """Returns the arrivals of independent users.
+    """The arrivals of independent users.
 
     The gaps are exponentially distributed, so some requests come in clusters.
     """
@@ -27,13 +27,13 @@ def poisson(rate_per_second: float, duration_seconds: float, seed: int) -> Offse
 
 
 def constant(rate_per_second: float, duration_seconds: float, seed: int = 0) -> Offsets:
-    """Returns one request every 1/rate seconds, the first at once. `seed` is not used."""
+    """One request every 1/rate seconds, the first at once. `seed` is not used."""
     del seed
     return _as_ns(np.arange(int(rate_per_second * duration_seconds)) / rate_per_second)
 
 
 def ramp(rate_per_second: float, duration_seconds: float, seed: int) -> Offsets:
-    """Returns arrivals of independent users, at a rate that rises linearly from 0 to
+    """Arrivals of independent users, at a rate that rises linearly from 0 to
     `rate_per_second`.
     """
     # The expected number of requests until time t is rate·t²/(2·T), with T the duration. Its inverse
@@ -48,14 +48,14 @@ ARRIVALS: Mapping[str, Arrivals] = {"poisson": poisson, "constant": constant, "r
 
 
 def payload_numbers(request_count: int, payload_count: int, seed: int) -> npt.NDArray[np.int32]:
-    """Returns one of `payload_count` payloads for each request, drawn uniformly."""
+    """One of `payload_count` payloads for each request, drawn uniformly."""
     # [seed, 1] and not seed: the arrivals use `seed`, and payloads must not depend on the arrivals.
     generator = np.random.default_rng([seed, 1])
     return generator.integers(0, payload_count, request_count, np.int32)
 
 
 def _unit_rate_arrivals(end: float, seed: int) -> npt.NDArray[Any]:
-    """Returns the times of a Poisson stream of rate 1 from 0 to `end`, as float64."""
+    """The times of a Poisson stream of rate 1 from 0 to `end`, as float64."""
     generator = np.random.default_rng(seed)
     # For a given count, the arrivals of a Poisson stream are uniformly distributed.
     return np.sort(generator.uniform(0, end, generator.poisson(end)))

@@ -60,7 +60,7 @@ class CtrLoad:
         self._reference = lru_cache(maxsize=None)(self._computed_reference)
 
     def plan(self, offsets_ns: npt.NDArray[np.int64], seed: int) -> Plan:
-        """Returns a plan with one request at each of `offsets_ns`, drawn from the pool by
+        """Plans a plan with one request at each of `offsets_ns`, drawn from the pool by
         `seed`.
         """
         numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
@@ -72,7 +72,7 @@ class CtrLoad:
         )
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
-        """Returns True if the reply has the requested outputs, right for the version that it
+        """True if the reply has the requested outputs, right for the version that it
         names.
         """
         response = parsed(reply)
@@ -114,7 +114,7 @@ class CtrLoad:
 
 
 def parsed(reply: Reply) -> predict_pb2.PredictResponse | None:
-    """Returns the response, or None if the bytes do not parse."""
+    """The response, or None if the bytes do not parse."""
     try:
         return predict_pb2.PredictResponse.FromString(reply.data)
     except DecodeError:

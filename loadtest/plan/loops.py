@@ -23,7 +23,7 @@ class ClosedLoop:
         return f"{self.rows}:{self.channels}x{self.in_flight}"
 
     def plan(self, load: CtrLoad, request_count: int, seed: int) -> Plan:
-        """Returns that many requests, drawn by `seed`."""
+        """Plans that many requests, drawn by `seed`."""
         plan = load.plan(np.zeros(request_count, np.int64), seed)
         return replace(plan, channel_count=self.channels, in_flight_max=self.in_flight)
 
@@ -39,7 +39,7 @@ class OpenLoop:
         return f"{self.rows}:{self.rate_per_second:g}/s"
 
     def plan(self, load: CtrLoad, request_count: int, seed: int) -> Plan:
-        """Returns about that many requests, drawn by `seed`."""
+        """Plans about that many requests, drawn by `seed`."""
         seconds = request_count / self.rate_per_second
         return load.plan(poisson(self.rate_per_second, seconds, seed), seed)
 

@@ -77,7 +77,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 
 
 def preset(name: str) -> Preset:
-    """Returns the preset `name`. Raises InvalidConfig, with all names, if there is no such
+    """The preset `name`. Raises InvalidConfig, with all names, if there is no such
     preset.
     """
     if name not in PRESETS:

@@ -58,7 +58,7 @@ def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
 def binned(
     due_seconds: npt.NDArray[Any], latency_ms: npt.NDArray[Any], bin_seconds: float
 ) -> tuple[npt.NDArray[Any], Sequence[npt.NDArray[Any]]]:
-    """Returns the middles of the bins that have requests, and the latencies of each bin."""
+    """The middles of the bins that have requests, and the latencies of each bin."""
     numbers = (due_seconds // bin_seconds).astype(int)
     filled = np.unique(numbers)
     return (filled + 0.5) * bin_seconds, [latency_ms[numbers == number] for number in filled]

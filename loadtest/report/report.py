@@ -39,7 +39,7 @@ class WindowLatencies:
 
 
 def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
-    """Returns the latencies of all runs together."""
+    """The latencies of all runs together."""
     clean: dict[str, list[npt.NDArray[np.int64]]] = {}
     everything: dict[str, list[npt.NDArray[np.int64]]] = {}
     for run in runs:
@@ -55,7 +55,7 @@ def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
 
 
 def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
-    """Returns the JSON of a preset's runs. Windows pool the requests of all runs; `runs` has each
+    """The JSON of a preset's runs. Windows pool the requests of all runs; `runs` has each
     run.
     """
     each = [_window_figures([run]) for run in runs]
@@ -90,7 +90,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
 
 
 def run_report(outcome: Outcome, wrong_count: int | None, rate_per_second: float) -> dict[str, Any]:
-    """Returns the JSON of a run without swaps. `wrong_count` is None if answers were not
+    """The JSON of a run without swaps. `wrong_count` is None if answers were not
     checked.
     """
     latency_ns = latencies_ns(outcome)
@@ -126,7 +126,7 @@ def _window_figures(runs: Sequence[SwapRun]) -> dict[str, Any]:
 
 
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Returns the median of each ratio over the runs; None if a run has too few requests for it."""
+    """The median of each ratio over the runs; None if a run has too few requests for it."""
     ratios = [{key: run[key] for key in run if key.startswith("ratio_")} for run in runs]
     values = {key: [run[key] for run in ratios] for key in ratios[0]}
     return {
@@ -136,7 +136,7 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def machine() -> dict[str, Any]:
-    """Returns the machine and the commit of a measurement."""
+    """The machine and the commit of a measurement."""
     return {
         "node": platform.platform(),
         "processor": _processor(),
@@ -157,7 +157,7 @@ def _swap_stages(swap: Swap) -> dict[str, Any]:
 
 
 def _memory(runs: Sequence[SwapRun]) -> dict[str, Any]:
-    """Returns the memory of the last run, and the largest arena remainder of all runs."""
+    """The memory of the last run, and the largest arena remainder of all runs."""
     memory = runs[-1].memory
     live = [run.arena_live_bytes for run in runs if run.arena_live_bytes is not None]
     return {

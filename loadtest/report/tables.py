@@ -14,7 +14,7 @@ _PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms")
 
 
 def latency_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Returns a table with a row for each of `rows`, which are `latency.figures` by name."""
+    """A table with a row for each of `rows`, which are `latency.figures` by name."""
     table = Table("", "requests", *(key.replace("_", " ") for key in _PERCENTILES), title=title)
     for name, shown in rows.items():
         cells = (number(shown[key]) for key in _PERCENTILES)
@@ -23,7 +23,7 @@ def latency_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def generator_line(shown: Mapping[str, Any]) -> str:
-    """Returns a line on the generator's own accuracy, printed beside every result."""
+    """A line on the generator's own accuracy, printed beside every result."""
     priority = "real-time" if shown["is_realtime"] else "NOT real-time: it may not set SCHED_FIFO"
     return (
         f"generator ({priority}): issue delay p99 {number(shown['issue_delay_p99_ms'])} ms, "
@@ -35,7 +35,7 @@ def generator_line(shown: Mapping[str, Any]) -> str:
 
 
 def cores_line(shown: Mapping[str, Any]) -> str:
-    """Returns a line on the use of the cores, with a warning if other processes used them."""
+    """A line on the use of the cores, with a warning if other processes used them."""
     disturbed = shown["other"] + shown["stolen"] > _OTHERS_CORES_MAX
     return (
         f"cores in use: server {shown['server']:.2f}, generator {shown['generator']:.2f}, others "
@@ -57,7 +57,7 @@ def exit_status(shown: Mapping[str, Any]) -> int:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Returns the formatted figure; `-` if it was refused for too few requests."""
+    """The formatted figure; `-` if it was refused for too few requests."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 

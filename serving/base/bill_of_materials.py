@@ -8,13 +8,13 @@ BILL_OF_MATERIALS = "sboms/millpond.cdx.json"
 
 
 def libraries(document: str) -> dict[str, str]:
-    """Returns the version of each library of a CycloneDX document, by its name. Pure."""
+    """The version of each library of a CycloneDX document, by its name. Pure."""
     components = json.loads(document)["components"]
     return {component["name"]: component["version"] for component in components}
 
 
 def bundled_libraries() -> dict[str, str]:
-    """Returns the version of each library inside the installed package, by its name.
+    """The version of each library inside the installed package, by its name.
 
     Returns {} if the package was not built or not installed.
     """

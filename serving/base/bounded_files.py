@@ -15,7 +15,7 @@ SETTINGS_BYTES_MAX = 2**20
 
 
 def read_bounded_bytes(path: Path, bytes_max: int) -> bytes:
-    """Returns the file's content. Raises InvalidConfig if it is longer than `bytes_max`, of which no
+    """Reads the file's content. Raises InvalidConfig if it is longer than `bytes_max`, of which no
     more is read; OSError.
     """
     with path.open("rb") as file:

@@ -16,7 +16,7 @@ class Clock(Protocol):
         ...
 
     def wall_ns(self) -> int:
-        """Returns nanoseconds since the Unix epoch: only to compare with file times and to display.
+        """Nanoseconds since the Unix epoch: only to compare with file times and to display.
 
         This clock can jump: never subtract two of its values to get a duration.
         """
@@ -56,7 +56,7 @@ class Now:
 
     @classmethod
     def of(cls, clock: Clock) -> "Now":
-        """Returns the time of `clock`."""
+        """The time of `clock`."""
         return cls(clock.now_ns(), clock.wall_ns())
 
 
@@ -68,5 +68,5 @@ def pause(clock: Clock, seconds: float) -> None:
 
 
 def seconds_since(clock: Clock, start_ns: int) -> float:
-    """Returns the seconds that have passed on `clock` since its `now_ns()` was `start_ns`."""
+    """The seconds that have passed on `clock` since its `now_ns()` was `start_ns`."""
     return (clock.now_ns() - start_ns) / NS_PER_SECOND

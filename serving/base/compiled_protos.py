@@ -18,7 +18,7 @@ DESCRIPTOR_SET = Path(__file__).with_name("messages.binpb")
 
 
 def load_pool(path: Path) -> Any:
-    """Returns a pool of the files in a serialized FileDescriptorSet.
+    """A pool of the files in a serialized FileDescriptorSet.
 
     Raises ImportError, with the remedy, if there is no such file.
     """
@@ -39,11 +39,11 @@ _pool = load_pool(DESCRIPTOR_SET)
 
 
 def file_of(service: str) -> FileDescriptor:
-    """Returns the file that declares a service, by the service's full name."""
+    """The file that declares a service, by the service's full name."""
     file: FileDescriptor = _pool.FindServiceByName(service).file
     return file
 
 
 def message_class(name: str) -> Any:
-    """Returns the class of a message by its full name, like `inference.ModelReadyRequest`."""
+    """The class of a message by its full name, like `inference.ModelReadyRequest`."""
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))

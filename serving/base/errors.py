@@ -169,7 +169,7 @@ _CLASS_BY_CODE: dict[int, type[MillpondError]] = {
 
 
 def from_status(code: int, message: str) -> MillpondError:
-    """Returns the error for a status of the data plane (`_native.StatusError.args`).
+    """The error for a status of the data plane (`_native.StatusError.args`).
 
     A code without a class of its own becomes an OperatorError. A number that is not an error code is
     a bug of Millpond, an InternalError.
@@ -181,7 +181,7 @@ def from_status(code: int, message: str) -> MillpondError:
 
 
 def from_exception(error: BaseException) -> MillpondError:
-    """Returns the MillpondError for any exception.
+    """The MillpondError for any exception.
 
     Returns a MillpondError as it is, and converts errors of the operating system by their class. Any
     other exception is a bug of Millpond, an InternalError.

@@ -153,7 +153,7 @@ class ThreadExecutor:
             return taken
 
     def _index_of_next(self) -> int | None:
-        """Returns the index of the first task whose owner may take another thread, or None."""
+        """The index of the first task whose owner may take another thread, or None."""
         owner_count_max = max(len(self._taking) - 1, 1)
         for index, (owner, _) in enumerate(self._waiting):
             if not owner or self._running_counts[owner] < owner_count_max:

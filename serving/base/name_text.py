@@ -38,7 +38,7 @@ def fault_of_name(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """Returns the file or directory name for `name`: plain ASCII, without a path separator.
+    """The file or directory name for `name`: plain ASCII, without a path separator.
 
     All characters but letters, digits, "_", "-" and "." are percent-encoded, and so is a dot at the
     start. So the result is never ".", ".." or a hidden file. Distinct names have distinct results. If
@@ -54,7 +54,7 @@ def file_name(name: str) -> str:
 
 
 def natural_order(name: str) -> tuple[tuple[int, str], ...]:
-    """Returns the key by which people sort names: "s2" comes before "s10"."""
+    """The key by which people sort names: "s2" comes before "s10"."""
     parts = re.split("([0-9]+)", name)
     # A number by its length first: names may have more digits than Python takes for a number.
     numbers = (part.lstrip("0") if index % 2 else part for index, part in enumerate(parts))
@@ -62,7 +62,7 @@ def natural_order(name: str) -> tuple[tuple[int, str], ...]:
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:
-    """Returns the first LISTED_MAX `items` as text and the number of the others; "none" if empty.
+    """The first LISTED_MAX `items` as text and the number of the others; "none" if empty.
 
     The limit is there because a server may have thousands of models, and an error's text goes to every
     client that misspells a name.
@@ -74,7 +74,7 @@ def listed(items: Iterable[str], separator: str = ", ") -> str:
 
 
 def encodable(text: str) -> str:
-    """Returns `text` without halves of surrogate pairs, which no log, page or reply can carry.
+    """`text` without halves of surrogate pairs, which no log, page or reply can carry.
 
     Python holds a byte of a path that is not UTF-8 as such a half. It is shown as `\\xe9`, so two
     paths may look alike: use the result for people only.
@@ -88,7 +88,7 @@ def encodable(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns `text` for one line of a terminal or a log, with unprintable characters escaped.
+    """`text` for one line of a terminal or a log, with unprintable characters escaped.
 
     Control characters could move a terminal's cursor, and marks of writing direction could reorder the
     text on the screen.

@@ -37,7 +37,7 @@ class Signature:
 
 
 def signature_of(definition: Any) -> Signature:
-    """Returns the signature that a SignatureDef defines."""
+    """The signature that a SignatureDef defines."""
     return Signature(
         _tensor_specs(definition.inputs),
         _tensor_specs(definition.outputs),

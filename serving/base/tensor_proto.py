@@ -129,7 +129,7 @@ def from_tensor_proto(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
 
 
 def array_dtype(data_type: int) -> np.dtype[Any]:
-    """Returns the numpy dtype of a `types_pb2.DataType`; `object` for DT_STRING.
+    """The numpy dtype of a `types_pb2.DataType`; `object` for DT_STRING.
 
     Raises InvalidArgument if numpy does not have the dtype.
     """
@@ -147,7 +147,7 @@ def array_dtype(data_type: int) -> np.dtype[Any]:
 
 
 def data_type_name(data_type: int) -> str:
-    """Returns the name of a data type, `DT_FLOAT` for 1; the number if this TensorFlow has no name."""
+    """The name of a data type, `DT_FLOAT` for 1; the number if this TensorFlow has no name."""
     value = types_pb2.DataType.DESCRIPTOR.values_by_number.get(data_type)
     return value.name if value else f"DataType {data_type}"
 

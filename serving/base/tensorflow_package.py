@@ -25,7 +25,7 @@ class Package(NamedTuple):
 
 
 def installed_package() -> Package | None:
-    """Returns the installed TensorFlow package; None if no package is installed."""
+    """The installed TensorFlow package; None if no package is installed."""
     for name in NAMES:
         try:
             return Package(name, version(name))
@@ -35,7 +35,7 @@ def installed_package() -> Package | None:
 
 
 def installed_version() -> str | None:
-    """Returns the version of the installed TensorFlow package; None if no package is installed."""
+    """The version of the installed TensorFlow package; None if no package is installed."""
     package = installed_package()
     return package.version if package is not None else None
 

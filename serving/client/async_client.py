@@ -72,7 +72,7 @@ class AsyncClient:
         output_filter: Sequence[str] = (),
         **options: Unpack[calls.CallOptions],
     ) -> Prediction:
-        """Returns the outputs of the model. `output_filter` names the outputs to return, all if empty.
+        """The outputs of the model. `output_filter` names the outputs to return, all if empty.
 
         `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
         CallOptions: version, label, signature_name, metadata, timeout_seconds or timeout.
@@ -95,7 +95,7 @@ class AsyncClient:
         context: Features | None = None,
         **options: Unpack[calls.CallOptions],
     ) -> Classification:
-        """Returns the classes of each example. `context` has the features that all examples share."""
+        """The classes of each example. `context` has the features that all examples share."""
         return await self._connection.run_async(calls.classify(name, examples, context, options))
 
     async def regress(
@@ -112,7 +112,7 @@ class AsyncClient:
     async def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
-        """Returns the versions of a model on the server, or only `version`; ascending."""
+        """The versions of a model on the server, or only `version`; ascending."""
         return await self._connection.run_async(calls.model_status(name, version, timeout_seconds))
 
     async def signatures(
@@ -123,7 +123,7 @@ class AsyncClient:
         label: str = "",
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
-        """Returns the signatures of a version that a client may run, by name."""
+        """The signatures of a version that a client may run, by name."""
         return await self._connection.run_async(
             calls.signatures(name, version, label, timeout_seconds)
         )

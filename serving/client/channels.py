@@ -91,14 +91,14 @@ class ClientSettings:
     health_service: str = ""
 
     def open(self, targets: Sequence[str]) -> grpc.Channel:
-        """Returns a channel for any thread."""
+        """Opens a channel for any thread."""
         target, options, compression = self._arguments(targets)
         if self.tls is None:
             return grpc.insecure_channel(target, options, compression)
         return grpc.secure_channel(target, self.tls.credentials(), options, compression)
 
     def open_asyncio(self, targets: Sequence[str]) -> grpc.aio.Channel:
-        """Returns a channel for the running event loop."""
+        """Opens a channel for the running event loop."""
         target, options, compression = self._arguments(targets)
         if self.tls is None:
             return grpc.aio.insecure_channel(target, options, compression)
@@ -139,7 +139,7 @@ class ServerStubs:
         self.models = ModelServiceStub(channel)
 
     def method(self, path: str) -> Any:
-        """Returns a unary method that takes and returns bytes."""
+        """A unary method that takes and returns bytes."""
         return self.channel.unary_unary(path)
 
 

@@ -24,14 +24,14 @@ class Connection:
         self._is_closed = False
 
     def run(self, call: Call[Reply]) -> Reply:
-        """Returns the reply, over a blocking channel. Raises MillpondError."""
+        """The reply, over a blocking channel. Raises MillpondError."""
         try:
             return call.read(self._start(call))
         except grpc.RpcError as error:
             raise self._error(error, call) from error
 
     async def run_async(self, call: Call[Reply]) -> Reply:
-        """Returns the reply, over an asyncio channel. Raises MillpondError."""
+        """The reply, over an asyncio channel. Raises MillpondError."""
         try:
             return call.read(await self._start(call))
         except grpc.RpcError as error:
@@ -52,7 +52,7 @@ class Connection:
         return self
 
     def _start(self, call: Call[Any]) -> Any:
-        """Returns the response, or an awaitable of it."""
+        """The response, or an awaitable of it."""
         if self._is_closed:
             raise FailedPrecondition("the client is closed; make another one")
         metadata = tuple(call.metadata.items()) if call.metadata else None

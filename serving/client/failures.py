@@ -15,14 +15,14 @@ _NO_METHOD_MESSAGES = frozenset({"", "Method not found!"})
 
 
 def _tls_question(message: str) -> str:
-    """Returns advice for a channel without TLS to a port with TLS; a broken connection looks the same."""
+    """Advice for a channel without TLS to a port with TLS; a broken connection looks the same."""
     if not message.endswith("Socket closed"):
         return ""
     return " If it uses TLS, give the certificate authority: --tls_ca, or Client(…, tls=Tls(ca_file=…))"
 
 
 def error_of(error: Any, target: str, timeout_seconds: float) -> MillpondError:
-    """Returns the MillpondError of a `grpc.RpcError`, which is also the call (grpcio's types lack that).
+    """The MillpondError of a `grpc.RpcError`, which is also the call (grpcio's types lack that).
 
     Its message names the server.
     """

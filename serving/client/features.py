@@ -17,7 +17,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def examples_input(examples: Sequence[Features], context: Features | None = None) -> Any:
-    """Returns the `Input` of a classify or regress request.
+    """The `Input` of a classify or regress request.
 
     `context` has the features that all examples share, and is sent once. Raises InvalidArgument, which
     names the feature, for a value that a tf.Example cannot hold.
@@ -30,7 +30,7 @@ def examples_input(examples: Sequence[Features], context: Features | None = None
 
 
 def example(features: Features) -> Any:
-    """Returns a tf.Example. Whole numbers and booleans become int64, other numbers float32."""
+    """A tf.Example. Whole numbers and booleans become int64, other numbers float32."""
     message = example_pb2.Example()
     for name, values in features.items():
         message.features.feature[name].CopyFrom(_feature(name, values))

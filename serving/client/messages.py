@@ -30,7 +30,7 @@ from serving.core.servable import AVAILABLE, ServableState
 def model_spec(
     name: str, *, version: int | None = None, label: str = "", signature_name: str = ""
 ) -> model_pb2.ModelSpec:
-    """Returns the receiver of a request. Raises InvalidArgument for both a version and a label."""
+    """The receiver of a request. Raises InvalidArgument for both a version and a label."""
     if version is not None and label:
         raise InvalidArgument(
             f"model {name!r}: version {version} and label {label!r} "
@@ -47,7 +47,7 @@ def model_spec(
 def predict_request(
     spec: model_pb2.ModelSpec, inputs: Mapping[str, npt.ArrayLike], output_filter: Sequence[str]
 ) -> predict_pb2.PredictRequest:
-    """Returns the request. Raises InvalidArgument, which names the input, if a value is not a tensor."""
+    """The request. Raises InvalidArgument, which names the input, if a value is not a tensor."""
     request = predict_pb2.PredictRequest(model_spec=spec, output_filter=output_filter)
     for name, values in inputs.items():
         try:
@@ -58,7 +58,7 @@ def predict_request(
 
 
 def prediction(response: predict_pb2.PredictResponse) -> Prediction:
-    """Returns the outputs as arrays."""
+    """The outputs as arrays."""
     outputs = {name: from_tensor_proto(tensor) for name, tensor in response.outputs.items()}
     return Prediction(response.model_spec.version.value, outputs)
 
@@ -66,14 +66,14 @@ def prediction(response: predict_pb2.PredictResponse) -> Prediction:
 def classify_request(
     spec: model_pb2.ModelSpec, examples: Sequence[Features], context: Features | None
 ) -> classification_pb2.ClassificationRequest:
-    """Returns the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
+    """The request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return classification_pb2.ClassificationRequest(
         model_spec=spec, input=examples_input(examples, context)
     )
 
 
 def classification(response: classification_pb2.ClassificationResponse) -> Classification:
-    """Returns labels and scores."""
+    """Labels and scores."""
     classes = tuple(
         tuple(ScoredClass(scored.label, scored.score) for scored in one.classes)
         for one in response.result.classifications
@@ -84,27 +84,27 @@ def classification(response: classification_pb2.ClassificationResponse) -> Class
 def regress_request(
     spec: model_pb2.ModelSpec, examples: Sequence[Features], context: Features | None
 ) -> regression_pb2.RegressionRequest:
-    """Returns the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
+    """The request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return regression_pb2.RegressionRequest(
         model_spec=spec, input=examples_input(examples, context)
     )
 
 
 def regression(response: regression_pb2.RegressionResponse) -> Regression:
-    """Returns the values."""
+    """The values."""
     values = np.array([one.value for one in response.result.regressions], np.float32)
     return Regression(response.model_spec.version.value, values)
 
 
 def status_request(spec: model_pb2.ModelSpec) -> get_model_status_pb2.GetModelStatusRequest:
-    """Returns the request for the version of `spec`, or for all versions."""
+    """The request for the version of `spec`, or for all versions."""
     return get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
 
 
 def statuses(
     response: get_model_status_pb2.GetModelStatusResponse,
 ) -> tuple[VersionStatus, ...]:
-    """Returns the statuses, ascending by version."""
+    """The statuses, ascending by version."""
     unsorted = (
         VersionStatus(
             version=status.version,
@@ -118,19 +118,19 @@ def statuses(
 
 
 def is_ready(seen: Sequence[VersionStatus], version: int | None) -> bool:
-    """Returns True if `version` is AVAILABLE; with None, if any version is."""
+    """True if `version` is AVAILABLE; with None, if any version is."""
     return any(status.state is AVAILABLE and version in (None, status.version) for status in seen)
 
 
 def metadata_request(spec: model_pb2.ModelSpec) -> get_model_metadata_pb2.GetModelMetadataRequest:
-    """Returns the request for the signatures, the only field of metadata."""
+    """The request for the signatures, the only field of metadata."""
     return get_model_metadata_pb2.GetModelMetadataRequest(
         model_spec=spec, metadata_field=["signature_def"]
     )
 
 
 def signatures(response: get_model_metadata_pb2.GetModelMetadataResponse) -> dict[str, Signature]:
-    """Returns the signatures that a client may run, by name."""
+    """The signatures that a client may run, by name."""
     definitions = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(definitions)
     return {

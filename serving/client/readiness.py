@@ -39,12 +39,12 @@ class Readiness:
         self._started_ns = clock.now_ns()
 
     def look(self) -> Call[tuple[VersionStatus, ...]]:
-        """Returns the call of the next look."""
+        """The call of the next look."""
         seconds = min(_LOOK_SECONDS_MAX, max(self.pause_seconds, self._remaining_seconds))
         return model_status(self._name, None, seconds)
 
     def is_over(self, statuses: tuple[VersionStatus, ...]) -> bool:
-        """Returns True if the model is ready. Raises Unavailable after the timeout."""
+        """True if the model is ready. Raises Unavailable after the timeout."""
         if is_ready(statuses, self._version):
             return True
         states = listed(

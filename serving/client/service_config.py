@@ -61,7 +61,7 @@ class RetryPolicy:
 
 
 def service_config(retries: RetryPolicy, *, is_balanced: bool, health_service: str) -> str:
-    """Returns the service config of a channel, as JSON.
+    """The service config of a channel, as JSON.
 
     With `is_balanced` the servers take turns, and a server takes part while it reports that
     `health_service` serves. Otherwise the channel uses one server and does not watch its health.

@@ -74,7 +74,7 @@ class Client(OperatorCalls):
         output_filter: Sequence[str] = (),
         **options: Unpack[calls.CallOptions],
     ) -> Prediction:
-        """Returns the outputs of the model. `output_filter` names the outputs to return, all if empty.
+        """The outputs of the model. `output_filter` names the outputs to return, all if empty.
 
         `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
         CallOptions: version, label, signature_name, metadata, timeout_seconds or timeout.
@@ -97,7 +97,7 @@ class Client(OperatorCalls):
         context: Features | None = None,
         **options: Unpack[calls.CallOptions],
     ) -> Classification:
-        """Returns the classes of each example. `context` has the features that all examples share."""
+        """The classes of each example. `context` has the features that all examples share."""
         return self._connection.run(calls.classify(name, examples, context, options))
 
     def regress(
@@ -114,7 +114,7 @@ class Client(OperatorCalls):
     def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
-        """Returns the versions of a model on the server, or only `version`; ascending."""
+        """The versions of a model on the server, or only `version`; ascending."""
         return self._connection.run(calls.model_status(name, version, timeout_seconds))
 
     def signatures(
@@ -125,7 +125,7 @@ class Client(OperatorCalls):
         label: str = "",
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
-        """Returns the signatures of a version that a client may run, by name."""
+        """The signatures of a version that a client may run, by name."""
         return self._connection.run(calls.signatures(name, version, label, timeout_seconds))
 
     def wait_until_ready(

@@ -14,7 +14,7 @@ class InvalidTargets(InvalidArgument, ValueError):
 
 
 def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the targets of one server or several.
+    """The targets of one server or several.
 
     Raises InvalidTargets if one is missing or empty, or has a scheme that is gone.
     """
@@ -31,7 +31,7 @@ def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(targets: Sequence[str]) -> str:
-    """Returns the target of one channel to all servers. A single target stays as it is.
+    """The target of one channel to all servers. A single target stays as it is.
 
     Raises InvalidTargets for several targets that are not all IPv4, all IPv6 or all unix sockets.
     """
@@ -48,7 +48,7 @@ def joined(targets: Sequence[str]) -> str:
 
 
 def _address(target: str) -> tuple[str, str]:
-    """Returns the scheme and the address of one of several targets."""
+    """The scheme and the address of one of several targets."""
     scheme, _, address = target.partition(":")
     if scheme == "unix" and address and "," not in address:
         return scheme, address.removeprefix("//")

@@ -12,7 +12,7 @@ _PORT_MAX = 65_535
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Returns the type of an option that takes whole numbers from `least` to `most`."""
+    """The type of an option that takes whole numbers from `least` to `most`."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def parse(text: str) -> int:
@@ -28,7 +28,7 @@ version_number = whole_number(0, VERSION_MAX)
 
 
 def positive_number(text: str) -> float:
-    """Returns a number above 0."""
+    """A number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -39,7 +39,7 @@ def positive_number(text: str) -> float:
 
 
 def model_name(text: str) -> str:
-    """Returns `text` if it is a valid model name."""
+    """`text` if it is a valid model name."""
     if not text:
         raise argparse.ArgumentTypeError("the name of the model is empty")
     if fault := fault_of_name(text):

@@ -33,7 +33,7 @@ class Command(NamedTuple):
         return status
 
     def make_parser(self) -> "ArgumentParser":
-        """Returns a parser that describes the command's arguments, for completion."""
+        """Makes a parser that describes the command's arguments, for completion."""
         module_name, function_name = self.entry.split(":")
         infix = "" if function_name == "run" else f"{function_name}_"
         made: ArgumentParser = _imported(self.parser or f"{module_name}:make_{infix}parser")()

@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def make_root_parser() -> argparse.ArgumentParser:
-    """Returns one parser of all commands. It only describes them: `millpond` does not parse with it."""
+    """Makes one parser of all commands. It only describes them: `millpond` does not parse with it."""
     from serving.commands.cli import COMMANDS
 
     root = argparse.ArgumentParser(prog="millpond", allow_abbrev=False)
@@ -40,7 +40,7 @@ def make_root_parser() -> argparse.ArgumentParser:
 
 
 def make_serve_parser() -> argparse.ArgumentParser:
-    """Returns a parser that has each flag of `millpond serve` which is not refused."""
+    """Makes a parser that has each flag of `millpond serve` which is not refused."""
     parser = argparse.ArgumentParser(prog="millpond serve", allow_abbrev=False)
     for flag in FLAGS.values():
         if isinstance(flag, Flag):

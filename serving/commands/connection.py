@@ -45,7 +45,7 @@ def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True)
 
 
 def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client:
-    """Returns a client of the command's server. Raises InvalidConfig if TLS files are wrong.
+    """Connects a client of the command's server. Raises InvalidConfig if TLS files are wrong.
 
     Prints the server to standard error if --target does not name it, or with `is_announced`. Standard
     output has only the command's result, for scripts.
@@ -81,7 +81,7 @@ def _default_target(parsed: argparse.Namespace) -> str:
 
 
 def found_target() -> str:
-    """Returns the admin socket of the only server of this user.
+    """The admin socket of the only server of this user.
 
     Raises NotFound if there is none, and InvalidConfig if there are several.
     """

@@ -38,7 +38,7 @@ def refuse_existing(version_directory: Path) -> None:
 
 
 def table_weights(version: int, table: int, table_rows: int) -> Array:
-    """Returns one embedding table: float32[table_rows, 16], in [-1, 1)."""
+    """One embedding table: float32[table_rows, 16], in [-1, 1)."""
     positions = np.arange(table_rows * EMBEDDING_SIZE, dtype=np.uint32)
     return _weights(version, table, positions).reshape(table_rows, EMBEDDING_SIZE)
 
@@ -56,7 +56,7 @@ def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
 
 
 def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -> dict[str, Array]:
-    """Returns inputs of one request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
+    """Inputs of one request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
     generator = np.random.default_rng(seed)
     return {
         "dense": generator.standard_normal((rows, DENSE_COUNT), np.float32),
@@ -65,7 +65,7 @@ def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -
 
 
 def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) -> Array:
-    """Returns the `ctr` that `version` must answer: float64[rows, 1]. Ids count modulo `table_rows`."""
+    """The `ctr` that `version` must answer: float64[rows, 1]. Ids count modulo `table_rows`."""
     embeddings = [
         _table_rows_of(version, table, inputs["sparse"][:, table], table_rows)
         for table in range(TABLE_COUNT)
@@ -91,7 +91,7 @@ def reference_answers(
 
 
 def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Array:
-    """Returns the rows `ids` of one table: float32[len(ids), 16]."""
+    """The rows `ids` of one table: float32[len(ids), 16]."""
     rows = (ids % table_rows).astype(np.uint32)
     positions = rows[:, np.newaxis] * np.uint32(EMBEDDING_SIZE)
     return _weights(version, table, positions + np.arange(EMBEDDING_SIZE, dtype=np.uint32))
@@ -109,7 +109,7 @@ def _weights(version: int, tensor: int, positions: Array) -> Array:
 
 
 def _mixed(values: Array) -> Array:
-    """Returns MurmurHash3's finalizer of uint32, which spreads each bit over all other bits."""
+    """MurmurHash3's finalizer of uint32, which spreads each bit over all other bits."""
     values = values ^ (values >> np.uint32(16))
     values *= np.uint32(0x85EBCA6B)
     values ^= values >> np.uint32(13)

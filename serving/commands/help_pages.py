@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def find_pages(directories: Sequence[Path] = _DIRECTORIES) -> Mapping[str, Path]:
-    """Returns the pages by topic, like `getting-started`. Raises NotFound if this installation has none."""
+    """Finds the pages by topic, like `getting-started`. Raises NotFound if this installation has none."""
     for directory in directories:
         if found := sorted(directory.glob("*.md")):
             return {path.stem.replace("_", "-"): path for path in found if path.stem != "index"}
@@ -56,7 +56,7 @@ def find_pages(directories: Sequence[Path] = _DIRECTORIES) -> Mapping[str, Path]
 
 
 def title_of(path: Path) -> str:
-    """Returns the first heading of a page."""
+    """The first heading of a page."""
     return path.read_text().partition("\n")[0].lstrip("# ")
 
 

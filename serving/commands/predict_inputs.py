@@ -37,7 +37,7 @@ def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
 
 
 def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array]:
-    """Returns inputs that depend on the seed only: normal floats, integers and text from 0 to 9.
+    """Inputs that depend on the seed only: normal floats, integers and text from 0 to 9.
 
     Inputs with a default are left out.
     If the signature leaves the first dimension open, it is `rows`; other open dimensions are 1. Raises

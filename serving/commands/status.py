@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
 
 
 def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
-    """Returns one line about an edited config file that the server refuses; "" without such a file."""
+    """One line about an edited config file that the server refuses; "" without such a file."""
     if refusal is None:
         return ""
     age = age_text((now_wall_ns - refusal["since_wall_ns"]) / NS_PER_SECOND)
@@ -111,7 +111,7 @@ _BLOCK_TEXTS = {
 
 
 def age_text(seconds: float) -> str:
-    """Returns an age like "42 s", "7 min", "3 h" or "2 d". A negative age, of a clock set back, is 0 s."""
+    """An age like "42 s", "7 min", "3 h" or "2 d". A negative age, of a clock set back, is 0 s."""
     for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
@@ -168,7 +168,7 @@ def _memory_text(version: Mapping[str, Any]) -> str:
 
 
 def _remark(version: Mapping[str, Any]) -> str:
-    """Returns the version's error, else its failed gates, else the stage of its load or unload."""
+    """The version's error, else its failed gates, else the stage of its load or unload."""
     if version["error_message"]:
         outcome = "load failed: " if is_failed_load(version) else ""
         return _one_line(f"{outcome}{version['error_message']}")
@@ -179,7 +179,7 @@ def _remark(version: Mapping[str, Any]) -> str:
 
 
 def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
-    """Returns the remarks about a model: memory, canary, labels, batches, blocked versions, notes of its source."""
+    """The remarks about a model: memory, canary, labels, batches, blocked versions, notes of its source."""
     lines = []
     if reason := model.get("unload_first_reason"):
         lines.append(f"{name}: the old version is unloaded first: {reason}")
@@ -230,7 +230,7 @@ def _batches_text(state: Mapping[str, Any]) -> str:
 
 
 def _note_text(name: str, note: Mapping[str, Any]) -> str:
-    """Returns a line like "ctr: version_incomplete: version 8, reason …"."""
+    """A line like "ctr: version_incomplete: version 8, reason …"."""
     values = [
         f"{key} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for key, value in note.items()

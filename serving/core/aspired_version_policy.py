@@ -33,15 +33,15 @@ class AspiredVersionPolicy(Protocol):
     """Chooses at most one action from the versions of one stream. Stateless."""
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
-        """Returns the one action to perform now, or None. The caller performs it and calls again."""
+        """The one action to perform now, or None. The caller performs it and calls again."""
         ...
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
-        """Returns True if a failed load may take memory again now."""
+        """True if a failed load may take memory again now."""
         ...
 
     def unloads_first(self, *, is_under_pressure: bool) -> bool:
-        """Returns True if an old version is unloaded before a new one is loaded.
+        """True if an old version is unloaded before a new one is loaded.
 
         `is_under_pressure` is True if a new version did not fit into memory beside the old one. If
         this method returns True, no version is kept for a rollback.
@@ -153,12 +153,12 @@ POLICIES: dict[PolicyName, AspiredVersionPolicy] = {
 
 
 def policy_for(settings: ModelSettings) -> AspiredVersionPolicy:
-    """Returns the policy of a model with these settings."""
+    """The policy of a model with these settings."""
     return POLICIES[settings.aspired_version_policy]
 
 
 def _idle(snapshots: Sequence[ServableSnapshot]) -> list[ServableId]:
-    """Returns the ready versions that are neither aspired nor kept, in the order to unload them."""
+    """The ready versions that are neither aspired nor kept, in the order to unload them."""
     idle = [
         row
         for row in snapshots

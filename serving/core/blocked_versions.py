@@ -44,12 +44,12 @@ BlockedVersions: TypeAlias = Mapping[int, BlockedVersion]
 
 
 def crashed_of(blocked_versions: BlockedVersions) -> BlockedVersions:
-    """Returns the versions that the server has crashed with."""
+    """The versions that the server has crashed with."""
     return {key: block for key, block in blocked_versions.items() if block.not_before_wall_ns}
 
 
 def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
-    """Returns the blocks in the types of JSON, by version, for the status and for a file."""
+    """The blocks in the types of JSON, by version, for the status and for a file."""
     return [
         {
             "version": version,
@@ -63,7 +63,7 @@ def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
 
 
 def _not_before(block: BlockedVersion) -> dict[str, int]:
-    """Returns the key that only the row of a crash has."""
+    """The key that only the row of a crash has."""
     return {"not_before_wall_ns": block.not_before_wall_ns} if block.not_before_wall_ns else {}
 
 

@@ -21,7 +21,7 @@ class GrantedVersion:
 
 
 def as_document(granted: Mapping[str, GrantedVersion]) -> dict[str, Any]:
-    """Returns the grants by model, in the types of JSON."""
+    """The grants by model, in the types of JSON."""
     return {
         name: {"version": granted[name].version, "order": granted[name].order}
         for name in sorted(granted)

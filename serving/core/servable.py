@@ -86,7 +86,7 @@ class Health:
 
     @classmethod
     def of(cls, error: MillpondError) -> "Health":
-        """Returns the health of a version whose load or unload raised `error`."""
+        """The health of a version whose load or unload raised `error`."""
         return cls(error.code, error.message)
 
 

@@ -78,7 +78,7 @@ class Compared:
 
 
 def missing_output_faults(compared: Sequence[Compared]) -> list[str]:
-    """Returns the outputs that the predecessor's answer to the same request has."""
+    """The outputs that the predecessor's answer to the same request has."""
     names = {
         name for pair in compared for name in set(pair.before or ()) - set(pair.answer.outputs)
     }
@@ -102,7 +102,7 @@ class _Tally:
 
 
 def non_finite_faults(compared: Sequence[Compared]) -> list[str]:
-    """Returns the outputs with NaN or infinite values in places that the predecessor has none in.
+    """The outputs with NaN or infinite values in places that the predecessor has none in.
 
     Without a predecessor each such value is new.
     """
@@ -182,7 +182,7 @@ _ByInput: TypeAlias = dict[int, _Value]
 
 
 def constant_suspects(answers: Sequence[Answer]) -> list[Answer]:
-    """Returns the answers with an output that is the same for each of enough distinct inputs.
+    """The answers with an output that is the same for each of enough distinct inputs.
 
     The predecessor has to be asked for these: its output may be as constant.
     """
@@ -195,7 +195,7 @@ def constant_suspects(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def constant_faults(compared: Sequence[Compared]) -> list[str]:
-    """Returns the outputs that are the same for all distinct inputs while the predecessor's vary.
+    """The outputs that are the same for all distinct inputs while the predecessor's vary.
 
     An input is an Example with its context, or a row of a Predict request if each input and the output
     have a first dimension of the same size, and else the whole request. Equal inputs count once, so a
@@ -214,7 +214,7 @@ def constant_faults(compared: Sequence[Compared]) -> list[str]:
 
 
 def distinct_input_count(answers: Sequence[Answer]) -> int:
-    """Returns the largest number of distinct inputs for which one output was computed."""
+    """The largest number of distinct inputs for which one output was computed."""
     return max(map(len, _by_output(answers).values()), default=0)
 
 
@@ -236,7 +236,7 @@ def _is_constant(values: Sequence[_Value]) -> bool:
 
 
 def _varies(values: Sequence[_Value]) -> bool:
-    """Returns True if at most CONSTANT_SHARE_MAX of the values are one and the same."""
+    """True if at most CONSTANT_SHARE_MAX of the values are one and the same."""
     if len(values) < CONSTANT_INPUT_COUNT_MIN:
         return False
     if _are_comparable_floats(values):
@@ -251,7 +251,7 @@ def _are_comparable_floats(values: Sequence[_Value]) -> bool:
 
 
 def _share_of_middle(values: Sequence[_Value]) -> float:
-    """Returns the share of the values that are the middle one in each element, up to rounding.
+    """The share of the values that are the middle one in each element, up to rounding.
 
     If more than half of them are the same value, that is the middle one.
     """
@@ -269,7 +269,7 @@ def _share_of_middle(values: Sequence[_Value]) -> float:
 
 
 def _by_output(answers: Sequence[Answer]) -> dict[_Output, _ByInput]:
-    """Returns the value of each output for each distinct input, by a digest of the input."""
+    """The value of each output for each distinct input, by a digest of the input."""
     found: dict[_Output, _ByInput] = defaultdict(dict)
     for answer in answers:
         request = _read_request(answer)
@@ -291,7 +291,7 @@ _Request: TypeAlias = tuple[str, list["npt.NDArray[Any]"]]  # signature, inputs
 
 
 def _read_request(answer: Answer) -> _Request | None:
-    """Returns signature and inputs of a request; None if it cannot be read."""
+    """Reads signature and inputs of a request; None if it cannot be read."""
     try:
         if answer.method == "Predict":
             return _read_predict(answer.request)
@@ -326,7 +326,7 @@ def _signature_name(model_spec: Any) -> str:
 
 
 def _examples(sent: Any) -> npt.NDArray[Any]:
-    """Returns the Examples of an Input, each with a digest of the context that they share."""
+    """The Examples of an Input, each with a digest of the context that they share."""
     if sent.WhichOneof("kind") == "example_list_with_context":
         with_context = sent.example_list_with_context
         examples, context = with_context.examples, hash(_as_bytes(with_context.context))
@@ -363,7 +363,7 @@ def _outputs(answer: Answer) -> Iterator[tuple[str, int, npt.NDArray[Any]]]:
 def _classes(
     sizes: npt.NDArray[Any], labels: npt.NDArray[Any], scores: npt.NDArray[Any]
 ) -> tuple[int, npt.NDArray[Any]]:
-    """Returns the labels and scores of each Example as one value, with its data type.
+    """The labels and scores of each Example as one value, with its data type.
 
     Labels alone may well be the same for all Examples, and so may scores that a signature does not have.
     """
@@ -377,7 +377,7 @@ def _classes(
 
 
 def _row_count(inputs: Sequence[npt.NDArray[Any]]) -> int | None:
-    """Returns the first dimension of all inputs; None if they have no common one."""
+    """The first dimension of all inputs; None if they have no common one."""
     sizes = {array.shape[0] if array.ndim else None for array in inputs}
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -63,13 +63,13 @@ _SHARED_SETTINGS = {
 
 
 def mode_of(gate: Gate, settings: GateSettings) -> GateMode:
-    """Returns the mode of `gate`, which decides the consequence if it is not passed."""
+    """The mode of `gate`, which decides the consequence if it is not passed."""
     mode: GateMode = getattr(settings, gate.value)
     return mode
 
 
 def settings_of(gate: Gate, settings: GateSettings) -> dict[str, object]:
-    """Returns the settings, by name, that decide whether `gate` is passed.
+    """The settings, by name, that decide whether `gate` is passed.
 
     These are its own settings, which begin with its name, and the settings that it shares with other
     gates.
@@ -88,7 +88,7 @@ def verdict_of(
     faults: Iterable[str],
     figures: Mapping[str, float] | None = None,
 ) -> GateVerdict:
-    """Returns a verdict that is passed if there are no faults; otherwise the faults are its reason."""
+    """A verdict that is passed if there are no faults; otherwise the faults are its reason."""
     found = list(faults)
     return GateVerdict(
         gate=gate.value,
@@ -102,7 +102,7 @@ def verdict_of(
 def skipped(
     gate: Gate, mode: GateMode, why: str, figures: Mapping[str, float] | None = None
 ) -> GateVerdict:
-    """Returns a passed verdict for a gate that could not be judged."""
+    """A passed verdict for a gate that could not be judged."""
     return GateVerdict(
         gate=gate.value,
         mode=mode.value,
@@ -113,7 +113,7 @@ def skipped(
 
 
 def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedPrecondition | None:
-    """Returns the error with the enforced gates that the version did not pass, or None."""
+    """The error with the enforced gates that the version did not pass, or None."""
     failed = [
         f"gate {verdict.gate!r}: {verdict.reason}"
         for verdict in verdicts
@@ -148,7 +148,7 @@ def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
 
 
 def is_worth_another_pass(durations_ns: Sequence[Sequence[int]], ratio_min: float) -> bool:
-    """Returns True if the records still get faster, or were not run often enough to decide."""
+    """True if the records still get faster, or were not run often enough to decide."""
     return not _is_steady(durations_ns, max(ratio_min, CONVERGENCE_RATIO_ENOUGH))
 
 
@@ -165,7 +165,7 @@ def convergence_verdict(
     settings: GateSettings,
     figures: Mapping[str, float],
 ) -> GateVerdict:
-    """Returns the convergence verdict on the runs of each record; adds the ratio to `figures`.
+    """The convergence verdict on the runs of each record; adds the ratio to `figures`.
 
     The gate is not passed if the latency still falls. It is skipped if there were too few runs to
     decide.
@@ -215,7 +215,7 @@ class Latency:
     candidate_ns: int
 
     def or_faster(self, other: "Latency") -> "Latency":
-        """Returns the faster of two rounds for each version."""
+        """The faster of two rounds for each version."""
         return Latency(
             predecessor_ns=min(self.predecessor_ns, other.predecessor_ns),
             candidate_ns=min(self.candidate_ns, other.candidate_ns),
@@ -238,7 +238,7 @@ def latency_figures(latencies: Sequence[Latency]) -> dict[str, float]:
 
 
 def latency_faults(latencies: Sequence[Latency], ratio_max: float) -> list[str]:
-    """Returns a fault if p99 is more than `ratio_max` times the predecessor's, and not by noise alone."""
+    """A fault if p99 is more than `ratio_max` times the predecessor's, and not by noise alone."""
     if not latencies:
         return []
     figures = latency_figures(latencies)
@@ -259,19 +259,19 @@ def _p99_seconds(durations_ns: Sequence[int]) -> float:
 
 
 def golden_tolerance(settings: GateSettings) -> Tolerance:
-    """Returns the allowed difference from a golden answer."""
+    """The allowed difference from a golden answer."""
     return Tolerance(
         relative=settings.golden_relative_tolerance, absolute=settings.golden_absolute_tolerance
     )
 
 
 def drift_tolerance(settings: GateSettings) -> Tolerance:
-    """Returns the difference from the predecessor's value up to which a value counts as the same."""
+    """The difference from the predecessor's value up to which a value counts as the same."""
     return Tolerance(relative=settings.drift_tolerance, absolute=DRIFT_ABSOLUTE_TOLERANCE)
 
 
 def golden_faults(comparisons: Sequence[Comparison]) -> list[str]:
-    """Returns the differences from the golden answers; each difference is a fault."""
+    """The differences from the golden answers; each difference is a fault."""
     wrong = [_golden_fault(comparison) for comparison in comparisons]
     texts = [text for text in wrong if text]
     if not texts:
@@ -286,13 +286,13 @@ def _golden_fault(comparison: Comparison) -> str:
 
 
 def golden_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    """Returns the number of compared answers, and of answers that differ."""
+    """The number of compared answers, and of answers that differ."""
     failed_count = sum(bool(_golden_fault(comparison)) for comparison in comparisons)
     return {"golden_count": len(comparisons), "failed_count": failed_count}
 
 
 def drift_faults(comparisons: Sequence[Comparison], share_max: float) -> list[str]:
-    """Returns the differences that retraining does not explain, and too large a share of changes.
+    """The differences that retraining does not explain, and too large a share of changes.
 
     The share of changed values is a fault above `share_max`. An additional output is not a fault,
     because existing clients do not request it.
@@ -322,7 +322,7 @@ def drift_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 
 def refused(error: MillpondError) -> Comparison:
-    """Returns the comparison for a request that got an error instead of an answer."""
+    """The comparison for a request that got an error instead of an answer."""
     return Comparison(faults=(f"refused: {error}",))
 
 

@@ -53,12 +53,12 @@ class ReplayCounts:
 
 
 def is_failure_of_model(error: MillpondError) -> bool:
-    """Returns True if `error` can be the model's fault."""
+    """True if `error` can be the model's fault."""
     return error.code not in _CODES_OF_OTHERS
 
 
 def self_warm_up_verdict(counts: ReplayCounts, settings: GateSettings) -> GateVerdict:
-    """Returns the verdict on whether the version answers any replayed request at all."""
+    """The verdict on whether the version answers any replayed request at all."""
     mode, figures = settings.self_warm_up, _figures(counts)
     if counts.request_count == 0:
         return skipped(Gate.SELF_WARM_UP, mode, _NO_REQUESTS, figures)
@@ -72,7 +72,7 @@ def self_warm_up_verdict(counts: ReplayCounts, settings: GateSettings) -> GateVe
 
 
 def failed_share_verdict(counts: ReplayCounts, settings: GateSettings) -> GateVerdict:
-    """Returns the verdict on the share of replayed requests that only the predecessor answers."""
+    """The verdict on the share of replayed requests that only the predecessor answers."""
     mode, figures = settings.failed_share, _figures(counts)
     count_min = settings.failed_share_request_count_min
     if counts.request_count < max(count_min, 1):

@@ -32,7 +32,7 @@ def signature_faults(before: bytes, after: bytes) -> list[str]:
 
 
 def shape_faults(before: bytes, after: bytes) -> list[str]:
-    """Returns the inputs that declare fewer shapes in `after` than in `before`, and outputs of another
+    """The inputs that declare fewer shapes in `after` than in `before`, and outputs of another
     rank.
 
     Leaves out the faults that `signature_faults` returns.
@@ -108,7 +108,7 @@ def _has_other_rank(was: _Tensor, now: _Tensor) -> bool:
 
 
 def _accepts(shape: _Shape, clients: _Shape) -> bool:
-    """Returns True if an input of `shape` accepts every tensor that an input of `clients` accepted."""
+    """True if an input of `shape` accepts every tensor that an input of `clients` accepted."""
     if shape.unknown_rank:
         return True
     if clients.unknown_rank or len(shape.dim) != len(clients.dim):

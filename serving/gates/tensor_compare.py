@@ -166,7 +166,7 @@ def _is_nan(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns floats of any size as float64, for exact differences; ml_dtypes have kind V or f."""
+    """Floats of any size as float64, for exact differences; ml_dtypes have kind V or f."""
     if values.dtype.kind == "c":
         return values.astype(np.complex128)
     if values.dtype.kind in "fV":
@@ -175,7 +175,7 @@ def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def values_of(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any] | None:
-    """Returns the values, floats of any size as float64; None if numpy cannot hold them."""
+    """The values, floats of any size as float64; None if numpy cannot hold them."""
     if not _has_values(proto.dtype):
         return None
     try:
@@ -185,7 +185,7 @@ def values_of(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any] | None:
 
 
 def has_non_finite(outputs: Outputs) -> bool:
-    """Returns True if a value is NaN or infinite."""
+    """True if a value is NaN or infinite."""
     arrays = map(values_of, outputs.values())
     return any(
         array is not None and array.dtype.kind in "fc" and not np.isfinite(array).all()
@@ -212,7 +212,7 @@ def _array(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
 
 
 def read_outputs(method: str, response: bytes) -> Outputs | None:
-    """Returns the outputs of a serialized response of `method`; None if it cannot be parsed."""
+    """Reads the outputs of a serialized response of `method`; None if it cannot be parsed."""
     try:
         return outputs_of(_RESPONSES[method].FromString(response))
     except DecodeError:
@@ -220,7 +220,7 @@ def read_outputs(method: str, response: bytes) -> Outputs | None:
 
 
 def outputs_of(response: Any) -> Outputs:
-    """Returns the outputs of a response message of Predict, Classify, Regress or MultiInference."""
+    """The outputs of a response message of Predict, Classify, Regress or MultiInference."""
     if isinstance(response, predict_pb2.PredictResponse):
         outputs: Outputs = response.outputs
         return outputs

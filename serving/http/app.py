@@ -65,7 +65,7 @@ class HttpSettings:
 
 
 def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starlette:
-    """Returns the application of these routes. Handlers run on one of the server's two HTTP threads.
+    """Makes the application of these routes. Handlers run on one of the server's two HTTP threads.
 
     A handler that blocks is a plain `def`, which starlette runs on a thread of its own. An endless
     response polls `closes_within`.
@@ -98,7 +98,7 @@ def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starle
 def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Returns `value` as JSON. Caches must not keep it: it describes the server at this moment."""
+    """`value` as JSON. Caches must not keep it: it describes the server at this moment."""
     # In ASCII: a reason may hold the name of a file that is not UTF-8.
     text = json.dumps(value, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
@@ -106,12 +106,12 @@ def json_response(
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns a refusal or failure in the form that TensorFlow Serving's clients read."""
+    """A refusal or failure in the form that TensorFlow Serving's clients read."""
     return json_response({"error": message}, status, headers)
 
 
 def http_status(code: StatusCode) -> int:
-    """Returns the HTTP status that TensorFlow Serving has for a gRPC status code. Pure."""
+    """The HTTP status that TensorFlow Serving has for a gRPC status code. Pure."""
     return 200 if code is StatusCode.OK else _STATUS_BY_CODE.get(code, 500)
 
 

@@ -162,12 +162,12 @@ class GuardedConnection(HttpToolsProtocol):
 
     @staticmethod
     def is_stopping() -> bool:
-        """Returns True if each response closes its connection, because the port is about to close."""
+        """True if each response closes its connection, because the port is about to close."""
         return False
 
     @staticmethod
     def new_share() -> ByteShare:
-        """Returns a share for one connection."""
+        """A share for one connection."""
         return Uncounted()
 
     def begin_with(self, received: bytes, share: ByteShare) -> None:
@@ -488,7 +488,7 @@ class GuardedConnection(HttpToolsProtocol):
         return make_place(others, self.limits.connection_count_max)
 
     def _should_make_place(self) -> bool:
-        """Returns True if the response should close the connection, because others wait for its place."""
+        """True if the response should close the connection, because others wait for its place."""
         return False
 
     @property
@@ -608,7 +608,7 @@ def connection_class(
     is_stopping: Callable[[], bool] = lambda: False,
     new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[GuardedConnection]:
-    """Returns the class of one server's connections.
+    """The class of one server's connections.
 
     While `is_stopping` returns True, each response closes its connection. `new_share` returns the
     share of one connection of the budget that clients have.
@@ -644,13 +644,13 @@ def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
 
 
 def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
-    """Returns the silent connection that has been idle longest; None if there is none. Pure."""
+    """The silent connection that has been idle longest; None if there is none. Pure."""
     silent = [connection for connection in connections if connection.is_silent]
     return min(silent, key=lambda connection: connection.idle_since, default=None)
 
 
 def slowest_body(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
-    """Returns the connection whose client sends its body slowest; None if there is none. Pure."""
+    """The connection whose client sends its body slowest; None if there is none. Pure."""
     rates = {connection: connection.body_rate for connection in connections}
     slow = {connection: rate for connection, rate in rates.items() if rate is not None}
     return min(slow, key=slow.__getitem__, default=None)

@@ -67,7 +67,7 @@ def kind_of(received: bytes, head_bytes_max: int, also: Collection[bytes] = ()) 
 
 
 def head_end(received: bytes) -> int:
-    """Returns the length of the first head; 0 if it has not ended. Pure."""
+    """The length of the first head; 0 if it has not ended. Pure."""
     return received.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in received else 0
 
 
@@ -148,7 +148,7 @@ def entrance_class(
     probes: Collection[str] = (),
     new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[EntranceConnection]:
-    """Returns the class of a server's connections at its entrance. `probes` has further paths."""
+    """The class of a server's connections at its entrance. `probes` has further paths."""
     members = {"adopt": staticmethod(adopt), "also": frozenset(path.encode() for path in probes)}
     return type(
         "Entrance", (EntranceConnection, connection_class(limits, is_stopping, new_share)), members

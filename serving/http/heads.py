@@ -59,7 +59,7 @@ def host_fault(version: str, target: bytes, fields: Fields) -> str:
 
 
 def without_upgrade(method: bytes, target: bytes, version: str, fields: Fields) -> bytes:
-    """Returns a head again, without its Upgrade."""
+    """A head again, without its Upgrade."""
     kept = [b"%s: %s\r\n" % field for field in fields if field[0] != b"upgrade"]
     line = b"%s %s HTTP/%s\r\n" % (method, target, version.encode())
     return b"".join([line, *kept, b"\r\n"])

@@ -29,7 +29,7 @@ Notes = Callable[[str], Collection[Note]]
 
 
 def no_notes(name: str) -> Collection[Note]:
-    """Returns no notes, for a server without sources."""
+    """No notes, for a server without sources."""
     del name
     return ()
 
@@ -47,13 +47,13 @@ class Readiness:
 
 
 def readiness(view: HealthView, notes: Notes = no_notes) -> Readiness:
-    """Returns the readiness of the whole server. Pure."""
+    """The readiness of the whole server. Pure."""
     reasons = {name: _model_reason(view, name, notes) for name in view.models}
     return Readiness(view.is_serving, _server_reason(view, reasons), reasons)
 
 
 def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Readiness:
-    """Returns the readiness of one model. Pure. Raises NotFound if it is not configured."""
+    """The readiness of one model. Pure. Raises NotFound if it is not configured."""
     if name not in view.models:
         configured = listed(view.models)
         raise NotFound(f"model {name!r} is not configured; configured: {configured}")
@@ -63,7 +63,7 @@ def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Rea
 
 
 def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Sequence[BaseRoute]:
-    """Returns the two routes. `view` is `HealthReporter.view`, `notes` is `ServedModels.notes`."""
+    """The two routes. `view` is `HealthReporter.view`, `notes` is `ServedModels.notes`."""
 
     async def healthz(request: Request) -> Response:
         del request
@@ -79,7 +79,7 @@ def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Se
 
 
 def readiness_document(found: Readiness) -> dict[str, Any]:
-    """Returns the answer of `/readyz` as JSON. Pure."""
+    """The answer of `/readyz` as JSON. Pure."""
     models = {
         name: {"is_ready": reason is None, **_reason(reason)}
         for name, reason in found.reason_by_model.items()

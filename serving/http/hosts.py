@@ -29,7 +29,7 @@ class HostRule:
     names: frozenset[str] | None = None
 
     def permits(self, header: str, local_address: str) -> bool:
-        """Returns True if a Host header names this server. Pure.
+        """True if a Host header names this server. Pure.
 
         The address at which the request arrived does: a rebound name never looks like an address.
         """
@@ -40,7 +40,7 @@ class HostRule:
 
 
 def host_rule(given: Collection[str], bound_host: str, machine_name: str) -> HostRule:
-    """Returns the rule of a server that listens on `bound_host`. Pure.
+    """The rule of a server that listens on `bound_host`. Pure.
 
     `given` is --http_hosts. Without it a server that only this machine can reach answers loopback
     names and `machine_name`, and any other server answers every name.
@@ -53,7 +53,7 @@ def host_rule(given: Collection[str], bound_host: str, machine_name: str) -> Hos
 
 
 def host_name(header: str) -> str:
-    """Returns the host of HOST, HOST:PORT or [IPV6]:PORT, in lower case; "" if there is none. Pure."""
+    """The host of HOST, HOST:PORT or [IPV6]:PORT, in lower case; "" if there is none. Pure."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -62,7 +62,7 @@ def host_name(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns True if a name or address means this machine for every resolver. Pure."""
+    """True if a name or address means this machine for every resolver. Pure."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -74,7 +74,7 @@ def is_loopback(host: str) -> bool:
 
 
 def own_name() -> str:
-    """Returns the machine's name, without a resolver."""
+    """The machine's name, without a resolver."""
     return socket.gethostname()
 
 

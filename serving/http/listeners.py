@@ -89,7 +89,7 @@ def refuse_handshakes(listener: socket.socket) -> None:
 
 
 def accept_waiting(listener: socket.socket) -> list[socket.socket]:
-    """Returns the connections that wait on a listener that does not block."""
+    """The connections that wait on a listener that does not block."""
     accepted: list[socket.socket] = []
     while True:
         try:
@@ -104,7 +104,7 @@ def accept_waiting(listener: socket.socket) -> list[socket.socket]:
 
 
 def has_unread_bytes(descriptor: int) -> bool:
-    """Returns True if the kernel holds bytes of this connection that nobody has read."""
+    """True if the kernel holds bytes of this connection that nobody has read."""
     count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
     return int.from_bytes(count, sys.byteorder) > 0
 

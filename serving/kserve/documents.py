@@ -51,12 +51,12 @@ _STATES: Mapping[ServableState, str] = {
 
 
 def server_metadata(version: str) -> dict[str, Any]:
-    """Returns the metadata of a server with this version."""
+    """The metadata of a server with this version."""
     return {"name": SERVER_NAME, "version": version, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(name: str, versions: Iterable[int], signature_def_map: bytes) -> dict[str, Any]:
-    """Returns the metadata of the default signature. `versions` are the versions that answer.
+    """The metadata of the default signature. `versions` are the versions that answer.
 
     A shape has -1 for a dimension of any size, and is [-1] if the number of dimensions is open.
     Raises FailedPrecondition if the model has no default signature.
@@ -72,7 +72,7 @@ def model_metadata(name: str, versions: Iterable[int], signature_def_map: bytes)
 
 
 def model_config(name: str, signature_def_map: bytes) -> dict[str, Any]:
-    """Returns the part of Triton's configuration that clients read. Raises as `model_metadata`.
+    """The part of Triton's configuration that clients read. Raises as `model_metadata`.
 
     `max_batch_size` 0 means that the shapes are whole, their first dimension included.
     """
@@ -95,7 +95,7 @@ def repository_index(
     *,
     is_ready_only: bool,
 ) -> list[dict[str, Any]]:
-    """Returns a row for each version of each configured model; a model without versions has one row.
+    """A row for each version of each configured model; a model without versions has one row.
 
     `unloaded` has the models that a client has unloaded.
     """
@@ -177,7 +177,7 @@ def _tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
 
 
 def _config_input(tensor: _Tensor, optional: Collection[str]) -> dict[str, Any]:
-    """Returns an input, marked if a request need not send it, because it has a default."""
+    """An input, marked if a request need not send it, because it has a default."""
     return _config_tensor(*tensor) | ({"optional": True} if tensor[0] in optional else {})
 
 

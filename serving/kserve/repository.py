@@ -135,10 +135,10 @@ class Repository:
 
 
 def ready_versions(versions: tuple[ServableStatus, ...]) -> list[int]:
-    """Returns the versions that answer requests, ascending. Pure."""
+    """The versions that answer requests, ascending. Pure."""
     return [status.id.version for status in versions if has_come((status,))]
 
 
 def unsupported_load_parameters(parameters: Mapping[str, object]) -> list[str]:
-    """Returns the parameters that would load a model from elsewhere than its base path. Pure."""
+    """The parameters that would load a model from elsewhere than its base path. Pure."""
     return sorted(key for key in parameters if key == "config" or key.startswith("file:"))

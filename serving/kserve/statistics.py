@@ -22,7 +22,7 @@ def model_statistics(
     name: str,
     batches_by_version: Mapping[int, Sequence[BatchFigures]],
 ) -> list[dict[str, Any]]:
-    """Returns a row for each version: requests of all protocols since the version was loaded.
+    """A row for each version: requests of all protocols since the version was loaded.
 
     As in Triton, an inference is a row of a request, and an execution is a run of the model, which
     requests may share. `batches_by_version` has the figures of each signature that is batched.
@@ -59,7 +59,7 @@ def _document(
 
 
 def _run_count(request_count: int, batches: Sequence[BatchFigures]) -> int:
-    """Returns the runs of that many requests, of which `batches` have some.
+    """The runs of that many requests, of which `batches` have some.
 
     Warm-up counts in `batches` only: as often as a run as it does as a request.
     """
@@ -69,14 +69,14 @@ def _run_count(request_count: int, batches: Sequence[BatchFigures]) -> int:
 
 
 def _queue(rows: Sequence[MethodStatistics]) -> dict[str, int]:
-    """Returns the waits of requests, for a thread and for the others of their batches."""
+    """The waits of requests, for a thread and for the others of their batches."""
     queue = _durations(row.phase("queue") for row in rows)
     batch = _durations(row.phase("batch") for row in rows)
     return {"count": queue["count"], "ns": queue["ns"] + batch["ns"]}
 
 
 def _durations(latencies: Iterable[Any]) -> dict[str, int]:
-    """Returns the sums of `latencies`, which are LatencyFigures."""
+    """The sums of `latencies`, which are LatencyFigures."""
     figures = list(latencies)
     return {
         "count": sum(item.count for item in figures),

@@ -44,12 +44,12 @@ class BlockedState:
         return self if version == self.last_resort else replace(self, last_resort=version)
 
     def with_block(self, versions: Iterable[int], block: BlockedVersion) -> "BlockedState":
-        """Returns the blocks after `block` is added for each of `versions`."""
+        """The blocks after `block` is added for each of `versions`."""
         blocks = {**self.by_version, **dict.fromkeys(versions, block), **self.rolled_back}
         return replace(self, by_version=blocks)
 
     def without(self, version: int) -> "BlockedState":
-        """Returns the blocks after `version` is unblocked."""
+        """The blocks after `version` is unblocked."""
         blocks = {key: block for key, block in self.by_version.items() if key != version}
         return replace(self, by_version=blocks)
 
@@ -60,7 +60,7 @@ class BlockedState:
         failed: Collection[int],
         now_wall_ns: int = 0,
     ) -> int | None:
-        """Returns the rolled back version among `found` that must still serve; None if none must.
+        """Finds the rolled back version among `found` that must still serve; None if none must.
 
         A rolled back version serves only if every version on disk (`found`) is blocked or has `failed`,
         every one in memory (`ready`) is blocked, and its own load has not failed. Among several, returns
@@ -79,7 +79,7 @@ class BlockedState:
         return -max(candidates)[1] if candidates else None
 
     def wait_ns(self, now_wall_ns: int) -> int | None:
-        """Returns the time until the next version that crashed may serve as the last resort.
+        """The time until the next version that crashed may serve as the last resort.
 
         Returns None if no version waits for that, or if a last resort serves.
         """
@@ -91,11 +91,11 @@ class BlockedState:
         return min(waits) if waits and self.last_resort is None else None
 
     def unblocked_of(self, versions: Iterable[int]) -> list[int]:
-        """Returns the versions of `versions` that are not blocked, in the same order."""
+        """The versions of `versions` that are not blocked, in the same order."""
         return [version for version in versions if version not in self.by_version]
 
     def blocked_of(self, versions: Iterable[int]) -> list[int]:
-        """Returns the versions of `versions` that are blocked, in the same order."""
+        """The versions of `versions` that are blocked, in the same order."""
         return [version for version in versions if version in self.by_version]
 
     def __contains__(self, version: object) -> bool:

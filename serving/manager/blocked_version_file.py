@@ -33,7 +33,7 @@ class BlockedVersionKeeper(Protocol):
     """Keeps blocked versions beyond the end of the process."""
 
     def read(self) -> Mapping[str, BlockedVersions]:
-        """Returns the kept versions by model. Call it once, before `keep`."""
+        """Reads the kept versions by model. Call it once, before `keep`."""
         ...
 
     def keep(self, name: str, blocked_versions: BlockedVersions) -> None:

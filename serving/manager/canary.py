@@ -49,7 +49,7 @@ BY_A_PERSON = "a person decides"
 
 
 def rule_text(settings: CanarySettings) -> str:
-    """Returns the rule that decides on a canary, as a text for people. Pure."""
+    """The rule that decides on a canary, as a text for people. Pure."""
     if settings.request_count == 0:
         return BY_A_PERSON
     return f"after {settings.request_count} requests: {_limits_text(settings)}"
@@ -96,7 +96,7 @@ class Judgement:
 def judge(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> Judgement | None:
-    """Returns the judgement; None if the canary needs more requests, or a person decides. Pure.
+    """Judges the judgement; None if the canary needs more requests, or a person decides. Pure.
 
     `canary` counts the requests of that version since it was loaded or became a canary again.
     `stable` counts the requests of the version beside it since then, because the two versions are
@@ -177,13 +177,13 @@ def _not_judged(compared: Sequence[_Compared]) -> str:
 
 
 def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> float:
-    """Returns the ratio of the shares of failures. A stable version without failures counts as one."""
+    """The ratio of the shares of failures. A stable version without failures counts as one."""
     stable_share = max(stable.failed_count, 1) / max(stable.request_count, 1)
     return canary.failed_count / canary.request_count / stable_share
 
 
 def failed_share_fault(canary: ServableStatistics, stable: ServableStatistics) -> str:
-    """Returns the fault of a version that fails all its requests, or too many; "" if it has none. Pure.
+    """The fault of a version that fails all its requests, or too many; "" if it has none. Pure.
 
     `canary` has requests. The version is not at fault if the stable one fails nearly as often.
     """

@@ -25,7 +25,7 @@ class CanaryState:
     def compared(
         self, pair: tuple[int, int], answered: ServableStatistics, beside: ServableStatistics
     ) -> tuple["CanaryState", ServableStatistics, ServableStatistics]:
-        """Returns the next state, and the statistics of both versions since they serve side by side.
+        """The next state, and the statistics of both versions since they serve side by side.
 
         `pair` are the canary and the stable version, `answered` and `beside` their statistics. The
         statistics of a resumed canary count from its resumption.

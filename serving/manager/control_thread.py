@@ -95,7 +95,7 @@ Message = Request | Progress | Outcome | Stop
 
 
 def concerned_streams(message: Message) -> Collection[str] | None:
-    """Returns the names of the streams that may have an action after `message`; None means all."""
+    """The names of the streams that may have an action after `message`; None means all."""
     match message:
         case Stop():
             return None

@@ -51,7 +51,7 @@ from serving.manager.turn import (
 
 
 def decide(state: StreamState, found: Found, figures: Figures, now: Now) -> Decision:
-    """Returns the next state of a stream and what follows from it; see the module."""
+    """Decides the next state of a stream and what follows from it; see the module."""
     turn = Turn(state, now, found, figures)
     _settle(turn)
     if not turn.is_rest:

@@ -85,7 +85,7 @@ def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
 
 
 def _first_canary(state: StreamState, harness: LoaderHarness) -> Canary | None:
-    """Returns the canary that a version begins as.
+    """The canary that a version begins as.
 
     Returns None if no version was AVAILABLE yet when this one was first aspired: the first versions of
     a model get all requests at once.
@@ -135,7 +135,7 @@ def _log_failure(turn: Turn, harness: LoaderHarness) -> None:
 
 
 def _reason_for_log(status: ServableStatus) -> str:
-    """Returns the reason for the log.
+    """The reason for the log.
 
     If gates refused the version, returns only their names: each gate has logged its own reason.
     """

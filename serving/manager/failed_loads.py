@@ -28,7 +28,7 @@ class FailedLoad:
     def of(
         cls, files: AspiredVersion, status: ServableStatus, settings: ModelSettings
     ) -> "FailedLoad":
-        """Returns the failed load of a version that ended with `status`."""
+        """The failed load of a version that ended with `status`."""
         refused_by = tuple(
             Gate(verdict.gate)
             for verdict in status.verdicts
@@ -38,7 +38,7 @@ class FailedLoad:
 
 
 def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
-    """Returns the changed setting that makes a retry worthwhile; "" without such a change.
+    """The changed setting that makes a retry worthwhile; "" without such a change.
 
     Compares the settings of the gates that refused the version. After a lack of memory, compares the
     settings that decide how much memory a load may take.
@@ -56,7 +56,7 @@ def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
 def without_changed_files(
     failed: Mapping[int, FailedLoad], found: Iterable[AspiredVersion]
 ) -> Mapping[int, FailedLoad]:
-    """Returns the failures without those of versions that are found with other files."""
+    """The failures without those of versions that are found with other files."""
     changed = {
         item.version
         for item in found

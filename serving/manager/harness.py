@@ -45,7 +45,7 @@ class RetryPolicy:
     first_interval_ns: int | None = None
 
     def delay_ns(self, error: MillpondError, failed_count: int, drawn: float = 0.0) -> int | None:
-        """Returns the nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
+        """The nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
 
         Gives up at once if the error is permanent, because the same files would fail again.
         """
@@ -113,7 +113,7 @@ class LoaderHarness:
         now: Now,
         aspired_with: frozenset[int] = frozenset(),
     ) -> "LoaderHarness":
-        """Returns the harness of a life that begins now."""
+        """The harness of a life that begins now."""
         status = ServableStatus(
             id=servable_id,
             state=START,

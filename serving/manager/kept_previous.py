@@ -24,7 +24,7 @@ class KeptPrevious:
         return None if self.superseded is None else self.superseded[0]
 
     def after(self, previous: int | None, *, is_named: bool, now_ns: int) -> "KeptPrevious":
-        """Returns the state with this previous version. `is_named`: a label or a canary keeps it too."""
+        """The state with this previous version. `is_named`: a label or a canary keeps it too."""
         given_up = self.given_up if self.given_up == previous else None
         if previous is None or is_named:
             superseded = None
@@ -37,11 +37,11 @@ class KeptPrevious:
         return KeptPrevious(superseded, given_up)
 
     def without(self, version: int) -> "KeptPrevious":
-        """Returns the state in which `version` is given up."""
+        """The state in which `version` is given up."""
         return replace(self, given_up=version)
 
     def until_ns(self, keep_seconds: float) -> int | None:
-        """Returns the end of `keep_seconds` for the previous version (monotonic).
+        """The end of `keep_seconds` for the previous version (monotonic).
 
         Returns None if no version is kept.
         """

@@ -13,7 +13,7 @@ class ManagerListener:
     """Base class with no-op methods. All are called on the control thread, so none may block."""
 
     def found_versions(self, name: str) -> Collection[int]:
-        """Returns the versions of a model on disk that its version policy would select."""
+        """The versions of a model on disk that its version policy would select."""
         del name
         return ()
 

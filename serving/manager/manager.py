@@ -247,7 +247,7 @@ class AspiredVersionsManager:
         return {**names, **dict.fromkeys(due)}
 
     def next_due_seconds(self) -> float | None:
-        """Returns the seconds until a decision is due even if no message arrives; None if none is due."""
+        """The seconds until a decision is due even if no message arrives; None if none is due."""
         due_ns = min(self._due_ns.values(), default=None)
         return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / NS_PER_SECOND
 

@@ -106,7 +106,7 @@ def _crash_reason(version: int, block: BlockedVersion) -> str:
 
 
 def _only_blocked(notes: Collection[Note]) -> set[int]:
-    """Returns the versions on disk if all of them are blocked."""
+    """The versions on disk if all of them are blocked."""
     found: set[int] = set()
     for note in notes:
         if note.event == "only_blocked_versions_found":

@@ -23,26 +23,26 @@ class PressureState:
         return self.pressing_version is not None
 
     def begun(self, version: int, reason: str) -> "PressureState":
-        """Returns the pressure once the load of `version` waits until an old version is unloaded.
+        """The pressure once the load of `version` waits until an old version is unloaded.
 
         At most one load waits at a time: nothing changes if another load waits already.
         """
         return self if self.is_on else replace(self, pressing_version=version, reason=reason)
 
     def ended(self) -> "PressureState":
-        """Returns the state without pressure: two versions may be in memory again."""
+        """The state without pressure: two versions may be in memory again."""
         return replace(self, pressing_version=None, reason="") if self.is_on else self
 
     def unless_aspired(self, aspired: Collection[int]) -> "PressureState":
-        """Returns the state without the pressure of a version that is no longer aspired."""
+        """The state without the pressure of a version that is no longer aspired."""
         return self if self.pressing_version in aspired else self.ended()
 
     def with_lack(self, version: int, *, is_lacking: bool) -> "PressureState":
-        """Returns the state in which the load of `version` lacked memory that no unload could free, or not."""
+        """The state in which the load of `version` lacked memory that no unload could free, or not."""
         lacking = self.lacking | {version} if is_lacking else self.lacking - {version}
         return replace(self, lacking=lacking)
 
     def only(self, versions: Collection[int]) -> "PressureState":
-        """Returns the state without the lack of other versions."""
+        """The state without the lack of other versions."""
         lacking = self.lacking & frozenset(versions)
         return self if lacking == self.lacking else replace(self, lacking=lacking)

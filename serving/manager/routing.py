@@ -26,7 +26,7 @@ class Canary:
 
     @classmethod
     def of(cls, version: int, settings: CanarySettings) -> "Canary":
-        """Returns the canary of a version by `settings`."""
+        """The canary of a version by `settings`."""
         return cls(
             version=version,
             weight=settings.weight,
@@ -56,7 +56,7 @@ class RoutingRequests:
 def decide_routing(
     before: Routing, routing_requests: RoutingRequests, published: Collection[int]
 ) -> Routing:
-    """Returns the routing that fits `routing_requests` and the `published` versions.
+    """Decides the routing that fits `routing_requests` and the `published` versions.
 
     A label moves once its new version is published. Until then, and if that version goes first, the
     label leads to the last published version that it led to. The default: see `_choose_default`.
@@ -89,7 +89,7 @@ def decide_routing(
 def _choose_default(
     before: Routing, routing_requests: RoutingRequests, published: Collection[int]
 ) -> int | None:
-    """Returns the version for requests without version number; None if no version may answer.
+    """Chooses the version for requests without version number; None if no version may answer.
 
     Prefers the highest version that is neither blocked nor unverified, and not the canary if there is
     another. The next choice is the highest version that is not blocked. The last choices are a last
@@ -108,7 +108,7 @@ def _choose_default(
 def canary_after(
     running: Canary | None, sound: Collection[int], version: int, canary: Canary | None
 ) -> Canary | None:
-    """Returns the canary after `version` is published, which may begin as `canary`.
+    """The canary after `version` is published, which may begin as `canary`.
 
     `running` is the canary before, and `sound` are the other published versions that are not blocked. A
     newer version ends the canary of an older one.
@@ -119,7 +119,7 @@ def canary_after(
 
 
 def former_labels(before: Routing, after: Routing, former: Mapping[str, int]) -> Mapping[str, int]:
-    """Returns the version that each label of `after` led to before its present one."""
+    """The version that each label of `after` led to before its present one."""
     versions = {}
     for label, version in after.labels.items():
         led_to = before.labels.get(label)

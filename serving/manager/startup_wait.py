@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 def awaited_models(
     models: Sequence[str], statuses: Statuses, unloaded: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the models without a version that is AVAILABLE or has ended. Pure.
+    """The models without a version that is AVAILABLE or has ended. Pure.
 
     A model in `unloaded` is not awaited, because its versions were taken out by request.
     """
@@ -35,7 +35,7 @@ def awaited_models(
 
 
 def has_come(versions: Iterable[ServableStatus]) -> bool:
-    """Returns True if a version is AVAILABLE or has ended. Pure."""
+    """True if a version is AVAILABLE or has ended. Pure."""
     return any(status.state in (AVAILABLE, END) for status in versions)
 
 

@@ -87,12 +87,12 @@ class StateMonitor:
             self._seen[name] = _Seen(on_disk, watched)
 
     def status(self, servable_id: ServableId) -> ServableStatus | None:
-        """Returns the status of one version; None if it was never recorded, or is forgotten."""
+        """The status of one version; None if it was never recorded, or is forgotten."""
         with self._changed:
             return self._by_version.get(servable_id.name, {}).get(servable_id.version)
 
     def statuses(self) -> Statuses:
-        """Returns the status of every remembered version by model, as an immutable value.
+        """The status of every remembered version by model, as an immutable value.
 
         A model without a remembered version is not in it.
         """
@@ -103,18 +103,18 @@ class StateMonitor:
             return MappingProxyType(dict(self._statuses))
 
     def versions(self, name: str) -> tuple[ServableStatus, ...]:
-        """Returns the status of every version of one model, in ascending order."""
+        """The status of every version of one model, in ascending order."""
         with self._changed:
             return self._statuses.get(name, ())
 
     def failed_versions(self, name: str) -> frozenset[int]:
-        """Returns the versions of a model whose last life has ended with an error."""
+        """The versions of a model whose last life has ended with an error."""
         with self._changed:
             ended = [item for item in self._statuses.get(name, ()) if item.state is END]
         return frozenset(item.id.version for item in ended if item.health != HEALTHY)
 
     def available_versions(self, name: str) -> frozenset[int]:
-        """Returns the versions of a model that are AVAILABLE."""
+        """The versions of a model that are AVAILABLE."""
         return frozenset(item.id.version for item in self.versions(name) if item.state is AVAILABLE)
 
     def wait_until(
@@ -176,7 +176,7 @@ class StateMonitor:
 
 
 def _is_watched(status: ServableStatus, seen: _Seen | None) -> bool:
-    """Returns True if the version has failed and its files are watched: then it is never forgotten."""
+    """True if the version has failed and its files are watched: then it is never forgotten."""
     return status.health != HEALTHY and seen is not None and status.id.version in seen.watched
 
 

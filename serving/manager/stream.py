@@ -120,12 +120,12 @@ class StreamState:
     comparison: CanaryState = NO_COMPARISON
 
     def served_with(self, version: int) -> frozenset[int]:
-        """Returns the versions that were AVAILABLE at some time, once `version` is."""
+        """The versions that were AVAILABLE at some time, once `version` is."""
         served = self.served | {version}
         return served if len(served) <= SERVED_COUNT_MAX else served - {min(served)}
 
     def changed(self, **changes: Any) -> "StreamState":
-        """Returns the state with other values of these fields.
+        """The state with other values of these fields.
 
         Takes a tenth of the time of `dataclasses.replace`, which counts in tests of many sequences.
         """
@@ -137,7 +137,7 @@ class StreamState:
         return after
 
     def with_harness(self, harness: LoaderHarness) -> "StreamState":
-        """Returns the state with this life of its version."""
+        """The state with this life of its version."""
         return self.changed(harnesses={**self.harnesses, harness.id.version: harness})
 
     @property
@@ -168,12 +168,12 @@ class StreamState:
         )
 
     def ready(self, version: int | None) -> LoaderHarness | None:
-        """Returns the harness of `version` if that is AVAILABLE."""
+        """The harness of `version` if that is AVAILABLE."""
         harness = None if version is None else self.harnesses.get(version)
         return harness if harness is not None and harness.is_ready else None
 
     def previous(self) -> int | None:
-        """Returns the version to keep for a rollback; None if there is no such version.
+        """The version to keep for a rollback; None if there is no such version.
 
         That is the highest ready version below the current one that is not blocked. If that version
         is missing or aspired, it is the highest ready version that is blocked, which an operator may
@@ -191,7 +191,7 @@ class StreamState:
         return max(blocked, default=None)
 
     def _current_version(self) -> int | None:
-        """Returns the version that answers.
+        """The version that answers.
 
         If it is no longer aspired and a lower aspired version is ready, returns that version.
         """
@@ -220,7 +220,7 @@ class StreamState:
         )
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
-        """Returns the selected versions that are not left out.
+        """The selected versions that are not left out.
 
         If all selected versions are left out, returns the highest ready version instead, preferably one
         that is not blocked. If no version is ready either, returns the selected versions that have not
@@ -244,7 +244,7 @@ class StreamState:
         )
 
     def spare_versions(self) -> list[int]:
-        """Returns the ready versions that may be unloaded so that another one fits, ascending.
+        """The ready versions that may be unloaded so that another one fits, ascending.
 
         Returns none while a label or a canary keeps one of them, because the others alone would
         rarely free enough memory.
@@ -254,7 +254,7 @@ class StreamState:
         return [version for version in self.ready_versions if version not in self.aspired]
 
     def swap_of(self, action: Action) -> int | None:
-        """Returns the version that `action` loads or makes room for.
+        """The version that `action` loads or makes room for.
 
         Returns None for an unload that makes room for no version, or while an aspired version is ready.
         """
@@ -270,7 +270,7 @@ class StreamState:
         return any(item in named and item not in self.aspired for item in self.ready_versions)
 
     def keep_until_ns(self) -> int | None:
-        """Returns the end of the time for which the previous version is kept for a rollback.
+        """The end of the time for which the previous version is kept for a rollback.
 
         Returns None if no version is kept. Monotonic.
         """
@@ -280,7 +280,7 @@ class StreamState:
         return self.kept.until_ns(self.settings.keep_previous_seconds)
 
     def previous_that_frees_memory(self, missing_bytes: int) -> int | None:
-        """Returns the version that is kept for a rollback if its memory is enough for a load.
+        """The version that is kept for a rollback if its memory is enough for a load.
 
         The load lacks `missing_bytes`. Returns None if no version is kept, or its memory is too small.
         """
@@ -294,7 +294,7 @@ class StreamState:
         return version if freed_bytes >= missing_bytes else None
 
     def snapshots(self, now_ns: int) -> list[ServableSnapshot]:
-        """Returns the versions as a policy sees them."""
+        """The versions as a policy sees them."""
         kept = self._kept_versions(now_ns) if self.aspired else frozenset()
         return [
             ServableSnapshot(
@@ -310,7 +310,7 @@ class StreamState:
         ]
 
     def status(self) -> StreamStatus:
-        """Returns the stream as the status shows it."""
+        """The stream as the status shows it."""
         routing = self.routing
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
@@ -345,7 +345,7 @@ class StreamState:
         return bool(found) and found[0] != harness.aspired
 
     def with_failed_load(self, harness: LoaderHarness) -> "StreamState":
-        """Returns the state with a load that has failed and is not retried, and its settings."""
+        """The state with a load that has failed and is not retried, and its settings."""
         if self.is_outdated(harness):
             return self
         settings = harness.begun_with or self.settings
@@ -353,7 +353,7 @@ class StreamState:
         return self.changed(failed={**self.failed, harness.id.version: load})
 
     def worth_another_try(self) -> dict[int, str]:
-        """Returns the failed versions worth a retry because a cause of the failure has changed.
+        """The failed versions worth a retry because a cause of the failure has changed.
 
         The values are the changes, as texts.
         """
@@ -369,7 +369,7 @@ class StreamState:
         return f"version {spare[0]} can be unloaded for it now" if spare else ""
 
     def without_past_failures(self) -> "StreamState":
-        """Returns the state without the failures of versions that are gone or have a new life.
+        """The state without the failures of versions that are gone or have a new life.
 
         Keeps the failure of a blocked version that has no life.
         """
@@ -380,7 +380,7 @@ class StreamState:
         return self if len(failed) == len(self.failed) else self.changed(failed=failed)
 
     def without_past_lives(self) -> "StreamState":
-        """Returns the state without what it remembers of versions that have no life any more.
+        """The state without what it remembers of versions that have no life any more.
 
         The time of a delayed swap lasts until its version is loaded.
         """
@@ -416,7 +416,7 @@ def _is_passed_over(version: int, routing: Routing) -> bool:
 
 
 def _named_in(routing: Routing) -> set[int]:
-    """Returns the versions that a label leads to, and a canary with the version beside it."""
+    """The versions that a label leads to, and a canary with the version beside it."""
     named = set(routing.labels.values())
     if routing.canary_version is not None and routing.default_version is not None:
         named |= {routing.canary_version, routing.default_version}

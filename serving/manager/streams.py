@@ -22,23 +22,23 @@ class Streams:
     # --- Any thread -------------------------------------------------------------------------------
 
     def of(self, name: str) -> StreamState:
-        """Returns the state of a stream; an empty one if it is not known."""
+        """The state of a stream; an empty one if it is not known."""
         state = self._states.get(name)
         return StreamState(name=name, rules=self._rules) if state is None else state
 
     def routing(self, name: str) -> Routing:
-        """Returns the routing that requests see now."""
+        """The routing that requests see now."""
         return self.of(name).routing
 
     def answering(self, name: str) -> int | None:
-        """Returns the version that answers a request without version number, apart from a canary.
+        """The version that answers a request without version number, apart from a canary.
 
         Returns None if such a request is refused.
         """
         return self.of(name).routing.default_version
 
     def labels(self, name: str) -> Mapping[str, int]:
-        """Returns the labels as requests see them now."""
+        """The labels as requests see them now."""
         return self.of(name).routing.labels
 
     def label_targets(self, name: str) -> Mapping[str, int]:
@@ -47,25 +47,25 @@ class Streams:
         return {**routing.awaited_labels, **routing.labels}
 
     def status(self, name: str) -> StreamStatus | None:
-        """Returns the status of a stream; None if it has no version."""
+        """The status of a stream; None if it has no version."""
         state = self.of(name)
         return None if state.is_idle else state.status()
 
     def servable(self, servable_id: ServableId) -> Servable | None:
-        """Returns the version if it is AVAILABLE. It may be unloaded at any time after."""
+        """The version if it is AVAILABLE. It may be unloaded at any time after."""
         harness = self.of(servable_id.name).ready(servable_id.version)
         return None if harness is None else harness.held
 
     def blocked(self, name: str) -> frozenset[int]:
-        """Returns the versions that the source of a model leaves out."""
+        """The versions that the source of a model leaves out."""
         return self.of(name).blocks.left_out
 
     def blocks(self, name: str) -> BlockedVersions:
-        """Returns the blocked versions of a model with their blocks, the last resort included."""
+        """The blocked versions of a model with their blocks, the last resort included."""
         return self.of(name).blocks.by_version
 
     def incumbent(self, servable_id: ServableId) -> Servable | None:
-        """Returns the version whose clients `servable_id` will get: the one that answers now.
+        """The version whose clients `servable_id` will get: the one that answers now.
 
         The result is None for a version that takes over no clients: a version lower than the one
         that answers; a version first aspired together with it, as at the start of a server with
@@ -81,7 +81,7 @@ class Streams:
         return state.harnesses[version].held if version < servable_id.version else None
 
     def names(self) -> list[str]:
-        """Returns the names of the streams that have, await or block a version, sorted."""
+        """The names of the streams that have, await or block a version, sorted."""
         return sorted(state.name for state in self.states() if state.exists)
 
     def states(self) -> Iterator[StreamState]:

@@ -32,6 +32,6 @@ def thread_costs(task: str, report: ReportFigures) -> Iterator[None]:
 
 
 def page_fault_count(who: int) -> int:
-    """Returns the minor and major page faults so far. `who` is RUSAGE_THREAD or RUSAGE_SELF."""
+    """The minor and major page faults so far. `who` is RUSAGE_THREAD or RUSAGE_SELF."""
     usage = resource.getrusage(who)
     return usage.ru_minflt + usage.ru_majflt

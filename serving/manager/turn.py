@@ -161,7 +161,7 @@ class Turn:
         return not self.actions and self.state.routing == self.before.routing
 
     def decision(self, due_ns: int | None = None) -> Decision:
-        """Returns the state and all that has followed."""
+        """The state and all that has followed."""
         return Decision(
             state=self.state,
             is_rest=self.is_rest,

@@ -195,5 +195,5 @@ class VersionTasks:
 
 
 def _fields(servable_id: ServableId) -> Mapping[str, str | int]:
-    """Returns the fields that name the version in a log line."""
+    """The fields that name the version in a log line."""
     return {"model": servable_id.name, "version": servable_id.version}

@@ -82,7 +82,7 @@ class CertificateWatcher:
             self._show(config)
 
     def _read(self) -> str:
-        """Returns the file's text; "" if it cannot be read, which `_parse` then reports."""
+        """Reads the file's text; "" if it cannot be read, which `_parse` then reports."""
         try:
             return read_bounded_text(Path(self._file), SETTINGS_BYTES_MAX)
         except (OSError, UnicodeDecodeError, InvalidConfig):

@@ -38,11 +38,11 @@ class Grants:
         self._granted = _read(self._path)
 
     def granted(self, name: str) -> GrantedVersion | None:
-        """Returns the last grant of a model; None if there is none."""
+        """The last grant of a model; None if there is none."""
         return self._granted.get(name)
 
     def versions(self, name: str) -> frozenset[int]:
-        """Returns the versions that a model's source may select."""
+        """The versions that a model's source may select."""
         return _selectable(self._granted.get(name))
 
     def grant(self, name: str, version: int | None, order: int) -> GrantedVersion:

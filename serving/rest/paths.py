@@ -49,7 +49,7 @@ Route = RestTarget | StatusQuestion | MetadataQuestion | ListQuestion
 # Clients repeat a few paths. The cache is so small that long paths take little memory.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Route:
-    """Returns the route of a request. `raw_path` is as received, without the query.
+    """Parses the route of a request. `raw_path` is as received, without the query.
 
     Raises InvalidArgument for an unknown path, or a version that is not a number of 63 bits.
     """
@@ -69,7 +69,7 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
 
 
 def _fault(http_method: str, path: str) -> str:
-    """Returns the fault of a request that the API does not have, as advice on the right request."""
+    """The fault of a request that the API does not have, as advice on the right request."""
     if http_method not in ("GET", "HEAD", "POST"):
         return "use GET or POST"
     if _RUN.fullmatch(path):
@@ -84,7 +84,7 @@ def _fault(http_method: str, path: str) -> str:
 
 
 def _version_of(found: re.Match[str]) -> tuple[str, int | None, str | None]:
-    """Returns the model, its version and its label."""
+    """The model, its version and its label."""
     label = None if found["label"] is None else unquote(found["label"])
     return unquote(found["model"]), _number(found["version"]), label
 

@@ -36,7 +36,7 @@ class CaptureService:
         self._reservoirs = reservoirs
 
     def capture_warm_up(self, request: bytes) -> bytes:
-        """Returns the requests in the model's reservoir, as a TFRecord file.
+        """The requests in the model's reservoir, as a TFRecord file.
 
         The newest request of each signature and outputs comes first. Raises InvalidArgument for an
         invalid request, NotFound for a model that is not configured, and FailedPrecondition if no

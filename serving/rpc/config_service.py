@@ -46,6 +46,6 @@ class ConfigService:
         return serialized
 
     def get_config(self, request: bytes) -> bytes:
-        """Returns the document that `parse_config` reads. `request` is ignored."""
+        """The document that `parse_config` reads. `request` is ignored."""
         del request
         return config_document(self._served.models, self._reloader.settings)

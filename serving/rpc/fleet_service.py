@@ -174,13 +174,13 @@ def warnings(verdicts: Iterable[GateVerdict]) -> Iterator[GateVerdict]:
 
 
 def _is_excused(verdict: GateVerdict) -> bool:
-    """Returns True if answers were suspicious, and the predecessor's were as suspicious."""
+    """True if answers were suspicious, and the predecessor's were as suspicious."""
     is_compared = verdict.has_predecessor and verdict.figures.get("suspect_count", 0) > 0
     return verdict.is_passed and is_compared
 
 
 def _latest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the newest blocked versions."""
+    """The newest blocked versions."""
     return sorted(rows, key=lambda row: int(row["version"]))[-FOUND_COUNT_MAX:]
 
 
@@ -203,7 +203,7 @@ def _edges(given: object) -> list[int]:
 def _latency_counts(
     methods: Iterable[MethodStatistics], edges: Sequence[int]
 ) -> dict[tuple[str, int], list[int]]:
-    """Returns the requests of each bucket, by model and version, over the methods that run a model."""
+    """The requests of each bucket, by model and version, over the methods that run a model."""
     by_version: dict[tuple[str, int], list[int]] = {}
     if not edges:
         return by_version

@@ -46,7 +46,7 @@ class Caller:
 
 
 def grpc_caller(peer: str, names: Collection[str], *, is_forwarded: bool) -> Caller:
-    """Returns the caller of a gRPC peer, like "ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5" or "unix:"."""
+    """The caller of a gRPC peer, like "ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5" or "unix:"."""
     scheme, _, rest = peer.partition(":")
     if scheme.startswith("unix"):
         return Caller("", names, is_forwarded)
@@ -56,7 +56,7 @@ def grpc_caller(peer: str, names: Collection[str], *, is_forwarded: bool) -> Cal
 
 
 def http_caller(scope: Mapping[str, Any]) -> Caller:
-    """Returns the caller of an HTTP request, from its ASGI scope.
+    """The caller of an HTTP request, from its ASGI scope.
 
     A request with an Origin header is a browser's, made for a page that may be any site's: it counts
     as forwarded.

@@ -95,13 +95,13 @@ def read_monitor_request(request: bytes) -> MonitorQuestion:
 
 
 def read_terminate_request(request: bytes) -> str:
-    """Returns the session that is to end. Raises InvalidArgument."""
+    """Reads the session that is to end. Raises InvalidArgument."""
     session_id: str = _parsed("TerminateRequest", request).session_id
     return session_id
 
 
 def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool) -> bytes:
-    """Returns Profile's response. A trace without events makes TensorFlow's client try again."""
+    """Profile's response. A trace without events makes TensorFlow's client try again."""
     response = message_class("tensorflow.ProfileResponse")(empty_trace=event_count == 0)
     if is_message_wanted:
         response.xspace = xspace
@@ -112,7 +112,7 @@ def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool
 
 
 def monitor_response(text: str) -> bytes:
-    """Returns Monitor's response with a text for people."""
+    """Monitor's response with a text for people."""
     serialized: bytes = message_class("tensorflow.MonitorResponse")(data=text).SerializeToString()
     return serialized
 
@@ -120,7 +120,7 @@ def monitor_response(text: str) -> bytes:
 def describe_totals(
     totals: Sequence[EventTotal], event_count: int, duration_ms: int, *, time_text: str = ""
 ) -> str:
-    """Returns a table of the longest totals for people; a nested event counts for its parents too."""
+    """A table of the longest totals for people; a nested event counts for its parents too."""
     lines = [
         *([time_text] if time_text else []),
         f"{event_count} events in {duration_ms} ms; nested events count for their parents too",
@@ -135,7 +135,7 @@ def describe_totals(
 
 
 def early_end(available_bytes_at_start: int, available_bytes_now: int) -> str:
-    """Returns the reason why a trace must end now, as its warning; "" if it may go on."""
+    """The reason why a trace must end now, as its warning; "" if it may go on."""
     taken_bytes = available_bytes_at_start - available_bytes_now
     if taken_bytes <= MEMORY_SHARE_MAX * available_bytes_at_start:
         return ""

@@ -185,7 +185,7 @@ def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | N
 
 
 def _handle(handler: AnyHandler, call: RareCall) -> bytes | None:
-    """Returns the response; None if the handler has taken over the call."""
+    """The response; None if the handler has taken over the call."""
     if isinstance(handler, Guarded):
         names = tuple(call.client_names)
         handler.check(grpc_caller(call.peer, names, is_forwarded=call.is_forwarded))

@@ -49,7 +49,7 @@ class RequestMemoryLimits:
 
 
 def request_memory_limits(config: ServerConfig, available_bytes: int) -> RequestMemoryLimits:
-    """Returns the limits that the flags set, with defaults for the others. Pure.
+    """The limits that the flags set, with defaults for the others. Pure.
 
     `available_bytes` is the machine's free memory.
     """
@@ -124,7 +124,7 @@ class MemoryHold:
             raise self._busy(byte_count)
 
     def release(self) -> None:
-        """Returns all bytes to the budget. A second call does nothing."""
+        """All bytes to the budget. A second call does nothing."""
         if self._share is not None:
             self._share.resize(0)
 

@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 def service_files(config: ServerConfig) -> list[FileDescriptor]:
-    """Returns the files of the services that a server of this configuration answers.
+    """The files of the services that a server of this configuration answers.
 
     Leaves out Millpond's own services, like millpond.v1.Admin: reflection cannot describe their JSON.
     """

@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 
 def list_children(base_path: str) -> Listing:
-    """Returns the entries of `base_path` in the order of their names; follows symbolic links."""
+    """Lists the entries of `base_path` in the order of their names; follows symbolic links."""
     try:
         with os.scandir(base_path) as entries:
             children = [Child(entry.name, entry.is_dir()) for entry in entries]
@@ -61,7 +61,7 @@ def list_children(base_path: str) -> Listing:
 
 
 def fingerprint(directory: str) -> Fingerprint:
-    """Returns the fingerprint of `directory` as it is now.
+    """The fingerprint of `directory` as it is now.
 
     Raises OSError if an entry of it cannot be read.
     """
@@ -92,7 +92,7 @@ def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
 
 
 def _group_of(base_path: str) -> str:
-    """Returns the parent directory: base paths that share it are likely to share a disk."""
+    """The parent directory: base paths that share it are likely to share a disk."""
     return os.path.dirname(os.path.normpath(base_path))
 
 
@@ -143,15 +143,15 @@ class ModelStatus(Protocol):
     """The state of a model outside of its source. Safe to call from any thread."""
 
     def failed_versions(self, name: str) -> Collection[int]:
-        """Returns the versions of the model that have ended with an error."""
+        """The versions of the model that have ended with an error."""
         ...
 
     def available_versions(self, name: str) -> Collection[int]:
-        """Returns the versions of the model that are AVAILABLE."""
+        """The versions of the model that are AVAILABLE."""
         ...
 
     def labels_in_effect(self, name: str) -> Mapping[str, int]:
-        """Returns the model's labels as requests see them."""
+        """The model's labels as requests see them."""
         ...
 
 
@@ -280,7 +280,7 @@ class FileSystemSource:
             self._poll_soon()
 
     def notes(self) -> list[Note]:
-        """Returns the notes of the last poll, in a fixed order."""
+        """The notes of the last poll, in a fixed order."""
         with self._lock:
             stuck = {self._stuck_note} if self._stuck_note else set()
             return sorted(self._shown_notes | stuck, key=repr)
@@ -297,23 +297,23 @@ class FileSystemSource:
             self._poll_soon()
 
     def selected_among(self, versions: Collection[int]) -> frozenset[int]:
-        """Returns the versions that would be aspired if these were found."""
+        """The versions that would be aspired if these were found."""
         with self._lock:
             inputs = self._inputs
         return frozenset(inputs.select(versions).versions)
 
     def aspired_versions(self) -> frozenset[int]:
-        """Returns the versions that are aspired now."""
+        """The versions that are aspired now."""
         with self._lock:
             return frozenset(item.version for item in self._state.aspired or ())
 
     def found_versions(self) -> frozenset[int]:
-        """Returns the versions that the last poll found on disk, including blocked versions."""
+        """The versions that the last poll found on disk, including blocked versions."""
         with self._lock:
             return frozenset(self._state.found)
 
     def selectable_versions(self) -> frozenset[int]:
-        """Returns the found versions that the selection would take if each were the only one."""
+        """The found versions that the selection would take if each were the only one."""
         with self._lock:
             selection, found = self._inputs.selection, frozenset(self._state.found)
         return frozenset(version for version in found if selection.select([version]).versions)
@@ -371,7 +371,7 @@ class FileSystemSource:
             self._listener.set_aspired(self._name, aspired)
 
     def _notes_to_show(self) -> frozenset[Note]:
-        """Returns the notes of the last poll and of the store.
+        """The notes of the last poll and of the store.
 
         A mirror explains better than its directory why that is missing or empty.
         """
@@ -440,7 +440,7 @@ class FileSystemSource:
         return candidates, frozenset(notes)
 
     def _fingerprints(self, directories: Mapping[int, str]) -> dict[int, Fingerprint]:
-        """Returns the fingerprints of the directories that can be read.
+        """The fingerprints of the directories that can be read.
 
         Unreadable ones are left out: they are not known to have changed.
         """

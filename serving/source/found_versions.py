@@ -58,7 +58,7 @@ class SelectionInputs:
     keeps_last: bool = True
 
     def selectable(self, versions: Collection[int]) -> frozenset[int]:
-        """Returns the versions of `versions` that were granted, or all outside of a fleet."""
+        """The versions of `versions` that were granted, or all outside of a fleet."""
         return frozenset(versions) if self.granted is None else self.granted.intersection(versions)
 
     def select(self, versions: Collection[int]) -> Selected:
@@ -95,7 +95,7 @@ class SourceState:
 
 
 def not_yet_found(state: SourceState, directories: Mapping[int, str]) -> dict[int, str]:
-    """Returns the entries of `directories` (by version) that are not found yet or were missing."""
+    """The entries of `directories` (by version) that are not found yet or were missing."""
     return {
         version: directory
         for version, directory in directories.items()
@@ -111,7 +111,7 @@ def to_observe(
     failed: Collection[int],
     blocked: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
-    """Returns the entries of `directories` whose files decide whether they are loaded.
+    """The entries of `directories` whose files decide whether they are loaded.
 
     These versions are not found yet, or they have `failed` and are aspired or `blocked`.
     """
@@ -123,7 +123,7 @@ def to_observe(
 def to_compare(
     state: SourceState, directories: Mapping[int, str], failed: Collection[int], now: Instant
 ) -> dict[int, str]:
-    """Returns the entries of `directories` to compare with what was found.
+    """The entries of `directories` to compare with what was found.
 
     These versions are aspired and have not failed, so they load or serve. Their files were missing
     or have not been compared for RECHECK_NS.
@@ -149,7 +149,7 @@ def _looked_at_ns(state: SourceState, version: int) -> int:
 def with_comparison(
     state: SourceState, seen: Mapping[int, Fingerprint], now: Instant
 ) -> SourceState:
-    """Returns the state after the files of live versions were `seen`.
+    """The state after the files of live versions were `seen`.
 
     A missing version that is back with the files that were loaded is no longer missing. A change of
     a file's owner or mode counts as a change of its content, because both may change only the ctime.
@@ -171,7 +171,7 @@ def with_comparison(
 
 
 def known_to_serve(state: SourceState, available: Collection[int]) -> SourceState:
-    """Returns the state without the mark `broken` on the versions that are `available`.
+    """The state without the mark `broken` on the versions that are `available`.
 
     The files of a version may be repaired between its check and its load.
     """
@@ -179,7 +179,7 @@ def known_to_serve(state: SourceState, available: Collection[int]) -> SourceStat
 
 
 def found_fingerprint(state: SourceState, version: int, directory: str) -> Fingerprint | None:
-    """Returns the fingerprint that the version had when it was found in `directory`.
+    """The fingerprint that the version had when it was found in `directory`.
 
     Returns None if it was not found there.
     """
@@ -188,7 +188,7 @@ def found_fingerprint(state: SourceState, version: int, directory: str) -> Finge
 
 
 def is_as_found(state: SourceState, version: int, directory: str, fingerprint: Fingerprint) -> bool:
-    """Returns True if the version is found and its files have not changed since."""
+    """True if the version is found and its files have not changed since."""
     return found_fingerprint(state, version, directory) == fingerprint
 
 
@@ -199,7 +199,7 @@ def decide(
     inputs: SelectionInputs,
     now: Instant,
 ) -> SourceState:
-    """Returns the state after a poll that could read the base path.
+    """Decides the state after a poll that could read the base path.
 
     `directories` has the path of each version on disk. `candidates` are the versions on disk that are
     not found yet, or that have changed after a failed load. Versions that could not be read are
@@ -260,7 +260,7 @@ def decide(
 def select_again(
     state: SourceState, inputs: SelectionInputs, *, is_just_listed: bool = False
 ) -> SourceState:
-    """Returns the state with the aspired versions that follow from the found ones and `inputs`.
+    """Selects the state with the aspired versions that follow from the found ones and `inputs`.
 
     Only if the base path was just listed, versions are reported that it lacks and that were not reported
     before: since an earlier listing they may have come.
@@ -292,7 +292,7 @@ def select_again(
 def _absent_versions(
     state: SourceState, selected: Selected, *, is_just_listed: bool
 ) -> tuple[int, ...]:
-    """Returns the selected versions that have no directory, ascending.
+    """The selected versions that have no directory, ascending.
 
     A directory that settles, is incomplete, cannot be read or was not granted is there: other notes
     tell why it is not loaded.
@@ -333,7 +333,7 @@ def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
 def granted_anew(
     state: SourceState, versions: Collection[int], failed: Collection[int], now_ns: int
 ) -> SourceState:
-    """Returns the state in which granted `versions` that have `failed` are found anew.
+    """The state in which granted `versions` that have `failed` are found anew.
 
     A fleet's coordinator grants such a version only if its operator wants it to be tried again.
     """
@@ -348,7 +348,7 @@ def granted_anew(
 def label_notes(
     state: SourceState, inputs: SelectionInputs, in_effect: Mapping[str, int]
 ) -> frozenset[Note]:
-    """Returns the notes on `inputs.labels` after a poll.
+    """The notes on `inputs.labels` after a poll.
 
     `in_effect` are the labels as requests see them.
     """
@@ -372,7 +372,7 @@ def label_notes(
 
 
 def after_unreadable(state: SourceState, reason: str) -> SourceState:
-    """Returns the state after a poll that could not read the base path: only a note is added."""
+    """The state after a poll that could not read the base path: only a note is added."""
     notes = {note for note in state.notes if note.event != "base_path_unreadable"}
     return replace(state, notes=frozenset({*notes, Note.of("base_path_unreadable", reason=reason)}))
 
@@ -411,7 +411,7 @@ def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[N
 
 
 def next_poll_seconds(state: SourceState, period_seconds: float, now: Instant) -> float | None:
-    """Returns the seconds until the next poll, or None if no further poll is needed.
+    """The seconds until the next poll, or None if no further poll is needed.
 
     If a version settles or waits for assets, the next poll is due when that may be over, even if
     `period_seconds` is longer, or is not positive. Otherwise the next poll is due after

@@ -40,7 +40,7 @@ class Listing:
 def version_directories(
     listing: Listing, known: Mapping[int, str] = MappingProxyType({}), base_path: str = ""
 ) -> tuple[dict[int, str], frozenset[Note]]:
-    """Returns the directory name of each version in `listing`, and notes on unusual entries.
+    """The directory name of each version in `listing`, and notes on unusual entries.
 
     A version is a directory whose name is a decimal int64. If several names spell the same number
     ("1", "001"), the name in `known` is kept while it exists; otherwise the shortest is taken.

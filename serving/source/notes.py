@@ -16,7 +16,7 @@ class Note:
 
     @classmethod
     def of(cls, event: str, level: str = "warning", /, **values: object) -> "Note":
-        """Returns a note with `values` as the log line's key-values."""
+        """A note with `values` as the log line's key-values."""
         shown = (
             (key, encodable(value) if isinstance(value, str) else value)
             for key, value in values.items()
@@ -29,7 +29,7 @@ OTHER_NAME_COUNT_MAX = 3
 
 
 def only_blocked_note(versions: Collection[int]) -> Note:
-    """Returns the note for a base path whose only versions are blocked, as after a restart.
+    """The note for a base path whose only versions are blocked, as after a restart.
 
     The note does not decide which of them serves: that is `Stream.find_last_resort`.
     """
@@ -41,7 +41,7 @@ def only_blocked_note(versions: Collection[int]) -> Note:
 
 
 def grant_awaited_note(versions: tuple[int, ...]) -> Note:
-    """Returns the note for a member of a fleet that has found versions and was granted none of them."""
+    """The note for a member of a fleet that has found versions and was granted none of them."""
     return Note.of(
         "grant_awaited",
         versions=versions,

@@ -100,7 +100,7 @@ class PollSchedule:
         return len(self._polls) - self.stuck_count
 
     def stuck_since_ns(self, key: str) -> int | None:
-        """Returns the start of the stuck poll of `key`.
+        """The start of the stuck poll of `key`.
 
         Returns None if no poll is stuck, or a later poll has ended.
         """
@@ -109,12 +109,12 @@ class PollSchedule:
         return None if poll is None else poll.began_ns
 
     def stuck_keys(self) -> frozenset[str]:
-        """Returns the keys of the sources that are stuck."""
+        """The keys of the sources that are stuck."""
         keys = {poll.key for poll in self._polls if poll.is_stuck}
         return frozenset(key for key in keys if self.stuck_since_ns(key) is not None)
 
     def is_idle(self, key: str) -> bool:
-        """Returns True if no poll of `key` is under way, not even a stuck one."""
+        """True if no poll of `key` is under way, not even a stuck one."""
         return all(poll.key != key for poll in self._polls)
 
     def take(self, now_ns: int) -> Poll | None:
@@ -166,7 +166,7 @@ class PollSchedule:
         return stuck
 
     def next_due_ns(self) -> int | None:
-        """Returns the next instant for `take` or `note_stuck`; None if time alone makes nothing due."""
+        """The next instant for `take` or `note_stuck`; None if time alone makes nothing due."""
         instants = [
             poll.began_ns + self._limits.stuck_after_ns for poll in self._polls if not poll.is_stuck
         ]
@@ -200,7 +200,7 @@ class PollSchedule:
         return None
 
     def _may_try(self, entry: _Entry) -> bool:
-        """Returns True if one more thread may be lost, in case this poll gets stuck too."""
+        """True if one more thread may be lost, in case this poll gets stuck too."""
         if self.stuck_count < self._limits.stuck_count_max:
             return True
         return all(group != entry.group for poll, group in self._polls.items() if poll.is_stuck)

@@ -49,7 +49,7 @@ class Fingerprint:
     entries: tuple[tuple[str, int, int, int], ...]
 
     def has_the_files_of(self, other: "Fingerprint") -> bool:
-        """Returns True if only the ctime of the directory itself differs, if anything.
+        """True if only the ctime of the directory itself differs, if anything.
 
         It differs after the directory was moved away and back.
         """
@@ -102,7 +102,7 @@ def observe(
     now: Instant,
     found: Fingerprint | None = None,
 ) -> Candidate:
-    """Returns the candidate after one more poll: `previous` if nothing changed, else a new candidate.
+    """The candidate after one more poll: `previous` if nothing changed, else a new candidate.
 
     `found` is the fingerprint with which the same directory was found, if it was.
     """
@@ -120,7 +120,7 @@ def observe(
 
 
 def settles_in_ns(candidate: Candidate, now: Instant) -> int:
-    """Returns the nanoseconds until the candidate has settled if nothing changes; 0 if it has.
+    """The nanoseconds until the candidate has settled if nothing changes; 0 if it has.
 
     A candidate has settled if its newest mtime is at least SETTLE_NS ago, so that a server that
     starts on old files does not wait. It has also settled if it was seen unchanged for SETTLE_NS,
@@ -139,7 +139,7 @@ def _still_ns(candidate: Candidate, now: Instant) -> int:
 
 
 def asset_wait_ends_in_ns(candidate: Candidate, now: Instant) -> int:
-    """Returns the nanoseconds until a candidate is found without its missing assets.
+    """The nanoseconds until a candidate is found without its missing assets.
 
     Assumes that nothing changes. Returns 0 if that time is over, or if it waits for no assets.
     """
@@ -149,7 +149,7 @@ def asset_wait_ends_in_ns(candidate: Candidate, now: Instant) -> int:
 
 
 def needs_check(candidate: Candidate, now: Instant) -> bool:
-    """Returns True if the candidate's completeness should be checked now.
+    """True if the candidate's completeness should be checked now.
 
     The candidate has settled, and was not checked within RECHECK_NS or its wait for assets is over.
     """
@@ -169,7 +169,7 @@ def after_check(
     missing_assets: tuple[str, ...] = (),
     asset_wait_ns: int = MISSING_ASSET_WAIT_NS,
 ) -> Candidate:
-    """Returns the candidate after a check; `reason` is "" if it is complete.
+    """The candidate after a check; `reason` is "" if it is complete.
 
     A candidate that `is_broken` is found too: its load ends with the error, which status and page
     show. A candidate that lacks assets is complete once it is unchanged for `asset_wait_ns`.

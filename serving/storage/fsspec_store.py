@@ -120,7 +120,7 @@ def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | N
 
 
 def _digest(info: Mapping[str, Any], tag: str) -> tuple[str, bool]:
-    """Returns the digest that the store gives, and False if it may be none."""
+    """The digest that the store gives, and False if it may be none."""
     lfs = info.get("lfs")
     sha256 = lfs.get("sha256") if isinstance(lfs, Mapping) else getattr(lfs, "sha256", None)
     if sha256:

@@ -61,15 +61,15 @@ class Versions(Protocol):
     """The model, as its mirror sees it. Safe to call from any thread."""
 
     def select(self, versions: Collection[int]) -> Collection[int]:
-        """Returns the versions that the model's selection takes among these."""
+        """Selects the versions that the model's selection takes among these."""
         ...
 
     def in_use(self) -> Collection[int]:
-        """Returns the versions that are aspired, load, serve or unload."""
+        """The versions that are aspired, load, serve or unload."""
         ...
 
     def failed(self) -> Collection[int]:
-        """Returns the versions whose last load has ended with an error."""
+        """The versions whose last load has ended with an error."""
         ...
 
     def files_changed(self) -> None:
@@ -340,7 +340,7 @@ def _locked_note(directory: Path) -> Note:
 
 
 def local_versions(directory: Path) -> tuple[Mapping[int, Objects], frozenset[int]]:
-    """Returns the objects of each whole copy below `directory`, and the versions of interrupted copies.
+    """The objects of each whole copy below `directory`, and the versions of interrupted copies.
 
     A copy that is not whole has no objects, so it differs from every listing.
     """

@@ -49,12 +49,12 @@ class RemoteVersion:
         return fault_of_objects(self.objects) or self.refusal
 
     def settles_in_ns(self) -> int:
-        """Returns the nanoseconds from the last look until the content may be copied; 0: now."""
+        """The nanoseconds from the last look until the content may be copied; 0: now."""
         return max(0, SETTLE_NS - (self.listed_at_ns - self.unchanged_since_ns))
 
 
 def listed(previous: RemoteVersion | None, objects: Objects, now_ns: int) -> RemoteVersion:
-    """Returns the version after one more listing. A change of the content starts anew."""
+    """The version after one more listing. A change of the content starts anew."""
     if previous is None or contents(previous.objects) != contents(objects):
         return RemoteVersion(objects=objects, unchanged_since_ns=now_ns, listed_at_ns=now_ns)
     return replace(previous, listed_at_ns=now_ns)
@@ -84,7 +84,7 @@ class MirrorView:
 
 
 def wanted_versions(view: MirrorView, select: Select) -> frozenset[int]:
-    """Returns the versions to have.
+    """The versions to have.
 
     The selection is made with and without the versions that cannot be served as they are, and without
     those that settle. So a version whose upload is under way does not take the place of a whole one.
@@ -105,7 +105,7 @@ def wanted_versions(view: MirrorView, select: Select) -> frozenset[int]:
 
 
 def to_remove(view: MirrorView) -> frozenset[int]:
-    """Returns the copies to delete, because their versions are gone from the store.
+    """The copies to delete, because their versions are gone from the store.
 
     A version is gone if two looks in a row miss it. If the store has no version, `keeps_last` keeps all,
     as for a local directory. If it has only versions of which there is no whole copy yet, `keeps_last`
@@ -121,12 +121,12 @@ def to_remove(view: MirrorView) -> frozenset[int]:
 
 
 def partials_to_drop(view: MirrorView, wanted: frozenset[int]) -> frozenset[int]:
-    """Returns the interrupted copies that will not go on."""
+    """The interrupted copies that will not go on."""
     return view.partial - (wanted & view.remote)
 
 
 def to_list(view: MirrorView, wanted: frozenset[int]) -> tuple[int, ...]:
-    """Returns the versions whose objects are listed in this look, the highest first."""
+    """The versions whose objects are listed in this look, the highest first."""
     return tuple(sorted((v for v in wanted if _is_listing_due(view, v)), reverse=True))
 
 
@@ -144,7 +144,7 @@ def _is_copied(view: MirrorView, version: int) -> bool:
 
 
 def next_copy(view: MirrorView, wanted: frozenset[int]) -> int | None:
-    """Returns the version whose copy goes on now, the highest first; None if none can."""
+    """The version whose copy goes on now, the highest first; None if none can."""
     for version in sorted(wanted & view.listed.keys(), reverse=True):
         item = view.listed[version]
         if item.settles_in_ns() > 0 or _is_copied(view, version) or _rests(view, version):
@@ -169,7 +169,7 @@ def _rests(view: MirrorView, version: int) -> bool:
 
 
 def to_evict(view: MirrorView, wanted: frozenset[int], incoming: int | None) -> tuple[int, ...]:
-    """Returns the copies to delete for the budget, the lowest versions first.
+    """The copies to delete for the budget, the lowest versions first.
 
     `incoming` is the version that is copied next. A copy that is wanted or in use is never deleted.
     """
@@ -187,7 +187,7 @@ def to_evict(view: MirrorView, wanted: frozenset[int], incoming: int | None) -> 
 
 
 def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
-    """Returns the notes on versions that are not whole, were overwritten, or exceed the budget."""
+    """The notes on versions that are not whole, were overwritten, or exceed the budget."""
     notes = set()
     for version in wanted & view.listed.keys():
         item = view.listed[version]
@@ -225,7 +225,7 @@ def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
 
 
 def next_look_seconds(view: MirrorView, wanted: frozenset[int], period_seconds: float) -> float:
-    """Returns the seconds until the next look: 0 while a copy is under way."""
+    """The seconds until the next look: 0 while a copy is under way."""
     if next_copy(view, wanted) is not None:
         return 0
     settling = [view.listed[version].settles_in_ns() for version in wanted & view.listed.keys()]

@@ -39,7 +39,7 @@ class Mirrors:
         self._ending: list[MirrorThread] = []
 
     def directory(self, model: str, url: str) -> Path:
-        """Returns the local directory of a model's URL. Another URL has another one."""
+        """The local directory of a model's URL. Another URL has another one."""
         return self._cache_directory / mirror_name(model, url)
 
     def open(self, model: str, url: str, versions: Versions) -> None:
@@ -81,7 +81,7 @@ class Mirrors:
 
 
 def mirror_name(model: str, url: str) -> str:
-    """Returns the name of a model's directory in the cache, which is the same in the next process."""
+    """The name of a model's directory in the cache, which is the same in the next process."""
     digest = hashlib.sha256(
         f"{model}\n{url.rstrip('/')}".encode(errors="surrogatepass")
     ).hexdigest()

@@ -35,7 +35,7 @@ _PATTERNS = (
 
 
 def safe_text(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the text in one line, shortened, without what looks like a credential.
+    """The text in one line, shortened, without what looks like a credential.
 
     Values of environment variables whose names are those of secrets are hidden too.
     """

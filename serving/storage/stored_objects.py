@@ -52,16 +52,16 @@ class ObjectStore(Protocol):
         ...
 
     def objects(self, name: str) -> Objects:
-        """Returns all objects below the directory `name`, in the order of their paths."""
+        """All objects below the directory `name`, in the order of their paths."""
         ...
 
     def read(self, name: str, path: str, offset: int, size: int) -> bytes:
-        """Returns up to `size` bytes of an object, from `offset` on."""
+        """Reads up to `size` bytes of an object, from `offset` on."""
         ...
 
 
 def contents(objects: Objects) -> tuple[tuple[str, int, str], ...]:
-    """Returns the contents of the objects, for a comparison of two listings."""
+    """The contents of the objects, for a comparison of two listings."""
     return tuple(item.content for item in objects)
 
 

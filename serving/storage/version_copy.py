@@ -230,12 +230,12 @@ class VersionCopy:
 
 
 def partial_directory(base: Path, version: int) -> Path:
-    """Returns the directory of an interrupted copy."""
+    """The directory of an interrupted copy."""
     return work_directory(base) / f"{version}.partial"
 
 
 def work_directory(base: Path) -> Path:
-    """Returns the directory of all interrupted copies of a base path."""
+    """The directory of all interrupted copies of a base path."""
     return base.with_name(f".{base.name}.work")
 
 
@@ -244,7 +244,7 @@ def removed_name(version: int | str) -> str:
 
 
 def whole_objects(directory: Path) -> Objects:
-    """Returns the objects that the copy in `directory` is from; () if it is not whole."""
+    """The objects that the copy in `directory` is from; () if it is not whole."""
     objects = read_journal(directory)
     for item in objects:
         try:
@@ -256,7 +256,7 @@ def whole_objects(directory: Path) -> Objects:
 
 
 def read_journal(directory: Path) -> Objects:
-    """Returns the objects of the journal; () if there is no journal that can be read."""
+    """Reads the objects of the journal; () if there is no journal that can be read."""
     try:
         rows = json.loads((directory / JOURNAL_NAME).read_bytes())
         return tuple(StoredObject(str(path), int(size), str(tag)) for path, size, tag in rows)

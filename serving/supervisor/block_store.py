@@ -23,7 +23,7 @@ class BlockStore:
         self._path = directory / FILE_NAME
 
     def read(self) -> Mapping[str, BlockedVersions]:
-        """Returns the blocked versions by model. Raises OSError or DataLoss."""
+        """Reads the blocked versions by model. Raises OSError or DataLoss."""
         return read_blocked_versions(self._path)
 
     def add(self, blocks: Mapping[MarkedVersion, BlockedVersion]) -> str:

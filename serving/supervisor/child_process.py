@@ -43,7 +43,7 @@ class ChildProcess:
         return self._process_id
 
     def wait_status(self) -> int | None:
-        """Returns the status of waitpid(2) once the process has ended; None before. Ask once more
+        """The status of waitpid(2) once the process has ended; None before. Ask once more
         only if it was None.
         """
         process_id, status = os.waitpid(self._process_id, os.WNOHANG)

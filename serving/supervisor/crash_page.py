@@ -69,7 +69,7 @@ class CrashPage:
         return self._descriptor
 
     def read(self) -> CrashMarks:
-        """Returns the marks. The server must have ended."""
+        """Reads the marks. The server must have ended."""
         with mmap.mmap(self._descriptor, SIZE_BYTES, access=mmap.ACCESS_READ) as content:
             return _marks(content)
 

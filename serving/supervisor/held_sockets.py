@@ -21,7 +21,7 @@ def hold_sockets(
     environment: Mapping[str, str] = os.environ,
     bind: Bind = listeners.bind,
 ) -> list[HeldSocket]:
-    """Returns a listening socket for each TCP address of gRPC and of HTTP.
+    """A listening socket for each TCP address of gRPC and of HTTP.
 
     A service manager's sockets take the place of the addresses, as they do without a supervisor. The
     sockets stay open until the process ends. Raises Unavailable or InvalidConfig.

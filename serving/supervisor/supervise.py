@@ -82,7 +82,7 @@ def make_state_directory(parents: Sequence[str | None] = (None, "/dev/shm")) -> 
 
 
 def child_command(command: Sequence[str], directory: str) -> list[str]:
-    """Returns the server's command line. The last value of a flag counts.
+    """The server's command line. The last value of a flag counts.
 
     Without the flag of the supervisor, with which the launcher would not preload an allocator.
     """
