@@ -103,7 +103,7 @@ class FleetService:
         """Works until `stop`, or until the engine is over. Raises the errors of the port, and DataLoss."""
         self.start()
         try:
-            while not (self._engine.is_over() or self._waits_until_stop(self.poll())):
+            while not (self._engine.is_over() or self._wait_for_stop(self.poll())):
                 self.step()
         finally:
             self.close()
@@ -193,8 +193,8 @@ class FleetService:
             raise Unavailable("this coordinator does not lead the fleet now; ask again")
         return coordinator
 
-    def _waits_until_stop(self, seconds: float) -> bool:
-        """Waits, and returns True if the service ends."""
+    def _wait_for_stop(self, seconds: float) -> bool:
+        """Waits for `seconds`, or until the service ends, and returns True if it does."""
         deadline_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
         with self._wake:
             while not self._is_stopping and self._clock.now_ns() < deadline_ns:

@@ -181,7 +181,7 @@ class RayServers:
     def stop(self, replica: Replica) -> None:
         """Makes the server of a launch drain. Does nothing while it drains, and repeats a call that failed."""
         call = self._draining.get(replica.launch)
-        if call is not None and not self._has_failed(replica, call):
+        if call is not None and not self._log_failure(replica, call):
             return
         actor = self._actor(replica)
         if actor is None:
@@ -283,8 +283,8 @@ class RayServers:
             self._actors[replica.launch] = actor
         return self._actors[replica.launch]
 
-    def _has_failed(self, replica: Replica, call: Any) -> bool:
-        """True if the call that makes a server drain has ended with an error, which is logged."""
+    def _log_failure(self, replica: Replica, call: Any) -> bool:
+        """Logs the error with which the call that makes a server drain has ended; False if there is none."""
         if not _has_ended(call):
             return False
         try:

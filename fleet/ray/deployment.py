@@ -85,7 +85,7 @@ class Deployment:
         reason = "it has another configuration"
         while True:
             try:
-                if self._runs(killed):
+                if self._bring_up(killed):
                     return
             except Unavailable as error:
                 reason = str(error)
@@ -192,7 +192,7 @@ class Deployment:
             return str(error)
         return _STOPPING
 
-    def _runs(self, killed: list[Any]) -> bool:
+    def _bring_up(self, killed: list[Any]) -> bool:
         """Makes a coordinator with the present configuration run, and returns True once it answers.
 
         Creates the actor if there is none. If it has another configuration, kills its process, which joins

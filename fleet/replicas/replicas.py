@@ -448,7 +448,7 @@ class _Step:
     def let_stop(self) -> None:
         """Stops the replicas that clients have had the time to leave."""
         for name, row in self.replicas.items():
-            if row.phase == LEAVING and self._has_waited(row, LEAVING, self._inputs.leave_seconds):
+            if row.phase == LEAVING and self._time_wait(row, LEAVING, self._inputs.leave_seconds):
                 self.replicas[name] = replace(row, phase=STOPPING)
 
     def decision(self) -> ReplicaDecision:
@@ -476,24 +476,24 @@ class _Step:
             row.name
             for row in self.replicas.values()
             if row.phase == STOPPING
-            and self._has_waited(row, STOPPING, row.drain_seconds + STOP_MARGIN_SECONDS)
+            and self._time_wait(row, STOPPING, row.drain_seconds + STOP_MARGIN_SECONDS)
         }
         up = [row for row in self.replicas.values() if row.phase == UP and not self._is_gone(row)]
-        silent = {row.name for row in up if self._is_silent(row)}
+        silent = {row.name for row in up if self._time_silence(row)}
         if not any(self._sighting(name).answers for name in self.replicas):
             # All may be serving while the coordinator is cut off. So only one is given up at first: its
             # next launch shows if that is so.
             silent &= {row.name for row in sorted(up, key=_order)[:1]}
         return names | silent
 
-    def _is_silent(self, row: Replica) -> bool:
-        """True if an UP launch has neither answered nor started for too long."""
+    def _time_silence(self, row: Replica) -> bool:
+        """Times the silence of an UP launch; True once it has neither answered nor started for too long."""
         sighting = self._sighting(row.name)
         if sighting.answers:
             return False
         if sighting.has_started:
-            return self._has_waited(row, "silent", SILENT_SECONDS_MAX)
-        return self._has_waited(row, "starting", START_SECONDS_MAX)
+            return self._time_wait(row, "silent", SILENT_SECONDS_MAX)
+        return self._time_wait(row, "starting", START_SECONDS_MAX)
 
     def _after_end(self, row: Replica, *, is_lost: bool) -> None:
         if row.model not in self._wanted or (row.phase != UP and not row.comes_back):
@@ -507,7 +507,7 @@ class _Step:
 
     def _note_ready(self, row: Replica) -> None:
         failure_count = row.failure_count
-        if failure_count and self._has_waited(row, "ready", BACKOFF_SECONDS_MAX):
+        if failure_count and self._time_wait(row, "ready", BACKOFF_SECONDS_MAX):
             failure_count = 0
         self.replicas[row.name] = replace(row, was_ready=True, failure_count=failure_count)
 
@@ -515,7 +515,7 @@ class _Step:
         """Launches a replica whose launch has ended, once it is due, and returns the present one."""
         if row.name not in self._ended:
             return row
-        if row.phase == UP and not self._has_waited(row, "gone", _backoff_seconds(row)):
+        if row.phase == UP and not self._time_wait(row, "gone", _backoff_seconds(row)):
             return row
         self._ends.append(row)
         failure_count = row.failure_count + (row.phase == UP)
@@ -583,7 +583,8 @@ class _Step:
         """
         return row.phase == UP and row not in self._starts and self._sighting(row.name).is_ready
 
-    def _has_waited(self, row: Replica, reason: str, seconds: float) -> bool:
+    def _time_wait(self, row: Replica, reason: str, seconds: float) -> bool:
+        """Times a wait from the first decision that asks for it on; True once `seconds` have passed."""
         key, now_ns = (row.launch, reason), self._inputs.now_ns
         self._since_ns[key] = self._inputs.since_ns.get(key, now_ns)
         return now_ns - self._since_ns[key] >= seconds * NS_PER_SECOND

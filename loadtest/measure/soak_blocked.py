@@ -28,7 +28,7 @@ class _Model:
 
     def note(self, at_ns: int) -> None:
         """Opens and closes spans after a change at `at_ns`."""
-        # Cold rollbacks and last resorts: without a sound version a blocked version may answer.
+        # Cold rollbacks and fallbacks: without a sound version a blocked version may answer.
         forbidden = self.blocked if self.available - self.blocked else set()
         for version in self.began_at_ns.keys() - forbidden:
             began_at_ns = self.began_at_ns.pop(version)

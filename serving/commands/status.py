@@ -134,7 +134,7 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
     blocks = [_BLOCK_TEXTS[row["by"]] for row in _blocked(model) if row["version"] == number]
     if blocks and "default" in found:
         coming = coming_versions(model)
-        # Without another version it answers as a last resort, and stays blocked.
+        # Without another version it answers as a fallback, and stays blocked.
         blocks.append(
             f"serves until version {coming[-1]} does"
             if coming

@@ -21,8 +21,8 @@ class BlockedBy(Enum):
 class BlockedVersion:
     """The block of one version. `since_wall_ns` is a Unix time.
 
-    Until `not_before_wall_ns` the version does not even serve as the last resort: a crash sets this
-    time. 0 for every other block.
+    Until `not_before_wall_ns` the version does not serve even as the fallback: a crash sets this time. 0
+    for every other block.
     """
 
     by: BlockedBy

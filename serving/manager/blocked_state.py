@@ -10,7 +10,7 @@ from serving.core.blocked_versions import BlockedVersion, BlockedVersions, crash
 
 @dataclass(frozen=True)
 class BlockedState:
-    """The blocked versions of a stream, and the one that still serves as the last resort.
+    """The blocked versions of a stream, and the version of them that still serves as the fallback.
 
     A block by a person or by a canary's rule is replaced by no other block, because only an operator
     removes it.
@@ -18,11 +18,11 @@ class BlockedState:
 
     by_version: BlockedVersions = field(default_factory=lambda: MappingProxyType({}))
     # A rolled back version that serves because no other version loads.
-    last_resort: int | None = None
+    fallback: int | None = None
 
     @cached_property
     def versions(self) -> frozenset[int]:
-        """The versions that are not aspired, whatever the source aspires."""
+        """The versions that are not aspired, even if the source aspires them."""
         return frozenset(self.by_version)
 
     @property
@@ -37,35 +37,35 @@ class BlockedState:
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """The blocked versions without the last resort. A source leaves them out."""
-        return self.versions - {self.last_resort}
+        """The blocked versions without the fallback. A source leaves them out."""
+        return self.versions - {self.fallback}
 
-    def with_last_resort(self, version: int | None) -> "BlockedState":
-        return self if version == self.last_resort else replace(self, last_resort=version)
+    def with_fallback(self, version: int | None) -> "BlockedState":
+        return self if version == self.fallback else replace(self, fallback=version)
 
     def with_block(self, versions: Iterable[int], block: BlockedVersion) -> "BlockedState":
-        """The blocks after `block` is added for each of `versions`."""
+        """Adds `block` for each of `versions`."""
         blocks = {**self.by_version, **dict.fromkeys(versions, block), **self.rolled_back}
         return replace(self, by_version=blocks)
 
     def without(self, version: int) -> "BlockedState":
-        """The blocks after `version` is unblocked."""
+        """Unblocks `version`."""
         blocks = {key: block for key, block in self.by_version.items() if key != version}
         return replace(self, by_version=blocks)
 
-    def find_last_resort(
+    def find_fallback(
         self,
         found: Collection[int],
         ready: Collection[int],
         failed: Collection[int],
         now_wall_ns: int = 0,
     ) -> int | None:
-        """Finds the rolled back version among `found` that must still serve; None if none must.
+        """Finds the rolled back version among `found` that must still serve; None if no version must.
 
         A rolled back version serves only if every version on disk (`found`) is blocked or has `failed`,
-        every one in memory (`ready`) is blocked, and its own load has not failed. Among several, returns
-        the one that answered last: the lowest of the versions that were blocked last. A version that
-        crashed the server waits until its `not_before_wall_ns`, unless it is ready.
+        every one in memory (`ready`) is blocked, and its own load has not failed. Among several such
+        versions, the one that answered last is returned: the lowest of those that were blocked last. A
+        version that crashed the server waits until its `not_before_wall_ns`, unless it is ready.
         """
         if ({*found} - {*failed} | {*ready}) - self.versions:
             return None
@@ -79,16 +79,16 @@ class BlockedState:
         return -max(candidates)[1] if candidates else None
 
     def wait_ns(self, now_wall_ns: int) -> int | None:
-        """The time until the next version that crashed may serve as the last resort.
+        """The time until the next version that crashed may serve as the fallback.
 
-        Returns None if no version waits for that, or if a last resort serves.
+        Returns None if no version waits for that, or if a fallback serves.
         """
         waits = [
             block.not_before_wall_ns - now_wall_ns
             for block in self.by_version.values()
             if block.not_before_wall_ns > now_wall_ns
         ]
-        return min(waits) if waits and self.last_resort is None else None
+        return min(waits) if waits and self.fallback is None else None
 
     def unblocked_of(self, versions: Iterable[int]) -> list[int]:
         """The versions of `versions` that are not blocked, in the same order."""

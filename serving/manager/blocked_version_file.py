@@ -76,8 +76,8 @@ class NoBlockedVersionKeeper:
 class BlockedVersionFile:
     """Keeps `directory/blocked_versions.json`. Writes it on a thread of its own.
 
-    So requests and the control thread do not wait for a disk. An operator's call waits for the file
-    by `wait_until_kept`, so that its reply is a promise.
+    So requests and the control thread do not wait for a disk. An operator's call waits for the file by
+    `wait_until_kept`, because its reply promises that the block holds.
 
     An error of the file or the disk is logged and stops nothing. A file that cannot be read is put
     aside. A write that failed is repeated every RETRY_SECONDS and with the next change.
@@ -98,7 +98,7 @@ class BlockedVersionFile:
         self._lock = threading.Condition()
         self._blocked_versions: dict[str, BlockedVersions] = {}
         self._change_count = 0
-        # The change count of the file's content, and the number of writes that have begun.
+        # The change count that the file has, and the number of writes that have begun.
         self._written_count = 0
         self._attempt_count = 0
         # The last write that failed: its number, and its reason.
@@ -128,7 +128,7 @@ class BlockedVersionFile:
                 put_aside=self._put_aside(),
                 remedy="roll them back again (millpond rollback)",
             )
-        # Writes the same content: an error would otherwise appear only at the next rollback.
+        # Writes the same content, because an error would otherwise appear only at the next rollback.
         self._change_count += 1
         self.write_now()
         if any(self._blocked_versions.values()):
@@ -197,7 +197,10 @@ class BlockedVersionFile:
         self._lock_file = lock_file
 
     def write_now(self) -> bool:
-        """Writes changes on the calling thread; returns False if that failed. One call at a time."""
+        """Writes changes on the calling thread; returns False if that failed.
+
+        Not for two threads at once.
+        """
         with self._lock:
             if self._written_count == self._change_count:
                 return True

@@ -12,12 +12,17 @@ PERIOD_SECONDS = 1.0
 """The period at which a canary with a rule is judged."""
 
 FAILED_SHARE_MAX = 0.1
-"""The largest share of a canary's requests that may fail, whatever `error_ratio_max` allows. It does
-not apply if the stable version fails nearly as often. A ratio over few requests proves nothing."""
+"""The largest share of a canary's requests that may fail, whatever `error_ratio_max` allows.
+
+It does not apply if the stable version fails nearly as often. A ratio over few requests says nothing.
+"""
 
 STABLE_SHARE_FACTOR_MAX = 0.5
 """The stable version fails nearly as often if its share of failures is more than this many times the
-canary's. Then the requests are bad, and not the canary."""
+canary's.
+
+In that case the requests are bad, and not the canary.
+"""
 
 BEYOND_PER_MILLE = {
     "p90": 100,
@@ -34,8 +39,11 @@ BEYOND_COUNT_MIN = 10
 """The least requests of each version beyond a quantile that is compared. Fewer may be slow by chance."""
 
 SLOW_SHARE_FACTOR = 2
-"""The canary may have this many times the share of slow requests. If a machine pauses, requests in a row
-are slow: so the share differs between two servers with one version."""
+"""The canary may have this many times the share of slow requests.
+
+If a machine pauses, many requests in a row are slow, so the share differs even between two servers with the
+same version.
+"""
 
 LATENCY_REQUEST_COUNT_MIN = BEYOND_COUNT_MIN * 1_000 // max(BEYOND_PER_MILLE.values())
 """The least requests of each version for a judgement of latency: then p90 is compared."""
@@ -56,7 +64,7 @@ def rule_text(settings: CanarySettings) -> str:
 
 
 def progress_text(settings: CanarySettings, answered_count: int, *, is_doubted: bool) -> str:
-    """Returns how far a canary is from its judgement, and the rule, as a text for people. Pure.
+    """The progress of a canary towards its judgement, and the rule, as a text for people. Pure.
 
     `answered_count` is the number of requests that the judgement would rest on now.
     """
@@ -80,8 +88,8 @@ def _limits_text(settings: CanarySettings) -> str:
 class Judgement:
     """A verdict on a canary.
 
-    If the canary `is_only_slow`, the verdict needs a second judgement on other requests: it may have been
-    the machine, which paused.
+    If the canary `is_only_slow`, the verdict needs a second judgement on other requests, because the
+    machine may have paused.
     """
 
     verdict: GateVerdict
@@ -89,14 +97,17 @@ class Judgement:
 
     @property
     def is_of_latency(self) -> bool:
-        """True if there were enough requests to judge latency. Otherwise no doubt of it is over."""
+        """True if there were enough requests to judge latency.
+
+        A doubt about a slow canary ends only then.
+        """
         return "latency_ratio" in self.verdict.figures
 
 
 def judge(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> Judgement | None:
-    """Judges the judgement; None if the canary needs more requests, or a person decides. Pure.
+    """Judges the canary; None if it needs more requests, or if a person decides. Pure.
 
     `canary` counts the requests of that version since it was loaded or became a canary again.
     `stable` counts the requests of the version beside it since then, because the two versions are
@@ -118,7 +129,7 @@ def judge(
     compared = [*_compared(canary, stable)]
     is_only_slow = False
     if compared:
-        # The first one if several are equal: it names most requests.
+        # If several are equal, the first one counts, because it names the most requests.
         slowest = max(compared, key=lambda row: row.ratio)
         figures["latency_ratio"] = round(slowest.ratio, 4)
         if slowest.ratio > settings.latency_ratio_max:
@@ -139,7 +150,7 @@ class _Compared:
     """The latency of a canary's slow requests, over a quantile of the stable version."""
 
     ratio: float
-    # One of BEYOND_PER_MILLE.
+    # A key of BEYOND_PER_MILLE.
     quantile: str
 
     def __str__(self) -> str:
@@ -153,8 +164,8 @@ class _Compared:
 def _compared(canary: ServableStatistics, stable: ServableStatistics) -> Iterator[_Compared]:
     """Yields a comparison with each quantile that leaves BEYOND_COUNT_MIN requests beyond it.
 
-    The canary's latency is the one that SLOW_SHARE_FACTOR times as many of its requests reach. So a canary
-    is slow only if it has both: slower requests, and more of them.
+    For the canary, SLOW_SHARE_FACTOR times as many requests may lie beyond. So a canary is slow only if it
+    has both: slower requests, and more of them.
     """
     request_count = min(canary.request_count, stable.request_count)
     for quantile, per_mille in BEYOND_PER_MILLE.items():
@@ -165,7 +176,7 @@ def _compared(canary: ServableStatistics, stable: ServableStatistics) -> Iterato
 
 
 def _not_judged(compared: Sequence[_Compared]) -> str:
-    """Returns which latencies were not judged; "" if all were."""
+    """A text on the latencies that were not judged; "" if all were."""
     if not compared:
         return f"latency is not judged below {LATENCY_REQUEST_COUNT_MIN} requests of each version"
     if len(compared) == len(BEYOND_PER_MILLE):
@@ -177,7 +188,10 @@ def _not_judged(compared: Sequence[_Compared]) -> str:
 
 
 def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> float:
-    """The ratio of the shares of failures. A stable version without failures counts as one."""
+    """The ratio of the two shares of failures.
+
+    A stable version without failures counts as if it had one.
+    """
     stable_share = max(stable.failed_count, 1) / max(stable.request_count, 1)
     return canary.failed_count / canary.request_count / stable_share
 
@@ -185,7 +199,7 @@ def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> floa
 def failed_share_fault(canary: ServableStatistics, stable: ServableStatistics) -> str:
     """The fault of a version that fails all its requests, or too many; "" if it has none. Pure.
 
-    `canary` has requests. The version is not at fault if the stable one fails nearly as often.
+    `canary` must have requests. The version is not at fault if the stable one fails nearly as often.
     """
     share = canary.failed_count / canary.request_count
     if share == 1:
@@ -208,7 +222,7 @@ def _failure_faults(
     if canary.failed_count == canary.request_count:
         return [fault]
     if canary.failed_count <= 1:
-        return []  # A single failure is an accident.
+        return []  # One failure may be an accident.
     faults = [fault] if fault else []
     error_ratio = _error_ratio(canary, stable)
     if error_ratio > settings.error_ratio_max:

@@ -12,12 +12,13 @@ class CanaryState:
     The two versions are compared on the requests since then.
     """
 
-    # The canary and the stable version beside it, and the statistics of the stable one at that start.
+    # The canary and the stable version beside it, and the statistics of the stable version when the canary
+    # began.
     pair: tuple[int, int] | None = None
     stable_before: ServableStatistics | None = None
     # A canary that was resumed, and its statistics at that time.
     resumed: tuple[int, ServableStatistics] | None = None
-    # A canary that was slow once, and is compared on other requests.
+    # A canary that was slow once, so that it is compared again, on other requests.
     doubted: int | None = None
     # The canary's requests at the last comparison, for the status.
     answered_count: int = 0

@@ -63,7 +63,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A load has ended, and its version can be published."""
+    """A load has ended, so its version can be published."""
 
     id: ServableId
     servable: Servable
@@ -95,7 +95,7 @@ Message = Request | Progress | Outcome | Stop
 
 
 def concerned_streams(message: Message) -> Collection[str] | None:
-    """The names of the streams that may have an action after `message`; None means all."""
+    """The names of the streams that may have an action after `message`; None means all streams."""
     match message:
         case Stop():
             return None
@@ -122,7 +122,7 @@ class Inbox:
             self._arrived.notify()
 
     def take(self) -> Iterator[Message]:
-        """Yields and removes messages until none is left, those that arrive meanwhile included."""
+        """Yields and removes messages until none is left. Includes messages that arrive meanwhile."""
         while self._messages:
             yield self._messages.popleft()
 

@@ -6,7 +6,7 @@ and asks again until the stream is at rest.
 
 `decide` settles first, and acts only on a settled state:
 
-1. A version that crashed the server may have waited long enough to be the last resort.
+1. A version that crashed the server may have waited long enough to be the fallback.
 2. Failures worth a retry are cleared, so that the policy sees these versions in START.
 3. Lives that are over are dropped, and each aspired version gets a life.
 4. The canary ends, resumes, or is judged. It goes before the policy, because it changes the routing, and
@@ -17,8 +17,8 @@ and asks again until the stream is at rest.
 
 So each decision changes what requests see at most once. The promises:
 
-- A blocked version is the default only while no other version is ready, and a version that began as a canary
-  only if it was promoted or no verified one is ready.
+- A blocked version is the default only while no other version is ready. A version that began as a canary is
+  the default only if it was promoted, or if no verified version is ready.
 - Labels, the default and the canary lead only to AVAILABLE versions.
 - A version that is AVAILABLE and aspired is not unloaded.
 - Without an event and before `due_ns`, a second decision changes nothing.
@@ -36,7 +36,7 @@ from serving.manager.rollout import (
     judge_canary,
     resume_canary,
     unblock,
-    update_last_resort,
+    update_fallback,
 )
 from serving.manager.stream import StreamState
 from serving.manager.turn import (
@@ -51,7 +51,7 @@ from serving.manager.turn import (
 
 
 def decide(state: StreamState, found: Found, figures: Figures, now: Now) -> Decision:
-    """Decides the next state of a stream and what follows from it; see the module."""
+    """Decides the next state of a stream, and what follows from it (see the module)."""
     turn = Turn(state, now, found, figures)
     _settle(turn)
     if not turn.is_rest:
@@ -68,14 +68,14 @@ def decide(state: StreamState, found: Found, figures: Figures, now: Now) -> Deci
         _retry_due_loads(turn)
     _note_rest(turn)
     instants = _due_instants_ns(turn, action, may_retry=may_retry)
-    # An instant in the past has had its effect, or waits for an event like the end of a load.
+    # An instant in the past has had its effect already, or waits for an event like the end of a load.
     return turn.decision(min((at_ns for at_ns in instants if at_ns > now.ns), default=None))
 
 
 def _settle(turn: Turn) -> None:
     turn.state = turn.state.without_past_failures()
     if turn.state.blocks.crashed:
-        update_last_resort(turn)
+        update_fallback(turn)
     _try_again(turn)
     reconcile(turn)
     end_canary_unless_aspired(turn)
@@ -150,7 +150,7 @@ def _retry_due_loads(turn: Turn) -> None:
 
 
 def _note_rest(turn: Turn) -> None:
-    """Notes if the last version of the stream is gone, or if it has versions again."""
+    """Notes when the last version of the stream is gone, and when it has versions again."""
     state = turn.state
     is_empty = not state.aspired and not state.harnesses
     if is_empty and not state.is_idle:

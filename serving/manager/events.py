@@ -13,7 +13,7 @@ from serving.manager.failed_loads import without_changed_files
 from serving.manager.harness import LoaderHarness
 from serving.manager.lives import apply_aspired
 from serving.manager.memory_pressure import make_room, note_lack, restore_old
-from serving.manager.rollout import change_canary, notify_blocked, unblock, update_last_resort
+from serving.manager.rollout import change_canary, notify_blocked, unblock, update_fallback
 from serving.manager.routing import Canary, canary_after
 from serving.manager.stream import StreamState
 from serving.manager.turn import Turn
@@ -23,16 +23,16 @@ from serving.manager.turn import Turn
 
 def aspire(turn: Turn, versions: tuple[AspiredVersion, ...]) -> None:
     """The source aspires these versions and no others."""
-    # Failures with other files end now, and not with a new life: a rollback may take the version before
-    # it has one.
+    # Failures with other files end now, and not only with a new life, because a rollback may choose the
+    # version before it has one.
     failed = without_changed_files(turn.state.failed, versions)
     turn.change(selected=versions, failed=failed)
     if turn.state.is_idle and turn.state.blocks:
         # The source may be new. A new source has not received the blocked versions yet.
         notify_blocked(turn)
-    # A version that is new on disk may replace a rolled back one that serves as the last resort. This comes
-    # first, because the last resort is aspired.
-    update_last_resort(turn)
+    # A version that is new on disk may replace a rolled back one that serves as the fallback. This comes
+    # first, because the fallback is aspired.
+    update_fallback(turn)
     apply_aspired(turn)
 
 
@@ -50,8 +50,8 @@ def set_labels(turn: Turn, labels: Mapping[str, int]) -> None:
 def found_anew(turn: Turn, version: int) -> None:
     """The source found a version for the first time, or with other files than before."""
     unblock(turn, version, "its files have changed")
-    # If a rolled back version serves as the last resort, the unblocked version may replace it.
-    update_last_resort(turn)
+    # If a rolled back version serves as the fallback, the unblocked version may replace it.
+    update_fallback(turn)
 
 
 # --- Events of loads and unloads ------------------------------------------------------------------
@@ -60,8 +60,8 @@ def found_anew(turn: Turn, version: int) -> None:
 def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
     """A load has ended: the version is published with the routing of this decision, in one snapshot.
 
-    It begins as a canary by the settings of its model, if it is the highest and another one serves. Without
-    that it gets all requests if it is the highest.
+    If it is the highest version and another one serves, it begins as a canary if its model's settings say
+    so. Otherwise the highest version gets all requests.
     """
     state = turn.state
     harness = state.harnesses[version]
@@ -69,7 +69,7 @@ def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
     canary = canary_after(state.canary, sound, version, _first_canary(state, harness))
     is_canary = canary is not None and canary.version == version
     if version in state.blocks:
-        # It was blocked during its load. Once it is allowed, it resumes as a canary.
+        # It was blocked during its load. If it is allowed later, it resumes as a canary.
         canary = state.canary
     turn.move(harness.loaded(servable, turn.now))
     if state.served_since_ns is None:
@@ -80,12 +80,12 @@ def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
         served=state.served_with(version),
         pressure=state.pressure.ended(),
     )
-    update_last_resort(turn)
+    update_fallback(turn)
     turn.log("info", "version_available", version=version, **_stage_fields(harness))
 
 
 def _first_canary(state: StreamState, harness: LoaderHarness) -> Canary | None:
-    """The canary that a version begins as.
+    """The canary as which a version begins.
 
     Returns None if no version was AVAILABLE yet when this one was first aspired: the first versions of
     a model get all requests at once.
@@ -137,7 +137,7 @@ def _log_failure(turn: Turn, harness: LoaderHarness) -> None:
 def _reason_for_log(status: ServableStatus) -> str:
     """The reason for the log.
 
-    If gates refused the version, returns only their names: each gate has logged its own reason.
+    If gates refused the version, these are only their names, because each gate has logged its reason.
     """
     refused_by = [
         verdict.gate

@@ -16,7 +16,8 @@ from serving.gates.gates import Gate, settings_of
 class FailedLoad:
     """A load that has failed and is not retried.
 
-    It was a load of `files` that began with `settings`. `refused_by` are the enforced gates that it did not pass.
+    It has loaded `files`, and began with `settings`. `refused_by` are the enforced gates that it did not
+    pass.
     """
 
     files: AspiredVersion

@@ -113,7 +113,7 @@ class LoaderHarness:
         now: Now,
         aspired_with: frozenset[int] = frozenset(),
     ) -> "LoaderHarness":
-        """The harness of a life that begins now."""
+        """Begins a life."""
         status = ServableStatus(
             id=servable_id,
             state=START,
@@ -156,11 +156,14 @@ class LoaderHarness:
         return self.status.state is LOADING and self.retry_at_ns is None
 
     def begin_load(self, settings: ModelSettings, now: Now) -> "LoaderHarness":
-        """Moves from START to LOADING, by these settings."""
+        """Moves from START to LOADING. The load goes by these settings."""
         return replace(self._move(LOADING, now), begun_with=settings)
 
     def begin_retry(self, settings: ModelSettings) -> "LoaderHarness":
-        """Starts the next attempt of a failed load, by these settings. The version stays LOADING."""
+        """Starts the next attempt of a failed load, by these settings.
+
+        The version stays LOADING, as before.
+        """
         return replace(self, retry_at_ns=None, begun_with=settings)
 
     def retry_now(self, now: Now) -> "LoaderHarness":
@@ -172,7 +175,7 @@ class LoaderHarness:
         return replace(self, status=replace(self.status, stage=stage))
 
     def stage_ended(self, stage: Stage, seconds: float, ended_at_ns: int) -> "LoaderHarness":
-        """`stage` took `seconds`, until `ended_at_ns` (monotonic).
+        """`stage` has ended at `ended_at_ns` (monotonic), after `seconds`.
 
         The figures of a retry replace the figures of the attempt before.
         """

@@ -7,7 +7,7 @@ from serving.base.clock import NS_PER_SECOND
 
 @dataclass(frozen=True)
 class KeptPrevious:
-    """Since when the previous version is in memory only for a rollback (monotonic).
+    """The previous version, and the time since when it is in memory only for a rollback (monotonic).
 
     If a load needs its memory, the version is given up. It is not kept again until another version
     becomes the previous one.
@@ -24,7 +24,7 @@ class KeptPrevious:
         return None if self.superseded is None else self.superseded[0]
 
     def after(self, previous: int | None, *, is_named: bool, now_ns: int) -> "KeptPrevious":
-        """The state with this previous version. `is_named`: a label or a canary keeps it too."""
+        """Takes over this previous version. If it `is_named`, a label or a canary keeps it too."""
         given_up = self.given_up if self.given_up == previous else None
         if previous is None or is_named:
             superseded = None
@@ -37,7 +37,7 @@ class KeptPrevious:
         return KeptPrevious(superseded, given_up)
 
     def without(self, version: int) -> "KeptPrevious":
-        """The state in which `version` is given up."""
+        """Gives `version` up."""
         return replace(self, given_up=version)
 
     def until_ns(self, keep_seconds: float) -> int | None:

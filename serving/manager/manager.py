@@ -152,7 +152,8 @@ class AspiredVersionsManager:
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
         """Replaces the labels of one stream; each takes effect once its version is AVAILABLE.
 
-        If the control thread runs, returns once it has done so: the caller's next request may have a label.
+        If the control thread runs, returns once that is done, because the caller's next request may have a
+        label.
         """
         is_change = bool(labels or self._streams.of(name).labels)
         labels, reply = MappingProxyType(dict(labels)), Reply[None]()
@@ -212,8 +213,8 @@ class AspiredVersionsManager:
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
         has_ended = not self._thread.is_alive()
-        # The executors are idle once the control thread has ended, so their stop is short. If it has
-        # not ended, no time is left for them.
+        # Once the control thread has ended, the executors are idle, so their stop is short. If it has not
+        # ended, no time is left for them.
         are_tasks_over = self._tasks.stop(timeout_seconds if has_ended else 0.0)
         return has_ended and are_tasks_over
 
@@ -230,8 +231,8 @@ class AspiredVersionsManager:
     def _take_in(self) -> Iterable[str]:
         """Handles the messages that have arrived; returns the streams that may have an action.
 
-        A stream does not depend on other streams. So a server of thousands of models examines one
-        stream when a load ends, and no stream while the load proceeds.
+        Streams do not depend on each other. So a server of thousands of models examines one stream when a
+        load ends, and none while the load proceeds.
         """
         names: dict[str, None] = {}
         are_all_concerned = False
@@ -264,7 +265,8 @@ class AspiredVersionsManager:
 
     def _take_turn(self, name: str) -> None:
         """Decides until the stream is at rest, and notes when the next decision is due."""
-        # Tried again soon if it fails: a quiet model would wait for its next event for ever.
+        # Set before the decisions, so that a quiet model does not wait for its next event for ever if they
+        # fail.
         self._due_ns[name] = self._clock.now_ns() + FAILED_TURN_NS
         figures = self._figures(self._streams.of(name))
         while True:
@@ -341,11 +343,11 @@ class AspiredVersionsManager:
         self._version_memory.unloaded(servable_id)
 
     def _loaded(self, servable_id: ServableId, servable: Servable) -> None:
-        """Publishes a loaded version, and then reports it AVAILABLE: a client that reads that state may
-        send a request at once.
+        """Publishes a loaded version, and reports it AVAILABLE only then, because a client that reads that
+        state may send a request at once.
 
-        Frees a version that was withdrawn meanwhile. It is loaded anew if it is aspired again by now: its
-        files may be others.
+        Frees a version that was withdrawn meanwhile. If it is aspired again by now, it is loaded anew,
+        because its files may have changed.
         """
         name, version = servable_id.name, servable_id.version
         self._tasks.load_ended(servable_id)
@@ -397,12 +399,13 @@ class AspiredVersionsManager:
         """
         self._route(before, decision)
         self._streams.replace(decision.state)
-        # Before the notices: whoever reads a line of the log finds the status that it tells of.
+        # Before the notices, so that whoever reads a line of the log finds the status that it speaks of.
         for action in decision.actions:
             if isinstance(action, Record):
                 self._monitor.record(action.status)
         for notice in decision.notices:
-            # The actions follow in any case: all readers have the state that they belong to.
+            # If a notice fails, the actions follow all the same, because all readers have the state that
+            # they belong to.
             self._guarded(partial(self._tell, decision.state.name, notice))
         for action in decision.actions:
             self._act(decision.state, action)

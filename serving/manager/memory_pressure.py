@@ -1,4 +1,8 @@
-"""A load that does not fit: chooses the version that is unloaded for it, and what follows without one. Pure."""
+"""Chooses the version that is unloaded for a load that does not fit, and decides what follows if there is
+none.
+
+Pure.
+"""
 
 from serving.base.errors import DoesNotFitBeside, MillpondError
 from serving.core.blocked_versions import BlockedBy
@@ -11,7 +15,7 @@ from serving.manager.turn import Turn
 def note_lack(turn: Turn, harness: LoaderHarness, error: MillpondError) -> MillpondError:
     """Records whether a load lacks memory that no unload can free.
 
-    Returns `error`. If no unload can free memory, the message also lists the versions that stay.
+    Returns `error`, whose message then also lists the versions that stay.
     """
     state, version = turn.state, harness.id.version
     is_lacking = (
@@ -40,7 +44,7 @@ def make_room(turn: Turn, harness: LoaderHarness, error: MillpondError) -> bool:
     if harness.is_cancelled or not isinstance(error, DoesNotFitBeside):
         return False
     if any(item.state is UNLOADING for item in state.harnesses.values()):
-        # That unload already frees memory, so no other version is unloaded yet.
+        # That unload already frees memory, so no other version is unloaded for now.
         return True
     previous = state.previous_that_frees_memory(error.missing_bytes)
     if previous is not None:
@@ -83,7 +87,7 @@ def restore_old(turn: Turn, harness: LoaderHarness) -> None:
         turn.change(pressure=state.pressure.ended())
     if not is_applied:
         return
-    # A blocked version that a label keeps in memory does not count: it does not answer.
+    # A blocked version that a label keeps in memory does not count, because it does not answer.
     if not harness.is_cancelled and state.routing.default_version is None:
         reason = harness.status.health.message
         block(turn, {harness.id.version}, BlockedBy.FAILURE, reason)

@@ -18,7 +18,7 @@ from serving.data_plane.servables import ServingMap
 from serving.source.notes import Note
 
 VERSION_COUNT_MAX = 32
-"""The highest versions of a model keep a reason of their own: clients request recent versions."""
+"""The highest versions of a model that keep a reason of their own. Clients request recent versions."""
 
 _NOT_READ = "its base path has not been read yet"
 
@@ -46,11 +46,11 @@ def model_notes(
 ) -> ModelNotes:
     """Derives the notes of a model from its versions, ascending, and the notes of its source. Pure.
 
-    `crashed` are the versions that have crashed an earlier process. If the source finds no others, the
-    model is refused until one of them is tried again.
+    `crashed` are the versions that have crashed an earlier process. If the source finds no other versions,
+    requests for the model are refused until a crashed version is tried again.
 
     `notes` is None until the source has read the base path; requests wait for that. `aspired` are the
-    versions that the source aspires. Without any status they are still on the way to the manager.
+    versions that the source aspires. If a version has no status, it is still on its way to the manager.
     """
     if notes is None and not statuses:
         return ModelNotes(reason=_NOT_READ, is_awaited=True)
@@ -191,7 +191,7 @@ class NotePublisher:
         self._crashed: Mapping[str, BlockedVersions] = {}
 
     def set_models(self, names: Collection[str]) -> None:
-        """Publishes notes of these models, and no others, from now on."""
+        """Publishes notes of these models from now on, and of no others."""
         with self._lock:
             gone, self._names = self._names - frozenset(names), frozenset(names)
             for name in gone:
@@ -205,7 +205,7 @@ class NotePublisher:
 
     @property
     def refused(self) -> frozenset[str]:
-        """The models whose only versions have crashed the server, and wait for their next try."""
+        """The models whose only versions have crashed the server and wait for their next try."""
         with self._lock:
             return frozenset(name for name, notes in self._published.items() if notes.is_refused)
 

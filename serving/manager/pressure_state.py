@@ -1,4 +1,7 @@
-"""The memory pressure of one stream: the loads that lack memory, and the one that makes room. A value."""
+"""The memory pressure of one stream: the loads that lack memory, and the load for which room is made.
+
+A value.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -6,7 +9,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class PressureState:
-    """At most one version presses at a time: its load waits until an old version is unloaded.
+    """A version presses while its load waits until an old version is unloaded.
+
+    At most one version presses at a time.
 
     Pressure ends when that version is AVAILABLE, has failed and is not retried, or is no longer aspired.
     """
@@ -23,26 +28,26 @@ class PressureState:
         return self.pressing_version is not None
 
     def begun(self, version: int, reason: str) -> "PressureState":
-        """The pressure once the load of `version` waits until an old version is unloaded.
+        """Notes that the load of `version` waits until an old version is unloaded.
 
-        At most one load waits at a time: nothing changes if another load waits already.
+        Changes nothing if another load waits already.
         """
         return self if self.is_on else replace(self, pressing_version=version, reason=reason)
 
     def ended(self) -> "PressureState":
-        """The state without pressure: two versions may be in memory again."""
+        """Ends the pressure, so two versions may be in memory again."""
         return replace(self, pressing_version=None, reason="") if self.is_on else self
 
     def unless_aspired(self, aspired: Collection[int]) -> "PressureState":
-        """The state without the pressure of a version that is no longer aspired."""
+        """Ends the pressure of a version that is no longer aspired."""
         return self if self.pressing_version in aspired else self.ended()
 
     def with_lack(self, version: int, *, is_lacking: bool) -> "PressureState":
-        """The state in which the load of `version` lacked memory that no unload could free, or not."""
+        """Notes if the load of `version` lacked memory that no unload could free."""
         lacking = self.lacking | {version} if is_lacking else self.lacking - {version}
         return replace(self, lacking=lacking)
 
     def only(self, versions: Collection[int]) -> "PressureState":
-        """The state without the lack of other versions."""
+        """Forgets the lack of other versions."""
         lacking = self.lacking & frozenset(versions)
         return self if lacking == self.lacking else replace(self, lacking=lacking)

@@ -183,18 +183,18 @@ def unblock(turn: Turn, version: int, reason: str) -> None:
     turn.change(failed=failed)
     if found.needs_operator:
         # Only an operator removes this block, but the version may now be the last resort.
-        update_last_resort(turn)
+        update_fallback(turn)
         return
     turn.log("info", "version_unblocked", version=version, reason=reason)
     _set_blocks(turn, turn.state.blocks.without(version))
 
 
-def update_last_resort(turn: Turn) -> None:
+def update_fallback(turn: Turn) -> None:
     """Serves a rolled back version again while every other version on disk is blocked too.
 
     Its block stays: any other version that loads replaces it at once.
     """
-    blocks = _with_last_resort(turn, turn.state.blocks)
+    blocks = _with_fallback(turn, turn.state.blocks)
     if blocks is not turn.state.blocks:
         turn.change(blocks=blocks)
         notify_blocked(turn)
@@ -206,14 +206,14 @@ def notify_blocked(turn: Turn) -> None:
     turn.notices.append(BlocksChanged(turn.state.blocks))
 
 
-def _with_last_resort(turn: Turn, blocks: BlockedState) -> BlockedState:
+def _with_fallback(turn: Turn, blocks: BlockedState) -> BlockedState:
     """Returns `blocks` with the version that must serve although it is blocked, and logs a new one."""
     state, version = turn.state, None
     if blocks:
-        version = blocks.find_last_resort(
+        version = blocks.find_fallback(
             turn.found.on_disk, state.ready_versions, state.failed.keys(), turn.now.wall_ns
         )
-    if version is not None and version != blocks.last_resort:
+    if version is not None and version != blocks.fallback:
         turn.log(
             "error",
             "last_resort_serves",
@@ -222,7 +222,7 @@ def _with_last_resort(turn: Turn, blocks: BlockedState) -> BlockedState:
             blocked=sorted(blocks.versions),
             remedy="drop a version that loads, or unblock this one: millpond allow",
         )
-    return blocks.with_last_resort(version)
+    return blocks.with_fallback(version)
 
 
 def _set_blocks(turn: Turn, blocks: BlockedState) -> None:
@@ -231,7 +231,7 @@ def _set_blocks(turn: Turn, blocks: BlockedState) -> None:
     """
     # The failure of a version that is not blocked any more may be forgotten, and then it is loaded again.
     turn.state = turn.state.changed(blocks=blocks).without_past_failures()
-    blocks = _with_last_resort(turn, blocks)
+    blocks = _with_fallback(turn, blocks)
     running = turn.state.canary
     is_ended = running is not None and running.version in blocks
     turn.reroute(blocks=blocks, canary=None if is_ended else running)

@@ -39,17 +39,19 @@ class Canary:
 class RoutingRequests:
     """The inputs of the routing of one model.
 
-    `blocked` versions must not be the default. `last_resorts` are blocked versions that still
+    `blocked` versions must not be the default. `fallbacks` are blocked versions that still
     serve until another version can.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
-    # The former version of each label, which it leads to again if its new version is unloaded first.
+    # The former version of each label. The label leads to it again if its new version is unloaded before
+    # it.
     former_labels: Mapping[str, int] = field(default_factory=dict)
     blocked: frozenset[int] = frozenset()
-    last_resorts: frozenset[int] = frozenset()
+    fallbacks: frozenset[int] = frozenset()
     canary: Canary | None = None
-    # Versions that began as canaries and were never promoted. Not the default while there is another.
+    # Versions that began as canaries and were never promoted. They are not the default while another
+    # version is there.
     unverified: frozenset[int] = frozenset()
 
 
@@ -58,8 +60,8 @@ def decide_routing(
 ) -> Routing:
     """Decides the routing that fits `routing_requests` and the `published` versions.
 
-    A label moves once its new version is published. Until then, and if that version goes first, the
-    label leads to the last published version that it led to. The default: see `_choose_default`.
+    A label moves once its new version is published. Until then, and if that version is gone again, the
+    label leads to the last published version that it led to. `_choose_default` chooses the default.
     """
     labels = {}
     for label, version in routing_requests.labels.items():
@@ -92,8 +94,9 @@ def _choose_default(
     """Chooses the version for requests without version number; None if no version may answer.
 
     Prefers the highest version that is neither blocked nor unverified, and not the canary if there is
-    another. The next choice is the highest version that is not blocked. The last choices are a last
-    resort, and the blocked version that answers already: it serves on until another version can.
+    another version. The next choice is the highest version that is not blocked. After that comes a
+    fallback, and at last the blocked version that answers already, which serves on until another version
+    can.
     """
     here = set(published)
     sound = here - routing_requests.blocked
@@ -101,14 +104,14 @@ def _choose_default(
     verified = sound - routing_requests.unverified
     verified_choices = verified - {canary_version} or verified
     sound_choices = sound - {canary_version} or sound
-    choices = verified_choices or sound_choices or here & routing_requests.last_resorts
+    choices = verified_choices or sound_choices or here & routing_requests.fallbacks
     return max(choices or here & {before.default_version}, default=None)
 
 
 def canary_after(
     running: Canary | None, sound: Collection[int], version: int, canary: Canary | None
 ) -> Canary | None:
-    """The canary after `version` is published, which may begin as `canary`.
+    """The canary once `version` is published, which may begin as `canary`.
 
     `running` is the canary before, and `sound` are the other published versions that are not blocked. A
     newer version ends the canary of an older one.
@@ -119,7 +122,7 @@ def canary_after(
 
 
 def former_labels(before: Routing, after: Routing, former: Mapping[str, int]) -> Mapping[str, int]:
-    """The version that each label of `after` led to before its present one."""
+    """The version to which each label of `after` led before its present version."""
     versions = {}
     for label, version in after.labels.items():
         led_to = before.labels.get(label)
@@ -130,7 +133,7 @@ def former_labels(before: Routing, after: Routing, former: Mapping[str, int]) ->
 
 
 def end_reason(requests: RoutingRequests, published: Collection[int], version: int) -> str | None:
-    """Returns why `version` stopped being the canary; None if a person, a rule or a withdrawal ended it."""
+    """The reason why `version` stopped being the canary; None if a person, a rule or a withdrawal ended it."""
     canary = requests.canary
     if canary is None:
         return None

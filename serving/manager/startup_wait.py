@@ -52,7 +52,10 @@ class AwaitedModel:
         self._last: str | None = None
 
     def find(self, models: Sequence[str], unloaded: Collection[str] = ()) -> str | None:
-        """Returns a model that is awaited; None if all have come. See `awaited_models`."""
+        """Finds a model that is awaited; None if all have come.
+
+        See `awaited_models`. Begins at the model that it found last.
+        """
         start = models.index(self._last) if self._last in models else 0
         in_turn = chain(islice(models, start, None), islice(models, start))
         self._last = next(
@@ -96,7 +99,10 @@ class StartupWait:
             self._changed.notify_all()
 
     def wait(self) -> bool:
-        """Returns True if the port may open, False if the wait was cancelled."""
+        """Waits until the port may open, and logs what it waits for.
+
+        Returns False if the wait was cancelled.
+        """
         start_ns = self._clock.now_ns()
         next_log_seconds = LOG_SECONDS
         while True:

@@ -12,9 +12,11 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.core.servable import AVAILABLE, END, HEALTHY, ServableId, ServableStatus
 
 ENDED_COUNT_MAX = 32
-"""The number of versions in END kept of each model, the latest to end. People look for yesterday's
-failure, but a model with a version every minute must not grow the status without limit. Failed
-versions whose files are watched do not count."""
+"""The number of ended versions that are kept of each model, the latest to end.
+
+People look for yesterday's failure, but with a new version every minute the status must not grow without
+limit. Failed versions whose files are watched do not count.
+"""
 
 UNLOADED_SECONDS_MAX = 3_600.0
 """The time for which an unloaded version is remembered, and a failed one that is gone from the disk:
@@ -42,8 +44,8 @@ _log = structlog.get_logger(__name__)
 class StateMonitor:
     """The last status of every version. Any thread may read or wait; one thread records.
 
-    Listeners run on the recording thread (the manager's control thread) in the order of the
-    changes, outside the lock, and must return at once.
+    Listeners run on the recording thread (the manager's control thread) in the order of the changes,
+    outside the lock, and must return at once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -176,12 +178,12 @@ class StateMonitor:
 
 
 def _is_watched(status: ServableStatus, seen: _Seen | None) -> bool:
-    """True if the version has failed and its files are watched: then it is never forgotten."""
+    """True if the version has failed and its files are watched, so that it must not be forgotten."""
     return status.health != HEALTHY and seen is not None and status.id.version in seen.watched
 
 
 def _remembered_seconds(status: ServableStatus, seen: _Seen | None) -> float:
-    """Returns how long after its end a version is remembered that is not watched.
+    """The time for which an ended version that is not watched is remembered.
 
     A failure is remembered without limit until a source has reported the versions on disk.
     """

@@ -53,7 +53,7 @@ class StreamStatus:
     waiting_labels: Mapping[str, int] = field(default_factory=dict)
     canary_version: int | None = None
     canary_weight: float = 0.0
-    # How far the canary is from its judgement, and the rule, for people; "" without a canary.
+    # The progress of a canary towards its judgement, and the rule, for people; "" without a canary.
     canary_progress: str = ""
     previous: int | None = None
     # Blocked versions, as numbers and as the rows of `blocked_versions.as_rows`.
@@ -99,9 +99,9 @@ class StreamState:
     served: frozenset[int] = frozenset()
     # Since when a version is AVAILABLE without a break (monotonic).
     served_since_ns: int | None = None
-    # The time at which a delayed swap to a version may begin (monotonic); see `Rules`.
+    # The time before which a delayed swap to a version must not begin (monotonic); see `Rules`.
     swap_at_ns: Mapping[int, int] = field(default_factory=_nothing)
-    # True if at most blocked versions, labels and settings of the stream are left.
+    # True if nothing is left of the stream but blocked versions, labels and settings.
     is_idle: bool = True
 
     blocks: BlockedState = field(default_factory=BlockedState)
@@ -112,32 +112,36 @@ class StreamState:
 
     # The routing as requests see it, and what it follows from beside the blocks and the labels.
     routing: Routing = field(default_factory=Routing)
-    # The former version of each label, which it leads to again if its new version is unloaded first.
+    # The former version of each label. The label leads to it again if its new version is unloaded before
+    # it.
     former_labels: Mapping[str, int] = field(default_factory=_nothing)
     canary: Canary | None = None
-    # Versions that began as canaries and were never promoted. Not the default while there is another.
+    # Versions that began as canaries and were never promoted. They are not the default while another
+    # version is there.
     unverified: frozenset[int] = frozenset()
     comparison: CanaryState = NO_COMPARISON
 
     def served_with(self, version: int) -> frozenset[int]:
-        """The versions that were AVAILABLE at some time, once `version` is."""
+        """Adds `version` to the versions that were AVAILABLE at some time, and drops the lowest if they are
+        too many.
+        """
         served = self.served | {version}
         return served if len(served) <= SERVED_COUNT_MAX else served - {min(served)}
 
     def changed(self, **changes: Any) -> "StreamState":
         """The state with other values of these fields.
 
-        Takes a tenth of the time of `dataclasses.replace`, which counts in tests of many sequences.
+        It takes a tenth of the time of `dataclasses.replace`, which matters in tests of many sequences.
         """
         after = object.__new__(StreamState)
         after.__dict__.update(self.__dict__)
-        # It may follow from a field that changes.
+        # The cached value may follow from a field that changes.
         after.__dict__.pop("ready_versions", None)
         after.__dict__.update(changes)
         return after
 
     def with_harness(self, harness: LoaderHarness) -> "StreamState":
-        """The state with this life of its version."""
+        """Replaces the life of a version."""
         return self.changed(harnesses={**self.harnesses, harness.id.version: harness})
 
     @property
@@ -147,7 +151,7 @@ class StreamState:
 
     @property
     def is_forgettable(self) -> bool:
-        """True if nothing would be lost with this state."""
+        """True if nothing would be lost by forgetting this state."""
         return not (self.exists or self.labels or self.settings != _SETTINGS)
 
     @cached_property
@@ -157,18 +161,18 @@ class StreamState:
 
     @property
     def routing_requests(self) -> RoutingRequests:
-        """The inputs of the routing. A blocked version that is aspired is a last resort."""
+        """The inputs of the routing. A blocked version that is aspired is a fallback."""
         return RoutingRequests(
             labels=self.labels,
             former_labels=self.former_labels,
             blocked=self.blocks.versions,
-            last_resorts=self.blocks.versions & self.aspired.keys(),
+            fallbacks=self.blocks.versions & self.aspired.keys(),
             canary=self.canary,
             unverified=self.unverified,
         )
 
     def ready(self, version: int | None) -> LoaderHarness | None:
-        """The harness of `version` if that is AVAILABLE."""
+        """The harness of `version`, if the version is AVAILABLE."""
         harness = None if version is None else self.harnesses.get(version)
         return harness if harness is not None and harness.is_ready else None
 
@@ -230,14 +234,16 @@ class StreamState:
         if allowed or not self.selected:
             return allowed
         ready = self.ready_versions
-        # Without another version the blocked one serves on: any answer is better than no answer.
+        # Without another version the blocked one serves on, because any answer is better than no answer.
         serving = self.blocks.unblocked_of(ready) or ready
         if serving:
             return [self.harnesses[max(serving)].aspired]
         return [item for item in self.selected if item.version not in self.blocks.crashed]
 
     def kept_after(self, now_ns: int) -> KeptPrevious:
-        """Returns since when the version that is the previous one now is in memory only for a rollback."""
+        """The state of the previous version: which one is in memory only for a rollback now, and since
+        when.
+        """
         previous = self.previous()
         return self.kept.after(
             previous, is_named=previous in _named_in(self.routing), now_ns=now_ns
@@ -246,8 +252,8 @@ class StreamState:
     def spare_versions(self) -> list[int]:
         """The ready versions that may be unloaded so that another one fits, ascending.
 
-        Returns none while a label or a canary keeps one of them, because the others alone would
-        rarely free enough memory.
+        There are none while a label or a canary keeps one of them, because the others alone would rarely
+        free enough memory.
         """
         if self._has_named():
             return []
@@ -256,7 +262,7 @@ class StreamState:
     def swap_of(self, action: Action) -> int | None:
         """The version that `action` loads or makes room for.
 
-        Returns None for an unload that makes room for no version, or while an aspired version is ready.
+        None for an unload that makes room for no version, or while an aspired version is ready.
         """
         if isinstance(action, Load):
             return action.id.version
@@ -340,12 +346,12 @@ class StreamState:
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:
-        """True if the source has found other files for this version. A new harness loads them."""
+        """True if the source has found other files for this version, so that a new harness must load them."""
         found = [item for item in self.selected if item.version == harness.id.version]
         return bool(found) and found[0] != harness.aspired
 
     def with_failed_load(self, harness: LoaderHarness) -> "StreamState":
-        """The state with a load that has failed and is not retried, and its settings."""
+        """Notes a load that has failed and is not retried, with its settings."""
         if self.is_outdated(harness):
             return self
         settings = harness.begun_with or self.settings
@@ -369,7 +375,7 @@ class StreamState:
         return f"version {spare[0]} can be unloaded for it now" if spare else ""
 
     def without_past_failures(self) -> "StreamState":
-        """The state without the failures of versions that are gone or have a new life.
+        """Forgets the failures of versions that are gone or have a new life.
 
         Keeps the failure of a blocked version that has no life.
         """
@@ -380,9 +386,9 @@ class StreamState:
         return self if len(failed) == len(self.failed) else self.changed(failed=failed)
 
     def without_past_lives(self) -> "StreamState":
-        """The state without what it remembers of versions that have no life any more.
+        """Forgets what belongs to versions that have no life any more.
 
-        The time of a delayed swap lasts until its version is loaded.
+        The time of a delayed swap is kept until its version is loaded.
         """
         known, after = self.harnesses.keys(), self
         if not self.pressure.lacking <= known:
@@ -411,12 +417,12 @@ class StreamState:
 
 
 def _is_passed_over(version: int, routing: Routing) -> bool:
-    """True if requests go to a lower version: this one did not pass its canary."""
+    """True if requests go to a lower version because this one has not passed its canary."""
     return routing.default_version is not None and version > routing.default_version
 
 
 def _named_in(routing: Routing) -> set[int]:
-    """The versions that a label leads to, and a canary with the version beside it."""
+    """The versions that a label leads to, and the canary with the version beside it."""
     named = set(routing.labels.values())
     if routing.canary_version is not None and routing.default_version is not None:
         named |= {routing.canary_version, routing.default_version}

@@ -61,7 +61,7 @@ class Streams:
         return self.of(name).blocks.left_out
 
     def blocks(self, name: str) -> BlockedVersions:
-        """The blocked versions of a model with their blocks, the last resort included."""
+        """The blocked versions of a model with their blocks, the fallback included."""
         return self.of(name).blocks.by_version
 
     def incumbent(self, servable_id: ServableId) -> Servable | None:
@@ -91,7 +91,7 @@ class Streams:
     # --- The control thread -----------------------------------------------------------------------
 
     def replace(self, state: StreamState) -> None:
-        """Publishes the state; forgets a stream of which nothing is left."""
+        """Publishes the state. Forgets the stream if nothing is left of it."""
         if state.is_forgettable:
             self._states.pop(state.name, None)
         else:

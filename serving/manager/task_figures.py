@@ -12,9 +12,9 @@ ReportFigures = Callable[[Mapping[str, float]], None]
 def thread_costs(task: str, report: ReportFigures) -> Iterator[None]:
     """Reports the costs of the block for the calling thread, even if the block raises.
 
-    The figures are `TASK_cpu_seconds` and `TASK_page_fault_count` (minor and major faults), by the
-    kernel's account of the thread. They leave out the work of other threads, such as TensorFlow's
-    pools for the large kernels of a warm-up.
+    The figures are `TASK_cpu_seconds` and `TASK_page_fault_count` (minor and major faults), by the kernel's
+    account of the thread. The work of other threads is left out, such as that of TensorFlow's pools for
+    large kernels of a warm-up.
     """
     cpu_seconds_before = time.thread_time()
     fault_count_before = page_fault_count(resource.RUSAGE_THREAD)

@@ -116,8 +116,8 @@ class Decision:
     """The next state of a stream, and what follows from it.
 
     `routing` changes at most once in a decision: the serving map gets it, if it differs from the routing
-    before, in one snapshot with the version that an `Unload` retires. If the decision `is_rest`, there are no
-    actions and the routing stays. Then nothing follows before `due_ns` (monotonic), or an event.
+    before, in one snapshot with the version that an `Unload` retires. If the decision `is_rest`, there are
+    no actions, the routing stays, and nothing follows before `due_ns` (monotonic) or an event.
     """
 
     state: StreamState
@@ -132,7 +132,7 @@ class Decision:
 
     @property
     def unloaded_version(self) -> int | None:
-        """The version that is to be unloaded; None if there is none. A decision has no further action then."""
+        """The version that is to be unloaded, which is then the only action; None if there is none."""
         versions = (item.version for item in self.actions if isinstance(item, Unload))
         return next(versions, None)
 
@@ -161,7 +161,7 @@ class Turn:
         return not self.actions and self.state.routing == self.before.routing
 
     def decision(self, due_ns: int | None = None) -> Decision:
-        """The state and all that has followed."""
+        """Makes the decision from the state and all that has followed."""
         return Decision(
             state=self.state,
             is_rest=self.is_rest,
@@ -175,7 +175,7 @@ class Turn:
         self.state = self.state.changed(**changes)
 
     def reroute(self, **changes: Any) -> None:
-        """Changes inputs of the routing, and the routing with them."""
+        """Changes inputs of the routing, and decides the routing anew."""
         state = self.state.changed(**changes) if changes else self.state
         requests = state.routing_requests
         after = decide_routing(state.routing, requests, state.ready_versions)
@@ -196,7 +196,7 @@ class Turn:
     def _log_canary(self, before: Routing, state: StreamState) -> None:
         """Logs a canary that begins or changes, or that ends without a request to end it.
 
-        The rule that ends a canary logs that end itself.
+        If a rule ends a canary, the rule has logged that.
         """
         after, canary = state.routing, state.canary
         ended = None if before.canary_version == after.canary_version else before.canary_version

@@ -187,7 +187,7 @@ class VersionTasks:
             self._inbox.post(Unloaded(servable_id, errors.from_exception(error)))
             return
         if is_gone:
-            # The costs of the turn that freed the version: the turns before it only waited.
+            # Only the turn that freed the version counts: the turns before it only waited.
             progress.measured(costs)
             self._inbox.post(Unloaded(servable_id))
         else:

@@ -85,14 +85,14 @@ def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
     try:
         status = entry.stat()
     except FileNotFoundError:
-        # A dangling link, or a file that has just been deleted. The version may load without it:
-        # the completeness check decides. If the file appears later, the fingerprint changes.
+        # A dangling link, or a file that has just been deleted. The version may load without it; the
+        # completeness check decides that. If the file appears later, the fingerprint changes.
         return path, -1, 0, 0
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _group_of(base_path: str) -> str:
-    """The parent directory: base paths that share it are likely to share a disk."""
+    """The parent directory. Base paths that share it are likely to share a disk, and to hang together."""
     return os.path.dirname(os.path.normpath(base_path))
 
 
@@ -136,7 +136,7 @@ class SourceListener:
         """
 
     def set_notes(self, name: str, notes: frozenset[Note], aspired: frozenset[int]) -> None:
-        """Receives the notes and the aspired versions of a poll if they differ from the last poll's."""
+        """Receives the notes and the aspired versions of a poll if they differ from those of the last poll."""
 
 
 class ModelStatus(Protocol):
@@ -159,10 +159,10 @@ class ModelStatus(Protocol):
 class SourceSettings:
     """The settings that a source starts with.
 
-    `period_seconds` is the time between two polls. If it is 0, the source polls once. If it is
-    negative, the source does not poll. A change of the selection or of the base path always causes
-    one poll. `missing_asset_wait_seconds` is how long a version that lacks assets must stay unchanged
-    before it is found without them. The other fields: see `SelectionInputs`.
+    `period_seconds` is the time between two polls. If it is 0, the source polls once. If it is negative,
+    the source does not poll. A change of the selection or of the base path always causes one poll. A
+    version that lacks assets is found without them once it has stayed unchanged for
+    `missing_asset_wait_seconds`. The other fields are those of `SelectionInputs`.
     """
 
     base_path: str
@@ -373,7 +373,7 @@ class FileSystemSource:
     def _notes_to_show(self) -> frozenset[Note]:
         """The notes of the last poll and of the store.
 
-        A mirror explains better than its directory why that is missing or empty.
+        If the directory of a mirror is missing or empty, the mirror's notes explain that better.
         """
         if not self._store_notes:
             return self._state.notes
@@ -442,7 +442,7 @@ class FileSystemSource:
     def _fingerprints(self, directories: Mapping[int, str]) -> dict[int, Fingerprint]:
         """The fingerprints of the directories that can be read.
 
-        Unreadable ones are left out: they are not known to have changed.
+        Unreadable directories are left out, because they are not known to have changed.
         """
         seen = {}
         for version, directory in directories.items():

@@ -46,9 +46,9 @@ class SelectionInputs:
     """The settings that select the aspired versions among the found versions.
 
     `blocked` versions were rolled back and are not loaded again. `granted` are the only versions that a
-    member of a fleet may select; None: the server is not a member of one. If `keeps_last`, an emptied base
-    path leaves the aspired versions as they are (--servable_versions_always_present). `labels` do not
-    make a version aspired: a label whose version is not aspired is reported by a note.
+    member of a fleet may select, or None outside of a fleet. If `keeps_last`, an emptied base path leaves
+    the aspired versions as they are (--servable_versions_always_present). `labels` do not make a version
+    aspired: a label whose version is not aspired is reported by a note.
     """
 
     selection: VersionSelection = Latest(1)
@@ -58,7 +58,7 @@ class SelectionInputs:
     keeps_last: bool = True
 
     def selectable(self, versions: Collection[int]) -> frozenset[int]:
-        """The versions of `versions` that were granted, or all outside of a fleet."""
+        """The versions among `versions` that were granted. Outside of a fleet, all of them."""
         return frozenset(versions) if self.granted is None else self.granted.intersection(versions)
 
     def select(self, versions: Collection[int]) -> Selected:
@@ -71,10 +71,10 @@ class SourceState:
     """The state of a source between two polls.
 
     `fingerprints` has the fingerprint of each found version, taken when the version was found. `missing`
-    versions were found and are kept, but are gone from the disk. `looked_at_ns` is the time when the
-    files of a version that may serve were last compared with its fingerprint, and `overwritten` are
-    the versions whose files differed. `on_disk` are the versions that have a directory, None until
-    the first poll that could read the base path.
+    versions were found and are kept, but are gone from the disk. `looked_at_ns` is when the files of a
+    version that may serve were last compared with its fingerprint. `overwritten` are the versions whose
+    files differed then. `on_disk` are the versions that have a directory, None until the first poll that
+    could read the base path.
     """
 
     found: Mapping[int, AspiredVersion] = field(default_factory=dict)
@@ -113,7 +113,8 @@ def to_observe(
 ) -> dict[int, str]:
     """The entries of `directories` whose files decide whether they are loaded.
 
-    These versions are not found yet, or they have `failed` and are aspired or `blocked`.
+    These are the versions that are not found yet, and those that have `failed` and are aspired or
+    `blocked`.
     """
     aspired = {item.version for item in state.aspired or ()}
     observed = not_yet_found(state, directories).keys() | ((aspired | blocked) & set(failed))
@@ -149,7 +150,7 @@ def _looked_at_ns(state: SourceState, version: int) -> int:
 def with_comparison(
     state: SourceState, seen: Mapping[int, Fingerprint], now: Instant
 ) -> SourceState:
-    """The state after the files of live versions were `seen`.
+    """Compares the files of live versions, as they were `seen`, with what was found.
 
     A missing version that is back with the files that were loaded is no longer missing. A change of
     a file's owner or mode counts as a change of its content, because both may change only the ctime.
@@ -171,7 +172,7 @@ def with_comparison(
 
 
 def known_to_serve(state: SourceState, available: Collection[int]) -> SourceState:
-    """The state without the mark `broken` on the versions that are `available`.
+    """Removes the mark `broken` from the versions that are `available`.
 
     The files of a version may be repaired between its check and its load.
     """
@@ -201,9 +202,8 @@ def decide(
 ) -> SourceState:
     """Decides the state after a poll that could read the base path.
 
-    `directories` has the path of each version on disk. `candidates` are the versions on disk that are
-    not found yet, or that have changed after a failed load. Versions that could not be read are
-    missing from it.
+    `directories` has the path of each version on disk. `candidates` are the versions on disk that are not
+    found yet, or that have changed after a failed load. Versions that could not be read are left out of it.
 
     A version that is gone from the disk is omitted, which unloads it. If no version would be left, the
     aspired versions stay in three cases:
@@ -260,12 +260,12 @@ def decide(
 def select_again(
     state: SourceState, inputs: SelectionInputs, *, is_just_listed: bool = False
 ) -> SourceState:
-    """Selects the state with the aspired versions that follow from the found ones and `inputs`.
+    """Selects the aspired versions anew, from the found versions and `inputs`.
 
-    Only if the base path was just listed, versions are reported that it lacks and that were not reported
-    before: since an earlier listing they may have come.
-    The list becomes empty only if the selection is empty, if a fleet has withdrawn its grant, or if no
-    version is found and `keeps_last` is False. Otherwise an empty result leaves the aspired versions as they are.
+    Selected versions that are missing are reported only if the base path was just listed, because they may
+    have come since an earlier listing. The list becomes empty only if the selection is empty, if a fleet
+    has withdrawn its grant, or if no version is found and `keeps_last` is False. Otherwise an empty result
+    leaves the aspired versions as they are.
     """
     selected = inputs.select(state.found)
     # Selects twice, with and without the broken versions. Otherwise a broken version could take the
@@ -294,8 +294,8 @@ def _absent_versions(
 ) -> tuple[int, ...]:
     """The selected versions that have no directory, ascending.
 
-    A directory that settles, is incomplete, cannot be read or was not granted is there: other notes
-    tell why it is not loaded.
+    A directory that settles, is incomplete, cannot be read or was not granted is not absent. Other notes
+    say why it is not loaded.
     """
     reported = {
         version
@@ -333,7 +333,7 @@ def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
 def granted_anew(
     state: SourceState, versions: Collection[int], failed: Collection[int], now_ns: int
 ) -> SourceState:
-    """The state in which granted `versions` that have `failed` are found anew.
+    """Finds granted `versions` that have `failed` anew.
 
     A fleet's coordinator grants such a version only if its operator wants it to be tried again.
     """
@@ -372,7 +372,7 @@ def label_notes(
 
 
 def after_unreadable(state: SourceState, reason: str) -> SourceState:
-    """The state after a poll that could not read the base path: only a note is added."""
+    """Adds a note after a poll that could not read the base path. Nothing else changes."""
     notes = {note for note in state.notes if note.event != "base_path_unreadable"}
     return replace(state, notes=frozenset({*notes, Note.of("base_path_unreadable", reason=reason)}))
 
@@ -413,9 +413,9 @@ def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[N
 def next_poll_seconds(state: SourceState, period_seconds: float, now: Instant) -> float | None:
     """The seconds until the next poll, or None if no further poll is needed.
 
-    If a version settles or waits for assets, the next poll is due when that may be over, even if
-    `period_seconds` is longer, or is not positive. Otherwise the next poll is due after
-    `period_seconds`. If that is not positive, no further poll follows.
+    If a version settles or waits for assets, the next poll is due when that may be over, whatever
+    `period_seconds` is. Otherwise it is due after `period_seconds`; if that is not positive, no further
+    poll follows.
     """
     candidates = state.candidates.values()
     settling = [settles_in_ns(candidate, now) for candidate in candidates]

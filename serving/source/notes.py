@@ -31,7 +31,7 @@ OTHER_NAME_COUNT_MAX = 3
 def only_blocked_note(versions: Collection[int]) -> Note:
     """The note for a base path whose only versions are blocked, as after a restart.
 
-    The note does not decide which of them serves: that is `Stream.find_last_resort`.
+    The note does not decide which of them serves: that is `BlockedState.find_fallback`.
     """
     return Note.of(
         "only_blocked_versions_found",

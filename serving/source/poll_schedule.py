@@ -43,7 +43,7 @@ class _Entry:
     group: str
     due_ns: int | None = None
     polls: list[Poll] = field(default_factory=list)
-    # The number of the latest poll that ended. Results of polls that began earlier are out of date.
+    # The number of the latest poll that ended. The result of a poll that began earlier is out of date.
     ended_number: int = 0
     retry_ns: int = 0
 
@@ -73,7 +73,7 @@ class PollSchedule:
         self._held: set[str] = set()
 
     def add(self, key: str, group: str, due_ns: int | None) -> None:
-        """Adds a source. `group` is its parent directory: sources in it may hang together."""
+        """Adds a source. `group` is its parent directory, because sources in it may hang together."""
         self._entries[key] = _Entry(group)
         self._set_due(key, due_ns)
 
@@ -134,7 +134,10 @@ class PollSchedule:
         return poll
 
     def ended(self, poll: Poll, now_ns: int, delay_seconds: float | None) -> None:
-        """Records the end of a poll. Its source is due after `delay_seconds`, or if None, when woken."""
+        """Records the end of a poll.
+
+        Its source is due after `delay_seconds`; if that is None, once it is woken.
+        """
         del self._polls[poll]
         if poll.is_stuck:
             self._release_held()
@@ -145,8 +148,8 @@ class PollSchedule:
         if poll.number < entry.ended_number:
             return
         entry.ended_number, entry.retry_ns = poll.number, 0
-        # A source that was woken meanwhile is due at once. After a stuck poll `due_ns` is the retry,
-        # and is not needed any more.
+        # A source that was woken meanwhile is due at once. After a stuck poll, `due_ns` is only the retry,
+        # which is not needed any more.
         woken_ns = None if poll.is_stuck else entry.due_ns
         delay_ns = None if delay_seconds is None else round(delay_seconds * NS_PER_SECOND)
         self._set_due(
@@ -184,7 +187,7 @@ class PollSchedule:
             heapq.heappush(self._due, (due_ns, key))
 
     def _first_due_ns(self) -> int | None:
-        """Returns when the first source that may be polled is due.
+        """Finds the time when the first source that may be polled is due.
 
         Drops outdated items from the heap, and moves sources that may not be tried to `_held`.
         """
@@ -200,7 +203,7 @@ class PollSchedule:
         return None
 
     def _may_try(self, entry: _Entry) -> bool:
-        """True if one more thread may be lost, in case this poll gets stuck too."""
+        """True if one more thread may be lost, because this poll may get stuck too."""
         if self.stuck_count < self._limits.stuck_count_max:
             return True
         return all(group != entry.group for poll, group in self._polls.items() if poll.is_stuck)

@@ -53,7 +53,7 @@ class PollerPool:
         self._schedule = PollSchedule(limits)
         self._sources: dict[str, Pollable] = {}
         self._given: deque[Poll] = deque()
-        # The number of threads that no stuck poll holds, and of all threads ever started.
+        # The number of threads that no stuck poll holds, and the number of threads ever started.
         self._free_count = 0
         self._thread_count = 0
         # All poller threads, and the poller threads that run a poll now.
@@ -99,7 +99,7 @@ class PollerPool:
             self._schedule.remove(key)
 
     def wake(self, key: str, group: str) -> None:
-        """Makes the source due now, or after its poll under way. `group`: as in `add`."""
+        """Makes the source due now, or after its poll under way. `group` is as in `add`."""
         with self._changed:
             self._schedule.wake(key, group, self._clock.now_ns())
             self._changed.notify_all()
@@ -143,7 +143,7 @@ class PollerPool:
     def _give_due(self) -> None:
         while (poll := self._schedule.take(self._clock.now_ns())) is not None:
             self._given.append(poll)
-            # A thread whose poll has just ended counts as free, though it does not wait yet.
+            # A thread whose poll has just ended counts as free, although it does not wait for a poll yet.
             if self._free_count < self._schedule.running_count:
                 self._free_count += 1
                 self._thread_count += 1
@@ -167,7 +167,7 @@ class PollerPool:
         is_needed = True
         while is_needed and (poll := self._take()) is not None:
             self._poll(poll)
-            # Another thread has taken the place of one that was stuck.
+            # After a stuck poll the thread is not needed, because another one has taken its place.
             is_needed = not poll.is_stuck
         with self._changed:
             self._threads.discard(threading.current_thread())

@@ -49,7 +49,7 @@ class Fingerprint:
     entries: tuple[tuple[str, int, int, int], ...]
 
     def has_the_files_of(self, other: "Fingerprint") -> bool:
-        """True if only the ctime of the directory itself differs, if anything.
+        """True if nothing differs except perhaps the ctime of the directory itself.
 
         It differs after the directory was moved away and back.
         """
@@ -69,10 +69,10 @@ def _without_own_ctime(fingerprint: Fingerprint) -> list[tuple[str, int, int, in
 class Candidate:
     """A version directory that settles or is incomplete.
 
-    It is not found yet, or it has changed after a failed load. `unchanged_since_ns` and
-    `detected_at_ns`, when its directory was first seen, are monotonic. `reason` is why the last check
-    found it incomplete. `missing_assets` are paths below the directory. If only assets are missing,
-    it is incomplete until it has been unchanged for `asset_wait_ns`.
+    It is not found yet, or it has changed after a failed load. `detected_at_ns` is when its directory was
+    first seen; this time and `unchanged_since_ns` are monotonic. `reason` is why the last check found it
+    incomplete. `missing_assets` are paths below the directory. If only assets are missing, it is incomplete
+    until it has been unchanged for `asset_wait_ns`.
     """
 
     directory: str
@@ -102,7 +102,7 @@ def observe(
     now: Instant,
     found: Fingerprint | None = None,
 ) -> Candidate:
-    """The candidate after one more poll: `previous` if nothing changed, else a new candidate.
+    """Makes the candidate after one more poll: `previous` if nothing has changed, else a new one.
 
     `found` is the fingerprint with which the same directory was found, if it was.
     """
@@ -139,9 +139,9 @@ def _still_ns(candidate: Candidate, now: Instant) -> int:
 
 
 def asset_wait_ends_in_ns(candidate: Candidate, now: Instant) -> int:
-    """The nanoseconds until a candidate is found without its missing assets.
+    """The nanoseconds until a candidate is found without its missing assets, if nothing changes.
 
-    Assumes that nothing changes. Returns 0 if that time is over, or if it waits for no assets.
+    0 if that time is over, or if the candidate waits for no assets.
     """
     if not candidate.waits_for_assets:
         return 0
@@ -169,7 +169,7 @@ def after_check(
     missing_assets: tuple[str, ...] = (),
     asset_wait_ns: int = MISSING_ASSET_WAIT_NS,
 ) -> Candidate:
-    """The candidate after a check; `reason` is "" if it is complete.
+    """Takes the result of a check into the candidate; `reason` is "" if it is complete.
 
     A candidate that `is_broken` is found too: its load ends with the error, which status and page
     show. A candidate that lacks assets is complete once it is unchanged for `asset_wait_ns`.

@@ -43,7 +43,7 @@ class FsspecStore:
             try:
                 entries = fs.ls(self._root, detail=True)
             except FileNotFoundError:
-                # Without its bucket nothing is known about the versions in it.
+                # If the bucket itself is missing, nothing is known about the versions in it.
                 self._list_bucket()
                 return ()
         found = {_base_name(item["name"]): item["type"] == "directory" for item in entries}
@@ -80,7 +80,7 @@ class FsspecStore:
             self._file_system = fsspec.filesystem(
                 scheme, use_listings_cache=False, skip_instance_cache=True
             )
-            # s3fs: a mirror tries again by itself, with a smaller read.
+            # For s3fs. A mirror itself tries again, with a smaller read.
             self._file_system.retries = _TRIES
         self._root = self._root or str(self._file_system._strip_protocol(self._url)).rstrip("/")  # noqa: SLF001 (fsspec has no public name for it)
         if is_fresh:
@@ -95,7 +95,7 @@ class FsspecStore:
         try:
             self._fs().ls(found[0] if found else self._root)
         except PermissionError:
-            # A user of S3 may be allowed to list a prefix only. The prefix was listed: it is empty.
+            # A user of S3 may be allowed to list only a prefix. The prefix was listed, and is empty.
             if scheme != "s3":
                 raise
 
@@ -111,7 +111,7 @@ def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | N
     return StoredObject(
         path=relative,
         size=int(info["size"]),
-        # A store without tags shows a new content by its time.
+        # In a store without tags, the time shows that the content is new.
         tag=tag or str(modified_ns),
         modified_ns=modified_ns,
         digest=digest,
@@ -120,7 +120,7 @@ def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | N
 
 
 def _digest(info: Mapping[str, Any], tag: str) -> tuple[str, bool]:
-    """The digest that the store gives, and False if it may be none."""
+    """The digest that the store gives, and False if it may be no digest at all."""
     lfs = info.get("lfs")
     sha256 = lfs.get("sha256") if isinstance(lfs, Mapping) else getattr(lfs, "sha256", None)
     if sha256:
@@ -130,7 +130,8 @@ def _digest(info: Mapping[str, Any], tag: str) -> tuple[str, bool]:
     if md5:
         raw = base64.b64decode(md5) if isinstance(md5, str) else bytes(md5)
         return f"md5:{raw.hex()}", True
-    # S3: the ETag of an object that was uploaded in one part, unless it is encrypted by KMS.
+    # In S3, the ETag of an object that was uploaded in one part is a digest, unless the object is encrypted
+    # by KMS.
     if "ETag" in info and _MD5.fullmatch(tag):
         return f"md5:{tag}", False
     return "", True
@@ -158,5 +159,5 @@ def _store_errors(what: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001
         text = safe_text(str(error)) or "no reason given"
-        # Without the cause: a traceback of a backend may show its arguments.
+        # Raised without the cause, because a traceback of a backend may show its arguments.
         raise StoreError(f"{what}: {type(error).__name__}: {text}") from None

@@ -1,9 +1,9 @@
 """Mirror: copies the versions of one base path in object storage to a local directory.
 
 Theory of operation. A look lists the store, decides (`mirror_plan.py`), deletes what is gone, and then
-copies for one period at most. The next look begins with a listing again, so a version that is removed
-or replaced while it is copied is noticed, and a newer one is copied first. All state of a copy is on
-disk (`version_copy.py`), so a look that fails, and a process that ends, lose at most one read.
+copies for one period at most. The next look begins with a listing again, so a version that is removed or
+replaced while it is copied is noticed, and a newer one is copied first. All state of a copy is on disk
+(`version_copy.py`), so a look that fails or a process that ends loses at most one read.
 """
 
 import errno
@@ -31,10 +31,10 @@ from serving.storage.mirror_plan import (
     next_copy,
     next_look_seconds,
     partials_to_drop,
+    selected_versions,
     to_evict,
     to_list,
     to_remove,
-    wanted_versions,
 )
 from serving.storage.stored_objects import Objects, ObjectStore, StoreError, contents, total_bytes
 from serving.storage.version_copy import (
@@ -83,7 +83,9 @@ class Versions(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorSettings:
-    """`missing_asset_wait_seconds` is how long a version that lacks assets stays beside unchanged."""
+    """A version that lacks assets waits beside its place until it has been unchanged for
+    `missing_asset_wait_seconds`.
+    """
 
     period_seconds: float
     budget_bytes: int
@@ -124,19 +126,19 @@ class Mirror:
         self._failure_count = 0
         self._notes: frozenset[Note] = frozenset()
         self._lock_descriptor: int | None = None
-        # Orders `stop` and notes: after `stop` has returned, no note is set.
+        # Orders `stop` and notes, so that no note is set after `stop` has returned.
         self._lock = threading.Lock()
         self._is_disk_full = False
         self._is_stopping = False
 
     def begin(self) -> None:
-        """Says that nothing was read yet. Before the first look."""
+        """Notes that nothing was read yet. Call it before the first look."""
         self._set_notes(frozenset({Note.of("store_not_read", "info")}))
 
     def look(self) -> float:
         """Looks once, and returns the seconds until the next look."""
         try:
-            if not self._has_lock():
+            if not self._take_lock():
                 self._set_notes(frozenset({_locked_note(self._directory)}))
                 return self._settings.period_seconds
             seconds, notes = self._look()
@@ -146,7 +148,7 @@ class Mirror:
                 Note.of("store_unreadable", reason=error.message, remedy=_STORE_REMEDY)
             )
         except OSError as error:
-            # Until a look succeeds, only the versions that are wanted or in use are kept.
+            # Until a look succeeds, only the versions that are selected or in use are kept.
             self._is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = error.strerror or type(error).__name__
             reason = f"{what}: {error.filename or self._directory}"
@@ -157,12 +159,12 @@ class Mirror:
         return seconds
 
     def stop(self) -> None:
-        """Ends the look under way after its read, and lets it say no more. Any thread."""
+        """Ends the look under way after its read, and keeps it from setting notes. Any thread."""
         with self._lock:
             self._is_stopping = True
 
     def close(self) -> None:
-        """Lets another mirror use the directory. After the last look."""
+        """Lets another mirror use the directory. Call it after the last look."""
         if self._lock_descriptor is not None:
             os.close(self._lock_descriptor)
             self._lock_descriptor = None
@@ -176,29 +178,30 @@ class Mirror:
             self._remove(version, "it is gone from the store")
         self._gone = frozenset(view.local) - view.remote
         view = self._view(view.remote)
-        wanted = self._wanted(view)
-        for version in partials_to_drop(view, wanted):
+        selected = self._selected(view)
+        for version in partials_to_drop(view, selected):
             remove_tree(partial_directory(self._directory, version))
-        for version in to_list(view, wanted):
+        for version in to_list(view, selected):
             self._listed[version] = listed(
                 self._listed.get(version), self._store.objects(names[version]), view.now_ns
             )
         view = self._view(view.remote)
-        copied = next_copy(view, wanted)
+        copied = next_copy(view, selected)
         if copied is not None and not self._is_stopping:
-            self._make_room(view, wanted, copied)
+            self._make_room(view, selected, copied)
             self._copy(copied, names[copied])
         view = self._view(view.remote)
-        wanted = self._wanted(view)
-        self._make_room(view, wanted, None)
+        selected = self._selected(view)
+        self._make_room(view, selected, None)
         if not view.remote or view.local:
-            # From now on the directory shows what there is. Until then a source keeps what it has.
+            # From now on the directory shows the versions that are there. Until it exists, a source keeps
+            # its aspired versions.
             self._directory.mkdir(parents=True, exist_ok=True)
-        seconds = next_look_seconds(view, wanted, self._settings.period_seconds)
-        return seconds, mirror_notes(view, wanted) | name_notes
+        seconds = next_look_seconds(view, selected, self._settings.period_seconds)
+        return seconds, mirror_notes(view, selected) | name_notes
 
-    def _wanted(self, view: MirrorView) -> frozenset[int]:
-        return wanted_versions(view, self._versions.select)
+    def _selected(self, view: MirrorView) -> frozenset[int]:
+        return selected_versions(view, self._versions.select)
 
     def _view(self, remote: frozenset[int]) -> MirrorView:
         local, partial = local_versions(self._directory)
@@ -221,8 +224,8 @@ class Mirror:
     def _failed_versions(self) -> frozenset[int]:
         return frozenset(self._versions.failed())
 
-    def _make_room(self, view: MirrorView, wanted: frozenset[int], incoming: int | None) -> None:
-        for version in to_evict(view, wanted, incoming):
+    def _make_room(self, view: MirrorView, selected: frozenset[int], incoming: int | None) -> None:
+        for version in to_evict(view, selected, incoming):
             self._remove(version, "the cache is above --model_cache_bytes")
 
     def _remove(self, version: int, reason: str) -> None:
@@ -231,7 +234,10 @@ class Mirror:
         self._versions.files_changed()
 
     def _copy(self, version: int, name: str) -> None:
-        """Copies for one period. A copy that is complete is checked, listed again and renamed in."""
+        """Copies for one period.
+
+        A complete copy is checked, its objects are listed again, and it is renamed in.
+        """
         item = self._listed[version]
         copy = VersionCopy(
             self._directory,
@@ -274,7 +280,7 @@ class Mirror:
         except StoreError as error:
             if not (item.refusal or self._experience.is_stuck):
                 raise
-            # The store lists the version but does not give it. It rests, so that others are copied.
+            # The store lists the version but does not give it. It rests, so that other versions are copied.
             raise DataLoss(error.message) from None
 
     def _checked(self, directory: str, item: RemoteVersion) -> Sequence[str]:
@@ -284,13 +290,13 @@ class Mirror:
             raise_if_incomplete(missing_assets)
         return missing_assets
 
-    def _has_lock(self) -> bool:
-        """Takes the directory for this process, which is the only one that may write there."""
+    def _take_lock(self) -> bool:
+        """Takes the directory for this process, which alone may write there; False if another one has it."""
         if self._lock_descriptor is not None:
             return True
         parent = self._directory.parent
         parent.mkdir(parents=True, exist_ok=True)
-        # Beside the directory, which must not exist before the first look has succeeded.
+        # Lies beside the directory, which must not exist before the first look has succeeded.
         path = parent / f".{self._directory.name}{_LOCK_NAME}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -314,7 +320,7 @@ class Mirror:
 
     def _set_notes(self, notes: frozenset[Note]) -> None:
         with self._lock:
-            # A look that outlives `stop` must not speak for the mirror that comes after.
+            # A look that outlives `stop` must not set notes, because they are the next mirror's now.
             if notes != self._notes and not self._is_stopping:
                 self._notes = notes
                 self._versions.set_store_notes(notes)
@@ -342,7 +348,7 @@ def _locked_note(directory: Path) -> Note:
 def local_versions(directory: Path) -> tuple[Mapping[int, Objects], frozenset[int]]:
     """The objects of each whole copy below `directory`, and the versions of interrupted copies.
 
-    A copy that is not whole has no objects, so it differs from every listing.
+    For a copy that is not whole the objects are (), so that it differs from every listing.
     """
     local = {int(name): whole_objects(directory / name) for name in _version_names(directory, "")}
     partial = _version_names(work_directory(directory), ".partial")
@@ -390,6 +396,6 @@ class MirrorThread:
         return self._thread.join(timeout_seconds)
 
     def _turn(self) -> None:
-        # A bug in a look must not become a loop without a pause.
+        # Pauses, so that a bug in a look does not become a busy loop.
         self._seconds = _RETRY_SECONDS
         self._seconds = self._mirror.look()

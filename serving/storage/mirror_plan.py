@@ -34,7 +34,7 @@ class RemoteVersion:
     """A version in the store, as it was listed last.
 
     `unchanged_since_ns` is when this content was seen first, and `listed_at_ns` when it was seen last.
-    `refusal` is why the copy of this content was not taken, "" if none was refused.
+    `refusal` is the reason why the copy of this content was refused, "" if it was not.
     """
 
     objects: Objects
@@ -64,11 +64,11 @@ def listed(previous: RemoteVersion | None, objects: Objects, now_ns: int) -> Rem
 class MirrorView:
     """All that a decision depends on.
 
-    `remote` are the versions with a directory in the store. `listed` are those whose objects were
-    listed, and `local` the objects of each whole copy. `in_use` are versions that are aspired, load,
-    serve or unload. `failed` are versions whose last load has ended with an error: they are not
-    served, although they may be aspired. `budget_bytes` bounds the copies, except for the versions
-    that are wanted or in use. If `keeps_last`, the last copy is not deleted.
+    `remote` are the versions with a directory in the store. `listed` are those whose objects were listed,
+    and `local` the objects of each whole copy. `in_use` are versions that are aspired, load, serve or
+    unload. `failed` are versions whose last load has ended with an error: they are not served, although
+    they may be aspired. `budget_bytes` bounds the copies, except for versions that are selected or in use.
+    If `keeps_last`, the last copy is not deleted.
     """
 
     remote: frozenset[int]
@@ -83,13 +83,13 @@ class MirrorView:
     now_ns: int = 0
 
 
-def wanted_versions(view: MirrorView, select: Select) -> frozenset[int]:
-    """The versions to have.
+def selected_versions(view: MirrorView, select: Select) -> frozenset[int]:
+    """Selects the versions that there should be copies of.
 
-    The selection is made with and without the versions that cannot be served as they are, and without
-    those that settle. So a version whose upload is under way does not take the place of a whole one.
-    A faulty version takes none of one that settles either: that one would never be listed again. For
-    the same reason a fault counts for a time only: the upload may have gone on since.
+    The selection is made several times: with all versions, without those that cannot be served as they are,
+    and without those that settle. So a version whose upload is under way does not displace a whole one. A
+    faulty version does not displace one that settles either, because that one would never be listed again.
+    A fault counts for a while only, because the upload may have gone on since.
     """
     remote = view.remote
     coming = {version: item for version, item in view.listed.items() if version not in view.local}
@@ -120,21 +120,21 @@ def to_remove(view: MirrorView) -> frozenset[int]:
     return gone
 
 
-def partials_to_drop(view: MirrorView, wanted: frozenset[int]) -> frozenset[int]:
+def partials_to_drop(view: MirrorView, selected: frozenset[int]) -> frozenset[int]:
     """The interrupted copies that will not go on."""
-    return view.partial - (wanted & view.remote)
+    return view.partial - (selected & view.remote)
 
 
-def to_list(view: MirrorView, wanted: frozenset[int]) -> tuple[int, ...]:
+def to_list(view: MirrorView, selected: frozenset[int]) -> tuple[int, ...]:
     """The versions whose objects are listed in this look, the highest first."""
-    return tuple(sorted((v for v in wanted if _is_listing_due(view, v)), reverse=True))
+    return tuple(sorted((v for v in selected if _is_listing_due(view, v)), reverse=True))
 
 
 def _is_listing_due(view: MirrorView, version: int) -> bool:
     item = view.listed.get(version)
     if item is None:
         return True
-    # A refused version is listed in each look: most likely its upload goes on.
+    # A refused version is listed in each look, because most likely its upload goes on.
     return not _is_copied(view, version) or view.now_ns - item.listed_at_ns >= RELIST_NS
 
 
@@ -143,9 +143,9 @@ def _is_copied(view: MirrorView, version: int) -> bool:
     return item is not None and local is not None and contents(local) == contents(item.objects)
 
 
-def next_copy(view: MirrorView, wanted: frozenset[int]) -> int | None:
+def next_copy(view: MirrorView, selected: frozenset[int]) -> int | None:
     """The version whose copy goes on now, the highest first; None if none can."""
-    for version in sorted(wanted & view.listed.keys(), reverse=True):
+    for version in sorted(selected & view.listed.keys(), reverse=True):
         item = view.listed[version]
         if item.settles_in_ns() > 0 or _is_copied(view, version) or _rests(view, version):
             continue
@@ -156,29 +156,32 @@ def next_copy(view: MirrorView, wanted: frozenset[int]) -> int | None:
 
 
 def _is_held(view: MirrorView, version: int) -> bool:
-    """True if the copy is loaded. It is never replaced: its memory may be mapped from its files."""
+    """True if the copy is loaded.
+
+    It must not be replaced then, because its memory may be mapped from its files.
+    """
     return version in view.local and version in view.in_use - view.failed
 
 
 def _rests(view: MirrorView, version: int) -> bool:
-    """True if the content is no version's, or was refused a short time ago."""
+    """True if the content is not that of a version, or was refused a short time ago."""
     item = view.listed[version]
     if fault_of_objects(item.objects):
         return True
     return bool(item.refusal) and view.now_ns - item.refused_at_ns < RELIST_NS
 
 
-def to_evict(view: MirrorView, wanted: frozenset[int], incoming: int | None) -> tuple[int, ...]:
+def to_evict(view: MirrorView, selected: frozenset[int], incoming: int | None) -> tuple[int, ...]:
     """The copies to delete for the budget, the lowest versions first.
 
-    `incoming` is the version that is copied next. A copy that is wanted or in use is never deleted.
+    `incoming` is the version that is copied next. A copy that is selected or in use is never deleted.
     """
     sizes = {version: total_bytes(objects) for version, objects in view.local.items()}
     total = sum(sizes.values())
     if incoming is not None and incoming not in sizes:
         total += total_bytes(view.listed[incoming].objects)
     evicted = []
-    for version in sorted(sizes.keys() - wanted - view.in_use):
+    for version in sorted(sizes.keys() - selected - view.in_use):
         if total <= view.budget_bytes:
             break
         total -= sizes[version]
@@ -186,10 +189,10 @@ def to_evict(view: MirrorView, wanted: frozenset[int], incoming: int | None) -> 
     return tuple(evicted)
 
 
-def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
+def mirror_notes(view: MirrorView, selected: frozenset[int]) -> frozenset[Note]:
     """The notes on versions that are not whole, were overwritten, or exceed the budget."""
     notes = set()
-    for version in wanted & view.listed.keys():
+    for version in selected & view.listed.keys():
         item = view.listed[version]
         if _is_copied(view, version):
             continue
@@ -210,7 +213,7 @@ def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
         notes.add(Note.of("no_version_in_store", "info"))
         if view.local and view.keeps_last:
             notes.add(Note.of("last_version_gone_from_store", kept=tuple(sorted(view.local))))
-    kept = wanted | view.in_use
+    kept = selected | view.in_use
     kept_bytes = sum(total_bytes(o) for version, o in view.local.items() if version in kept)
     if kept_bytes > view.budget_bytes:
         notes.add(
@@ -224,11 +227,11 @@ def mirror_notes(view: MirrorView, wanted: frozenset[int]) -> frozenset[Note]:
     return frozenset(notes)
 
 
-def next_look_seconds(view: MirrorView, wanted: frozenset[int], period_seconds: float) -> float:
+def next_look_seconds(view: MirrorView, selected: frozenset[int], period_seconds: float) -> float:
     """The seconds until the next look: 0 while a copy is under way."""
-    if next_copy(view, wanted) is not None:
+    if next_copy(view, selected) is not None:
         return 0
-    settling = [view.listed[version].settles_in_ns() for version in wanted & view.listed.keys()]
-    unlisted = [0 for version in wanted - view.listed.keys()]
+    settling = [view.listed[version].settles_in_ns() for version in selected & view.listed.keys()]
+    unlisted = [0 for version in selected - view.listed.keys()]
     waits = [ns / NS_PER_SECOND for ns in settling if ns > 0]
     return min([period_seconds, *waits, *unlisted])

@@ -39,7 +39,7 @@ class Mirrors:
         self._ending: list[MirrorThread] = []
 
     def directory(self, model: str, url: str) -> Path:
-        """The local directory of a model's URL. Another URL has another one."""
+        """The local directory of a model's URL. Each URL has its own."""
         return self._cache_directory / mirror_name(model, url)
 
     def open(self, model: str, url: str, versions: Versions) -> None:
@@ -75,7 +75,7 @@ class Mirrors:
             self.close(model)
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits, after `stop`, up to the timeout for each mirror; False if the network holds one."""
+        """Waits, after `stop`, for each mirror, up to the timeout; False if the network still holds one."""
         has_ended = [thread.join(timeout_seconds) for thread in self._ending]
         return all(has_ended)
 

@@ -1,4 +1,4 @@
-"""Texts of storage libraries without credentials: in their errors, URLs and headers may have some."""
+"""Texts of storage libraries, without the credentials that their errors, URLs and headers may contain."""
 
 import os
 import re
@@ -10,11 +10,11 @@ _HIDDEN = "***"
 _SECRET_NAME = re.compile(
     r"SECRET|TOKEN|PASSWORD|ACCESS_KEY|ACCOUNT_KEY|API_KEY|CREDENTIAL|SAS|CONNECTION_STRING"
 )
-# The shortest value of such a variable that is hidden: a shorter one would hide ordinary words.
+# The shortest value of such a variable that is hidden. Hiding shorter values would hide ordinary words.
 _SECRET_LENGTH_MIN = 6
 
 _PATTERNS = (
-    # A query of a signed URL, and a user in a URL.
+    # The query of a signed URL, and the user in a URL.
     (re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*"), rf"\1?{_HIDDEN}"),
     (re.compile(r"(\w+://)[^\s/@'\"]+@"), rf"\1{_HIDDEN}@"),
     (

@@ -48,11 +48,11 @@ class ObjectStore(Protocol):
     """One base path in object storage. Each method raises StoreError."""
 
     def children(self) -> Sequence[Child]:
-        """Returns what is right below the base path; empty if nothing is."""
+        """Lists what is right below the base path; empty if nothing is."""
         ...
 
     def objects(self, name: str) -> Objects:
-        """All objects below the directory `name`, in the order of their paths."""
+        """Lists all objects below the directory `name`, in the order of their paths."""
         ...
 
     def read(self, name: str, path: str, offset: int, size: int) -> bytes:
@@ -70,7 +70,7 @@ def total_bytes(objects: Objects) -> int:
 
 
 def fault_of_objects(objects: Objects) -> str:
-    """Returns why the objects cannot be a version's files, or ""."""
+    """The reason why the objects cannot be a version's files; "" if they can."""
     if not any(item.path in _GRAPH_NAMES for item in objects):
         return "saved_model.pb is not there yet"
     paths = {item.path for item in objects}

@@ -1,8 +1,9 @@
 """Copies one version beside its place, resumes an interrupted copy, and renames a whole copy in.
 
-A copy lies in a hidden directory beside the base path, so that the base path appears with its first
-version: a source may unload all versions if it is there and empty. The copy's journal lists the objects that its
-files are from. So after a crash each file is known to be a part of one content, or is deleted.
+A copy lies in a hidden directory beside the base path, so that the base path appears together with its
+first version. If it appeared before, empty, a source might unload all versions. The copy's journal lists
+the objects that its files are from. So after a crash, a file whose content is not known for certain is
+deleted.
 """
 
 import hashlib
@@ -27,22 +28,23 @@ CHUNK_BYTES_MAX = 16 * 2**20
 """The most bytes of one read: enough for a fast link, and held in memory."""
 
 CHUNK_BYTES_MIN = 64 * 2**10
-"""The fewest. A link that breaks often still makes progress, because each chunk is kept."""
+"""The fewest bytes of one read. Each chunk is kept, so even a link that breaks often makes progress."""
 
 _HASH_BYTES = 2**20
 
-# As every file that a process writes; the umask applies.
+# The mode of any file that a process writes; the umask applies.
 _JOURNAL_MODE = 0o666
 
-# Fewer would make every second read fail on a link that breaks after so many bytes.
+# With fewer, every second read would fail on a link that breaks after a certain number of bytes.
 _SUCCESS_COUNT = 4
 
-# Six make the reads of a new mirror as small as they get, so a smaller read does not help after seven.
+# After six failures the reads of a new mirror are as small as they get, so a smaller read does not help
+# after seven.
 _FAILURE_COUNT_MAX = 7
 
 
 class Experience:
-    """The lessons that the copies of one mirror have learned about its store."""
+    """The experience of one mirror's copies with its store."""
 
     def __init__(self) -> None:
         self.chunk_bytes = CHUNK_BYTES_MAX // 4
@@ -69,11 +71,12 @@ class Experience:
         """True if so many reads in a row have failed that it is not the link."""
         return self._failure_count >= _FAILURE_COUNT_MAX
 
-    def accepts_digest(self, item: StoredObject, digest: str) -> bool:
-        """Returns True if a tag that is not the digest of the copy was no digest at all.
+    def note_mismatch(self, item: StoredObject, digest: str) -> bool:
+        """Notes a copy whose digest is not the tag of its object.
 
-        Returns False if the file must be read again, and raises DataLoss if that would not help.
-        The tag of an encrypted object is not its digest. Then a second read has the digest of the first.
+        The tag of an encrypted object is not its digest. So the file must be read again (False). If the
+        second read has the digest of the first one, tags are not trusted any more (True). Raises DataLoss
+        if the tag is surely a digest, or if the two reads differ.
         """
         if item.is_digest_sure:
             algorithm = item.digest.partition(":")[0]
@@ -128,19 +131,22 @@ class VersionCopy:
     ) -> Sequence[str] | None:
         """Checks the files and renames the copy in. Returns the assets that it lacks.
 
-        Returns None if the former content `is_held`: it is asked last, as a load may begin meanwhile.
-        Raises what `check` raises, and OSError; in all these cases the copy stays beside.
+        Returns None if the former content `is_held`, which is asked last, because a load may begin
+        meanwhile. Raises what `check` raises, and OSError; in all these cases the copy stays beside.
         """
         missing_assets = check(str(self._partial))
         self._set_times()
         _sync_tree(self._partial)
         self._base.mkdir(parents=True, exist_ok=True)
+        # A process that ended while it deleted has left a part, and no directory can be renamed to it.
         place = self._base / str(self._version)
         # A process that ended while it deleted left a part, which no directory can be renamed to.
         remove_tree(self._base / removed_name(self._version))
         if place.exists() and is_held():
             return None
-        with suppress(FileNotFoundError):
+        with suppress(
+            FileNotFoundError
+        ):  # This is the former content, of a version that does not serve.
             # The former content, of a version that does not serve.
             place.rename(self._base / removed_name(self._version))
         self._partial.rename(place)
@@ -159,6 +165,7 @@ class VersionCopy:
                 known.get(path) is None or known[path] != wanted.get(path)
             ):
                 (self._partial / path).unlink()
+        # A directory of the former content may be in the place of a file.
         for folder, _, _ in os.walk(self._partial, topdown=False):
             # A directory of the former content may be a file now.
             with suppress(OSError):
@@ -177,13 +184,14 @@ class VersionCopy:
             while file.tell() < item.size:
                 if is_over():
                     return False
+                # Flushed, so that after a crash each byte of the file is on the disk.
                 file.write(self._read(item, file.tell()))
                 # A crash leaves no byte in the file that is not on the disk.
                 file.flush()
                 os.fdatasync(file.fileno())
-        if not self._has_right_digest(item, path):
+        if not self._verify_digest(item, path):
             path.unlink()
-            return False
+            return False  # Read-only marks a file that was checked, so that it is not hashed again.
         # A file that was checked is read-only, and is not hashed again.
         path.chmod(0o444)
         return True
@@ -201,8 +209,11 @@ class VersionCopy:
         self._experience.read_succeeded()
         return data
 
-    def _has_right_digest(self, item: StoredObject, path: Path) -> bool:
-        """Returns False if the file must be read again. Raises DataLoss."""
+    def _verify_digest(self, item: StoredObject, path: Path) -> bool:
+        """Compares a whole file with its object's digest; False if the file must be read again.
+
+        Raises DataLoss, and deletes the file, if that would not help.
+        """
         algorithm, _, expected = item.digest.partition(":")
         if not algorithm or not (item.is_digest_sure or self._experience.trusts_tags):
             return True
@@ -210,8 +221,9 @@ class VersionCopy:
         if digest == expected:
             return True
         try:
-            return self._experience.accepts_digest(item, digest)
+            return self._experience.note_mismatch(item, digest)
         except DataLoss:
+            # Gives the files the times of the store, so that a source sees at once that they have settled.
             path.unlink()
             raise
 

@@ -145,7 +145,7 @@ class Restarts:
             doing = "loaded" if suspect.is_loading else "ran"
             not_before_ns = wall_ns + round(self._back_off_seconds(suspect) * NS_PER_SECOND)
             if before is not None and before.needs_operator:
-                # An operator's block stays the operator's. Its version served as the last resort.
+                # An operator's block stays an operator's block: its version served as the fallback.
                 blocks[suspect] = replace(before, not_before_wall_ns=not_before_ns)
                 continue
             blocks[suspect] = BlockedVersion(

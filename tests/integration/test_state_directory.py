@@ -132,9 +132,7 @@ def test_version_allowed_again_serves_after_restart(second_life: SecondLife):
     assert versions_loaded(second_life.server, "allowed") == [2]
 
 
-def test_rolled_back_version_serves_as_last_resort(
-    second_life: SecondLife, scale_model: ScaleModel
-):
+def test_rolled_back_version_serves_as_fallback(second_life: SecondLife, scale_model: ScaleModel):
     server = second_life.server
     server.wait_until_available("lost", 2)
     assert logged(server, "last_resort_serves", model="lost")

@@ -91,12 +91,12 @@ class WhoMayAnswer:
             return "" if answering == max(proven) else f"not the highest of {proven}"
         if sound:
             return "" if answering in sound else f"none of {sound}, which are only unverified"
-        # Documented last resorts: a version that serves although it is blocked, and one that
+        # Documented fallbacks: a version that serves although it is blocked, and one that
         # answers already.
         may = (published & aspired) | (published & {before} if before is not None else set())
         if not may:
             return "" if answering is None else "every version here is blocked"
-        return "" if answering in may else f"none of the last resorts {may}"
+        return "" if answering in may else f"none of the fallbacks {may}"
 
     def label_fault(
         self, label: str, wanted: int, published: set[int], answering: int | None

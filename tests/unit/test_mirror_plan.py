@@ -17,10 +17,10 @@ from serving.storage.mirror_plan import (
     next_copy,
     next_look_seconds,
     partials_to_drop,
+    selected_versions,
     to_evict,
     to_list,
     to_remove,
-    wanted_versions,
 )
 from serving.storage.stored_objects import Objects, StoredObject
 
@@ -84,19 +84,19 @@ def test_version_is_copied_once_two_listings_agree():
 )
 def test_upload_under_way_takes_no_whole_version_away(item: RemoteVersion):
     seen = view(6, 7, listed={7: item})
-    assert wanted_versions(seen, latest) == {6, 7}
-    assert wanted_versions(view(6, 7, listed={7: remote()}), latest) == {7}
+    assert selected_versions(seen, latest) == {6, 7}
+    assert selected_versions(view(6, 7, listed={7: remote()}), latest) == {7}
 
 
 def test_settling_version_below_a_faulty_one_stays():
     seen = view(5, 6, 7, listed={7: remote(refusal="half"), 6: remote(still_ns=0)})
-    assert wanted_versions(seen, latest) == {5, 6, 7}
+    assert selected_versions(seen, latest) == {5, 6, 7}
 
 
 def test_fault_that_was_seen_long_ago_does_not_count():
     old = replace(remote(refusal="half"), listed_at_ns=NOW_NS - 2 * RELIST_NS)
     seen = view(6, 7, listed={7: remote(refusal="half"), 6: old})
-    assert wanted_versions(seen, latest) == {6, 7}
+    assert selected_versions(seen, latest) == {6, 7}
     assert to_list(seen, frozenset({6, 7})) == (7, 6)
 
 
@@ -171,7 +171,7 @@ def test_lowest_versions_go_for_the_budget():
     assert to_evict(replace(full, budget_bytes=50), frozenset({5}), 5) == ()
 
 
-def test_budget_below_the_wanted_versions_is_noted():
+def test_budget_below_the_selected_versions_is_noted():
     seen = view(7, local={7: objects()}, budget_bytes=5)
     assert to_evict(seen, frozenset({7}), None) == ()
     (note,) = mirror_notes(seen, frozenset({7}))

@@ -55,16 +55,16 @@ ROWS: list[tuple[str, Routing, RoutingRequests, set[int], Routing]] = [
         Routing(default_version=2),
     ),
     (
-        "a last resort answers if all are blocked",
+        "a fallback answers if all are blocked",
         Routing(default_version=2),
-        RoutingRequests(blocked=frozenset({1, 2, 3}), last_resorts=frozenset({1})),
+        RoutingRequests(blocked=frozenset({1, 2, 3}), fallbacks=frozenset({1})),
         {1, 2, 3},
         Routing(default_version=1),
     ),
     (
-        "a last resort does not answer beside a sound version",
+        "a fallback does not answer beside a sound version",
         NOTHING,
-        RoutingRequests(blocked=frozenset({2}), last_resorts=frozenset({2})),
+        RoutingRequests(blocked=frozenset({2}), fallbacks=frozenset({2})),
         {1, 2},
         Routing(default_version=1),
     ),
@@ -158,7 +158,7 @@ DEMANDS = st.builds(
     blocked=st.frozensets(VERSIONS),
     canary=st.none() | st.builds(Canary, version=VERSIONS, weight=st.just(0.1)),
     unverified=st.frozensets(VERSIONS),
-    last_resorts=st.frozensets(VERSIONS),
+    fallbacks=st.frozensets(VERSIONS),
 )
 
 

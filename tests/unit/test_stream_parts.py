@@ -38,9 +38,9 @@ def test_unblocked_version_leaves_other_blocks():
     assert BlockedState({1: OPERATOR, 2: FAILURE}).without(1).by_version == {2: FAILURE}
 
 
-def test_last_resort_is_not_left_out():
-    blocks = BlockedState({1: OPERATOR, 2: OPERATOR}).with_last_resort(2)
-    assert blocks.with_last_resort(2) is blocks
+def test_fallback_is_not_left_out():
+    blocks = BlockedState({1: OPERATOR, 2: OPERATOR}).with_fallback(2)
+    assert blocks.with_fallback(2) is blocks
     assert blocks.left_out == {1}
     assert blocks.versions == {1, 2}
 
@@ -68,14 +68,14 @@ def test_last_resort_is_not_left_out():
         "nothing_on_disk",
     ],
 )
-def test_find_last_resort(found: Any, ready: Any, failed: Any, expected: int | None):
+def test_find_fallback(found: Any, ready: Any, failed: Any, expected: int | None):
     late = BlockedVersion(by=BlockedBy.CANARY, since_wall_ns=NS_PER_SECOND)
     blocks = BlockedState({1: OPERATOR, 2: OPERATOR, 3: late})
-    assert blocks.find_last_resort(found, ready, failed) == expected
+    assert blocks.find_fallback(found, ready, failed) == expected
 
 
 def test_version_blocked_by_failure_stays_out():
-    assert BlockedState({1: FAILURE}).find_last_resort({1}, (), ()) is None
+    assert BlockedState({1: FAILURE}).find_fallback({1}, (), ()) is None
 
 
 def test_blocked_and_unblocked_keep_their_order():

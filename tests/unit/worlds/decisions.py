@@ -118,7 +118,7 @@ class WhoMayAnswer:
         may = (ready & aspired) | (ready & {before} if before is not None else set())
         if not may:
             return "" if answering is None else "every version here is blocked"
-        return "" if answering in may else f"none of the last resorts {may}"
+        return "" if answering in may else f"none of the fallbacks {may}"
 
     def label_fault(self, label: str, asked: int, ready: set[int], now: Routing) -> str:
         """Returns why the label leads to the wrong version; "" if it leads to the right one."""
@@ -531,7 +531,7 @@ class DecidedStream:
             assert canary in ready - blocked, f"canary {canary} of {ready}, blocked {blocked}"
             assert routing.default_version not in (None, canary)
         assert self.model.unverified == state.unverified
-        # A version that was the last resort as its load ended serves, though another one is awaited.
+        # A version that was the fallback as its load ended serves, though another one is awaited.
         aspired = state.aspired.keys() | before.aspired.keys() & new
         fault = self.model.fault(ready, blocked, aspired, routing)
         assert not fault, f"{routing.default_version} answers: {fault}"
@@ -552,7 +552,7 @@ class DecidedStream:
         blocks = state.blocks
         assert state.canary is None or state.canary.version not in blocks, "a blocked canary"
         if ready - blocks.versions:
-            assert blocks.last_resort is None, f"a last resort beside {ready - blocks.versions}"
+            assert blocks.fallback is None, f"a fallback beside {ready - blocks.versions}"
         pressing = state.pressure.pressing_version
         if pressing is not None:
             assert pressing in self.in_state(START, LOADING) & state.aspired.keys(), "past pressure"

@@ -89,7 +89,7 @@ def test_cold_rollback_prefers_an_older_version(
 
 
 @pytest.mark.parametrize("settings", [RESOURCE, AUTO])
-def test_last_resort_is_latest_rolled_back_version(settings: ModelSettings) -> None:
+def test_fallback_is_latest_rolled_back_version(settings: ModelSettings) -> None:
     site = Site(settings)
     for version, is_broken in ((3, False), (2, False), (1, True)):
         site.drop(version, is_broken=is_broken)
@@ -100,7 +100,7 @@ def test_last_resort_is_latest_rolled_back_version(settings: ModelSettings) -> N
     assert site.world.kept_blocked_versions["m"].keys() == {2, 3}
 
 
-def test_broken_last_resort_yields_to_next() -> None:
+def test_broken_fallback_yields_to_next() -> None:
     site = Site(RESOURCE)
     for version, is_broken in ((3, False), (2, False), (1, True)):
         site.drop(version, is_broken=is_broken)
@@ -110,14 +110,14 @@ def test_broken_last_resort_yields_to_next() -> None:
     assert site.serving == [3]
 
 
-def test_last_resort_leaves_for_new_version_for_good() -> None:
+def test_fallback_leaves_for_new_version_for_good() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.drop(3)
     assert site.serving == [3]
     assert site.world.blocked_versions["m"] == frozenset({1, 2})
 
 
-def test_last_resort_leaves_for_mended_older_version() -> None:
+def test_fallback_leaves_for_mended_older_version() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.world.manager.found_anew("m", 1)
     site.world.manager.tick()
@@ -127,7 +127,7 @@ def test_last_resort_leaves_for_mended_older_version() -> None:
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
-def test_last_resort_leaves_for_later_lower_version(
+def test_fallback_leaves_for_later_lower_version(
     settings: ModelSettings,
 ) -> None:
     site = Site(settings, World(blocked_versions={"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}))
@@ -161,7 +161,7 @@ def test_rolled_back_version_returns_after_restart(
     assert site.world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_last_resort_loads_beside_failed_versions() -> None:
+def test_fallback_loads_beside_failed_versions() -> None:
     blocked_versions = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}
     site = Site(AVAILABILITY, World(blocked_versions=blocked_versions))
     site.world.blocked_versions["m"] = frozenset({2})
@@ -190,7 +190,7 @@ def test_model_without_rollback_keeps_the_newest() -> None:
         ({}, {1}, None),
     ],
 )
-def test_last_resort_is_latest_answering_on_disk(
+def test_fallback_is_latest_answering_on_disk(
     blocked_versions: dict[int, int], found: set[int], expected: int | None
 ) -> None:
     blocks = BlockedState(
@@ -199,7 +199,7 @@ def test_last_resort_is_latest_answering_on_disk(
             for version, since in blocked_versions.items()
         }
     )
-    assert blocks.find_last_resort(found, (), ()) == expected
+    assert blocks.find_fallback(found, (), ()) == expected
 
 
 def test_failed_load_of_replaced_files_blocks_nothing() -> None:
@@ -270,7 +270,7 @@ def test_newer_version_replaces_crashed_version():
     assert site.serving == [3]
 
 
-def test_last_resort_has_files_that_came_just_before() -> None:
+def test_fallback_has_files_that_came_just_before() -> None:
     """Its load has failed with other files; a rollback blocks it before the new ones are loaded."""
     site = Site(RESOURCE)
     site.drop(2)
@@ -290,12 +290,12 @@ def test_last_resort_has_files_that_came_just_before() -> None:
     assert site.serving == [3]
 
 
-def test_last_resort_ends_as_a_new_one_is_aspired() -> None:
+def test_fallback_ends_as_a_new_one_is_aspired() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     world = site.world
-    assert world.streams.of("m").blocks.last_resort == 2
+    assert world.streams.of("m").blocks.fallback == 2
     # The source reports no version as found anew, and still the next list is enough.
     world.on_disk = {1, 2, 3}
     world.aspire(2, 3)
-    assert world.streams.of("m").blocks.last_resort is None
+    assert world.streams.of("m").blocks.fallback is None
     assert world.streams.of("m").aspired.keys() == {3}
