@@ -13,7 +13,8 @@ __version__ = version("millpond")
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: a program that only asks a server does not import the server, and the other way round.
+    # Imported at the first use, so that a program that only asks a server does not import the server, and
+    # the other way round.
     if name in ("AsyncClient", "Client"):
         from serving import client
 

@@ -31,7 +31,7 @@ BUILT_MODULE = "serving.data_plane._data_plane"
 PLANE = "DataPlane"
 
 Declaration = tuple[str, ...]
-"""The decorators and the result of a function, and then each argument with its type and default."""
+"""The decorators and the result of a function, and after them each argument with its type and default."""
 
 _WIDER_RESULTS = (("list[", "Sequence["), ("dict[", "Mapping["))
 
@@ -124,7 +124,7 @@ def _agree(contract: Declaration | None, built: Declaration | None) -> bool:
 
 
 def _parts_agree(contract: str, built: str) -> bool:
-    """True if both parts are the same, but for an argument's type that the contract leaves open."""
+    """True if both parts are the same, except for an argument's type that the contract leaves open."""
     name, colon, declared = contract.partition(": ")
     if colon and declared.partition("=")[0].strip() == "Any":
         default = declared.partition("=")[2].strip()
@@ -161,7 +161,7 @@ def exceptions_of(module: ModuleType) -> dict[str, Declaration]:
 
 
 def main() -> int:
-    # First, because it loads the libraries that the built module needs.
+    # Imported first, because it loads the libraries that the built module needs.
     given_out = importlib.import_module(MODULE)
     contract = contract_declarations([path.read_text(encoding="utf-8") for path in CONTRACT])
     built_module = importlib.import_module(BUILT_MODULE)
@@ -174,7 +174,7 @@ def main() -> int:
 
 
 def missing(built: Mapping[str, Declaration], module: ModuleType) -> list[str]:
-    """The top-level names of the built module that are missing in `module`."""
+    """The top-level names of the built module that `module` lacks."""
     return [name for name in built if "." not in name and not hasattr(module, name)]
 
 

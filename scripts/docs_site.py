@@ -1,8 +1,8 @@
 """Hooks of MkDocs: they make a site of the same Markdown files that GitHub shows.
 
-- A page may link to a file outside docs/, as `../ARCHITECTURE.md`. The site gets that file, and the
-  link leads there. A link without a file is an error.
-- Blocks have marks for the test of their examples (tests/documents.py). The site shows them without.
+- A page may link to a file outside docs/, as `../ARCHITECTURE.md`. The site gets that file, and the link
+  leads there. A link without a file is an error.
+- Blocks have marks for the test of their examples (tests/documents.py). The site leaves the marks out.
 - Python-Markdown needs an empty line before a list, and shows the backslash of `a\\|b` in a table.
 - A page that would load something from another host is an error: the site works offline.
 """
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = PurePosixPath("docs")
 
-# The names on the site of files outside docs/. Others lie below repository/.
+# The names on the site of files outside docs/. All other such files lie below repository/.
 NAMES: Mapping[str, str] = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",

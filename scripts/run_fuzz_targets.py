@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """The folder and the time of a run, and the source of its seeds."""
+    """The folder, the time and the source of seeds of a run."""
 
     work: Path
     seconds: float

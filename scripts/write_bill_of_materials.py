@@ -120,7 +120,7 @@ PARTS = (
 )
 
 
-# Their versions are in no header.
+# The versions of these are in no header.
 TENSORFLOW = Part("tensorflow", "Apache-2.0", "", "", "pkg:pypi/tensorflow", HEADERS)
 UPLOT = Part("uplot", "MIT", "", "", "pkg:npm/uplot", COPIED)
 

@@ -120,7 +120,7 @@ def _check(parsed: argparse.Namespace) -> int:
 
 
 def _file_that_is_there(path: Path) -> Path:
-    """The warm-up file at `path`, a file or a version. Raises NotFound with the remedy."""
+    """Finds the warm-up file at `path`, a file or a version. Raises NotFound with the remedy."""
     file = warm_up_file(path)
     if file.exists():
         return file

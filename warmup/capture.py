@@ -16,7 +16,7 @@ Answer = Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse]
 def captured_logs(requests: Iterable[bytes], count_max: int) -> list[Log]:
     """The logs of the first `count_max` distinct serialized PredictRequests. Pure.
 
-    The version that a client named is left out: the records are for the next version.
+    The version that a client named is left out, because the records are for the next version.
     """
     logs: dict[bytes, Log] = {}
     for request in requests:
@@ -35,8 +35,8 @@ def captured_logs(requests: Iterable[bytes], count_max: int) -> list[Log]:
 def answered_logs(logs: Sequence[Log], answer: Answer) -> list[Log]:
     """The logs, each with the response that one version gives to it now.
 
-    The version of the first response is used for all records. Raises the errors of `answer`, with
-    the number of the record: if the version is unloaded meanwhile, NotFound.
+    All records are sent to the version that gave the first response. Raises the errors of `answer`, with
+    the number of the record; NotFound if the version is unloaded meanwhile.
     """
     version: int | None = None
     answered: list[Log] = []

@@ -153,8 +153,8 @@ def _sizes(tensor: Any) -> list[int]:
 
 
 def _damage(tensor: Any) -> str:
-    """Returns how shape and values contradict each other; "" if they agree, or if numpy does not
-    have the dtype.
+    """The way in which shape and values contradict each other; "" if they agree, or if numpy lacks the
+    dtype.
     """
     try:
         item_bytes = array_dtype(tensor.dtype).itemsize

@@ -49,7 +49,7 @@ def inspect(path: Path) -> Iterator[RecordSummary]:
 
 
 def summary_of(number: int, log: Log, size_bytes: int) -> RecordSummary:
-    """The row of one log. Pure."""
+    """Describes one log. Pure."""
     kind = kind_of(log)
     request = getattr(log, kind).request if kind in (PREDICT, *EXAMPLE_KINDS) else None
     specs = _model_specs(kind, request)
@@ -66,7 +66,7 @@ def summary_of(number: int, log: Log, size_bytes: int) -> RecordSummary:
 
 
 def totals_of(summaries: Iterable[RecordSummary]) -> Totals:
-    """The sums over all summaries. Pure."""
+    """Adds up the summaries. Pure."""
     rows = list(summaries)
     return Totals(
         record_count=len(rows),
@@ -77,9 +77,7 @@ def totals_of(summaries: Iterable[RecordSummary]) -> Totals:
 
 
 def describe_tensor(data_type: int, shape: Sequence[int | None] | None) -> str:
-    """A text like `float32[?,3]`, as in the server's messages; `[...]` for an unknown
-    shape.
-    """
+    """Describes a tensor like `float32[?,3]`, as the server's messages do; `[...]` for an unknown shape."""
     if shape is None:
         return f"{_dtype_name(data_type)}[...]"
     sizes = ",".join("?" if size is None else str(size) for size in shape)
@@ -114,6 +112,6 @@ def _inputs(kind: str, request: Any) -> list[str]:
 
 
 def _example_count(examples: Any) -> int:
-    """The count of Examples in a tensorflow.serving.Input."""
+    """Counts the Examples in a tensorflow.serving.Input."""
     kind = examples.WhichOneof("kind")
     return len(getattr(examples, kind).examples) if kind else 0

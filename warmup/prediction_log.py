@@ -91,7 +91,7 @@ def encode_logs(logs: Sequence[Log], path: Path) -> list[bytes]:
 
 
 def kind_of(log: Log) -> str:
-    """Returns `predict_log`, `classify_log`, …; "" for an empty log."""
+    """The kind of a log: `predict_log`, `classify_log`, …; "" for an empty log."""
     kind: str | None = log.WhichOneof("log_type")
     return kind or ""
 
@@ -103,5 +103,5 @@ def has_response(log: Log) -> bool:
 
 
 def warm_up_file(path: Path) -> Path:
-    """`path` itself, or the warm-up file in it if it is a version's directory."""
+    """`path` itself, or the warm-up file in it if `path` is a version's directory."""
     return path / WARM_UP_FILE if path.is_dir() else path

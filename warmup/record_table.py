@@ -7,7 +7,7 @@ from warmup.inspection import RecordSummary, Totals
 
 _COLUMNS = ("#", "kind", "model", "signature", "inputs", "output_filter", "bytes", "response")
 
-# On a terminal these columns get their full width; the others wrap.
+# On a terminal these columns get their full width. All other columns wrap.
 _UNWRAPPED = {"#", "kind", "inputs", "bytes"}
 
 
@@ -47,7 +47,7 @@ def _draw(rows: Sequence[tuple[str, ...]], stream: TextIO) -> None:
     for column in _COLUMNS:
         table.add_column(column, no_wrap=column in _UNWRAPPED)
     for row in rows:
-        # As Text, because a shape in [brackets] would be read as markup.
+        # Wrapped in Text, because a shape in [brackets] would be read as markup.
         table.add_row(*(Text(cell) for cell in row))
     Console(file=stream).print(table)
 

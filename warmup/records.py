@@ -21,8 +21,8 @@ RECORD_BYTES_MAX = 2**28
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
-# TFRecord stores checksums rotated and shifted by this, because the crc of data that holds its own
-# crc is weak.
+# TFRecord stores checksums rotated and shifted by this, because the crc of data that contains a crc is
+# weak.
 _MASK_DELTA = 0xA282EAD8
 
 
@@ -95,7 +95,7 @@ def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: object) -> 
             f"{path}: checksum of the record length at byte {offset} differs; "
             "the file is damaged or not a TFRecord file; copy or write it again"
         )
-    # Before reading, so that a damaged length allocates nothing.
+    # Checked before reading, so that a damaged length allocates nothing.
     if offset + _HEADER.size + length_bytes + _FOOTER.size > size_bytes:
         raise DataLoss(
             f"{path}: record at byte {offset} of {length_bytes} bytes is cut short at the file's "

@@ -30,7 +30,7 @@ def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> 
     saved_model = _read_saved_model(directory)
     for meta_graph in saved_model.meta_graphs:
         if set(meta_graph.meta_info_def.tags) == set(tags):
-            # Copied out of the message, so that the graph is not kept.
+            # Copied out of the message, so that the graph can be freed.
             return {
                 name: type(definition).FromString(definition.SerializeToString())
                 for name, definition in sorted(meta_graph.signature_def.items())

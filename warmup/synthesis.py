@@ -78,8 +78,9 @@ def synthesize(
 
 
 def made_up_request(signature_def_map: bytes, name: str, signature_name: str) -> bytes | None:
-    """A serialized PredictRequest of one row for a signature of a SignatureDefMap; None if
-    values cannot be made up for it.
+    """Makes a serialized PredictRequest of one row for a signature of a SignatureDefMap.
+
+    None if values cannot be made up for it.
     """
     definitions = get_model_metadata_pb2.SignatureDefMap.FromString(signature_def_map).signature_def
     try:
@@ -99,7 +100,7 @@ def _check_can_be_made(name: str, definitions: Mapping[str, Any]) -> None:
 
 
 def _obstacle(definition: Any) -> str:
-    """Returns why requests cannot be made for a SignatureDef; "" if they can."""
+    """The reason why requests cannot be made for a SignatureDef; "" if they can."""
     if definition.method_name in _EXAMPLE_METHODS:
         return "takes serialized Examples, of unknown features; capture live requests"
     for name, info in sorted(definition.inputs.items()):
@@ -126,7 +127,7 @@ def _requests(
             for key, spec in specs
         }
         for batch_size in batch_sizes
-        # Without inputs all requests are alike.
+        # Without inputs all requests are the same.
         for _ in range(settings.count if specs else 1)
     ]
 

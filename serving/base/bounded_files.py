@@ -1,6 +1,6 @@
-"""Reads files whole, up to a bound: a file of any size must not take the server's memory.
+"""Reads files whole, up to a bound, because a huge file must not take the server's memory.
 
-A sparse file of 1 GB takes no disk, and whoever may write a version may write one.
+A sparse file of 1 GB takes no space on a disk, so whoever may write a version can make one.
 """
 
 from pathlib import Path
@@ -11,12 +11,13 @@ CONFIG_BYTES_MAX = 2**26
 """The most that is read of a file that lists models: as much as a client may send to reload."""
 
 SETTINGS_BYTES_MAX = 2**20
-"""The most that is read of any other file of settings; the longest that people write have some KB."""
+"""The most that is read of any other file of settings. The longest files that people write have some KB."""
 
 
 def read_bounded_bytes(path: Path, bytes_max: int) -> bytes:
-    """Reads the file's content. Raises InvalidConfig if it is longer than `bytes_max`, of which no
-    more is read; OSError.
+    """Reads the file's content, at most `bytes_max` of it.
+
+    Raises InvalidConfig if it is longer, and OSError.
     """
     with path.open("rb") as file:
         content = file.read(bytes_max + 1)

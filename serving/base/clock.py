@@ -12,7 +12,7 @@ class Clock(Protocol):
     """The clock that code which measures or waits takes as an argument. Thread-safe."""
 
     def now_ns(self) -> int:
-        """Returns monotonic nanoseconds since an arbitrary start: for durations and deadlines."""
+        """Monotonic nanoseconds since an arbitrary start, for durations and deadlines."""
         ...
 
     def wall_ns(self) -> int:
@@ -56,7 +56,7 @@ class Now:
 
     @classmethod
     def of(cls, clock: Clock) -> "Now":
-        """The time of `clock`."""
+        """Reads `clock`."""
         return cls(clock.now_ns(), clock.wall_ns())
 
 

@@ -39,7 +39,7 @@ def opened_directory_of_name(parent: Path, name: str) -> Iterator[int]:
     `name` is any text, like a model's name: `name_text.file_name` makes it one entry of `parent`.
     Raises OSError, with nothing opened, if that entry is a link or is not a directory.
     """
-    # A directory that was there has the mode that its owner chose.
+    # A directory that exists keeps the mode that its owner chose.
     parent.mkdir(PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
     entry = file_name(name)
     with opened_directory(parent) as outer:
@@ -60,7 +60,7 @@ def replace_file(directory: int, name: str, chunks: Iterable[bytes], mode: int) 
     Raises OSError.
     """
     beside = f".{name}.{os.getpid()}.partial"
-    # Removes the leftover of a killed process with the same id, or a link made by another user.
+    # Removes what a killed process with the same id has left, or a link that another user has made.
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -54,7 +54,7 @@ class MillpondError(Exception):
     code: StatusCode = StatusCode.UNKNOWN
 
     def __init__(self, message: str, *, code: StatusCode | None = None) -> None:
-        # It may name a path, and is sent to clients.
+        # The message may name a path, and is sent to clients.
         self.message = encodable(message)
         super().__init__(self.message)
         if code is not None:
@@ -146,7 +146,7 @@ class Unavailable(OperatorError):
 
 
 class Cancelled(OperatorError):
-    """Stopped because it was no longer wanted."""
+    """Stopped, because the result is no longer needed."""
 
     code = StatusCode.CANCELLED
 
@@ -169,10 +169,10 @@ _CLASS_BY_CODE: dict[int, type[MillpondError]] = {
 
 
 def from_status(code: int, message: str) -> MillpondError:
-    """The error for a status of the data plane (`_native.StatusError.args`).
+    """Makes the error for a status of the data plane (`_native.StatusError.args`).
 
-    A code without a class of its own becomes an OperatorError. A number that is not an error code is
-    a bug of Millpond, an InternalError.
+    A code without a class of its own becomes an OperatorError. A number that is not an error code is a bug
+    of Millpond, an InternalError.
     """
     if code not in StatusCode._value2member_map_ or code == StatusCode.OK:
         return InternalError(f"{message} (status code {code} is not an error code)")
@@ -181,10 +181,10 @@ def from_status(code: int, message: str) -> MillpondError:
 
 
 def from_exception(error: BaseException) -> MillpondError:
-    """The MillpondError for any exception.
+    """Makes the MillpondError for any exception.
 
-    Returns a MillpondError as it is, and converts errors of the operating system by their class. Any
-    other exception is a bug of Millpond, an InternalError.
+    Returns a MillpondError as it is, and converts errors of the operating system by their class. Any other
+    exception is a bug of Millpond, an InternalError.
     """
     if isinstance(error, MillpondError):
         return error

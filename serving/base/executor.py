@@ -35,10 +35,10 @@ class Executor(Protocol):
 class ThreadExecutor:
     """`thread_count` threads called `NAME-0`, `NAME-1`, … that share one queue.
 
-    All but one may run tasks of the same owner, so that other owners' tasks still run if these hang.
-    The threads are daemons: a load that hangs in the data plane must not keep the process from ending.
-    `on_thread_start` runs first on each thread, for instance to set its priority. `around_task` is
-    entered for each task.
+    Tasks of one owner never take all threads, so that other owners' tasks still run if they hang. The
+    threads are daemons: a load that hangs in the data plane must not keep the process from ending.
+    `on_thread_start` runs first on each thread, for instance to set its priority. `around_task` is entered
+    for each task.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ThreadExecutor:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Task]] = deque()
         self._running_counts: Counter[str] = Counter()
-        # The indices of the threads that take tasks; each other thread ends after its task.
+        # The indices of the threads that take tasks. Any other thread ends after its task.
         self._taking = range(0)
         self._is_stopping = False
         self._name = name
@@ -78,7 +78,9 @@ class ThreadExecutor:
             self._changed.notify_all()
 
     def hurry(self, thread_count: int, *, on_thread_start: Task = lambda: None) -> None:
-        """Starts `thread_count` new threads for the remaining tasks; the others end after their tasks.
+        """Starts `thread_count` new threads for the remaining tasks.
+
+        The old threads end after the tasks that they run.
 
         The new threads have the calling thread's priority: a process without privileges cannot raise
         a thread's priority again after lowering it. `around_task` is not entered on the new threads.
@@ -143,7 +145,7 @@ class ThreadExecutor:
         """Waits for and returns a task that may run now; returns None if the thread must end."""
         with self._changed:
             while thread_index not in self._taking or (index := self._index_of_next()) is None:
-                # The tasks that still wait belong to owners whose running threads will take them.
+                # The tasks that still wait belong to owners with running threads, which will take them.
                 if self._is_stopping or thread_index not in self._taking:
                     return None
                 self._changed.wait()

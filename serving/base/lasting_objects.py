@@ -1,4 +1,4 @@
-"""Objects that stay for as long as the process: the garbage collector need not look at them."""
+"""Objects that live as long as the process, so that the garbage collector need not search them."""
 
 import gc
 from collections.abc import Iterator
@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def lasting_objects() -> Iterator[None]:
-    """Inside `with` nothing is searched for garbage. All that is there at its end is left out of later searches.
+    """Stops the garbage collector inside `with`.
 
-    For modules: a seventh of a start's processor time, and half of the exit's. Not for objects that refer to
-    native ones: in a cycle these would be left at the exit, of which nanobind writes lines.
+    Later it never searches the objects that exist at the end.
+
+    For modules, which are a seventh of a start's processor time and half of the exit's. Not for objects
+    that refer to native objects: those in a cycle would be left at the exit, and nanobind would report
+    them.
     """
     gc.disable()
     try:

@@ -10,7 +10,10 @@ from types import MappingProxyType
 
 
 def is_for_people(log_format: str, *, is_terminal: bool) -> bool:
-    """True if lines are plain text: `human`, or `auto` on a terminal. Otherwise JSON."""
+    """True if lines are plain text, for people: `human`, or `auto` on a terminal.
+
+    Otherwise they are JSON.
+    """
     return log_format == "human" or (log_format == "auto" and is_terminal)
 
 
@@ -23,7 +26,7 @@ def log_line(
     level: str = "info",
     fields: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
-    """`message` as a line: plain text, or a JSON object with the keys of `serving.server.logs`.
+    """Formats `message` as a line: plain text, or a JSON object with the keys of `serving.server.logs`.
 
     `fields` are further keys of the object.
     """

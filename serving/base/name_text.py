@@ -27,7 +27,7 @@ _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
 def fault_of_name(name: str) -> str:
-    """Returns why the name is not allowed for a model, with the remedy; "" if it is allowed."""
+    """The reason why the name is not allowed for a model, with the remedy; "" if it is allowed."""
     refused = next((c for c in name if unicodedata.category(c) in _REFUSED_CATEGORIES), None)
     if refused is None:
         return ""
@@ -38,7 +38,7 @@ def fault_of_name(name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """The file or directory name for `name`: plain ASCII, without a path separator.
+    """Makes the file or directory name for `name`: plain ASCII, without a path separator.
 
     All characters but letters, digits, "_", "-" and "." are percent-encoded, and so is a dot at the
     start. So the result is never ".", ".." or a hidden file. Distinct names have distinct results. If
@@ -56,13 +56,14 @@ def file_name(name: str) -> str:
 def natural_order(name: str) -> tuple[tuple[int, str], ...]:
     """The key by which people sort names: "s2" comes before "s10"."""
     parts = re.split("([0-9]+)", name)
-    # A number by its length first: names may have more digits than Python takes for a number.
+    # A number is compared by its length first, because names may have more digits than Python takes for a
+    # number.
     numbers = (part.lstrip("0") if index % 2 else part for index, part in enumerate(parts))
     return tuple((len(part) if index % 2 else 0, part) for index, part in enumerate(numbers))
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:
-    """The first LISTED_MAX `items` as text and the number of the others; "none" if empty.
+    """The first LISTED_MAX `items` as text, and the number of further items; "none" if empty.
 
     The limit is there because a server may have thousands of models, and an error's text goes to every
     client that misspells a name.

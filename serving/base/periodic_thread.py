@@ -109,8 +109,8 @@ class Watch(Generic[Key, Item]):
 
     It looks at once when the first item is added; further items wait for the next turn.
 
-    `look` runs under the watch's lock, so that a removed item is not looked at any more. Make and start
-    the watch on a thread of the usual priority, which its own thread inherits. Without `start` only
+    `look` runs under the watch's lock, so that a removed item is not looked at any more. Make and start the
+    watch on a thread of the usual priority, because its own thread inherits that. Without `start` only
     `look_now` looks.
     """
 

@@ -17,8 +17,8 @@ _STDERR = 2
 def quiet_stderr() -> Iterator[TextIO]:
     """Keeps what is written to descriptor 2 within the block, and yields the real standard error.
 
-    C++ code of TensorFlow writes lines before it reads any log setting. So the descriptor itself leads
-    to another file meanwhile. After a bug its content is printed.
+    C++ code of TensorFlow writes lines before it reads any log setting. So the descriptor itself leads to
+    another file meanwhile, whose content is printed after a bug.
     """
     sys.stderr.flush()
     with (

@@ -43,7 +43,7 @@ class ServiceManager:
 
 
 def _watchdog_seconds(environment: Mapping[str, str], process_id: int) -> float | None:
-    """The time of WATCHDOG_USEC if it is for this process, as sd_watchdog_enabled(3) does."""
+    """The time of WATCHDOG_USEC, if it is meant for this process, as sd_watchdog_enabled(3) decides that."""
     text = environment.get("WATCHDOG_USEC", "")
     if environment.get("WATCHDOG_PID", str(process_id)) != str(process_id):
         return None

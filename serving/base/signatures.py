@@ -25,7 +25,7 @@ class Signature:
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
-    # The inputs that have a default: a request need not send them.
+    # The inputs that have a default, so that a request need not send them.
     optional_inputs: frozenset[str] = frozenset()
 
     @property
@@ -37,7 +37,7 @@ class Signature:
 
 
 def signature_of(definition: Any) -> Signature:
-    """The signature that a SignatureDef defines."""
+    """Makes a signature from a SignatureDef."""
     return Signature(
         _tensor_specs(definition.inputs),
         _tensor_specs(definition.outputs),

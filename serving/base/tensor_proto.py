@@ -98,7 +98,7 @@ def to_tensor_proto(values: npt.ArrayLike) -> tensor_pb2.TensorProto:
 
 
 def as_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Returns `numpy.asarray(values)`, but keeps text and bytes in lists as Python objects.
+    """Does `numpy.asarray(values)`, but keeps text and bytes in lists as Python objects.
 
     numpy's own arrays of bytes cut off zeros at the end of each value, and turn numbers beside text
     into text. Raises ValueError if nested lists differ in length.
@@ -147,7 +147,7 @@ def array_dtype(data_type: int) -> np.dtype[Any]:
 
 
 def data_type_name(data_type: int) -> str:
-    """The name of a data type, `DT_FLOAT` for 1; the number if this TensorFlow has no name."""
+    """The name of a data type, `DT_FLOAT` for 1; the number if this TensorFlow has no name for it."""
     value = types_pb2.DataType.DESCRIPTOR.values_by_number.get(data_type)
     return value.name if value else f"DataType {data_type}"
 

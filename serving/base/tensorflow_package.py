@@ -41,9 +41,9 @@ def installed_version() -> str | None:
 
 
 def mismatch(installed: Package | None) -> str:
-    """Returns why the module cannot run with TensorFlow `installed`, and the command that mends it.
+    """The reason why the module cannot run with TensorFlow `installed`, and the command that mends it.
 
-    Returns "" if it can. Pure.
+    "" if it can. Pure.
     """
     if installed is None:
         return f"tensorflow is not installed: pip install '{REQUIREMENT}'"

@@ -31,12 +31,12 @@ class CallTrace:
 
 
 def new_trace_id() -> str:
-    """Returns 32 random hexadecimal digits."""
+    """Draws 32 random hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 def new_span_id() -> str:
-    """Returns 16 random hexadecimal digits."""
+    """Draws 16 random hexadecimal digits."""
     return secrets.token_hex(8)
 
 

@@ -72,7 +72,9 @@ class AsyncClient:
         output_filter: Sequence[str] = (),
         **options: Unpack[calls.CallOptions],
     ) -> Prediction:
-        """The outputs of the model. `output_filter` names the outputs to return, all if empty.
+        """Runs Predict, and returns its outputs.
+
+        `output_filter` names the outputs to return, all if empty.
 
         `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
         CallOptions: version, label, signature_name, metadata, timeout_seconds or timeout.
@@ -95,7 +97,10 @@ class AsyncClient:
         context: Features | None = None,
         **options: Unpack[calls.CallOptions],
     ) -> Classification:
-        """The classes of each example. `context` has the features that all examples share."""
+        """Runs Classify, and returns the classes of each example.
+
+        `context` has the features that all examples share.
+        """
         return await self._connection.run_async(calls.classify(name, examples, context, options))
 
     async def regress(
@@ -106,13 +111,13 @@ class AsyncClient:
         context: Features | None = None,
         **options: Unpack[calls.CallOptions],
     ) -> Regression:
-        """Returns float32[examples]. `context` has the features that all examples share."""
+        """Runs Regress, and returns float32[examples]. `context` has the features that all examples share."""
         return await self._connection.run_async(calls.regress(name, examples, context, options))
 
     async def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
-        """The versions of a model on the server, or only `version`; ascending."""
+        """Lists the versions of a model on the server, or only `version`; ascending."""
         return await self._connection.run_async(calls.model_status(name, version, timeout_seconds))
 
     async def signatures(
@@ -123,7 +128,7 @@ class AsyncClient:
         label: str = "",
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
-        """The signatures of a version that a client may run, by name."""
+        """Lists the signatures of a version that a client may run, by name."""
         return await self._connection.run_async(
             calls.signatures(name, version, label, timeout_seconds)
         )

@@ -38,7 +38,7 @@ class Call(Generic[Reply]):
     method: ChooseMethod
     request: Any
     read: Callable[[Any], Reply]
-    """Returns the reply that a response means."""
+    """Reads the reply in a response."""
     timeout_seconds: float | None = None
     metadata: Mapping[str, str] | None = None
 
@@ -72,7 +72,7 @@ def predict(
     output_filter: Sequence[str],
     options: CallOptions,
 ) -> Call[Prediction]:
-    """The call of Predict. Raises InvalidArgument, which names the input."""
+    """Makes the call of Predict. Raises InvalidArgument, which names the input."""
     spec, sending = _split(name, options)
     request = messages.predict_request(spec, inputs, output_filter)
     return Call(
@@ -87,7 +87,7 @@ def predict_message(
     request: predict_pb2.PredictRequest,
     options: SendOptions,
 ) -> Call[predict_pb2.PredictResponse]:
-    """The call of Predict with a request as it is, and a response as it is."""
+    """Makes the call of Predict with a request as it is, and a response as it is."""
     return Call(
         method=PREDICT,
         request=request,
@@ -102,7 +102,7 @@ def classify(
     context: Features | None,
     options: CallOptions,
 ) -> Call[Classification]:
-    """The call of Classify. Raises InvalidArgument, which names the feature."""
+    """Makes the call of Classify. Raises InvalidArgument, which names the feature."""
     spec, sending = _split(name, options)
     request = messages.classify_request(spec, examples, context)
     return Call(
@@ -119,7 +119,7 @@ def regress(
     context: Features | None,
     options: CallOptions,
 ) -> Call[Regression]:
-    """The call of Regress. Raises InvalidArgument, which names the feature."""
+    """Makes the call of Regress. Raises InvalidArgument, which names the feature."""
     spec, sending = _split(name, options)
     request = messages.regress_request(spec, examples, context)
     return Call(
@@ -133,7 +133,7 @@ def regress(
 def model_status(
     name: str, version: int | None, timeout_seconds: float
 ) -> Call[tuple[VersionStatus, ...]]:
-    """The call of GetModelStatus for one version, or for all versions."""
+    """Makes the call of GetModelStatus for one version, or for all versions."""
     return Call(
         method=MODEL_STATUS,
         request=messages.status_request(messages.model_spec(name, version=version)),
@@ -145,7 +145,7 @@ def model_status(
 def signatures(
     name: str, version: int | None, label: str, timeout_seconds: float
 ) -> Call[dict[str, Signature]]:
-    """The call of GetModelMetadata."""
+    """Makes the call of GetModelMetadata."""
     return Call(
         method=MODEL_METADATA,
         request=messages.metadata_request(messages.model_spec(name, version=version, label=label)),
@@ -155,16 +155,16 @@ def signatures(
 
 
 def _split(name: str, options: CallOptions) -> tuple[model_pb2.ModelSpec, dict[str, Any]]:
-    """The receiver of a request, and the options that are not part of the request."""
+    """Splits the options into the receiver of a request, and those that are not part of the request."""
     sending = _sending(options, CallOptions)
     receiver = {key: sending.pop(key) for key in _RECEIVER if key in sending}
     return messages.model_spec(name, **receiver), sending
 
 
 def _sending(options: SendOptions, kind: type) -> dict[str, Any]:
-    """The options, with `timeout` by its other name.
+    """Renames `timeout` in the options.
 
-    Raises TypeError for another option than those of `kind`, as Python does.
+    Raises TypeError for an option that is not of `kind`, as Python does.
     """
     known = sorted(kind.__annotations__)
     for key in options.keys() - {*known}:

@@ -26,10 +26,11 @@ _DEFAULT_OPTIONS = {
     # Models take and return large tensors. The server has its own limit.
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
-    # A restarted server is found within a second. The default of gRPC is two minutes.
+    # A restarted server is found within a second. gRPC's default is two minutes.
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
-    # gRPC keeps the bytes of a request for another attempt. By default it sends larger requests once.
+    # gRPC keeps the bytes of a request for another attempt. By default it would send a larger request only
+    # once.
     "grpc.per_rpc_retry_buffer_size": 2**31 - 1,
 }
 
@@ -67,8 +68,8 @@ class ClientOptions(TypedDict, total=False):
     """The optional arguments of a client.
 
     `timeout_seconds` is the deadline of calls without their own. `channel_options` are gRPC channel
-    arguments by name, and override this module's. `health_service` chooses the health that decides
-    which of several servers take part: "" is the server's health, a name is a model's.
+    arguments by name, and override this module's. `health_service` chooses the health by which several
+    servers take part: that of the server (""), or that of a model, by its name.
     """
 
     timeout_seconds: float
@@ -139,12 +140,12 @@ class ServerStubs:
         self.models = ModelServiceStub(channel)
 
     def method(self, path: str) -> Any:
-        """A unary method that takes and returns bytes."""
+        """Makes a unary method that takes and returns bytes."""
         return self.channel.unary_unary(path)
 
 
 ChooseMethod = Callable[[ServerStubs], Any]
-"""Returns the method of a channel that a call uses."""
+"""Finds the method of a channel that a call uses."""
 
 PREDICT: ChooseMethod = attrgetter("predictions.Predict")
 CLASSIFY: ChooseMethod = attrgetter("predictions.Classify")

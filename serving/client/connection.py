@@ -24,14 +24,14 @@ class Connection:
         self._is_closed = False
 
     def run(self, call: Call[Reply]) -> Reply:
-        """The reply, over a blocking channel. Raises MillpondError."""
+        """Sends a call, and returns the reply. Over a blocking channel. Raises MillpondError."""
         try:
             return call.read(self._start(call))
         except grpc.RpcError as error:
             raise self._error(error, call) from error
 
     async def run_async(self, call: Call[Reply]) -> Reply:
-        """The reply, over an asyncio channel. Raises MillpondError."""
+        """Sends a call, and returns the reply. Over an asyncio channel. Raises MillpondError."""
         try:
             return call.read(await self._start(call))
         except grpc.RpcError as error:
@@ -43,7 +43,7 @@ class Connection:
         return self._stubs.channel.close()
 
     def only(self) -> "Connection":
-        """Returns itself, for calls to a single server. Raises InvalidArgument if there are several."""
+        """Itself, for calls to a single server. Raises InvalidArgument if there are several."""
         if len(self.targets) > 1:
             raise InvalidArgument(
                 f"this call goes to one server, and the client has {len(self.targets)}: "
@@ -52,7 +52,7 @@ class Connection:
         return self
 
     def _start(self, call: Call[Any]) -> Any:
-        """The response, or an awaitable of it."""
+        """Starts a call. Returns the response, or an awaitable of it."""
         if self._is_closed:
             raise FailedPrecondition("the client is closed; make another one")
         metadata = tuple(call.metadata.items()) if call.metadata else None

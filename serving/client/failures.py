@@ -7,7 +7,7 @@ from serving.base.errors import MillpondError, StatusCode, Unavailable, from_sta
 # The message of grpcio when it gives up a call itself.
 _DEADLINE_MESSAGE = "Deadline Exceeded"
 
-# The end of gRPC's message if a server that it watches does not report that it serves.
+# gRPC's message ends so if a server whose health it watches does not report that it serves.
 _UNHEALTHY = "backend unhealthy"
 
 # The messages of gRPC servers in C++ and in Python for a method that they do not have.
@@ -15,14 +15,14 @@ _NO_METHOD_MESSAGES = frozenset({"", "Method not found!"})
 
 
 def _tls_question(message: str) -> str:
-    """Advice for a channel without TLS to a port with TLS; a broken connection looks the same."""
+    """A hint that the port may need TLS, if the channel has none. A broken connection looks the same."""
     if not message.endswith("Socket closed"):
         return ""
     return " If it uses TLS, give the certificate authority: --tls_ca, or Client(…, tls=Tls(ca_file=…))"
 
 
 def error_of(error: Any, target: str, timeout_seconds: float) -> MillpondError:
-    """The MillpondError of a `grpc.RpcError`, which is also the call (grpcio's types lack that).
+    """Makes the MillpondError of a `grpc.RpcError`, which is also the call (grpcio's types hide that).
 
     Its message names the server.
     """

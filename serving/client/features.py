@@ -10,14 +10,16 @@ from serving.base.protos import example_pb2, feature_pb2, input_pb2
 from serving.base.tensor_proto import as_array
 
 Features = Mapping[str, Any]
-"""One example by feature name. A value is text, bytes or a number, or a list or array (of any shape) of
-one kind of them."""
+"""One example by feature name.
+
+A value is text, bytes or a number, or a list or array (of any shape) of values of one of these kinds.
+"""
 
 _INT64_MAX = 2**63 - 1
 
 
 def examples_input(examples: Sequence[Features], context: Features | None = None) -> Any:
-    """The `Input` of a classify or regress request.
+    """Makes the `Input` of a classify or regress request.
 
     `context` has the features that all examples share, and is sent once. Raises InvalidArgument, which
     names the feature, for a value that a tf.Example cannot hold.
@@ -30,7 +32,7 @@ def examples_input(examples: Sequence[Features], context: Features | None = None
 
 
 def example(features: Features) -> Any:
-    """A tf.Example. Whole numbers and booleans become int64, other numbers float32."""
+    """Makes a tf.Example. Whole numbers and booleans become int64, other numbers float32."""
     message = example_pb2.Example()
     for name, values in features.items():
         message.features.feature[name].CopyFrom(_feature(name, values))

@@ -30,7 +30,7 @@ from serving.core.servable import AVAILABLE, ServableState
 def model_spec(
     name: str, *, version: int | None = None, label: str = "", signature_name: str = ""
 ) -> model_pb2.ModelSpec:
-    """The receiver of a request. Raises InvalidArgument for both a version and a label."""
+    """Makes the model_spec of a request. Raises InvalidArgument for both a version and a label."""
     if version is not None and label:
         raise InvalidArgument(
             f"model {name!r}: version {version} and label {label!r} "
@@ -47,7 +47,7 @@ def model_spec(
 def predict_request(
     spec: model_pb2.ModelSpec, inputs: Mapping[str, npt.ArrayLike], output_filter: Sequence[str]
 ) -> predict_pb2.PredictRequest:
-    """The request. Raises InvalidArgument, which names the input, if a value is not a tensor."""
+    """Makes the request. Raises InvalidArgument, which names the input, if a value is not a tensor."""
     request = predict_pb2.PredictRequest(model_spec=spec, output_filter=output_filter)
     for name, values in inputs.items():
         try:
@@ -58,7 +58,7 @@ def predict_request(
 
 
 def prediction(response: predict_pb2.PredictResponse) -> Prediction:
-    """The outputs as arrays."""
+    """Reads the outputs as arrays."""
     outputs = {name: from_tensor_proto(tensor) for name, tensor in response.outputs.items()}
     return Prediction(response.model_spec.version.value, outputs)
 
@@ -66,14 +66,14 @@ def prediction(response: predict_pb2.PredictResponse) -> Prediction:
 def classify_request(
     spec: model_pb2.ModelSpec, examples: Sequence[Features], context: Features | None
 ) -> classification_pb2.ClassificationRequest:
-    """The request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
+    """Makes the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return classification_pb2.ClassificationRequest(
         model_spec=spec, input=examples_input(examples, context)
     )
 
 
 def classification(response: classification_pb2.ClassificationResponse) -> Classification:
-    """Labels and scores."""
+    """Reads labels and scores."""
     classes = tuple(
         tuple(ScoredClass(scored.label, scored.score) for scored in one.classes)
         for one in response.result.classifications
@@ -84,27 +84,27 @@ def classification(response: classification_pb2.ClassificationResponse) -> Class
 def regress_request(
     spec: model_pb2.ModelSpec, examples: Sequence[Features], context: Features | None
 ) -> regression_pb2.RegressionRequest:
-    """The request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
+    """Makes the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return regression_pb2.RegressionRequest(
         model_spec=spec, input=examples_input(examples, context)
     )
 
 
 def regression(response: regression_pb2.RegressionResponse) -> Regression:
-    """The values."""
+    """Reads the values."""
     values = np.array([one.value for one in response.result.regressions], np.float32)
     return Regression(response.model_spec.version.value, values)
 
 
 def status_request(spec: model_pb2.ModelSpec) -> get_model_status_pb2.GetModelStatusRequest:
-    """The request for the version of `spec`, or for all versions."""
+    """Makes the request for the version of `spec`, or for all versions."""
     return get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
 
 
 def statuses(
     response: get_model_status_pb2.GetModelStatusResponse,
 ) -> tuple[VersionStatus, ...]:
-    """The statuses, ascending by version."""
+    """Reads the statuses, ascending by version."""
     unsorted = (
         VersionStatus(
             version=status.version,
@@ -123,14 +123,14 @@ def is_ready(seen: Sequence[VersionStatus], version: int | None) -> bool:
 
 
 def metadata_request(spec: model_pb2.ModelSpec) -> get_model_metadata_pb2.GetModelMetadataRequest:
-    """The request for the signatures, the only field of metadata."""
+    """Makes the request for the signatures, the only field of metadata."""
     return get_model_metadata_pb2.GetModelMetadataRequest(
         model_spec=spec, metadata_field=["signature_def"]
     )
 
 
 def signatures(response: get_model_metadata_pb2.GetModelMetadataResponse) -> dict[str, Signature]:
-    """The signatures that a client may run, by name."""
+    """Reads the signatures that a client may run, by name."""
     definitions = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(definitions)
     return {

@@ -18,12 +18,12 @@ _PASSING_CODES = frozenset(
     }
 )
 
-# The most time for one look: if a server does not answer, another one may.
+# The most time for one look, because another server may answer if this one does not.
 _LOOK_SECONDS_MAX = 5.0
 
 
 class Readiness:
-    """One wait of one thread or task, which looks, pauses, and looks again."""
+    """The wait of one thread or task, which looks, pauses, and looks again."""
 
     pause_seconds = 0.05
     """The pause between two looks: too short to notice, and long enough not to load a server."""
@@ -39,7 +39,7 @@ class Readiness:
         self._started_ns = clock.now_ns()
 
     def look(self) -> Call[tuple[VersionStatus, ...]]:
-        """The call of the next look."""
+        """Makes the call of the next look."""
         seconds = min(_LOOK_SECONDS_MAX, max(self.pause_seconds, self._remaining_seconds))
         return model_status(self._name, None, seconds)
 

@@ -28,7 +28,7 @@ _REPEATABLE = (
 )
 
 _ATTEMPT_COUNT_LIMIT = 5
-"""gRPC makes no more attempts, whatever its configuration is."""
+"""gRPC makes no more attempts than this, whatever its configuration says."""
 
 _PAUSE_SECONDS_MIN = 0.01
 """With a pause of a millisecond, about half of the retried calls of gRPC 1.85 end only at their deadline:
@@ -68,7 +68,7 @@ def service_config(retries: RetryPolicy, *, is_balanced: bool, health_service: s
     """
     config: dict[str, Any] = {
         "methodConfig": [{"name": _REPEATABLE, **_retry_policy(retries)}],
-        # The policy round_robin reads this. The default policy, pick_first, does not.
+        # The policy round_robin reads this; the default policy, pick_first, does not.
         "healthCheckConfig": {"serviceName": health_service},
     }
     if is_balanced:

@@ -1,6 +1,6 @@
 """The gRPC stubs of tensorflow-serving-api, without TensorFlow. The server does not use grpcio."""
 
-# This import comes first: it keeps the imports of the stubs from importing TensorFlow.
+# This import comes first, because it keeps the imports of the stubs from importing TensorFlow.
 import serving.base.protos  # noqa: F401  # isort: skip
 
 from tensorflow_serving.apis.model_service_pb2_grpc import ModelServiceStub

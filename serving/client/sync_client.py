@@ -74,7 +74,9 @@ class Client(OperatorCalls):
         output_filter: Sequence[str] = (),
         **options: Unpack[calls.CallOptions],
     ) -> Prediction:
-        """The outputs of the model. `output_filter` names the outputs to return, all if empty.
+        """Runs Predict, and returns its outputs.
+
+        `output_filter` names the outputs to return, all if empty.
 
         `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
         CallOptions: version, label, signature_name, metadata, timeout_seconds or timeout.
@@ -97,7 +99,10 @@ class Client(OperatorCalls):
         context: Features | None = None,
         **options: Unpack[calls.CallOptions],
     ) -> Classification:
-        """The classes of each example. `context` has the features that all examples share."""
+        """Runs Classify, and returns the classes of each example.
+
+        `context` has the features that all examples share.
+        """
         return self._connection.run(calls.classify(name, examples, context, options))
 
     def regress(
@@ -108,13 +113,13 @@ class Client(OperatorCalls):
         context: Features | None = None,
         **options: Unpack[calls.CallOptions],
     ) -> Regression:
-        """Returns float32[examples]. `context` has the features that all examples share."""
+        """Runs Regress, and returns float32[examples]. `context` has the features that all examples share."""
         return self._connection.run(calls.regress(name, examples, context, options))
 
     def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
-        """The versions of a model on the server, or only `version`; ascending."""
+        """Lists the versions of a model on the server, or only `version`; ascending."""
         return self._connection.run(calls.model_status(name, version, timeout_seconds))
 
     def signatures(
@@ -125,7 +130,7 @@ class Client(OperatorCalls):
         label: str = "",
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
-        """The signatures of a version that a client may run, by name."""
+        """Lists the signatures of a version that a client may run, by name."""
         return self._connection.run(calls.signatures(name, version, label, timeout_seconds))
 
     def wait_until_ready(

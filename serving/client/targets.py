@@ -14,7 +14,7 @@ class InvalidTargets(InvalidArgument, ValueError):
 
 
 def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
-    """The targets of one server or several.
+    """Reads the targets of one server or several.
 
     Raises InvalidTargets if one is missing or empty, or has a scheme that is gone.
     """
@@ -31,7 +31,7 @@ def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(targets: Sequence[str]) -> str:
-    """The target of one channel to all servers. A single target stays as it is.
+    """Joins the targets to that of one channel to all servers. A single target stays as it is.
 
     Raises InvalidTargets for several targets that are not all IPv4, all IPv6 or all unix sockets.
     """
@@ -48,7 +48,7 @@ def joined(targets: Sequence[str]) -> str:
 
 
 def _address(target: str) -> tuple[str, str]:
-    """The scheme and the address of one of several targets."""
+    """Splits one of several targets into scheme and address."""
     scheme, _, address = target.partition(":")
     if scheme == "unix" and address and "," not in address:
         return scheme, address.removeprefix("//")
@@ -66,7 +66,7 @@ def _address(target: str) -> tuple[str, str]:
 
 
 def _ip_version(address: str) -> int | None:
-    """Returns 4 for IP:PORT, 6 for [IP]:PORT, and None for other text."""
+    """4 for IP:PORT, 6 for [IP]:PORT, and None for other text."""
     host, _, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     try:

@@ -12,7 +12,7 @@ _PORT_MAX = 65_535
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """The type of an option that takes whole numbers from `least` to `most`."""
+    """Makes the type of an option that takes whole numbers from `least` to `most`."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def parse(text: str) -> int:
@@ -28,7 +28,7 @@ version_number = whole_number(0, VERSION_MAX)
 
 
 def positive_number(text: str) -> float:
-    """A number above 0."""
+    """Reads a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -39,7 +39,7 @@ def positive_number(text: str) -> float:
 
 
 def model_name(text: str) -> str:
-    """`text` if it is a valid model name."""
+    """Reads a valid name of a model."""
     if not text:
         raise argparse.ArgumentTypeError("the name of the model is empty")
     if fault := fault_of_name(text):
@@ -48,7 +48,7 @@ def model_name(text: str) -> str:
 
 
 def target(text: str) -> str:
-    """Returns HOST:PORT, `unix:PATH`, or another target with a scheme of gRPC."""
+    """Reads HOST:PORT, `unix:PATH`, or another target with a scheme of gRPC."""
     scheme, _, rest = text.partition(":")
     if scheme in _GRPC_SCHEMES and rest:
         return text

@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _file_to_write(output: Path) -> Path:
-    """The file to write. Raises NotFound if `output` is wrong, before a server is called."""
+    """Chooses the file to write. Raises NotFound if `output` is wrong, before a server is called."""
     if output.is_dir():
         try:
             require_version(output)
@@ -73,7 +73,7 @@ def _captured(client: Client, parsed: argparse.Namespace) -> list[Log]:
 
 
 def _fitting(logs: Sequence[Log], signatures: Mapping[str, Signature]) -> list[Log]:
-    """The requests that the serving version accepts.
+    """Keeps the requests that the serving version accepts.
 
     A request that only an older version accepted would make the next version's warm-up fail.
     """

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A command of `millpond`.
 
-    `entry` is MODULE:FUNCTION, imported when it is used; a module without a dot is one of this package.
-    `parser` is the function that makes the parser of its arguments, by default `make_parser` beside
-    `run`, or `make_X_parser` beside `X`.
+    `entry` is MODULE:FUNCTION, imported when it is used. A module without a dot is in this package.
+    `parser` is the function that makes the parser of its arguments, by default `make_parser` beside `run`,
+    or `make_X_parser` beside `X`.
     """
 
     entry: str
@@ -127,7 +127,7 @@ def _run(command: str, arguments: Sequence[str]) -> int:
 
 
 def _print_error(command: str, error: Exception) -> None:
-    """Prints the message line by line, escaped: its text may come from a server or a file."""
+    """Prints the message line by line, escaped, because its text may come from a server or a file."""
     for line in f"millpond {command}: {error}".split("\n"):
         print(printable(line), file=sys.stderr)
 

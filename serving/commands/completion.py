@@ -33,14 +33,14 @@ def make_root_parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND")
     for name, command in COMMANDS.items():
         made = command.make_parser()
-        # The parent has --help already.
+        # `root` has --help already.
         parser = commands.add_parser(name, help=command.summary, parents=[made], add_help=False)
         _complete_files(parser)
     return root
 
 
 def make_serve_parser() -> argparse.ArgumentParser:
-    """Makes a parser that has each flag of `millpond serve` which is not refused."""
+    """Makes a parser of all flags of `millpond serve` that are not refused."""
     parser = argparse.ArgumentParser(prog="millpond serve", allow_abbrev=False)
     for flag in FLAGS.values():
         if isinstance(flag, Flag):

@@ -17,7 +17,7 @@ DATA_TARGET = "localhost:8500"
 def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True) -> None:
     """Adds --target and the TLS options. The default is the admin socket of the user's server.
 
-    Without `is_operator`, a server of another user or machine is worth a try: localhost:8500.
+    Without `is_operator`, localhost:8500 is tried too, which may be a server of another user.
     """
     found = "the one server that this user runs on this machine"
     parser.add_argument(
@@ -48,7 +48,7 @@ def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client
     """Connects a client of the command's server. Raises InvalidConfig if TLS files are wrong.
 
     Prints the server to standard error if --target does not name it, or with `is_announced`. Standard
-    output has only the command's result, for scripts.
+    output is for scripts and gets only the command's result.
     """
     if parsed.target is None:
         is_announced = True
@@ -69,7 +69,7 @@ def warn(command: str, warning: str) -> None:
 
 
 def _default_target(parsed: argparse.Namespace) -> str:
-    # An operator needs a certificate over the network, but not for a socket of this machine.
+    # Over the network an operator needs a certificate, but not for a socket of this machine.
     if _tls(parsed) is not None:
         return DATA_TARGET
     try:
@@ -81,7 +81,7 @@ def _default_target(parsed: argparse.Namespace) -> str:
 
 
 def found_target() -> str:
-    """The admin socket of the only server of this user.
+    """Finds the admin socket of the only server of this user.
 
     Raises NotFound if there is none, and InvalidConfig if there are several.
     """

@@ -67,7 +67,7 @@ def export_ctr_model(
 
 
 def _module(version: int, table_rows: int, progress: Progress) -> Any:
-    """Returns a tf.Module with 26 `tables`, and `layers`: matrix and bias of each of 3."""
+    """Makes a tf.Module with 26 `tables`, and `layers`: matrix and bias of each of 3."""
     module = tf.Module()
     module.tables = []
     for table in range(TABLE_COUNT):

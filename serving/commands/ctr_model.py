@@ -44,7 +44,7 @@ def table_weights(version: int, table: int, table_rows: int) -> Array:
 
 
 def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
-    """Returns matrix float32[inputs, outputs] and bias float32[outputs] of layer 0, 1 or 2."""
+    """The matrix float32[inputs, outputs] and the bias float32[outputs] of layer 0, 1 or 2."""
     input_sizes = (TABLE_COUNT * EMBEDDING_SIZE + DENSE_COUNT, *LAYER_SIZES)
     shape = (input_sizes[layer], LAYER_SIZES[layer])
     tensor = _FIRST_LAYER_TENSOR + 2 * layer
@@ -83,7 +83,7 @@ def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) ->
 def reference_answers(
     versions: Sequence[int], requests: Sequence[dict[str, Array]], table_rows: int
 ) -> dict[int, list[Array]]:
-    """Returns for each version the right `ctr` of each request."""
+    """The right `ctr` of each request, for each version."""
     return {
         version: [reference_answer(version, inputs, table_rows) for inputs in requests]
         for version in versions
@@ -98,7 +98,7 @@ def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Arr
 
 
 def _weights(version: int, tensor: int, positions: Array) -> Array:
-    """Returns float32 in [-1, 1) for each of `positions` (uint32) of one tensor of one version."""
+    """Values float32 in [-1, 1) for `positions` (uint32) of one tensor of one version."""
     seed = _mixed(np.array([(version * 1_000 + tensor) % 2**32], np.uint32))
     mixed = _mixed(positions * np.uint32(0x9E3779B1) + seed)
     # 24 bits fit a float32 exactly, so the weights are the same on every machine.

@@ -12,7 +12,7 @@ from serving.base.tensor_proto import to_tensor_proto
 def predict_request(
     model_name: str, inputs: Mapping[str, np.ndarray[Any, Any]]
 ) -> predict_pb2.PredictRequest:
-    """A PredictRequest for the default version and signature of `model_name`."""
+    """Makes a PredictRequest for the default version and signature of `model_name`."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model_name
     for name, array in inputs.items():

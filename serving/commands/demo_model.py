@@ -50,7 +50,7 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
 
 
 def _exporter() -> Callable[..., Path]:
-    """Returns `export_ctr_model`. Raises FailedPrecondition if TensorFlow cannot be imported."""
+    """Imports `export_ctr_model`. Raises FailedPrecondition if TensorFlow cannot be imported."""
     try:
         from serving.commands.ctr_export import export_ctr_model
     except ModuleNotFoundError as error:

@@ -16,17 +16,18 @@ import grpc
 from serving.base.errors import Unavailable
 from serving.commands.argument_types import target
 
-# Together below the 5 s that the Dockerfile's HEALTHCHECK gives, so that the reason is printed.
+# All timeouts together are below the 5 s that the Dockerfile's HEALTHCHECK gives, so that the reason is
+# printed.
 GRPC_TIMEOUT_SECONDS = 2.0
 HTTP_TIMEOUT_SECONDS = 1.5
 # HealthCheckResponse with field 1, a varint, at SERVING.
 _SERVING = b"\x08\x01"
-# The image's variables for its ports, and the server's own defaults.
+# The image's variables for its ports, each with the server's own default.
 PORT_VARIABLES: Mapping[str, str] = {"MILLPOND_PORT": "8500", "MILLPOND_HTTP_PORT": "8501"}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Returns 0 if the server is ready. Raises Unavailable with the reason if it is not."""
+    """Checks the server, and returns 0 if it is ready. Raises Unavailable with the reason if it is not."""
     parsed = make_parser().parse_args(arguments)
     problem = _problem(parsed.target, parsed.http)
     if problem is not None:
@@ -35,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _problem(grpc_target: str, http_address: str) -> str | None:
-    """Returns why the server is not ready, or None."""
+    """The reason why the server is not ready, or None."""
     try:
         return _grpc_problem(grpc_target)
     except grpc.RpcError as error:
@@ -46,7 +47,10 @@ def _problem(grpc_target: str, http_address: str) -> str | None:
 
 
 def _grpc_problem(grpc_target: str) -> str | None:
-    """Returns what gRPC's health reports, or None. Raises RpcError if it does not answer."""
+    """The reason in gRPC's health if the server is not SERVING; None if it is.
+
+    Raises RpcError if it does not answer.
+    """
     with grpc.insecure_channel(grpc_target) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/grpc.health.v1.Health/Check"
@@ -56,7 +60,7 @@ def _grpc_problem(grpc_target: str) -> str | None:
 
 
 def _http_problem(url: str) -> str | None:
-    # A proxy of the environment could not reach this machine's ports.
+    # A proxy of the environment could not reach the ports of this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=HTTP_TIMEOUT_SECONDS):

@@ -25,7 +25,7 @@ _MARKS = re.compile(r"^(```\w+) .*$", re.MULTILINE)
 
 def run(arguments: Sequence[str]) -> int:
     """Prints the page, or the list of topics. Raises NotFound for any other topic."""
-    # Without argparse, which would refuse the name of a flag.
+    # Parsed without argparse, which would refuse the name of a flag.
     topic, *rest = arguments or [TOPICS]
     if rest or topic in ("-h", "--help"):
         make_parser().parse_args(arguments)
@@ -48,7 +48,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def find_pages(directories: Sequence[Path] = _DIRECTORIES) -> Mapping[str, Path]:
-    """Finds the pages by topic, like `getting-started`. Raises NotFound if this installation has none."""
+    """Finds the pages by topic, like `getting-started`.
+
+    Raises NotFound if this installation has no pages.
+    """
     for directory in directories:
         if found := sorted(directory.glob("*.md")):
             return {path.stem.replace("_", "-"): path for path in found if path.stem != "index"}

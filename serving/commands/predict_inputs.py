@@ -37,15 +37,15 @@ def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
 
 
 def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array]:
-    """Inputs that depend on the seed only: normal floats, integers and text from 0 to 9.
+    """Draws inputs that depend only on the seed: normal floats, integers and text from 0 to 9.
 
-    Inputs with a default are left out.
-    If the signature leaves the first dimension open, it is `rows`; other open dimensions are 1. Raises
-    InvalidArgument for a dtype that numpy does not have, or if the inputs do not fit a message.
+    Inputs with a default are left out. If the signature leaves the first dimension open, it is `rows`;
+    other open dimensions are 1. Raises InvalidArgument for a dtype that numpy does not have, or if the
+    inputs do not fit a message.
     """
     _check_size(signature, rows)
     generator = np.random.default_rng(seed)
-    # Sorted by name: a protobuf map has no order, and a seed must always give the same inputs.
+    # Sorted by name, because a protobuf map has no order, and a seed must always give the same inputs.
     return {
         name: _random_array(generator, _concrete_shape(spec, rows), spec)
         for name, spec in sorted(signature.required_inputs.items())
@@ -66,8 +66,9 @@ def _check_size(signature: Signature, rows: int) -> None:
 
 
 def _by_name(values: Any, signature: Signature) -> dict[str, Any]:
-    """Columns as they are; the values of the only input, or of the only one without a default, under
-    its name.
+    """Returns columns as they are.
+
+    Values without a name are those of the only input, or of the only input without a default.
     """
     if isinstance(values, dict) and not _is_base64(values):
         return values
@@ -107,7 +108,7 @@ def _array(name: str, values: Any, spec: TensorSpec) -> Array:
     except (ValueError, TypeError, OverflowError, binascii.Error) as error:
         wanted = data_type_name(spec.data_type)
         raise InvalidArgument(f"input {name!r}: cannot be read as {wanted}: {error}") from error
-    # numpy makes an object array of ragged lists. For strings object is the requested dtype.
+    # numpy makes an object array of ragged lists. Only for strings is object the requested dtype.
     if dtype.kind == "O" and any(isinstance(value, list) for value in array.ravel()):
         raise InvalidArgument(f"input {name!r}: its lists differ in length")
     return array

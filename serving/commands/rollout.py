@@ -9,7 +9,7 @@ from serving.commands.connection import add_connection, connect, warn
 
 
 def rollback(arguments: Sequence[str]) -> int:
-    """Prints the version that serves now, after a cold rollback once it does.
+    """Rolls back, and prints the version that serves now. A cold rollback waits for it.
 
     Raises MillpondError if the server has changed nothing, or can load no earlier version.
     """
@@ -27,7 +27,7 @@ def rollback(arguments: Sequence[str]) -> int:
             )
         warn("rollback", done.warning)
         if done.version is None and parsed.wait:
-            sys.stdout.flush()  # The load may take minutes.
+            sys.stdout.flush()  # Flushed, because the load may take minutes.
             version = client.wait_for_rollback(parsed.model, done.rolled_back)
             _print_serving(parsed.model, version, done.rolled_back)
     return 0
@@ -38,7 +38,10 @@ def _print_serving(model: str, version: int, rolled_back: int) -> None:
 
 
 def promote(arguments: Sequence[str]) -> int:
-    """Prints the version that serves now. Raises FailedPrecondition if the model has no canary."""
+    """Promotes the canary, and prints the version that serves now.
+
+    Raises FailedPrecondition without a canary.
+    """
     parsed = make_promote_parser().parse_args(arguments)
     with connect(parsed) as client:
         version = client.promote(parsed.model)

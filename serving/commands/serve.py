@@ -38,8 +38,8 @@ UNUSED_PACKAGES = ("rich", "colorama")
 def run(arguments: Sequence[str]) -> int:
     """Serves until SIGTERM.
 
-    Raises InvalidConfig before anything is started. After the first line of a log in JSON, an error is
-    logged as a line of it and raises SystemExit.
+    Raises InvalidConfig before anything is started. Once a log in JSON has begun, an error is logged there
+    and raises SystemExit.
     """
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags["version"]:
         print(_versions())
         return 0
-    # Before the exec, so that a bad command line is reported once and at once.
+    # Read before the exec, so that a bad command line is reported once and at once.
     config = server_config(flags, lab_settings(os.environ))
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
     if flags["supervise"]:
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _reporting(serve: Callable[..., int], *, is_human: bool) -> int:
-    """Calls `serve`. Logs an error as a line of a log in JSON, and raises SystemExit then."""
+    """Calls `serve`. If the log is JSON, logs an error as a line of it, and raises SystemExit."""
     if is_human:
         return serve(is_human=True)
     try:
@@ -98,7 +98,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
     _silence_tensorflow()
-    # After the exec, in the process that stays, and before TensorFlow is loaded, which takes seconds.
+    # Taken after the exec, in the process that stays, and before TensorFlow is loaded, which takes seconds.
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
@@ -130,8 +130,8 @@ def _load_libraries() -> None:
 
 
 def _silence_tensorflow() -> None:
-    # TensorFlow's own lines are not JSON, and without a GPU one of them is an error about CUDA. Failures
-    # reach the log and the clients as the status of a load or of a request.
+    # TensorFlow's own lines are not JSON, and without a GPU they contain an error about CUDA. Failures
+    # reach the log and the clients anyway, as the status of a load or of a request.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 

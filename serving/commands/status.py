@@ -31,14 +31,14 @@ def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
         print(json.dumps({**described, "models": list(models.values())}, indent=2))
         return 0
     now_wall_ns = (clock or SystemClock()).wall_ns()
-    # The reply of an earlier release of the server has no "refused_config".
+    # An earlier release of the server does not send "refused_config".
     refusal = refusal_text(described.get("refused_config"), now_wall_ns)
     print_models(models, now_wall_ns, sys.stdout, [refusal] if refusal else [])
     return 0
 
 
 def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
-    """One line about an edited config file that the server refuses; "" without such a file."""
+    """A line about an edited config file that the server refuses; "" if it refuses none."""
     if refusal is None:
         return ""
     age = age_text((now_wall_ns - refusal["since_wall_ns"]) / NS_PER_SECOND)
@@ -77,7 +77,7 @@ def print_models(
 
     table = Table(*_COLUMNS)
     for row in rows:
-        # As Text, so that [brackets] in a message are not read as markup.
+        # Wrapped in Text, so that [brackets] in a message are not read as markup.
         table.add_row(*(Text(cell) for cell in row))
     console = Console(file=stream)
     console.print(table)
@@ -119,7 +119,7 @@ def age_text(seconds: float) -> str:
 
 
 def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
-    """Returns which requests a version answers, and why it is blocked."""
+    """The requests that a version answers, and the reason why it is blocked."""
     number = version["version"]
     is_ready = version["state"] == "AVAILABLE"
     found = []
@@ -149,7 +149,7 @@ def _blocked(model: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def unload_reason(model: Mapping[str, Any], version: Mapping[str, Any]) -> str:
-    """Returns why a version that ended without an error is not loaded, by the facts as they are now."""
+    """The reason why a version that ended without an error is not loaded, by the facts as they are now."""
     number, found = version["version"], model.get("found_versions")
     if version["state"] != "END" or found is None:
         return ""
@@ -168,7 +168,7 @@ def _memory_text(version: Mapping[str, Any]) -> str:
 
 
 def _remark(version: Mapping[str, Any]) -> str:
-    """The version's error, else its failed gates, else the stage of its load or unload."""
+    """The version's error; without one its failed gates, or else the stage of its load or unload."""
     if version["error_message"]:
         outcome = "load failed: " if is_failed_load(version) else ""
         return _one_line(f"{outcome}{version['error_message']}")
@@ -183,7 +183,7 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
     lines = []
     if reason := model.get("unload_first_reason"):
         lines.append(f"{name}: the old version is unloaded first: {reason}")
-    # The reply of an earlier release of the server has no "canary_progress".
+    # An earlier release of the server does not send "canary_progress".
     if progress := model.get("canary_progress"):
         lines.append(f"{name}: canary {model['canary_version']}: {progress}")
     for label, version in model.get("waiting_labels", {}).items():
@@ -200,9 +200,9 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
 
 
 def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
-    """Yields which signatures of a version are batched, and why the others are not.
+    """Yields the signatures of a version that are batched, and the reasons why other signatures are not.
 
-    The reply of an earlier release of the server has no "batching".
+    An earlier release of the server does not send "batching".
     """
     for state in version.get("batching", ()):
         if not state["is_on"]:
@@ -216,7 +216,9 @@ def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]
 
 
 def _rows_text(state: Mapping[str, Any]) -> str:
-    """Returns why its answers are compared while it is batched; "" if its graph shows independent rows."""
+    """The reason why the answers of a batched signature are compared; "" if its graph shows independent
+    rows.
+    """
     if state.get("rows", "independent") == "independent":
         return ""
     return f" and compared ({_one_line(state['rows_reason'])})"

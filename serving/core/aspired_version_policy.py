@@ -33,7 +33,7 @@ class AspiredVersionPolicy(Protocol):
     """Chooses at most one action from the versions of one stream. Stateless."""
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
-        """The one action to perform now, or None. The caller performs it and calls again."""
+        """The one action to perform now, or None. The caller performs it and asks again."""
         ...
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
@@ -78,7 +78,7 @@ class AvailabilityPreserving:
         return Load(max(loadable)) if loadable else None
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
-        """Always True: memory for two versions is reserved."""
+        """Always True, because memory for two versions is reserved."""
         del snapshots
         return True
 
@@ -90,8 +90,8 @@ class AvailabilityPreserving:
 class ResourcePreserving:
     """Needs memory for one version. Requests fail between the old version and the new one.
 
-    1. If a version that is not aspired is ready: unload the lowest. The last such version stays if
-       every aspired version has failed or is still being unloaded, because no load needs its memory.
+    1. If a version that is not aspired is ready: unload the lowest. The last such version stays while no
+       load needs its memory, because every aspired version has failed or is still being unloaded.
     2. Otherwise, while a version that is not aspired is being loaded or unloaded: do nothing, and retry no
        failed load.
     3. Otherwise load the highest aspired version in START.
@@ -111,7 +111,7 @@ class ResourcePreserving:
         return Load(max(loadable)) if loadable else None
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
-        """Returns False while a version that is not aspired is in memory, as for a first load."""
+        """False while a version that is not aspired is in memory, as for a first load."""
         others = [row for row in snapshots if not row.is_aspired and not row.is_kept]
         return all(row.state in (START, END) for row in others)
 

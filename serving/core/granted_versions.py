@@ -9,7 +9,7 @@ from serving.base.errors import DataLoss
 
 @dataclass(frozen=True, slots=True)
 class GrantedVersion:
-    """The one version of a model that the server may select. None: the last one was withdrawn.
+    """The one version of a model that the server may select; None if the last grant was withdrawn.
 
     `order` numbers the coordinator's decisions: a grant with a lower order than the last one is stale.
     `since_wall_ns` is when this process was granted the version; 0: before its start.

@@ -38,8 +38,8 @@ class AbsentTarget:
 class KnownVersions:
     """The versions of one model, by what is known of them.
 
-    `found` versions are on disk and complete, `unfinished` versions on disk and not complete yet.
-    `selected` versions are loaded or about to be. `in_effect` holds the labels as requests see them.
+    `found` versions are on disk and complete, `unfinished` ones are not complete yet. `selected` versions
+    are loaded, or are about to be loaded. `in_effect` holds the labels as requests see them.
     """
 
     found: Collection[int]
@@ -50,10 +50,10 @@ class KnownVersions:
 
 
 def absent_targets(labels: Mapping[str, int], known: KnownVersions) -> Iterator[AbsentTarget]:
-    """Yields the labels that will not lead to their versions as things are, by name.
+    """Yields the labels whose versions will not load as things are, by name.
 
-    Skips a label that leads to its version already, because a label keeps its version whatever the
-    policy selects. Skips a label of a version that is still being copied, too.
+    Skips a label that leads to its version already, because a label keeps its version whatever the policy
+    selects. Also skips a label whose version is still being copied.
     """
     for label, version in sorted(labels.items()):
         is_there = known.in_effect.get(label) == version

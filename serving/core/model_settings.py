@@ -1,7 +1,7 @@
 """The settings of one model beyond TensorFlow Serving's config. Values only.
 
-They come from the file of --model_settings_file, which `model_settings_file.py` reads, and may change
-while the server runs. So read them again for each swap.
+They come from the file of --model_settings_file, which `model_settings_file.py` reads, and may change while
+the server runs, so read them again for each swap.
 """
 
 import re
@@ -44,7 +44,7 @@ class BatchingChoice(Enum):
     """If requests for a model share runs."""
 
     AS_FLAG = "flag"
-    """As the flags of batching, and the version's own file if they allow it, have it."""
+    """As the flags of batching say, and the version's own file, if the flags allow one."""
     ON = True
     OFF = False
 
@@ -72,7 +72,8 @@ class GateSettings:
     shapes: GateMode = GateMode.WARN
     # Replayed live requests: at least one that the predecessor answers is answered.
     self_warm_up: GateMode = GateMode.ENFORCE
-    # The same requests: at most this share fails. Not judged below the given count of requests.
+    # The same requests: at most this share of them fails. With fewer requests than this count, the share is
+    # not judged.
     failed_share: GateMode = GateMode.ENFORCE
     failed_share_max: float = 0.1
     failed_share_request_count_min: int = 10
@@ -97,8 +98,9 @@ class GateSettings:
     golden: GateMode = GateMode.WARN
     golden_relative_tolerance: float = 1e-3
     golden_absolute_tolerance: float = 1e-6
-    # The answers, compared with the predecessor's: NaN, shape, dtype, and the share of values that
-    # differ by more than the tolerance. The default allows all, as a retrained model differs in all.
+    # The answers, compared with the predecessor's: NaN, shape, dtype, and the share of values that differ
+    # by more than the tolerance. The default allows any share, because a retrained model may differ in each
+    # value.
     drift: GateMode = GateMode.WARN
     drift_tolerance: float = 0.1
     drift_share_max: float = 1.0
@@ -183,8 +185,9 @@ class BatchingSettings:
     max_enqueued_batches: int = 0
     # The batches that may run at the same time. 0: as many as the server's file allows.
     num_batch_threads: int = 0
-    # The largest difference of an answer in a batch from that alone that counts as rounding of float32,
-    # relative to the magnitude of the output. This key and the next one apply whatever turns batching on.
+    # The largest difference between an answer in a batch and the answer alone that counts as rounding of
+    # float32, relative to the magnitude of the output. This key and the next one apply whatever turns
+    # batching on.
     batch_relative_tolerance: float = 1e-5
     # Signatures whose graph mixes rows are batched, as long as no comparison shows that they do.
     may_mix_rows: bool = False
@@ -206,7 +209,7 @@ class BatchingSettings:
 
     @property
     def is_on(self) -> bool:
-        """True if requests share runs, whatever the flags are."""
+        """True if requests share runs whatever the flags say."""
         return self.enabled is BatchingChoice.ON
 
 

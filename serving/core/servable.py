@@ -38,7 +38,7 @@ AVAILABLE = ServableState.AVAILABLE
 UNLOADING = ServableState.UNLOADING
 END = ServableState.END
 
-# Every legal move. The harness and the tests use this table; ARCHITECTURE.md draws it.
+# Every legal move. The harness and the tests use this table; docs
 TRANSITIONS: Mapping[ServableState, frozenset[ServableState]] = MappingProxyType(
     {
         START: frozenset({LOADING, END}),
@@ -135,7 +135,8 @@ class ServableSnapshot:
 class GateVerdict:
     """The verdict of one gate on one version. `figures` are its measurements, by name with unit.
 
-    Without a predecessor nothing was there to compare the version with, so it may be sound despite a warning.
+    If it was given without a predecessor, there was nothing to compare the version with, so the version may
+    be sound despite a warning.
     """
 
     gate: str

@@ -8,7 +8,10 @@ from serving.base.errors import InvalidConfig
 
 @dataclass(frozen=True)
 class Selected:
-    """The `versions` to aspire, and the `missing` ones that were requested and not found. Ascending."""
+    """The `versions` to aspire, and the `missing` versions that were requested and not found.
+
+    Both ascend.
+    """
 
     versions: tuple[int, ...]
     missing: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 """Finds answers that are never meant, by comparing a version's with its predecessor's. Pure.
 
-Whatever a model was trained on, clients cannot use a NaN in the place of a number, an output that is
-the same for every input, or an output that is not there. Nothing here has a tolerance to be tuned: a
-retrained model may change each value.
+Whatever a model was trained on, clients cannot use a NaN in the place of a number, an output that is the
+same for every input, or a missing output. Nothing here has a tolerance to be tuned: a retrained model may
+change each value.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ infinity, a version may have it at other places, up to this many times as often.
 INPUT_COUNT_MAX = 256
 """The most distinct inputs that are compared for one output: a request may have a million rows."""
 
-# Two sums of the same numbers in another order differ by rounding. Values that differ by less than this
-# many units of the dtype's precision, relative to the output's largest value, count as the same.
+# Sums of the same numbers in different orders differ by rounding. Values that differ by less than this many
+# units of the dtype's precision, relative to the output's largest value, count as the same.
 _ROUNDING_UNITS = 4
 
 _PRECISIONS = {
-    # So coarse that a few units would be the whole range: these must be equal.
+    # These dtypes are so coarse that a few units would be the whole range, so their values must be equal.
     types_pb2.DT_FLOAT8_E5M2: 0,
     types_pb2.DT_FLOAT8_E4M3FN: 0,
     types_pb2.DT_BFLOAT16: 2**-7,
@@ -78,7 +78,7 @@ class Compared:
 
 
 def missing_output_faults(compared: Sequence[Compared]) -> list[str]:
-    """The outputs that the predecessor's answer to the same request has."""
+    """The outputs that the predecessor's answer to the same request has, and the new version's does not."""
     names = {
         name for pair in compared for name in set(pair.before or ()) - set(pair.answer.outputs)
     }
@@ -96,15 +96,15 @@ class _Tally:
 
     now_count: int = 0
     before_count: int = 0
-    # The values that are of the kind, and the predecessor's at the same place are not.
+    # The values of that kind for which the predecessor's value at the same place is not.
     new_count: int = 0
     value_count: int = 0
 
 
 def non_finite_faults(compared: Sequence[Compared]) -> list[str]:
-    """The outputs with NaN or infinite values in places that the predecessor has none in.
+    """The outputs with NaN or infinite values at places where the predecessor's values are finite.
 
-    Without a predecessor each such value is new.
+    Without a predecessor each such value counts.
     """
     tallies: dict[tuple[str, str], _Tally] = defaultdict(_Tally)
     for pair in compared:
@@ -184,7 +184,7 @@ _ByInput: TypeAlias = dict[int, _Value]
 def constant_suspects(answers: Sequence[Answer]) -> list[Answer]:
     """The answers with an output that is the same for each of enough distinct inputs.
 
-    The predecessor has to be asked for these: its output may be as constant.
+    The predecessor has to be asked about these, because its output may be as constant.
     """
     suspects = {
         id(value.answer): value.answer
@@ -197,8 +197,8 @@ def constant_suspects(answers: Sequence[Answer]) -> list[Answer]:
 def constant_faults(compared: Sequence[Compared]) -> list[str]:
     """The outputs that are the same for all distinct inputs while the predecessor's vary.
 
-    An input is an Example with its context, or a row of a Predict request if each input and the output
-    have a first dimension of the same size, and else the whole request. Equal inputs count once, so a
+    An input is an Example with its context. In a Predict request it is a row, if each input and the output
+    have a first dimension of the same size, and otherwise the whole request. Equal inputs count once, so a
     version that is asked the same again and again is never found constant. CONSTANT_INPUT_COUNT_MIN and
     CONSTANT_SHARE_MAX are the rule.
     """
@@ -253,7 +253,7 @@ def _are_comparable_floats(values: Sequence[_Value]) -> bool:
 def _share_of_middle(values: Sequence[_Value]) -> float:
     """The share of the values that are the middle one in each element, up to rounding.
 
-    If more than half of them are the same value, that is the middle one.
+    If more than half of the values are the same, that value is the middle one.
     """
     stacked = np.stack([value.values for value in values])
     if stacked.dtype.kind == "c":
@@ -367,7 +367,7 @@ def _classes(
 
     Labels alone may well be the same for all Examples, and so may scores that a signature does not have.
     """
-    # So few bits that two numbers of labels never differ by less than what counts as rounding.
+    # So few bits that the numbers of two labels never differ by as little as counts as rounding.
     codes = np.fromiter((crc32(label) & 0xFFFF for label in labels), np.float64, labels.size)
     coded = np.stack([codes, scores.astype(np.float64)], axis=-1)
     if (sizes == sizes[0]).all():
@@ -377,7 +377,7 @@ def _classes(
 
 
 def _row_count(inputs: Sequence[npt.NDArray[Any]]) -> int | None:
-    """The first dimension of all inputs; None if they have no common one."""
+    """The first dimension of all inputs; None if they differ in it."""
     sizes = {array.shape[0] if array.ndim else None for array in inputs}
     return sizes.pop() if len(sizes) == 1 else None
 

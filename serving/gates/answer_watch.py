@@ -14,12 +14,17 @@ ANSWER_COUNT_MAX = 128
 """The most answers that are kept of one warm-up: twice the live requests that are kept by default."""
 
 ANSWER_BYTES_MAX = 8 * 2**20
-"""The most bytes of these answers and their requests. They are in memory until the last gate ends, and
-the gates need several times as much for a moment."""
+"""The most bytes of these answers and their requests.
+
+They stay in memory until the last gate ends, and for a moment the gates need several times as much.
+"""
 
 SUSPECT_COUNT_MAX = 16
-"""The most further answers that are kept because a value is NaN or infinite: more tell no more. Their
-bytes have the same limit, but one is kept whatever its size."""
+"""The most further answers that are kept because a value is NaN or infinite.
+
+More would show nothing more. Their bytes have the same limit, but the first of them is kept whatever its
+size.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,7 @@ class Answer:
 
     @property
     def kind(self) -> tuple[str, Pair]:
-        """The method, and of a Predict request its signature and the outputs that it names."""
+        """The method. For a Predict request, also its signature and the outputs that it names."""
         return self.method, pair_of(self.request if self.method == "Predict" else b"")
 
 
@@ -47,9 +52,9 @@ class AnswerWatch:
         self._left_suspect_bytes = ANSWER_BYTES_MAX
 
     def saw(self, method: str, request: bytes, response: bytes) -> None:
-        """Keeps the answer if there is room, or if a value of it is NaN or infinite.
+        """Keeps the answer if there is room, or if one of its values is NaN or infinite.
 
-        If a request is run several times, its first answer counts.
+        If a request is run several times, only its first answer is kept.
         """
         key = hash((method, request))
         if key in self._seen:

@@ -23,14 +23,15 @@ LATENCY_NOISE_SECONDS = 0.0002
 # Values this near to 0 count as 0, because relative differences mean nothing for them.
 DRIFT_ABSOLUTE_TOLERANCE = 1e-6
 
-# The fewest runs of one record before a version can be found not to have converged: the first run, and
-# two groups of three runs to compare. One run of each group may have been interrupted.
+# The fewest runs of one record before a version can be found not to have converged: the first run, and two
+# groups of three runs to compare, because a run of each group may have been interrupted.
 CONVERGENCE_RUN_COUNT_MIN = 7
 
 # The most runs in each of the two groups that are compared: earlier runs no longer matter.
 _WINDOW_RUN_COUNT_MAX = 5
 
-# Records are run again while they get faster by more than a tenth: less is not worth a longer swap.
+# Records are run again while they get faster by more than a tenth. A smaller gain is not worth a longer
+# swap.
 CONVERGENCE_RATIO_ENOUGH = 0.9
 
 # The most faults that a reason lists, because it is shown in a log line and in a status.
@@ -71,7 +72,7 @@ def mode_of(gate: Gate, settings: GateSettings) -> GateMode:
 def settings_of(gate: Gate, settings: GateSettings) -> dict[str, object]:
     """The settings, by name, that decide whether `gate` is passed.
 
-    These are its own settings, which begin with its name, and the settings that it shares with other
+    They are the settings whose names begin with the gate's name, and settings that it shares with other
     gates.
     """
     shared = _SHARED_SETTINGS.get(gate, ())
@@ -88,7 +89,7 @@ def verdict_of(
     faults: Iterable[str],
     figures: Mapping[str, float] | None = None,
 ) -> GateVerdict:
-    """A verdict that is passed if there are no faults; otherwise the faults are its reason."""
+    """Makes the verdict: passed without faults, which are its reason otherwise."""
     found = list(faults)
     return GateVerdict(
         gate=gate.value,
@@ -136,7 +137,7 @@ def warm_up_faults(faults: Sequence[str]) -> list[str]:
 
 
 def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
-    """Returns how far the latency has converged, as a ratio of recent to earlier runs.
+    """The convergence of the latency, as a ratio of recent to earlier runs.
 
     For each record, this is the median of its last runs divided by the median of as many runs before
     them. The result is the median of these ratios over the records. Around 1, further runs would not
@@ -165,7 +166,7 @@ def convergence_verdict(
     settings: GateSettings,
     figures: Mapping[str, float],
 ) -> GateVerdict:
-    """The convergence verdict on the runs of each record; adds the ratio to `figures`.
+    """Makes the convergence verdict on the runs of each record, and adds the ratio to `figures`.
 
     The gate is not passed if the latency still falls. It is skipped if there were too few runs to
     decide.
@@ -191,7 +192,7 @@ def convergence_verdict(
 
 
 def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]:
-    """Returns for each record the medians (earlier, last) of its last runs and as many before them."""
+    """For each record, the median of its earlier runs, and the median of as many last runs."""
     windows = []
     for runs in durations_ns:
         count = min((len(runs) - 1) // 2, _WINDOW_RUN_COUNT_MAX)
@@ -207,8 +208,8 @@ def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]
 class Latency:
     """The latency of one request on both versions, each the fastest of its rounds.
 
-    The fastest round counts because a background thread may lose its core during a round, which does not
-    depend on the version.
+    The fastest round counts, because in a slow round the background thread may have lost its core, whatever
+    the version is.
     """
 
     predecessor_ns: int
@@ -223,7 +224,7 @@ class Latency:
 
 
 def latency_figures(latencies: Sequence[Latency]) -> dict[str, float]:
-    """Returns p99 over the requests; with fewer than 100 requests this is the slowest of them."""
+    """p99 over the requests. With fewer than 100 requests it is the slowest of them."""
     if not latencies:
         return {"request_count": 0}
     predecessor = _p99_seconds([latency.predecessor_ns for latency in latencies])
@@ -311,7 +312,7 @@ def drift_faults(comparisons: Sequence[Comparison], share_max: float) -> list[st
 
 
 def drift_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    """Returns how many answers and values were compared, and the share of changed values."""
+    """The numbers of answers and values that were compared, and the share of changed values."""
     value_count = sum(comparison.value_count for comparison in comparisons)
     changed_count = sum(comparison.changed_count for comparison in comparisons)
     return {

@@ -40,7 +40,7 @@ class ReplayCounts:
     def confirmed_count(self) -> float:
         """The failed requests that only the predecessor answers.
 
-        This extrapolates from the requests that were sent to it to all failed requests.
+        Extrapolated from the requests that were sent to the predecessor to all failed requests.
         """
         if self.asked_count == 0:
             return 0

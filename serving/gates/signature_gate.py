@@ -21,10 +21,10 @@ _Shape: TypeAlias = tensor_shape_pb2.TensorShapeProto
 
 
 def signature_faults(before: bytes, after: bytes) -> list[str]:
-    """Returns the names and dtypes that clients of `before` use and `after` does not have.
+    """The names and dtypes that clients of `before` use and `after` lacks.
 
-    Both are serialized SignatureDefMaps. Additional signatures and outputs are not faults, and neither
-    is an additional input with a default, which a request need not send.
+    Both are serialized SignatureDefMaps. Additional signatures and outputs are not faults, and neither is
+    an additional input with a default, which a request need not send.
     """
     now = _signatures(after)
     gone = [f"signature {name!r} is gone" for name in _signatures(before) if name not in now]
@@ -65,7 +65,7 @@ def _name_and_dtype_faults(was: _Signature, now: _Signature) -> Iterator[str]:
     lost = sorted(kept - set(now.defaults))
     yield from (f"input {name!r} has no default any more" for name in lost)
     yield from _changed("input", was.inputs, now.inputs, _has_other_type)
-    # No client got a composite output.
+    # Composite outputs are left out, because no client could get them.
     outputs = {name: info for name, info in was.outputs.items() if _is_dense(info)}
     yield from _gone("output", outputs, now.outputs)
     yield from _changed("output", outputs, now.outputs, _has_other_type)
@@ -89,7 +89,7 @@ def _changed(
 
 
 def _is_dense(tensor: _Tensor) -> bool:
-    """Returns False for a tensor of several parts, such as a RaggedTensor."""
+    """False for a tensor of several parts, such as a RaggedTensor."""
     return tensor.WhichOneof("encoding") in ("name", None)
 
 

@@ -175,7 +175,7 @@ def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def values_of(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any] | None:
-    """The values, floats of any size as float64; None if numpy cannot hold them."""
+    """The values of a tensor, floats of any size as float64; None if numpy cannot hold them."""
     if not _has_values(proto.dtype):
         return None
     try:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from serving.http.listeners import BACKLOG
 
 PLACE_SECONDS = 0.02
-"""The time between two looks for a place. Connections that wait for one wait in the kernel."""
+"""The time between two looks for a place. Until there is one, connections wait in the kernel."""
 
 LACK_SECONDS = 0.1
 """The time between two tries to accept if no descriptor is left."""
@@ -22,9 +22,9 @@ _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 class Acceptor(Generic[AnyConnection]):
     """Accepts the connections of one event loop's listeners, on the loop's thread.
 
-    Accepts one connection in each turn of the loop, so that the loop reads what earlier connections
-    have sent before it accepts many more. asyncio's server accepts up to 1,024 in one turn, and then
-    a limit on connections closes some of which the requests are unread.
+    Accepts one connection in each turn of the loop, so that the loop reads what earlier connections have
+    sent before it accepts many more. asyncio's own server accepts up to 1,024 in one turn. A limit on
+    connections would then close some whose requests are still unread.
     """
 
     def __init__(

@@ -98,15 +98,17 @@ def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starle
 def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """`value` as JSON. Caches must not keep it: it describes the server at this moment."""
-    # In ASCII: a reason may hold the name of a file that is not UTF-8.
+    """Makes a response of `value` as JSON. Caches must not keep it, because it describes the server at this
+    moment.
+    """
+    # ASCII, because a reason may hold the name of a file that is not UTF-8.
     text = json.dumps(value, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
     return Response(text.encode(), status, headers, "application/json")
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """A refusal or failure in the form that TensorFlow Serving's clients read."""
+    """Makes a refusal or failure in the form that TensorFlow Serving's clients read."""
     return json_response({"error": message}, status, headers)
 
 
@@ -139,7 +141,7 @@ class HandlerGuard:
         self._timeout_seconds = timeout_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises the error of a handler that had begun to answer. Its answer is cut short."""
+        """Raises the error of a handler that has begun to answer, whose answer is then cut short."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

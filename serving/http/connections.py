@@ -22,12 +22,17 @@ CONNECTION_EXTENSION = "millpond.connection"
 """The name of a request's connection among the extensions of its ASGI scope."""
 
 FIRST_REQUEST_SECONDS = 1.0
-"""How long a stop waits for the first request of a new connection. A client usually sends it right
-after the handshake. A probe that only opens the port sends no request."""
+"""The longest that a stop waits for the first request of a new connection.
+
+A client usually sends it right after the handshake; a probe that only opens the port sends none.
+"""
 
 SILENT_SECONDS = 0.3
-"""How long a new connection may say nothing before another may take its place. A client usually sends
-its first request right after the handshake, and closing the connection would lose that request."""
+"""A new connection that has been silent for this long may lose its place to another one.
+
+A client usually sends its first request right after the handshake, and closing the connection earlier would
+lose that request.
+"""
 
 READ_BYTES_MAX = 32 * 2**10
 """The bytes that are read from one connection before the others get their turn."""
@@ -75,8 +80,8 @@ class ConnectionLimits:
     # a later request. It is longer than three retransmissions take. It stops a client that sends one
     # byte a second (slow loris).
     head_seconds: float = 10.0
-    # Longer than the 60 s for which balancers and Prometheus keep an idle connection, so that they
-    # close it first. If the server closed it first, a request sent at the same moment would be lost.
+    # Longer than the 60 s for which balancers and Prometheus keep an idle connection, so that they close it
+    # first: if the server did, a request sent at the same moment would be lost.
     keep_alive_seconds: int = 75
     # A client that has taken nothing of its response for this long is gone or asleep.
     write_stall_seconds: float = 30.0
@@ -113,13 +118,13 @@ class Phase(Enum):
 class GuardedConnection(HttpToolsProtocol):
     """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
 
-    If there are too many connections, a new connection replaces the connection that has been idle
-    longest, unless its first request may be on its way. If none is idle, it replaces the connection whose
-    body comes slowest. Answers 503 if there is none to replace.
+    If there are too many connections, a new one replaces the connection that has been idle longest, unless
+    that one's first request may be on its way. If none is idle, it replaces the connection whose body comes
+    slowest. If there is no such connection either, it gets a 503.
 
-    What it holds for its client counts in a share of the budget that clients have: itself, bytes that
-    are not parsed, heads, bodies until a handler has them, and answers that the client has not taken.
-    What gets no share is not kept.
+    All that a connection holds for its client is counted in a share of the clients' budget: its objects,
+    bytes that are not parsed, heads, bodies until a handler has them, and answers that the client has not
+    taken. If the budget has no room for it, it is not kept.
 
     Requests are answered in their order, also if a client sends many before it reads (pipelining). A
     refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
@@ -130,21 +135,21 @@ class GuardedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._phase = Phase.BETWEEN
-        # These are about the request that is being received.
+        # These fields are about the request that is being received.
         self._head_bytes = 0
         self._body_bytes_left = 0
         self._framing_bytes = 0
         self._body_piece_count = 0
         self._is_head_repeated = False
         self._has_message_ended = False
-        # Received, and not parsed yet.
+        # Bytes that were received, and are not parsed yet.
         self._unread = b""
         self._piece: bytes | memoryview = b""
-        # In their order, each with what its head counts for.
+        # In their order, each with the bytes that its head is counted with.
         self._unanswered: deque[tuple[RequestResponseCycle, int]] = deque()
         self._share = self.new_share()
         self._given_share: ByteShare = Uncounted()
-        # About the request that is being received, or else the last one.
+        # The bytes of the request that is being received, or else of the last one.
         self._request_bytes = 0
         self._body_begin = 0.0
         self._body_received_bytes = 0
@@ -167,11 +172,11 @@ class GuardedConnection(HttpToolsProtocol):
 
     @staticmethod
     def new_share() -> ByteShare:
-        """A share for one connection."""
+        """Makes the share of one connection."""
         return Uncounted()
 
     def begin_with(self, received: bytes, share: ByteShare) -> None:
-        """Gives a new connection the bytes that were read from its socket before, and their share."""
+        """Hands a new connection the bytes that were read from its socket before, with their share."""
         self._unread = received
         self._given_share = share
 
@@ -183,7 +188,7 @@ class GuardedConnection(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """True if no request is being answered. A request counts once its head is complete."""
-        # uvicorn's annotation leaves out that `cycle` is None before the first request.
+        # uvicorn's annotation hides that `cycle` is None before the first request.
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     @property
@@ -195,7 +200,7 @@ class GuardedConnection(HttpToolsProtocol):
     def held_bytes(self) -> int:
         """The bytes that it holds for its client now."""
         total = CONNECTION_BYTES + len(self._unread) + self._unsent_bytes
-        # The parser keeps a name or value that is not finished.
+        # The parser keeps a name or value until it is complete.
         total += self._head_bytes + min(max(0, self._framing_bytes), self.limits.head_bytes_max)
         # uvicorn keeps the last request until the next one begins.
         total += self._request_bytes
@@ -215,7 +220,7 @@ class GuardedConnection(HttpToolsProtocol):
         return self._body_received_bytes / seconds
 
     def give_place_up(self) -> None:
-        """Refuses the request whose body it waits for."""
+        """Gives its place up: refuses the request whose body it waits for."""
         count = self.limits.connection_count_max
         self._refuse(
             408,
@@ -226,7 +231,7 @@ class GuardedConnection(HttpToolsProtocol):
     def is_silent(self) -> bool:
         """True if no request is being answered, and it is unlikely that one is on its way.
 
-        Closing a connection resets it if bytes are unread, so that the client loses its request.
+        If a connection with unread bytes is closed, it is reset, and the client loses its request.
         """
         return self.is_idle and self._had_its_time and not self._has_unread_bytes
 
@@ -240,7 +245,7 @@ class GuardedConnection(HttpToolsProtocol):
         # Pauses writing as soon as the kernel has not accepted every byte. So the stall timer also
         # covers the bytes that are left when the connection closes.
         transport.set_write_buffer_limits(high=0)
-        # asyncio's transport reads so much at a time.
+        # asyncio's transport reads this much at a time.
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
@@ -392,17 +397,17 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def _is_refused(self) -> bool:
-        """True if nothing is read any more."""
+        """True if nothing more is read."""
         return self._refusal is not None or self.transport.is_closing()
 
     def _read_on(self) -> None:
-        """Parses of what was received as much as may be."""
+        """Parses as much as it may of what was received."""
         self._unset_keepalive_if_required()
         self._parse_received()
         self._charge()
 
     def _parse_received(self) -> None:
-        """Parses what was received, until as many requests wait as may."""
+        """Parses what was received, until as many requests wait as may wait."""
         received, at = memoryview(self._unread), 0
         while (
             at < len(received) and not self._is_refused and len(self.pipeline) < PIPELINED_COUNT_MAX
@@ -422,8 +427,8 @@ class GuardedConnection(HttpToolsProtocol):
     def _parse_counting(self, piece: memoryview) -> None:
         """Parses a piece, and refuses a head, or what stands between a body's chunks, that is too long.
 
-        The parser holds the name or value that is not finished without reporting it, so what counts are
-        the bytes that it got.
+        The parser does not report a name or value before it is complete, so the bytes that it got are
+        counted instead.
         """
         phase = self._phase
         self._has_message_ended = False
@@ -456,9 +461,9 @@ class GuardedConnection(HttpToolsProtocol):
         self._piece = b""
 
     def _repeat_head(self, rest: memoryview) -> None:
-        """Parses the head that asks to upgrade again, without that wish, and then `rest`.
+        """Parses again, without the wish to upgrade, the head that asked for it, and then `rest`.
 
-        The parser has ended the request with its head, so that its body would be the next request.
+        The parser has ended the request with its head, so it would take the body for the next request.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version()
         head = without_upgrade(method, self.url, version, self.headers)
@@ -473,7 +478,7 @@ class GuardedConnection(HttpToolsProtocol):
     def _charge(self) -> None:
         """Counts what it holds now. If clients have taken all, ends the connection, and what it holds.
 
-        The bytes of a body are refused before (`MemoryHold`), so this is the end of their reserve.
+        Bodies are refused earlier (`MemoryHold`), so this happens only once their reserve is used up.
         """
         if self.transport.is_closing() or self._share.resize(self.held_bytes):
             return
@@ -537,7 +542,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _refuse_syntax(self) -> None:
         """Refuses bytes that are not HTTP, or an exception of a callback of the parser."""
-        # The parser does not report the header that it refuses, so this searches for it.
+        # The parser does not report the header that it refuses, so it is searched for here.
         is_head = self._phase is Phase.HEAD
         if is_head and b"transfer-encoding" in bytes(self._piece).lower():
             self._refuse(400, f"invalid use of Transfer-Encoding; {TRANSFER_ENCODING_REMEDY}")
@@ -608,10 +613,10 @@ def connection_class(
     is_stopping: Callable[[], bool] = lambda: False,
     new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[GuardedConnection]:
-    """The class of one server's connections.
+    """Makes the class of one server's connections.
 
-    While `is_stopping` returns True, each response closes its connection. `new_share` returns the
-    share of one connection of the budget that clients have.
+    While `is_stopping` returns True, each response closes its connection. `new_share` returns a
+    connection's share of the clients' budget.
     """
     members = {
         "limits": limits,
@@ -622,8 +627,8 @@ def connection_class(
 
 
 def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
-    """Closes the connection that has been idle longest, or else the one whose body comes slowest, if
-    there are `count_max`.
+    """If there are `count_max` connections, closes the one that has been idle longest, or else the one
+    whose body comes slowest.
 
     Returns False if there is neither.
     """

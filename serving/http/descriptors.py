@@ -1,14 +1,16 @@
-"""The connections that HTTP may have: clients must not take the descriptors of versions and probes."""
+"""The number of connections that HTTP may have.
+
+Clients must not take the descriptors of versions and probes.
+"""
 
 import resource
 
 PARTS = 6
-"""The divisor of the process's descriptors that gives the part of each of HTTP's two loops. gRPC has half
-of them (`native/rpc/network.cc`), so the rest is for versions, logs and what libraries open."""
+"""rpc/rpc/network.cc`), so the rest is for versions, logs and what libraries open."""
 
 
 def connection_count_max(wanted: int, descriptor_limit: int | None = None) -> int:
-    """Returns `wanted`, or a loop's part of the descriptors if that is less; at least 1."""
+    """`wanted`, or a loop's part of the descriptors if that is less; at least 1."""
     limit = descriptor_limit or resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return wanted

@@ -1,9 +1,9 @@
-"""The entrance: connections before their first request, and as long as they ask only for probes.
+"""The entrance has the connections that have sent no request yet, or only probes.
 
 Each HTTP server has two event loops on two threads. The entrance accepts every connection and answers
-probes. A connection that sends any other request goes to the second loop, with its socket, and
-stays there. So whatever requests for models do to the second loop and its connections, a probe has a
-thread, and slots.
+probes. A connection that sends any other request goes to the second loop, with its socket, and stays there.
+So probes have a thread and places of their own, whatever requests for models do to the second loop and its
+connections.
 """
 
 import os
@@ -28,7 +28,7 @@ Adopt = Callable[[socket.socket, bytes, ByteShare], None]
 """Takes a connection, the bytes that were read from it, and their share of the budget."""
 
 LINE_BYTES_MAX = 1_024
-"""The longest request line that is waited for. A longer one is no probe's."""
+"""The longest request line that is waited for. No probe has a longer one."""
 
 _METHODS = (b"GET ", b"HEAD ")
 # The probes of orchestrators and balancers, and what TensorFlow Serving's and KServe's users ask.
@@ -50,7 +50,7 @@ class Kind(Enum):
 
 
 def kind_of(received: bytes, head_bytes_max: int, also: Collection[bytes] = ()) -> Kind:
-    """Returns what `received` begins with. Pure. `also` has further paths of probes."""
+    """The kind of the bytes that `received` begins with. Pure. `also` has further paths of probes."""
     if not any(received.startswith(method[: len(received)]) for method in _METHODS):
         return Kind.OTHER
     line, line_end, _ = received.partition(b"\n")
@@ -62,12 +62,12 @@ def kind_of(received: bytes, head_bytes_max: int, also: Collection[bytes] = ()) 
     end = head_end(received)
     if end == 0:
         return Kind.UNKNOWN if len(received) <= head_bytes_max else Kind.OTHER
-    # A probe with a body would have to be framed here too.
+    # A probe with a body goes on too, because its body would have to be framed here.
     return Kind.OTHER if _HAS_BODY.search(received, 0, end) else Kind.PROBE
 
 
 def head_end(received: bytes) -> int:
-    """The length of the first head; 0 if it has not ended. Pure."""
+    """The length of the first head; 0 if its end has not come. Pure."""
     return received.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in received else 0
 
 
@@ -89,7 +89,8 @@ class EntranceConnection(GuardedConnection):
 
     def _parse_received(self) -> None:
         """Overrides: parses the head of a probe only, and one at a time."""
-        # A response that the client has not taken yet would be lost with this side of the connection.
+        # If the client has not taken a response yet, it would be lost together with this side of the
+        # connection.
         if not self.is_idle or self.flow.write_paused:
             self.flow.pause_reading()
             return
@@ -112,13 +113,13 @@ class EntranceConnection(GuardedConnection):
         return True
 
     def _should_make_place(self) -> bool:
-        """Overrides: a client that probes often is told to come again, and loses no request."""
+        """Overrides: a client that probes often is told to connect again, and loses no request."""
         is_full = len(self.connections) >= self.limits.connection_count_max
         return is_full and not self._unread and not self._has_unread_bytes
 
     @property
     def _had_its_time(self) -> bool:
-        """Overrides: others can wait in the kernel until every client had its time."""
+        """Overrides: others can wait in the kernel until every client has had its time."""
         return self._is_silence_over
 
     def _hand_over(self) -> None:
@@ -134,7 +135,7 @@ class EntranceConnection(GuardedConnection):
             os.close(copy)
             self._refuse(429, NO_MEMORY)
             return
-        # Closes this descriptor only: the connection lives on with the other one.
+        # Closes only this descriptor: the connection lives on with the other loop's.
         self.transport.abort()
         connection = socket.socket(fileno=copy)
         connection.setblocking(False)
@@ -148,7 +149,7 @@ def entrance_class(
     probes: Collection[str] = (),
     new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[EntranceConnection]:
-    """The class of a server's connections at its entrance. `probes` has further paths."""
+    """Makes the class of a server's connections at its entrance. `probes` has further paths."""
     members = {"adopt": staticmethod(adopt), "also": frozenset(path.encode() for path in probes)}
     return type(
         "Entrance", (EntranceConnection, connection_class(limits, is_stopping, new_share)), members

@@ -1,4 +1,4 @@
-"""The heads of requests: the faults for which no application gets a request. Pure."""
+"""Finds the faults in the heads of requests, because of which no application gets them. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ _ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
 def head_fault(version: str, target: bytes, fields: Fields) -> str:
-    """Returns why a head is refused with 400, with the remedy; "" if it is not."""
+    """The reason why a head is refused with 400, with the remedy; "" if it is not refused."""
     return transfer_encoding_fault(fields) or host_fault(version, target, fields)
 
 
 def transfer_encoding_fault(fields: Fields) -> str:
-    """Returns why a body with these fields cannot be read; "" if it can.
+    """The reason why a body with these fields cannot be read; "" if it can.
 
     If a server and a proxy disagree about the end of a body, one client's bytes can be read as another
     client's request. So only `chunked` is accepted, which every proxy supports.
@@ -39,9 +39,9 @@ def transfer_encoding_fault(fields: Fields) -> str:
 
 
 def host_fault(version: str, target: bytes, fields: Fields) -> str:
-    """Returns why the host of a request is not known for certain (RFC 9112, 3.2); "" if it is.
+    """The reason why the host of a request is not certain (RFC 9112, 3.2); "" if it is.
 
-    A proxy may read another host out of such a request than this server, and decide for that one.
+    A proxy may read another host out of such a request than this server does, and decide by that.
     """
     hosts = [value.strip(b" \t") for name, value in fields if name == b"host"]
     if len(hosts) > 1:
@@ -59,7 +59,7 @@ def host_fault(version: str, target: bytes, fields: Fields) -> str:
 
 
 def without_upgrade(method: bytes, target: bytes, version: str, fields: Fields) -> bytes:
-    """A head again, without its Upgrade."""
+    """Makes a head again, without its Upgrade."""
     kept = [b"%s: %s\r\n" % field for field in fields if field[0] != b"upgrade"]
     line = b"%s %s HTTP/%s\r\n" % (method, target, version.encode())
     return b"".join([line, *kept, b"\r\n"])

@@ -25,7 +25,7 @@ _NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
 
 
 Notes = Callable[[str], Collection[Note]]
-"""Returns the notes of a model's source on its base path."""
+"""Finds the notes of a model's source on its base path."""
 
 
 def no_notes(name: str) -> Collection[Note]:
@@ -63,7 +63,7 @@ def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Rea
 
 
 def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Sequence[BaseRoute]:
-    """The two routes. `view` is `HealthReporter.view`, `notes` is `ServedModels.notes`."""
+    """Makes the two routes. `view` is `HealthReporter.view`, `notes` is `ServedModels.notes`."""
 
     async def healthz(request: Request) -> Response:
         del request
@@ -92,7 +92,7 @@ def _model_reason(view: HealthView, name: str, notes: Notes) -> str | None:
     reason = why_unavailable(versions)
     if reason is None or versions:
         return reason
-    # Names the entries of the base path that are not versions. `reason` covers an empty one.
+    # Lists the entries of the base path that are not versions. An empty base path is `reason`'s matter.
     texts = sorted(_note_text(note) for note in notes(name) if note.values)
     return f"{reason} ({'; '.join(texts)})" if texts else reason
 

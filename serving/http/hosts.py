@@ -31,7 +31,8 @@ class HostRule:
     def permits(self, header: str, local_address: str) -> bool:
         """True if a Host header names this server. Pure.
 
-        The address at which the request arrived does: a rebound name never looks like an address.
+        The address at which the request arrived always does, because a rebound name never looks like an
+        address.
         """
         if self.names is None:
             return True
@@ -40,7 +41,7 @@ class HostRule:
 
 
 def host_rule(given: Collection[str], bound_host: str, machine_name: str) -> HostRule:
-    """The rule of a server that listens on `bound_host`. Pure.
+    """Makes the rule of a server that listens on `bound_host`. Pure.
 
     `given` is --http_hosts. Without it a server that only this machine can reach answers loopback
     names and `machine_name`, and any other server answers every name.
@@ -81,18 +82,19 @@ def own_name() -> str:
 class HostGuard:
     """Answers 421 to a request for another server, before any application gets it.
 
-    A request of HTTP/1.0 may have no such header, and passes: no browser sends one.
+    1.0 may have no such header, and passes: no browser sends one./1.0 may have no such header, and passes:
+    no browser sends one.
     """
 
     def __init__(self, app: ASGIApp, rule: HostRule) -> None:
         self._app = app
-        # Clients send the same header again and again.
+        # Cached, because clients send the same header again and again.
         self._permits = lru_cache(_DECISIONS_KEPT)(rule.permits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implements ASGI."""
         if scope["type"] == "http":
-            # The connection has refused other values, and two of them (`serving.http.heads`).
+            # The connection has refused any other value, and a second header (`serving.http.heads`).
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             server = scope.get("server")
             if hosts and not self._permits(hosts[0], server[0] if server else ""):

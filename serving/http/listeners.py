@@ -1,4 +1,7 @@
-"""The sockets that HTTP is served on. Without uvicorn, so that a start can check the port first."""
+"""The sockets on which HTTP is served.
+
+This module imports no uvicorn, so that a start can check the port first.
+"""
 
 import ctypes
 import errno
@@ -14,7 +17,7 @@ from serving.base.errors import InvalidConfig, Unavailable
 from serving.config.server_config import HttpPort
 
 BACKLOG = 1_024
-"""Connections that the kernel holds for a thread that is not scheduled at once."""
+"""The connections that the kernel keeps until a thread is scheduled."""
 
 # A port that another process has, an address that the machine may get, a resolver that is away.
 _TRANSIENT_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
@@ -62,7 +65,7 @@ def bind(host: str, port: int, remedy: str = REMEDY) -> list[socket.socket]:
 
 
 def handed_in(descriptors: Iterable[int]) -> list[socket.socket]:
-    """Returns the listening TCP sockets that the process was started with, and owns them."""
+    """Takes over the listening TCP sockets that the process was started with."""
     return _without_delay([socket.socket(fileno=number) for number in descriptors])
 
 
@@ -89,7 +92,7 @@ def refuse_handshakes(listener: socket.socket) -> None:
 
 
 def accept_waiting(listener: socket.socket) -> list[socket.socket]:
-    """The connections that wait on a listener that does not block."""
+    """Accepts the connections that wait on a listener that does not block."""
     accepted: list[socket.socket] = []
     while True:
         try:
@@ -110,7 +113,7 @@ def has_unread_bytes(descriptor: int) -> bool:
 
 
 def _reason(error: OSError) -> str:
-    # Python's own text repeats the address; a name that is not found has a negative number.
+    # Python's own text repeats the address. The error for a name that is not found has a negative number.
     is_system = error.errno is not None and error.errno > 0
     return os.strerror(error.errno or 0) if is_system else error.strerror or str(error)
 

@@ -95,9 +95,9 @@ def repository_index(
     *,
     is_ready_only: bool,
 ) -> list[dict[str, Any]]:
-    """A row for each version of each configured model; a model without versions has one row.
+    """Makes a row for each version of each configured model, and one row for a model without versions.
 
-    `unloaded` has the models that a client has unloaded.
+    `unloaded` are the models that a client has unloaded.
     """
     rows = [
         row
@@ -177,7 +177,7 @@ def _tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
 
 
 def _config_input(tensor: _Tensor, optional: Collection[str]) -> dict[str, Any]:
-    """An input, marked if a request need not send it, because it has a default."""
+    """Describes an input, and marks it if a request need not send it, because it has a default."""
     return _config_tensor(*tensor) | ({"optional": True} if tensor[0] in optional else {})
 
 

@@ -54,7 +54,7 @@ class InferenceService:
         try:
             is_ready = self._questions.is_model_ready(request.name, request.version)
         except NotFound:
-            # Triton answers so for an unknown model.
+            # Triton gives this answer for an unknown model.
             is_ready = False
         return {"ready": is_ready}
 
@@ -74,7 +74,7 @@ class InferenceService:
         self._questions.load(request.model_name, request.parameters, wait_seconds)
 
     def _unload(self, request: Any, wait_seconds: float) -> None:
-        # The parameter unload_dependents has no effect: no model here depends on another.
+        # The parameter unload_dependents has no effect, because no model here depends on another.
         self._questions.unload(request.model_name, wait_seconds)
 
 

@@ -37,7 +37,7 @@ class Route(NamedTuple):
     version: str = ""
 
 
-# Clients repeat a few paths. The cache is so small that long paths take little memory.
+# Cached, because clients repeat a few paths. The cache is so small that long paths take little memory.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Route:
     """Parses `raw_path`, as received, without the query. Raises NotFound for an unknown path."""

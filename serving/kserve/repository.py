@@ -19,7 +19,7 @@ from serving.reload.config_reload import has_come, has_failed
 from serving.rpc.health import why_unavailable
 
 WAIT_SECONDS_MAX = 60.0
-"""How long a call waits for a load or unload if its caller waits longer, or without limit."""
+"""The longest that a call waits for a load or unload, if its caller would wait longer."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,8 +44,8 @@ class Monitor(Protocol):
 class Repository:
     """Loads and unloads models at a client's request. Any thread.
 
-    Only one call waits at a time: few threads answer rare calls, and one must stay free for requests
-    for the status.
+    Only one call waits at a time: few threads answer rare calls, and one of them must stay free for status
+    requests.
     """
 
     def __init__(

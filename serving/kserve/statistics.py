@@ -59,12 +59,12 @@ def _document(
 
 
 def _run_count(request_count: int, batches: Sequence[BatchFigures]) -> int:
-    """The runs of that many requests, of which `batches` have some.
+    """The runs of that many requests, some of which shared runs, as `batches` show.
 
-    Warm-up counts in `batches` only: as often as a run as it does as a request.
+    Warm-ups are counted in `batches` only, once as a run and once as a request.
     """
     saved = sum(figures.request_count - figures.run_count for figures in batches)
-    # A batch is counted when it has run, and its requests are when they are answered.
+    # A batch is counted when it has run, but its requests only when they are answered.
     return max(0, request_count - saved)
 
 

@@ -20,8 +20,8 @@ _log = structlog.get_logger(__name__)
 class Grants:
     """The granted version of each model. Thread-safe.
 
-    `directory` is --state_directory. Without it a server that restarts waits for the coordinator before
-    it loads a version. `set_granted` receives each change, under the lock: so the last change is the
+    `directory` is --state_directory. Without it a server that restarts waits for the coordinator before it
+    loads a version. `set_granted` receives each change under the lock, so that the last change is also the
     last one that a source sees.
     """
 
@@ -46,11 +46,11 @@ class Grants:
         return _selectable(self._granted.get(name))
 
     def grant(self, name: str, version: int | None, order: int) -> GrantedVersion:
-        """Takes a grant, and returns the one that is in effect then: a later one if this is stale.
+        """Takes a grant, and returns the grant that is in effect then: if this one is stale, a later one.
 
         A `version` of None withdraws the last grant. A grant takes effect even if it cannot be written,
-        because it may be a rollback. Then the next start begins with an older grant, until the coordinator
-        has corrected it.
+        because it may be a rollback. In that case the next start begins with an older grant, until the
+        coordinator has corrected it.
         """
         with self._lock:
             before = self._granted.get(name)
@@ -91,7 +91,10 @@ def _selectable(granted: GrantedVersion | None) -> frozenset[int]:
 
 
 def _read(path: Path | None) -> dict[str, GrantedVersion]:
-    """Returns the grants of the file. An unreadable file counts as none: the coordinator grants again."""
+    """Reads the grants of the file.
+
+    An unreadable file counts as empty, because the coordinator grants again.
+    """
     if path is None:
         return {}
     try:

@@ -12,7 +12,7 @@ SIGNATURE_DEF = "signature_def"
 
 
 def status_request(model: str, version: int | None, label: str | None) -> bytes:
-    """A serialized GetModelStatusRequest."""
+    """Makes a serialized GetModelStatusRequest."""
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = model
     if version is not None:

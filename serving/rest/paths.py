@@ -46,7 +46,7 @@ class ListQuestion(NamedTuple):
 Route = RestTarget | StatusQuestion | MetadataQuestion | ListQuestion
 
 
-# Clients repeat a few paths. The cache is so small that long paths take little memory.
+# Cached, because clients repeat a few paths. The cache is so small that long paths take little memory.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Route:
     """Parses the route of a request. `raw_path` is as received, without the query.
@@ -69,7 +69,7 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
 
 
 def _fault(http_method: str, path: str) -> str:
-    """The fault of a request that the API does not have, as advice on the right request."""
+    """The fault of a request that the API does not have, with advice on the right request."""
     if http_method not in ("GET", "HEAD", "POST"):
         return "use GET or POST"
     if _RUN.fullmatch(path):
@@ -84,7 +84,7 @@ def _fault(http_method: str, path: str) -> str:
 
 
 def _version_of(found: re.Match[str]) -> tuple[str, int | None, str | None]:
-    """The model, its version and its label."""
+    """Reads the model, its version and its label."""
     label = None if found["label"] is None else unquote(found["label"])
     return unquote(found["model"]), _number(found["version"]), label
 
@@ -92,7 +92,7 @@ def _version_of(found: re.Match[str]) -> tuple[str, int | None, str | None]:
 def _number(digits: str | None) -> int | None:
     if digits is None:
         return None
-    # Checks the length first: int() refuses 4,300 digits with an error of its own.
+    # The length is checked first, because int() refuses 4,300 digits with an error of its own.
     significant = digits.lstrip("0") or "0"
     if len(significant) > len(str(VERSION_MAX)) or int(significant) > VERSION_MAX:
         raise InvalidArgument(

@@ -36,7 +36,7 @@ class CaptureService:
         self._reservoirs = reservoirs
 
     def capture_warm_up(self, request: bytes) -> bytes:
-        """The requests in the model's reservoir, as a TFRecord file.
+        """Replies with the requests in the model's reservoir, as a TFRecord file.
 
         The newest request of each signature and outputs comes first. Raises InvalidArgument for an
         invalid request, NotFound for a model that is not configured, and FailedPrecondition if no
@@ -81,7 +81,7 @@ _log = structlog.get_logger(__name__)
 class CaptureDirectory:
     """Writes the reservoirs to `directory/MODEL/tf_serving_warmup_requests`, on a thread of its own.
 
-    MODEL is the model's name, percent-encoded: no name leads out of `directory`. Only the server's
+    MODEL is the model's name, percent-encoded, so that no name leads out of `directory`. Only the server's
     user can read the file, because it holds the requests of clients.
 
     A file is replaced atomically, and only if its requests have changed since the last write. A model

@@ -12,8 +12,10 @@ from serving.rpc.rare_calls import Waiting, patience_seconds
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 RELOAD_TIMEOUT_SECONDS = 60.0
-"""How long a reload waits for new models if its caller waits longer, or without limit. A caller that
-gave up meanwhile may repeat the reload at once (see `ConfigReloader`)."""
+"""The longest that a reload waits for new models, if its caller would wait longer.
+
+A caller that gave up may repeat the reload at once (see `ConfigReloader`).
+"""
 
 
 class ConfigService:
@@ -46,6 +48,6 @@ class ConfigService:
         return serialized
 
     def get_config(self, request: bytes) -> bytes:
-        """The document that `parse_config` reads. `request` is ignored."""
+        """Replies with the document that `parse_config` reads. `request` is ignored."""
         del request
         return config_document(self._served.models, self._reloader.settings)

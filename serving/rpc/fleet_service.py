@@ -148,7 +148,7 @@ class FleetService:
         granted: GrantedVersion | None,
     ) -> dict[str, Any]:
         servable = self._sources.streams.servable(status.id)
-        # A version that ended before it was granted is about to be loaded again.
+        # It ended before it was granted, so it is about to be loaded again.
         is_awaited = status.state is END and _ended_before(status, granted)
         health = HEALTHY if is_awaited else status.health
         return {
@@ -180,7 +180,7 @@ def _is_excused(verdict: GateVerdict) -> bool:
 
 
 def _latest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The newest blocked versions."""
+    """The newest of the blocked versions."""
     return sorted(rows, key=lambda row: int(row["version"]))[-FOUND_COUNT_MAX:]
 
 
@@ -219,7 +219,7 @@ def _latency_counts(
         )
         before = 0
         for index, upto in enumerate(cumulative):
-            # The counts are read one after the other, while requests go on.
+            # The counts are read one after the other while requests go on, so a difference may be negative.
             counts[index] += max(0, upto - before)
             before = max(before, upto)
     return by_version

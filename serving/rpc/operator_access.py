@@ -46,7 +46,7 @@ class Caller:
 
 
 def grpc_caller(peer: str, names: Collection[str], *, is_forwarded: bool) -> Caller:
-    """The caller of a gRPC peer, like "ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5" or "unix:"."""
+    """Reads the caller from a gRPC peer, like "ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5" or "unix:"."""
     scheme, _, rest = peer.partition(":")
     if scheme.startswith("unix"):
         return Caller("", names, is_forwarded)
@@ -56,10 +56,10 @@ def grpc_caller(peer: str, names: Collection[str], *, is_forwarded: bool) -> Cal
 
 
 def http_caller(scope: Mapping[str, Any]) -> Caller:
-    """The caller of an HTTP request, from its ASGI scope.
+    """Reads the caller from the ASGI scope of an HTTP request.
 
-    A request with an Origin header is a browser's, made for a page that may be any site's: it counts
-    as forwarded.
+    A request with an Origin header counts as forwarded, because a browser has sent it for a page, which may
+    be of any site.
     """
     names = {name.decode("latin-1") for name, _ in scope["headers"]}
     client = scope.get("client")

@@ -26,8 +26,10 @@ MEMORY_SHARE_MAX = 0.25
 """The share of the memory that is free at a trace's start. Writing the events takes twice as much."""
 
 XPLANE_TOOL = "xplane.pb"
-"""TensorFlow's clients save a response's tool data as HOST_PORT.NAME in their log directory. TensorBoard
-looks for this name. So this server writes no file at a path that a client names."""
+"""TensorFlow's clients save a response's tool data as HOST_PORT.NAME in their log directory.
+
+TensorBoard looks for this name, so this server need not write a file at a path that a client names.
+"""
 
 _MS_PER_SECOND = 1_000
 _NS_PER_MS = NS_PER_SECOND // _MS_PER_SECOND
@@ -101,7 +103,7 @@ def read_terminate_request(request: bytes) -> str:
 
 
 def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool) -> bytes:
-    """Profile's response. A trace without events makes TensorFlow's client try again."""
+    """Makes Profile's response. A trace without events makes TensorFlow's client try again."""
     response = message_class("tensorflow.ProfileResponse")(empty_trace=event_count == 0)
     if is_message_wanted:
         response.xspace = xspace
@@ -112,7 +114,7 @@ def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool
 
 
 def monitor_response(text: str) -> bytes:
-    """Monitor's response with a text for people."""
+    """Makes Monitor's response, with a text for people."""
     serialized: bytes = message_class("tensorflow.MonitorResponse")(data=text).SerializeToString()
     return serialized
 
@@ -120,7 +122,7 @@ def monitor_response(text: str) -> bytes:
 def describe_totals(
     totals: Sequence[EventTotal], event_count: int, duration_ms: int, *, time_text: str = ""
 ) -> str:
-    """A table of the longest totals for people; a nested event counts for its parents too."""
+    """Makes a table of the longest totals for people. A nested event also counts for its parents."""
     lines = [
         *([time_text] if time_text else []),
         f"{event_count} events in {duration_ms} ms; nested events count for their parents too",

@@ -56,7 +56,7 @@ TOTAL_COUNT_MAX = 30
 """The names in Monitor's text: a screen."""
 
 PROFILER_NICE = 10
-"""The thread's priority: the writing of a trace must not take a core from requests."""
+"""The thread's priority. Writing a trace must not take a core from requests."""
 
 _log = structlog.get_logger(__name__)
 
@@ -164,7 +164,7 @@ class ProfilerService:
             thread = threading.Thread(
                 target=self._run, args=(call, running, answer), name="profiler", daemon=True
             )
-            # A thread that cannot be started leaves nothing behind.
+            # Started first, so that a thread that cannot be started leaves nothing behind.
             thread.start()
             self._running, self._thread = running, thread
 
@@ -182,7 +182,7 @@ class ProfilerService:
         except Exception as bug:  # noqa: BLE001 (the caller must get an answer)
             _log.exception("trace_failed", method=call.method)
             error = InternalError(f"{type(bug).__name__} in {call.method}; see the server's log")
-        # A client that has its answer may ask for the next trace.
+        # Cleared before the answer, because a client that has its answer may ask for the next trace.
         with self._changed:
             self._running = None
         _reply(call, response, error)

@@ -14,7 +14,7 @@ from serving.data_plane.requests import RareCall
 from serving.rpc.operator_access import Caller, grpc_caller
 
 Handler = Callable[[bytes], bytes]
-"""Returns the serialized response of a serialized request. Raises MillpondError."""
+"""Makes the serialized response to a serialized request. Raises MillpondError."""
 
 REPLY_MARGIN_SECONDS = 0.5
 """The part of a caller's time that is left for the answer's way back. An error with the reason must
@@ -24,8 +24,10 @@ REPLY_MARGIN_RATIO_MAX = 0.5
 """The largest share of a caller's time that is left for the way back, if that time is short."""
 
 TAKE_TIMEOUT_SECONDS = 1.0
-"""How long a thread waits for a call before it checks if it should end. The gRPC server's `shutdown`
-wakes it at once, so this only bounds a stop without `shutdown`."""
+"""The longest that a thread waits for a call before it checks if it should end.
+
+The gRPC server's `shutdown` wakes it at once, so this matters only for a stop without `shutdown`.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -81,9 +83,9 @@ AnyHandler = Handler | Deferred | Guarded
 
 
 def patience_seconds(remaining_seconds: float | None, longest_seconds: float) -> float:
-    """Returns how long a handler may wait if its answer is to reach its caller in time. Pure.
+    """The longest that a handler may wait if its answer is to reach its caller in time. Pure.
 
-    `longest_seconds` is its own limit, and the only limit if the caller has no deadline (None).
+    `longest_seconds` is the handler's own limit, and the only limit if the caller has no deadline (None).
     """
     if remaining_seconds is None:
         return longest_seconds
@@ -94,8 +96,8 @@ def patience_seconds(remaining_seconds: float | None, longest_seconds: float) ->
 class RareCallThreads:
     """Threads `rare-call-N` (or `thread_name`-N) that take calls and answer them by `handlers`.
 
-    `handlers` has full method names. `thread_count` is one more than the calls that may wait at once,
-    so a status is still answered. Stop the threads after the gRPC server: until then they answer the
+    `handlers` has full method names. `thread_count` is one more than the calls that may wait at once, so a
+    status is still answered. Stop the threads after the gRPC server, because until then they answer the
     calls that are still running. Log lines of a call have its trace's ids.
     """
 
@@ -134,7 +136,8 @@ class RareCallThreads:
         return not any(thread.is_alive() for thread in started)
 
     def _run(self) -> None:
-        # A thread that asked on after the shutdown would never wait, and take a core from what still drains.
+        # A thread that asked again after the shutdown would never wait, and would take a core from what
+        # still drains.
         with suppress(StopIteration):
             while not self._is_stopping:
                 call = self._take(TAKE_TIMEOUT_SECONDS)
@@ -185,7 +188,7 @@ def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | N
 
 
 def _handle(handler: AnyHandler, call: RareCall) -> bytes | None:
-    """The response; None if the handler has taken over the call."""
+    """Makes the response; None if the handler has taken over the call."""
     if isinstance(handler, Guarded):
         names = tuple(call.client_names)
         handler.check(grpc_caller(call.peer, names, is_forwarded=call.is_forwarded))

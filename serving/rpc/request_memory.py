@@ -13,18 +13,20 @@ from serving.data_plane.requests import ByteBudget
 from serving.loading.memory_fit import UNLIMITED_BYTES
 
 BUDGET_SHARE = 4
-"""The divisor of the free memory that gives the budget. Models, their next versions and kernels have
-the rest."""
+"""The free memory is divided by this to give the budget.
+
+The rest is for models, their next versions and kernels.
+"""
 
 RUN_SHARE = 2
-"""The divisor of the budget that gives the limit of one run."""
+"""The budget is divided by this to give the limit of one run."""
 
 BUDGET_MESSAGES_MIN = 2
 """The number of largest gRPC messages that every budget holds, however little memory is free: one
 request and its reply."""
 
 ALL_RUNS_COUNT = 2
-"""The runs of the largest size that all runs together always hold."""
+"""All runs together always have room for this many runs of the largest size."""
 
 RUN_BYTES_MIN = 2**28
 """The smallest limit of one run, however little memory is free. A smaller limit would refuse every
@@ -62,7 +64,8 @@ def request_memory_limits(config: ServerConfig, available_bytes: int) -> Request
     return RequestMemoryLimits(
         budget_bytes=budget_bytes,
         run_bytes=run_bytes,
-        # As much as requests have: so models keep half of the free memory, however many runs there are.
+        # As much as requests have, so that models keep half of the free memory, however many runs there
+        # are.
         all_runs_bytes=min(
             max(_share(available_bytes, BUDGET_SHARE), ALL_RUNS_COUNT * run_bytes), UNLIMITED_BYTES
         ),
@@ -90,7 +93,7 @@ class MemoryBusy(MillpondError):
 
 
 class MemoryHold:
-    """One HTTP request's part of the budget. Call `release` however the request ends.
+    """One HTTP request's part of the budget. Call `release` in any case when the request ends.
 
     Used on the event loop's thread. Without a budget, bytes are not counted.
     """
@@ -112,19 +115,19 @@ class MemoryHold:
         budget = self._budget
         if budget is None or byte_count <= budget.limit_bytes - budget.in_use_bytes:
             return
-        # Counts the refusal, as the bytes would not fit now.
+        # The bytes would not fit now. Counts the refusal.
         if not budget.message_share().resize(byte_count):
             raise self._busy(byte_count)
 
     def grow(self, byte_count: int) -> None:
-        """Takes more bytes of the budget. Raises MemoryBusy if they are not left."""
+        """Takes more bytes of the budget. Raises MemoryBusy if it does not have them."""
         if self._share is None or byte_count == 0:
             return
         if not self._share.resize(self._share.bytes + byte_count):
             raise self._busy(byte_count)
 
     def release(self) -> None:
-        """All bytes to the budget. A second call does nothing."""
+        """Gives all bytes back to the budget. A second call does nothing."""
         if self._share is not None:
             self._share.resize(0)
 

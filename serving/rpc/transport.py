@@ -31,7 +31,8 @@ _log = structlog.get_logger(__name__)
 def service_files(config: ServerConfig) -> list[FileDescriptor]:
     """The files of the services that a server of this configuration answers.
 
-    Leaves out Millpond's own services, like millpond.v1.Admin: reflection cannot describe their JSON.
+    Leaves out Millpond's own services, like millpond.v1.Admin, because reflection cannot describe their
+    JSON.
     """
     session_files = [session_service_pb2.DESCRIPTOR] if config.enable_session_run else []
     profiler_files = [file_of(PROFILER_SERVICE)] if config.enable_profiler else []

@@ -16,7 +16,7 @@ from serving.supervisor.crash_page import MarkedVersion
 class BlockStore:
     """Reads and writes the file in the state directory that the server reads at its start.
 
-    The server holds the directory's lock while it lives. So call no method then.
+    The server holds the directory's lock while it lives, so call no method during that time.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -14,8 +14,10 @@ RESTART_COUNT_VARIABLE = "MILLPOND_RESTART_COUNT"
 """The variable of the environment that passes the number of restarts to the server."""
 
 STANDBY_VARIABLE = "MILLPOND_STANDBY"
-"""The variable of the environment that makes the server wait: the descriptor of a pipe, from which it
-reads the number of restarts when it is needed."""
+"""The variable of the environment that makes the server a standby.
+
+It is the descriptor of a pipe, from which the server reads the number of restarts when it is needed.
+"""
 
 _FIRST_SOCKET = 3
 _STANDARD_ERROR = 2
@@ -34,7 +36,7 @@ class ChildProcess:
     """A running server, or a standby that waits for `release`. One thread."""
 
     def __init__(self, process_id: int, release_descriptor: int = -1) -> None:
-        """`release_descriptor` is the end of a standby's pipe that is written to."""
+        """The standby waits for a write to `release_descriptor`, the end of a pipe."""
         self._process_id = process_id
         self._release_descriptor = release_descriptor
 
@@ -43,8 +45,9 @@ class ChildProcess:
         return self._process_id
 
     def wait_status(self) -> int | None:
-        """The status of waitpid(2) once the process has ended; None before. Ask once more
-        only if it was None.
+        """Asks the kernel for the status of waitpid(2); None while the process runs.
+
+        Ask again only after None.
         """
         process_id, status = os.waitpid(self._process_id, os.WNOHANG)
         return status if process_id else None
@@ -54,7 +57,7 @@ class ChildProcess:
         os.kill(self._process_id, number)
 
     def release(self, restart_count: int) -> bool:
-        """Makes a standby serve. Returns False, and ends the process, if it has failed."""
+        """Makes a standby serve. If it has failed, ends the process and returns False."""
         try:
             os.write(self._release_descriptor, f"{restart_count}\n".encode())
         except BrokenPipeError:
@@ -81,8 +84,8 @@ def start_child(
 ) -> ChildProcess:
     """Starts `command` with the sockets as its descriptors from 3 on, and the page after them.
 
-    `input_descriptor` is its standard input. Without a `restart_count` it is a standby. A fork and not
-    subprocess: LISTEN_PID names the process that it is set for.
+    `input_descriptor` is its standard input. Without a `restart_count` it is a standby. It is forked, not
+    started by subprocess, because LISTEN_PID must be the id of the new process.
     """
     handed = [*(held.descriptor for held in sockets), page_descriptor]
     if restart_count is not None:
@@ -118,7 +121,7 @@ def _start(
 
 
 def _hand_in(descriptors: Sequence[int], input_descriptor: int) -> None:
-    # Copies above all targets first, so that no target overwrites a source.
+    # Copied above all targets first, so that no target overwrites a source.
     above = _FIRST_SOCKET + len(descriptors)
     copies = [_copy_above(number, above) for number in (input_descriptor, *descriptors)]
     os.dup2(copies[0], 0)
@@ -133,7 +136,7 @@ def _copy_above(descriptor: int, lowest: int) -> int:
 def _environment(
     environment: Mapping[str, str], sockets: Sequence[HeldSocket], restart_count: int | None
 ) -> dict[str, str]:
-    # The child sends WATCHDOG=1 in the place of its parent.
+    # The parent itself sends WATCHDOG=1, so the child must not inherit these.
     dropped = {*VARIABLES, "WATCHDOG_PID"}
     kept = {name: value for name, value in environment.items() if name not in dropped}
     page = _FIRST_SOCKET + len(sockets)

@@ -22,7 +22,7 @@ LOADING_BIT = 0x80000000
 _HEADER = struct.Struct("<QIIII40x")
 # The id of a thread, and its mark: a row's number from 1 on.
 _SLOT = struct.Struct("<II56x")
-# The version, 1 if the row is used, the length of the name, the name.
+# The version, 1 if the row is used, the length of the name, and the name.
 _ROW = struct.Struct("<qII496s")
 
 _SLOTS_AT = _HEADER.size
@@ -46,8 +46,8 @@ class MarkedVersion:
 class CrashMarks:
     """The content of the page after the end of the server.
 
-    `suspects` are the version of the crashed thread, or else all marked versions. They are empty if
-    the crashed thread ran no version, or if a signal of another process ended the server.
+    `suspects` is the version of the crashed thread. If that is not known, they are all marked versions.
+    They are empty if the crashed thread ran no version, or if a signal of another process ended the server.
     """
 
     suspects: tuple[MarkedVersion, ...] = ()
@@ -93,13 +93,13 @@ def _marks(content: mmap.mmap) -> CrashMarks:
         suspects=tuple(sorted(suspects)),
         is_thread_known=is_thread_known,
         is_from_outside=crashed_id == FROM_OUTSIDE,
-        # A row keeps its name when its version is gone, and the first row is the first one taken.
+        # A row keeps its name when its version is gone, so the first row shows if any was ever used.
         has_begun_loads=first_name_bytes > 0,
     )
 
 
 def _slots(content: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yields the id and the mark of each thread with a slot."""
+    """Yields the id and the mark of each thread that has a slot."""
     for number in range(THREAD_COUNT):
         thread_id, mark = _SLOT.unpack_from(content, _SLOTS_AT + number * _SLOT.size)
         if thread_id:

@@ -17,7 +17,7 @@ class Events:
     """
 
     def __init__(self, input_descriptor: int | None = None) -> None:
-        """The end of `input_descriptor` counts as SIGTERM; None watches no descriptor."""
+        """The end of `input_descriptor` counts as SIGTERM. With None, no descriptor is watched."""
         self._input = input_descriptor
         self._before: dict[int, Any] = {}
 
@@ -43,7 +43,7 @@ class Events:
         os.close(self._read_end)
 
     def wait(self, timeout_seconds: float | None) -> list[int]:
-        """Waits for signals, and returns those that have come, in order; [] at the timeout."""
+        """Waits for signals, and returns the signals that have come, in order; [] at the timeout."""
         poll = select.poll()
         poll.register(self._read_end, select.POLLIN)
         if self._input is not None:

@@ -1,4 +1,4 @@
-"""The listening sockets that the supervisor holds: those handed to it, and those that it opens."""
+"""The listening sockets that the supervisor holds: it was handed some, and opens others."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ def hold_sockets(
     environment: Mapping[str, str] = os.environ,
     bind: Bind = listeners.bind,
 ) -> list[HeldSocket]:
-    """A listening socket for each TCP address of gRPC and of HTTP.
+    """Opens a listening socket for each TCP address of gRPC and of HTTP.
 
     A service manager's sockets take the place of the addresses, as they do without a supervisor. The
     sockets stay open until the process ends. Raises Unavailable or InvalidConfig.
@@ -48,7 +48,7 @@ def _hold_http(config: ServerConfig, bind: Bind) -> list[HeldSocket]:
     except MillpondError:
         if port.is_required:
             raise
-        # The server logs that its default port is taken, and serves without HTTP.
+        # Nothing is held: the server logs that its default port is taken, and serves without HTTP.
         return []
 
 

@@ -23,8 +23,11 @@ CRASH_SIGNALS = frozenset(
         signal.SIGTRAP,
     }
 )
-"""The signals of a fault in the server's code. Other signals, as SIGKILL, blame no version: they come
-from a person or from the kernel's search for memory."""
+"""The signals of a fault in the server's code.
+
+Other signals, like SIGKILL, are no version's fault, because a person sends them, or the kernel that looks
+for memory.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +107,14 @@ class Restarts:
         self._unexplained_ns: list[int] = []
 
     def decide(self, death: Death, blocked: Mapping[str, BlockedVersions]) -> Exit | Restart:
-        """Returns what follows `death`. `blocked` are the versions that are blocked already."""
+        """Decides what follows `death`. `blocked` are the versions that are blocked already."""
         status = 128 + death.signal if death.signal else death.status
         if death.is_stop_requested:
             return Exit(status)
         if not death.signal and death.status in (0, EXIT_USAGE):
             return Exit(status)
         if not death.signal and not death.has_begun_loads:
-            # A start that fails, and not a crash: another start would most likely fail too.
+            # This is a start that failed, and not a crash. Another start would most likely fail too.
             return Exit(status)
         blocks = self._blocks(death, blocked) if death.signal in CRASH_SIGNALS else {}
         if blocks:
@@ -119,10 +122,10 @@ class Restarts:
         return Restart(delay_seconds=self.delay_seconds())
 
     def delay_seconds(self) -> float:
-        """Counts a crash without a blocked version; returns the time until the restart."""
+        """Counts a crash without a blocked version, and returns the time until the restart."""
         limits, now_ns = self._limits, self._clock.now_ns()
         times = self._unexplained_ns
-        # A back-off is part of a loop, and must not end it.
+        # A back-off is a part of the loop, so it must not end the loop.
         loop_ns = (limits.loop_seconds + self._delay_after(len(times))) * NS_PER_SECOND
         if times and now_ns - times[-1] > loop_ns:
             times.clear()
@@ -157,13 +160,15 @@ class Restarts:
         return blocks
 
     def _back_off_seconds(self, suspect: MarkedVersion) -> float:
-        """Counts a crash of a version, and returns how long it is refused without a predecessor."""
+        """Counts a crash of a version, and returns the time for which it is refused if it has no
+        predecessor.
+        """
         limits, now_ns = self._limits, self._clock.now_ns()
         key = (suspect.name, suspect.version)
         last = self._records.get(key)
         count = 1
         if last is not None:
-            # It counts as sound after it has lived ten times as long as it was refused.
+            # A version counts as sound after it has lived ten times as long as it was refused.
             sound_seconds = max(limits.loop_seconds, 10 * last.seconds)
             count = last.count + 1 if now_ns - last.at_ns < sound_seconds * NS_PER_SECOND else 1
         seconds = _doubled(limits.version_seconds, count - 1, limits.version_seconds_max)
@@ -172,5 +177,5 @@ class Restarts:
 
 
 def _doubled(seconds: float, times: int, seconds_max: float) -> float:
-    # The exponent is bounded too: 2.0 ** 1024 is an error.
+    # The exponent is bounded too, because 2.0 ** 1024 is an error.
     return min(seconds * 2.0 ** min(times, 60), seconds_max)

@@ -33,8 +33,8 @@ def supervise(
 ) -> int:
     """Runs servers until one ends for good, and returns its exit status.
 
-    Their command line is that of this process. `write_line` writes to the log. Raises InvalidConfig or Unavailable if a
-    port cannot be opened.
+    They get the command line of this process. `write_line` writes to the log. Raises InvalidConfig or
+    Unavailable if a port cannot be opened.
     """
     clock = SystemClock()
     sockets = hold_sockets(config)
@@ -42,7 +42,7 @@ def supervise(
     own_directory = "" if config.state_directory else make_state_directory()
     directory = config.state_directory or own_directory
     try:
-        # The server stops when the last copy of the write end closes: it never outlives this process.
+        # The server stops when the last copy of the write end closes, so it never outlives this process.
         input_descriptor, _held_open = os.pipe()
         start = partial(
             _start,
@@ -67,7 +67,8 @@ def supervise(
 
 
 def make_state_directory(parents: Sequence[str | None] = (None, "/dev/shm")) -> str:
-    """Makes a directory in the first of `parents` that allows it; None is the usual one for such files.
+    """Makes a directory in the first of `parents` that allows it; None is the usual directory for such
+    files.
 
     A container with a read-only root often has /dev/shm and no other writable directory. Raises
     InvalidConfig if there is no such directory.
@@ -82,9 +83,9 @@ def make_state_directory(parents: Sequence[str | None] = (None, "/dev/shm")) -> 
 
 
 def child_command(command: Sequence[str], directory: str) -> list[str]:
-    """The server's command line. The last value of a flag counts.
+    """Makes the server's command line. The last value of a flag counts.
 
-    Without the flag of the supervisor, with which the launcher would not preload an allocator.
+    The supervisor's flag is taken out, because with it the launcher would not preload an allocator.
     """
     kept = [item for item in command if item.partition("=")[0] != "--supervise"]
     return [

@@ -20,8 +20,10 @@ PULSE_SECONDS = 1.0
 limit is at least twice as long."""
 
 STANDBY_SECONDS = 3.0
-"""The time from the start of a server to that of its standby, which takes a second of one core: most
-servers have loaded their models by then."""
+"""The time between the start of a server and the start of its standby, which takes a second of one core.
+
+By then most servers have loaded their models.
+"""
 
 Log = Callable[[str, str, str, Mapping[str, object]], None]
 """Logs (level, event, message, fields)."""
@@ -71,8 +73,8 @@ class _Life:
 class Supervisor:
     """Runs one server after another until one ends for good. One thread.
 
-    While a server runs, a standby waits: a second process that has loaded the libraries of a server,
-    and has read no flag and no file. It serves after a crash, a second sooner than a new process.
+    While a server runs, a standby waits: a second process that has loaded the libraries of a server, and
+    has read no flag and no file. After a crash it serves a second sooner than a new process would.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Supervisor:
         service_manager: ServiceManager,
         clock: Clock,
     ) -> None:
-        """`start_child` gets the page and the number of restarts so far; it starts a standby for None."""
+        """`start_child` gets the page and the number of restarts so far. With None it starts a standby."""
         self._start_child = start_child
         self._make_page = make_page
         self._wait_for_events = wait_for_events
@@ -101,7 +103,7 @@ class Supervisor:
         self._standby: _Life | None = None
 
     def run(self) -> int:
-        """Returns the exit status of the last server."""
+        """Runs servers, and returns the exit status of the last one."""
         try:
             return self._run()
         finally:
@@ -120,7 +122,7 @@ class Supervisor:
                 return 128 + death.signal if death.signal else death.status
 
     def _live(self) -> Death:
-        """Starts a server and returns its end."""
+        """Starts a server, waits for its end, and returns that."""
         life = self._next_life()
         try:
             self._service_manager.notify(WATCHDOG=1)
@@ -157,7 +159,7 @@ class Supervisor:
         while True:
             numbers = self._wait_for_events(STANDBY_SECONDS if self._standby is None else None)
             if not numbers and self._standby is None:
-                # Without memory for another process the server runs on without a standby.
+                # If there is no memory for another process, the server runs on without a standby.
                 with suppress(OSError):
                     self._standby = self._start(None)
             for number in numbers:
