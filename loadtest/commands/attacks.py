@@ -38,10 +38,11 @@ _IN_USE = "serving_requests_under_way_bytes"
 _TURN_SECONDS = 0.1
 # Shorter than an attack, so that requests that wait for its end are lost.
 _TIMEOUT_SECONDS = 5.0
-# The connections of the attack are closed, and the server sees that. It does not read a connection on
-# which a request runs and others wait, and sees the end of that one after the request's 30 s.
+# The time in which the server sees that the attack's connections are closed. It does not read a connection
+# on which a request runs and others wait, so it sees the end of such a connection only after the request's
+# 30 s.
 _SETTLE_SECONDS = 90.0
-# The connection that asks counts too.
+# The connection that asks is counted too.
 _LITTLE_BYTES = 100_000
 
 
@@ -247,9 +248,8 @@ def _addresses(server: ModelServer) -> Mapping[str, tuple[str, int]]:
 
 
 def _left_bytes(pages: ServerPages, clock: Clock) -> int | None:
-    """Returns what counts in the budget once it is little, or else after some seconds.
-
-    None if the server does not answer.
+    """Waits some seconds until little is counted in the budget, and returns what is counted then; None
+    without an answer.
     """
     begin_ns = clock.now_ns()
     while True:
@@ -280,10 +280,10 @@ def _figures(
 
 
 def table_of(done: Sequence[Attacked], seconds: float) -> Table:
-    """A table with a row for each attack. Pure.
+    """Makes a table with a row for each attack. Pure.
 
-    `peak` is the control group's, `left` what counts in the budget at the end, `lost` the requests of
-    the client that does no harm, and `p99` the time of its probes.
+    `peak` is the control group's, and `left` is what is counted in the budget at the end. `lost` are
+    requests of the client that does no harm, and `p99` is the time of its probes.
     """
     names = ("sent MB", "peak MB", "left kB", "lost", "probes lost", "p99 ms")
     table = Table(f"{seconds:g} s of", *names)

@@ -79,7 +79,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def start_to_first_answer(servers: BenchServers) -> float:
-    """The seconds from the exec of the server to the first answer to a Predict call."""
+    """Measures the seconds from the exec of the server to the first answer to a Predict call."""
     clock = SystemClock()
     request = predict_request(MODEL_NAME, request_inputs(0, 1)).SerializeToString()
     started_ns = clock.now_ns()
@@ -143,7 +143,9 @@ def _print(
 
 
 def print_rest(rest: Sequence[RestFigure], console: Console) -> None:
-    """Prints the rates beside those of FastAPI, and the latencies of REST; nothing of no figures."""
+    """Prints the rates beside those of FastAPI, and the latencies of REST. Without figures it prints
+    nothing.
+    """
     if not rest:
         return
     table = Table("rows", "REST/s", "FastAPI + tf.function/s", "ratio", title="16 in flight")

@@ -54,7 +54,7 @@ QUIET = "quiet"
 # The answer to a page's first poll has the last 15 minutes, and REST's clients connect; what comes
 # later is typical.
 _SETTLE_SECONDS = 2
-# After a disturbance until its connections are closed, which no segment counts.
+# The time after a disturbance until its connections are closed. No segment counts it.
 _END_SECONDS = 1
 # The time until a crowd is connected.
 _CROWD_SECONDS_MAX = 8
@@ -189,8 +189,8 @@ def _segment(kind: str, site: Site, process_id: int, seconds: float) -> Disturbe
 
 
 def beside_report(run: BesideRun, rate_per_second: float) -> dict[str, Any]:
-    """The JSON: of each kind the latencies of all its segments together, their ratios to
-    quiet segments, also as medians of segments, and what it cost the server.
+    """Makes the JSON: for each kind the latencies of all its segments together, their ratios to quiet
+    segments, also as medians of segments, and the cost for the server.
     """
     quiet = run.latencies_by_segment_ns(QUIET)
     return {
@@ -230,8 +230,8 @@ def _ratios(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, floa
 
 
 def _ratio_by_chance(quiet: Sequence[Latencies]) -> dict[str, float | None]:
-    """The ratio between two halves of the quiet segments, the larger over the smaller: the
-    ratio that chance alone gives.
+    """The ratio that chance alone gives: between two halves of the quiet segments, the larger over the
+    smaller.
     """
     if len(quiet) < 2:
         return dict.fromkeys(_KEYS)

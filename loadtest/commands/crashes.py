@@ -40,15 +40,19 @@ class Crashes:
     """The results of all rounds."""
 
     codes: Counter[str] = field(default_factory=Counter)
-    # From the failure of the call that crashed the server to the first answer of each model.
+    # The time from the failure of the call that crashed the server to the first answer of each model.
     crashing_seconds: list[float] = field(default_factory=list)
     other_seconds: list[float] = field(default_factory=list)
-    # Versions that were blocked although they had not crashed, and those that had and were not.
+    # Versions that were blocked although they had not crashed, and versions that had crashed and were not
+    # blocked.
     wrongly_blocked_count: int = 0
 
 
 class Clients:
-    """Threads that ask one model until `stop`, and count the codes. They do not wait for ready."""
+    """Threads that ask one model until `stop`, and count the codes.
+
+    They do not wait until the server is ready.
+    """
 
     def __init__(self, target: str, name: str, codes: Counter[str]) -> None:
         self._target, self._name, self._codes = target, name, codes
@@ -64,11 +68,11 @@ class Clients:
             thread.join()
 
     def _run(self) -> None:
-        # A pool of its own for each channel, so that each has a connection of its own.
+        # Each channel has a pool of its own, and so a connection of its own.
         options = [("grpc.use_local_subchannel_pool", 1)]
         while not self._is_stopping:
-            # Connects anew after a failure: gRPC's channel may write the next call to the connection
-            # that was reset a moment ago, and such a call never reaches a server.
+            # Connects anew after a failure, because gRPC's channel may write the next call to the
+            # connection that was reset a moment ago, and such a call never reaches a server.
             with grpc.insecure_channel(self._target, options) as channel:
                 self._ask_until_failure(channel)
             pause(SystemClock(), _RETRY_SECONDS)
@@ -185,8 +189,8 @@ def _crash(server: ModelServer, other: str, crashes: Crashes) -> None:
 def crashes_report(crashes: Crashes, crash_count: int, mb: int) -> Mapping[str, Any]:
     """The counts and times.
 
-    A call of the other model is lost if it gets neither an answer nor UNAVAILABLE. More UNAVAILABLE
-    than calls that were in flight are lost calls too.
+    A call of the other model is lost if it gets neither an answer nor UNAVAILABLE. If more calls get
+    UNAVAILABLE than were in flight, the rest is lost too.
     """
     lost = sum(n for code, n in crashes.codes.items() if code not in ("OK", "UNAVAILABLE"))
     in_flight_max = _CLIENT_COUNT * crash_count
@@ -204,7 +208,7 @@ def crashes_report(crashes: Crashes, crash_count: int, mb: int) -> Mapping[str, 
 
 
 def _spread(seconds: Sequence[float]) -> Mapping[str, float]:
-    """Spreads the median and the highest value, in seconds."""
+    """The median and the highest value, in seconds."""
     return {"median": round(float(np.median(seconds)), 3), "max": round(max(seconds), 3)}
 
 

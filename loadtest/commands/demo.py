@@ -62,7 +62,8 @@ class Report:
     def latencies_in_swaps_ns(self, *, is_in_swap: bool) -> list[int]:
         """The latencies of the requests that were in flight in a swap, or of all others.
 
-        The first second is left out: the clients connect, and send late what was due meanwhile.
+        The first second is left out, because the clients connect in it, and send late what was due
+        meanwhile.
         """
         begin_ns = min((o.scheduled_ns for o in self.outcomes), default=0) + _START_NS
         return [
@@ -81,7 +82,7 @@ class Report:
     def verdict(self) -> str:
         """One line: what swaps do to the tail, what was lost, and if the demo passed.
 
-        The ratio decides nothing: it depends on what else the machine does.
+        The ratio decides nothing, because it depends on what else the machine does.
         """
         return (
             f"p99 in swaps over steady: {self._ratio_text()}; lost {len(self.failed)}, "

@@ -97,7 +97,9 @@ def _show_cost(parsed: argparse.Namespace) -> int:
 
 
 def print_blocked(row: Mapping[str, Any], console: Console) -> None:
-    """Prints on how many servers each blocked version was, and in which wave it was stopped."""
+    """Prints for each blocked version the number of servers that had it, and the wave in which it was
+    stopped.
+    """
     stopped = ", ".join(
         f"{name}: wave {item['wave']}, {item['servers']} servers"
         for name, item in row["blocked"].items()

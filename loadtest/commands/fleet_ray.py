@@ -1,7 +1,7 @@
 """`fleet-ray`: a fleet on a Ray cluster of this machine, under load through HAProxy.
 
-Versions come in waves, good ones and bad ones, and a node, the coordinator and a server die. No request
-may fail: an attempt that is in flight on what is killed is tried again by its client.
+Versions come in waves, good ones and bad ones, and a node, the coordinator and a server die. No request may
+fail: if an attempt is in flight on a part that is killed, its client tries again.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
     start_ns = clock.now_ns()
-    # A short name: Ray's sockets lie there.
+    # The name is short, because Ray's sockets lie in the directory.
     with TemporaryDirectory(prefix="mp-ray-") as text:
         directory = Path(text)
         model = FleetModel(directory / "model")
@@ -92,7 +92,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def print_report(report: Mapping[str, Any], console: Console) -> None:
-    """Prints a row for each scenario, why bad versions were stopped, and the ratios of p999."""
+    """Prints a row for each scenario, the reasons why bad versions were stopped, and the ratios of p999."""
     console.print(scenario_table(report))
     for name, row in report["scenarios"].items():
         if "reason" in row:
@@ -106,7 +106,7 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
 
 
 def scenario_table(report: Mapping[str, Any]) -> Table:
-    """The table; a percentile with too few requests is left out."""
+    """Makes the table. A percentile with too few requests is left out."""
     table = Table("", "s", "requests", "failed", "tried again", "wrong", "p50 ms", "p99", "p999")
     lone = {f"one server, {name}": row for name, row in report["one server"].items()}
     for name, row in {**report["scenarios"], **lone}.items():

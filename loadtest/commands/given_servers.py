@@ -1,5 +1,6 @@
-"""Given servers on the demo's model, as shell commands and as flags of this checkout's server, and
-their start."""
+"""Servers that are given on the command line, as shell commands or as flags of this checkout's server, and
+their start.
+"""
 
 import argparse
 import re
@@ -26,7 +27,7 @@ _NAMED = re.compile(r"(\w[\w.+-]*|)=(.*)", re.DOTALL)
 
 
 def server_command(text: str) -> tuple[str, str]:
-    """The name and the shell command of NAME=CMD, or of CMD, which is named by its program.
+    """Reads the name and the shell command from NAME=CMD, or from CMD, which is named by its program.
 
     Raises ArgumentTypeError.
     """
@@ -42,8 +43,9 @@ def server_command(text: str) -> tuple[str, str]:
 
 
 def swapping_command(text: str) -> tuple[str, str]:
-    """The result of `server_command`. Raises ArgumentTypeError also without {base}, because
-    versions come and go there.
+    """Reads as `server_command` does.
+
+    Raises ArgumentTypeError also without {base}, because versions come and go there.
     """
     name, command = server_command(text)
     if "{base}" not in command:
@@ -59,7 +61,7 @@ def _program_of(command: str) -> str:
 
 
 def server_flags(text: str) -> tuple[str, str]:
-    """The name and the shell command of NAME=FLAGS: this checkout's server with the flags.
+    """Reads the name from NAME=FLAGS, and makes the shell command of this checkout's server with the flags.
 
     Raises ArgumentTypeError.
     """
@@ -70,7 +72,7 @@ def server_flags(text: str) -> tuple[str, str]:
 
 
 def this_command() -> str:
-    """The shell command of this checkout's own server, without an HTTP port."""
+    """Makes the shell command of this checkout's own server, without an HTTP port."""
     return (
         f"{shlex.quote(sys.executable)} -m serving serve --host=127.0.0.1 --port={{port}} "
         "--model_name={name} --model_base_path={base} --rest_api_port=0"
@@ -78,8 +80,9 @@ def this_command() -> str:
 
 
 def server_commands(given: Sequence[tuple[str, str]] | None) -> Mapping[str, str]:
-    """The commands by name, by default `this` alone. Raises InvalidConfig if a name is
-    given twice.
+    """Puts the commands together by name; by default `this` alone.
+
+    Raises InvalidConfig if a name is given twice.
     """
     if not given:
         return {THIS: this_command()}

@@ -1,5 +1,5 @@
-"""`life`: scenarios of a server's and its versions' life: rollbacks and drops, stops, crashes, the start
-of many models, object storage, attacks.
+"""`life`: scenarios of the life of a server and its versions: rollbacks and drops, stops, crashes, the
+start of many models, object storage, attacks.
 """
 
 import argparse

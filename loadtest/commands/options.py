@@ -31,7 +31,7 @@ class Command:
 
 
 def positive(text: str) -> float:
-    """A number above 0. Raises ArgumentTypeError."""
+    """Reads a number above 0. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
@@ -42,7 +42,7 @@ def positive(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """A number above 0 and at most 1. Raises ArgumentTypeError."""
+    """Reads a number above 0 and at most 1. Raises ArgumentTypeError."""
     value = positive(text)
     if value > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is above 1; 80 % is 0.8")
@@ -50,7 +50,7 @@ def share(text: str) -> float:
 
 
 def writable_file(text: str) -> Path:
-    """A file in an existing directory, so that a mistake is found before the load."""
+    """Reads a file in an existing directory, so that a mistake is found before the load."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{path.parent} is not a directory")
@@ -60,7 +60,7 @@ def writable_file(text: str) -> Path:
 
 
 def picture_file(text: str) -> Path:
-    """A file that matplotlib can draw into. Raises ArgumentTypeError."""
+    """Reads a file that matplotlib can draw into. Raises ArgumentTypeError."""
     path = writable_file(text)
     if path.suffix not in PICTURE_SUFFIXES:
         raise argparse.ArgumentTypeError(
@@ -70,14 +70,14 @@ def picture_file(text: str) -> Path:
 
 
 def positive_integer(text: str) -> int:
-    """A whole number above 0. Raises ArgumentTypeError."""
+    """Reads a whole number above 0. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
 def turn_seconds(text: str) -> float:
-    """The length of a closed loop's turn. Raises ArgumentTypeError if it is too long."""
+    """Reads the length of a closed loop's turn. Raises ArgumentTypeError if it is too long."""
     seconds = positive(text)
     if seconds > _TURN_SECONDS_MAX:
         raise argparse.ArgumentTypeError(f"{text} is above {_TURN_SECONDS_MAX}; use more rounds")
@@ -85,7 +85,7 @@ def turn_seconds(text: str) -> float:
 
 
 def host_and_port(text: str) -> str:
-    """Returns HOST:PORT. Raises ArgumentTypeError."""
+    """Reads HOST:PORT. Raises ArgumentTypeError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
@@ -178,7 +178,7 @@ def setup_of(
     reloaded: str = MODEL_NAME,
     command: str | None = None,
 ) -> Setup:
-    """The setup from the options of `add_load_options` and `add_swap_options`.
+    """Makes the setup from the options of `add_load_options` and `add_swap_options`.
 
     With a shell command, `preset` is the name of its server.
     """

@@ -1,9 +1,9 @@
 """`p999`: the server's p999 at /metrics beside its open-loop clients' p999, of the same requests.
 
-A client's latency begins when its request is due; the server's begins when a request thread has
-read the request. They differ by the wire, the client's own time, and the wait in the socket while
-all request threads are busy. The first two are measured separately, against a server that does
-nothing. The wait is close to zero at a moderate load.
+A client's latency begins when its request is due, and the server's when a request thread has read the
+request. So they differ by the wire, the client's own time, and the wait in the socket while all request
+threads are busy. The first two are measured separately, against a server that does nothing. At a moderate
+load the wait is close to zero.
 """
 
 import argparse
@@ -56,7 +56,7 @@ _REQUESTS = "serving_requests_total"
 _LATENCY = "serving_request_latency_seconds"
 _QUANTILE_GAUGE = "serving_request_latency_quantile_seconds"
 _PREDICT = {"model": MODEL_NAME, "method": "Predict"}
-# A refused request reaches no version, and has series of its own.
+# A refused request reaches no version, so it has series of its own.
 _ANSWERED = {**_PREDICT, "version": "1"}
 
 
@@ -134,7 +134,7 @@ def _at_rate(
 
 
 def plan_of(arrivals: str, load: CtrLoad, rate_per_second: float, seed: int) -> Plan:
-    """Plans a plan of RUN_SECONDS. Raises InvalidConfig if it has too few requests for a p999."""
+    """Plans RUN_SECONDS. Raises InvalidConfig if they have too few requests for a p999."""
     offsets_ns = ARRIVALS[arrivals](rate_per_second, RUN_SECONDS, seed)
     refused = figures(offsets_ns).get("refused", {})
     if "p999_ms" in refused:
@@ -196,7 +196,7 @@ def load_report(
 
 
 def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
-    """One run's figures; `null` is the time of wire and client alone at this rate."""
+    """Makes one run's figures; `null` is the time of wire and client alone at this rate."""
     server = {
         key: quantile_ms(run.after, text) if run.is_in_window else None
         for key, text in _QUANTILES.items()

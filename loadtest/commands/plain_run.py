@@ -49,7 +49,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
-    """The requests for the options of `add_load_options`."""
+    """Makes the requests for the options of `add_load_options`."""
     return CtrLoad(
         model_name,
         rows=parsed.rows,
@@ -60,7 +60,7 @@ def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
 
 
 def rate_of(parsed: argparse.Namespace, load: CtrLoad, target: str) -> float:
-    """Returns the requests per second of `--rate`, or measures them for `--saturation`.
+    """Reads the requests per second from `--rate`, or measures them for `--saturation`.
 
     Raises Unavailable.
     """
@@ -98,7 +98,7 @@ def _show(
 
 
 def wrong_answers_text(count: int | None) -> str:
-    """The count with a hint at the cause; None means that answers were not checked."""
+    """The count, with a hint at the cause. None means that answers were not checked."""
     if count is None:
         return "not checked"
     return f"{count} ({_WRONG_ANSWERS_HINT})" if count else "0"

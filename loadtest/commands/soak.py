@@ -54,7 +54,7 @@ _START_TIMEOUT_SECONDS = 60
 _REST_TIMEOUT_SECONDS = 60
 # Enough for the distinct answers of some hundred versions to 64 requests each.
 _KEPT_REPLY_BYTES_MAX = 1 << 30
-# Log events that are bugs of the server: no change of the soak may cause them.
+# Log events that are bugs of the server, so that no change of the soak may cause them.
 _BUG_EVENTS = frozenset(
     {
         *("control_failed", "load_raised", "unload_raised", "poll_failed", "listener_failed"),

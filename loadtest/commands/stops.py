@@ -94,8 +94,9 @@ def _plan(name: str) -> Plan:
 
 
 def stops_report(stops: Stops, stop_count: int) -> Mapping[str, Any]:
-    """The counts. A request is lost if its answer is neither OK nor UNAVAILABLE, with which
-    clients go to another server.
+    """Makes the counts.
+
+    A request is lost if its answer is neither OK nor UNAVAILABLE, which sends clients to another server.
     """
     lost = {code: n for code, n in stops.codes.items() if code not in ("OK", "UNAVAILABLE")}
     return {

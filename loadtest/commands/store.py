@@ -28,7 +28,7 @@ from serving.server.model_server import ModelServer
 
 _MODEL = "small-0000"
 _START_SECONDS = 120.0
-# The files of a version without its padding take some KB.
+# Without this padding the files of a version take some KB.
 _PADDING_NAME = "assets.extra/padding"
 _REQUEST = re.compile(rb'"(?:GET|HEAD) /')
 
@@ -95,8 +95,8 @@ def _flags(directory: Path, poll_seconds: float) -> dict[str, Any]:
 def waits_seconds(upload_count: int, poll_seconds: float) -> Sequence[float]:
     """The wait before each upload, spread evenly over the time between two looks.
 
-    Without it, each upload would begin right after the look that found the one before, and so wait
-    nearly the longest time for the next look.
+    Without a wait, each upload would begin right after the look that found the upload before, and would
+    wait nearly the longest time for the next look.
     """
     return [poll_seconds * (index + 0.5) / upload_count for index in range(upload_count)]
 
@@ -110,7 +110,10 @@ def _pad(export: Path, mib: int) -> None:
 def _upload(
     s3: S3Server, export: Path, version: int, server: ModelServer, clock: Clock
 ) -> Mapping[str, float]:
-    """The seconds of the upload itself, and from its end until the version serves."""
+    """Uploads a version.
+
+    Returns the seconds of the upload itself, and from its end until the version serves.
+    """
     begin_ns = clock.now_ns()
     s3.upload(export, f"m/{version}")
     upload_seconds = seconds_since(clock, begin_ns)
@@ -122,7 +125,7 @@ def _upload(
 def _idle(
     server: ModelServer, base_path: Path, log: Path, idle_seconds: float, clock: Clock
 ) -> Idle:
-    # After the listings that follow the last upload.
+    # Waits until the listings that follow the last upload are over.
     pause(clock, 5)
     requests = len(_REQUEST.findall(log.read_bytes()))
     cpu_ratio = _cpu_ratio(server, idle_seconds, clock)
@@ -146,7 +149,7 @@ def _cpu_ratio(server: ModelServer, seconds: float, clock: Clock) -> float:
 def store_report(
     seconds: Sequence[Mapping[str, float]], idle: Idle, mib: int, poll_seconds: float
 ) -> dict[str, Any]:
-    """The JSON: medians and maxima over the uploads, and the cost at rest."""
+    """Makes the JSON: medians and maxima over the uploads, and the cost at rest."""
     available = [each["available"] for each in seconds]
     return {
         "mib": mib,

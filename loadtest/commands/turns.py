@@ -1,8 +1,8 @@
 """`turns`: servers compared in short turns, each server started by its own shell command.
 
-All servers run at the same time. In each round each of them gets each load for less than a second, so
-that a disturbance of the machine affects all of them. The loads are closed loops, open loops at given
-rates, and open loops at shares of what the closed loops reached, also at more than that.
+All servers run at the same time. In each round each of them gets each load for less than a second, so that
+a disturbance of the machine affects all of them. The loads are closed loops, open loops at given rates, and
+open loops at shares of what the closed loops reached, which may be above 1.
 
 `--profile` needs a module that keeps the names of its functions: add
 `-C cmake.define.MILLPOND_KEEP_SYMBOLS=ON -C install.strip=false` to the `pip install` of the
@@ -58,17 +58,17 @@ SHAPES = "1:1x1,1:1x16,1:4x16,1:64x64,100:1x1,100:1x16,100:4x16,100:64x64"
 
 
 def closed_loops(text: str) -> Sequence[ClosedLoop]:
-    """The loops of ROWS:CHANNELSxIN_FLIGHT,...; none for ''. Raises ArgumentTypeError."""
+    """Reads the loops of ROWS:CHANNELSxIN_FLIGHT,...; none for ''. Raises ArgumentTypeError."""
     return [_closed_loop(item) for item in text.split(",") if item]
 
 
 def open_loops(text: str) -> Sequence[OpenLoop]:
-    """Opens the loops of ROWS:RATE,...; none for ''. Raises ArgumentTypeError."""
+    """Reads the loops of ROWS:RATE,...; none for ''. Raises ArgumentTypeError."""
     return [_open_loop(item) for item in text.split(",") if item]
 
 
 def shares(text: str) -> Sequence[float]:
-    """The shares of SHARE,...; none for ''. Raises ArgumentTypeError."""
+    """Reads the shares of SHARE,...; none for ''. Raises ArgumentTypeError."""
     return [positive(item) for item in text.split(",") if item]
 
 
@@ -198,8 +198,9 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def status_of(report: Mapping[str, Any], asked_shares: Sequence[float]) -> int:
-    """Returns 1 if an answer was wrong, or if a request failed although no server got more than it
-    can do, which it has to refuse.
+    """1 if an answer was wrong, or if a request failed although no server got more than it can do.
+
+    Above that, a server has to refuse.
     """
     if max(asked_shares, default=0) > 1:
         return int(report["wrong_answers"] > 0)
@@ -229,7 +230,7 @@ def _load(parsed: argparse.Namespace, rows: int) -> CtrLoad:
 def _commands(
     parsed: argparse.Namespace, stack: ExitStack
 ) -> tuple[Mapping[str, str], Mapping[str, ChannelOptions]]:
-    """The commands and the channels of the servers by name."""
+    """Puts together the commands and the channels of the servers, by name."""
     if not parsed.transports:
         return server_commands(parsed.servers), {}
     secrets = Path(stack.enter_context(TemporaryDirectory(prefix="millpond-tls-")))

@@ -1,4 +1,4 @@
-"""A model whose requests of a few bytes take much: memory, strings, or time.
+"""A model whose small requests cost much: memory, strings, or time.
 
     python -m loadtest.drive.attacked_model DIRECTORY
 
@@ -22,8 +22,8 @@ def export_attacked_model(directory: Path) -> None:
 
 
 def export(directory: Path) -> None:
-    """Exports `serving_default` (the lengths of strings), `zeros` (a sum of so many floats) and `slow`
-    (computes for so many seconds).
+    """Exports `serving_default` (the lengths of strings), `zeros` (the sum of as many floats as asked for)
+    and `slow` (computes for as many seconds as asked for).
     """
     import tensorflow as tf
 

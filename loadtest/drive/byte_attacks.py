@@ -1,6 +1,6 @@
-"""Attacks on a server's memory and places: clients that make it keep bytes, as raw bytes.
+"""Attacks on a server's memory and places, by clients that make it keep bytes. Sent as raw bytes.
 
-Each attack was once the end of a server in a control group of 4 GB, or of its probes.
+Each attack once ended a server in a control group of 4 GB, or its probes.
 """
 
 import itertools
@@ -33,7 +33,7 @@ _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 _THREAD_COUNT = 8
 _CONNECT_SECONDS = 5
-# The server does not read on: the connection is kept as it is.
+# After this time without a read, the server does not read on, and the connection is kept as it is.
 _STALL_SECONDS = 2
 _LOOK_SECONDS = 0.2
 _FILE_BYTES = 2**30
@@ -46,7 +46,7 @@ GRPC, HTTP = "gRPC", "HTTP"
 
 @dataclass(frozen=True, kw_only=True)
 class ByteAttack:
-    """Connections that send what `opening` returns for each, in turn, and are then kept.
+    """Connections that each send the parts that `opening` returns, and are then kept open.
 
     `opening` gets the model that is attacked. If `reads`, answers are read and thrown away. Before the
     first connection, `prepare` gets the base path of the model. `flags` are the server's. A pause after
@@ -116,7 +116,7 @@ class Flood:
         try:
             connection = socket.create_connection(self._addresses[protocol], _CONNECT_SECONDS)
         except OSError:
-            # The server has ended, or has no place for it.
+            # Either the server has ended, or it has no place for the connection.
             pause(self._clock, _LOOK_SECONDS)
             return
         opened[number] = connection
@@ -169,7 +169,7 @@ def _data(stream: int, message: bytes, is_last: bool = True) -> bytes:
 
 
 def _strings(model: str, protocol: str) -> Iterator[bytes]:
-    """A string of 10 KB that fills a shape of a million."""
+    """A string of 10 KB that fills a shape of a million values."""
     del protocol
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
@@ -181,7 +181,7 @@ def _strings(model: str, protocol: str) -> Iterator[bytes]:
 
 
 def _zeros(model: str, protocol: str) -> Iterator[bytes]:
-    """Requests of 8 bytes, of which the run of each takes 400 MB."""
+    """Requests of 8 bytes, each of whose runs takes 400 MB."""
     if protocol == HTTP:
         body = b'{"signature_name": "zeros", "inputs": %d}' % _ZEROS_COUNT
         yield _post(model, body) * 20
@@ -197,7 +197,7 @@ def _zeros(model: str, protocol: str) -> Iterator[bytes]:
 
 
 def _unread_answers(model: str, protocol: str) -> Iterator[bytes]:
-    """Calls whose answers are not read. HPACK repeats their large metadata in one byte each."""
+    """Calls whose answers are not read. HPACK makes each of their large metadata one byte."""
     del protocol
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
@@ -266,20 +266,20 @@ def _tiny_chunks(model: str, protocol: str) -> Iterator[bytes]:
 
 
 def _heads(model: str, protocol: str) -> Iterator[bytes]:
-    """Heads of 190 short fields, many in a row, behind a request that runs for as long as it may."""
+    """Sends heads of 190 short fields, many in a row, behind a request that runs as long as it may."""
     yield from _endless(model, protocol)
     fields = b"".join(b"a%d:\r\n" % number for number in range(190))
     yield _head(model, b"Content-Length: 0\r\n" + fields) * 40
 
 
 def _half_sent(model: str, protocol: str) -> Iterator[bytes]:
-    """A body of which the first byte comes."""
+    """Sends the first byte of a body, and nothing more."""
     del protocol
     yield _head(model, b"Content-Length: 100\r\n") + b"{"
 
 
 def _endless(model: str, protocol: str) -> Iterator[bytes]:
-    """A request that runs for as long as it may."""
+    """Sends a request that runs as long as it may."""
     del protocol
     yield _post(model, b'{"signature_name": "slow", "inputs": 1e9}')
 

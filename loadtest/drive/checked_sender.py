@@ -21,8 +21,8 @@ _REQUEST_TIMEOUT_SECONDS = 10
 
 
 def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
-    """A `Send` that sends the requests in turn with the stock stub and checks version and
-    `ctr` of each answer.
+    """Makes a `Send` that sends the requests in turn with the stock stub and checks version and `ctr` of
+    each answer.
     """
     inputs = [request_inputs(seed, request_rows, table_rows) for seed in _REQUEST_SEEDS]
     requests = [predict_request(MODEL_NAME, arrays) for arrays in inputs]
@@ -39,7 +39,7 @@ def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
 def checked_answer(
     response: predict_pb2.PredictResponse, expected: Mapping[int, np.ndarray[Any, Any]]
 ) -> Answer:
-    """The answer, which is right if `ctr` and the `version` output fit the reply's version.
+    """Checks an answer: it is right if `ctr` and the `version` output fit the reply's version.
 
     `expected` has for each version the right `ctr`, float64[rows, 1].
     """

@@ -61,7 +61,7 @@ class ControlGroup:
             try:
                 self._path.rmdir()
             except OSError as error:
-                # The kernel still takes a process of some GB apart, of which the end is known already.
+                # The kernel may need a while to free a process of some GB whose end is known already.
                 is_late = seconds_since(self._clock, begin_ns) > _END_SECONDS
                 if error.errno != errno.EBUSY or is_late:
                     raise
@@ -76,11 +76,11 @@ class ControlGroup:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that its processes have had at a time."""
+        """The most memory that its processes have had at a time."""
         return int((self._path / self._peak_name).read_text())
 
     def _parent(self) -> tuple[Path, tuple[str, str]]:
-        """A group that may have subgroups with limits on memory, and the names of files."""
+        """Finds a group that may have subgroups with limits on memory, and the names of its files."""
         mounts = self._root / "sys/fs/cgroup"
         lines = (self._root / "proc/self/cgroup").read_text().splitlines()
         paths = {line.split(":")[1]: line.split(":", 2)[2].lstrip("/") for line in lines}
@@ -92,7 +92,7 @@ class ControlGroup:
                 return (own if own.is_dir() else mount), _V1
         own = mounts / paths.get("", "")
         for group in (own, own.parent):
-            # A group that has processes of its own gives no controller to subgroups, its parent does.
+            # A group with processes of its own cannot give a controller to subgroups, but its parent can.
             with suppress(OSError):
                 if "memory" in (group / "cgroup.subtree_control").read_text().split():
                     return group, _V2
@@ -102,5 +102,5 @@ class ControlGroup:
 
 
 def own_name(purpose: str) -> str:
-    """A name of a group that no other process uses."""
+    """Makes a name for a group that no other process uses."""
     return f"millpond-{purpose}-{os.getpid()}"

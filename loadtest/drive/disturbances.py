@@ -17,10 +17,10 @@ REST = "rest"
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """The server under load, and what a disturbance of `seconds` needs of it.
+    """The server under load, and all that a disturbance of `seconds` needs to know of it.
 
-    `message` is a serialized PredictRequest, and `rest_body` the body of one over REST, of which
-    the server gets `rest_rate` a second.
+    `message` is a serialized PredictRequest. `rest_body` is the body of a request over REST, of which the
+    server gets `rest_rate` a second.
     """
 
     target: str
@@ -36,8 +36,8 @@ class Site:
 class Disturbance:
     """Disturbs a site inside `with`, which yields the crowd of a hostile disturbance.
 
-    The goal is the highest ratio of one latency beside it to that latency without it. If
-    `is_start_measured`, the time in which it starts belongs to it.
+    The goal is the highest ratio of a latency beside it to the same latency without it. If
+    `is_start_measured`, the time of its start is measured too.
     """
 
     start: Callable[[Site], AbstractContextManager[Crowd | None]]

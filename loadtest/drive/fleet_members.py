@@ -14,7 +14,7 @@ _REQUEST_COUNT = 100_000
 
 
 class FleetMember(grpc.GenericRpcHandler):
-    """One member. It serves each version at once that it is granted. Any thread."""
+    """One member. It serves each version as soon as it is granted. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class FleetMember(grpc.GenericRpcHandler):
     def _report(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         del context
         edge_count = len(json.loads(request)["latency_edges_ns"])
-        # As many digits as the counts of a busy server have.
+        # Gives the counts as many digits as those of a busy server.
         counts = [_REQUEST_COUNT // (edge_count + 1)] * (edge_count + 1)
         row = {
             "state": "AVAILABLE",

@@ -50,7 +50,7 @@ def request() -> predict_pb2.PredictRequest:
 
 
 def answer_of(response: predict_pb2.PredictResponse) -> Answer:
-    """The version that answered, and if the answer is right."""
+    """Reads the version that answered, and checks the answer."""
     is_right = np.array_equal(from_tensor_proto(response.outputs["y"]), _X * 2 + 1)
     return Answer(response.model_spec.version.value, is_right)
 
@@ -70,7 +70,7 @@ def export(directory: Path) -> None:
         (rounds,) = tf.while_loop(
             lambda rounds: tf.timestamp() < end, lambda rounds: (rounds + 1,), (tf.constant(0.0),)
         )
-        # The number of turns counts for nothing, but the graph needs it.
+        # The number of turns changes nothing, but the graph must depend on it.
         return {"y": x * module.scale + module.offset + tf.minimum(rounds, 0.0)}
 
     def nan(x: Any) -> dict[str, Any]:

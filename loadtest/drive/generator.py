@@ -21,7 +21,7 @@ _REPOSITORY = Path(__file__).parents[2]
 
 # The loop connects for up to 5 s and then prints a line.
 _START_TIMEOUT_SECONDS = 15
-# How long the issue loop may take to write its outcome after the last request's deadline.
+# The longest that the issue loop may take to write its outcome after the last request's deadline.
 _END_GRACE_SECONDS = 15
 
 
@@ -119,7 +119,7 @@ class _Program:
 
     def __init__(self, *arguments: str) -> None:
         with ExitStack() as stack:
-            # A file and not a pipe: a full pipe that is not read would block the generator.
+            # A file, because a full pipe that is not read would block the generator.
             self._errors = stack.enter_context(TemporaryFile("w+", prefix="millpond-load-"))
             command = [str(issue_loop_path()), *arguments]
             pipe = subprocess.PIPE

@@ -28,12 +28,12 @@ def prepare_slow_model(base_path: Path) -> None:
 
 
 def slow_request(seconds: float) -> predict_pb2.PredictRequest:
-    """A request that computes for `seconds` on one core."""
+    """Makes a request that computes for `seconds` on one core."""
     return predict_request(SLOW_MODEL_NAME, {"seconds": np.array(seconds, np.float64)})
 
 
 def compute_for(seconds: Any) -> dict[str, Any]:
-    """Builds the graph: loops over small kernels for `seconds`, float64[], and returns the count of
+    """Builds the graph, which loops over small kernels for `seconds`, float64[], and returns the count of
     turns as `rounds`.
     """
     import tensorflow as tf

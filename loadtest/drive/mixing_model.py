@@ -1,10 +1,11 @@
-"""A model that mixes the rows of a run for a rare value alone, and clients that check its answers.
+"""A model that mixes the rows of a run only if a rare value is among them, and clients that check its
+answers.
 
     python -m loadtest.drive.mixing_model DIRECTORY
 
-exports it to DIRECTORY. This is a separate process, to keep TensorFlow out of the clients' process.
-A server that runs requests of several clients together, and takes samples for a proof that rows are
-independent, answers wrongly here as soon as a rare request is among them.
+exports it to DIRECTORY. This is a separate process, to keep TensorFlow out of the clients' process. If a
+server runs requests of several clients together, and takes a few samples as evidence that rows are
+independent, it answers wrongly here as soon as a rare request is among them.
 """
 
 import subprocess
@@ -49,7 +50,7 @@ def write_mixing_model(base_path: Path) -> None:
 
 
 def inputs_of(burst: int) -> list[_Array]:
-    """The inputs of one burst, float32[rows] each; some have the rare value."""
+    """Draws the inputs of one burst, float32[rows] each; some have the rare value."""
     dice = Random(burst)
     arrays = []
     for _ in range(BURST):
@@ -61,13 +62,13 @@ def inputs_of(burst: int) -> list[_Array]:
 
 
 def expected(x: _Array) -> _Array:
-    """The right answer to a request of its own: float32[rows]."""
+    """The right answer to a request that runs alone: float32[rows]."""
     doubled = x * np.float32(2)
     return doubled if (x == _RARE).any() else x
 
 
 def sender(stub: Any) -> Send:
-    """A `Send` of one burst: its answer is right if those to all its requests are."""
+    """Makes a `Send` of one burst, whose answer is right if the answers to all its requests are."""
 
     def send(burst: int) -> Answer:
         arrays = inputs_of(burst)

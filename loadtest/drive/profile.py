@@ -36,7 +36,7 @@ def recorded(process_ids: Sequence[int], path: Path) -> Iterator[None]:
 
 
 def script_of(path: Path, fields: str) -> str:
-    """The samples of a recorded profile as text. Raises Unavailable if perf fails."""
+    """Reads the samples of a recorded profile as text. Raises Unavailable if perf fails."""
     result = subprocess.run(
         ["perf", "script", f"--input={path}", f"--fields={fields}"],
         check=False,

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 NODE_MEMORY_BYTES = 4_000_000_000
 
-# Ray needs a little shared memory for each node, although nothing of Millpond is in it.
+# Ray needs a little shared memory for each node, although Millpond puts nothing into it.
 _OBJECT_STORE_BYTES = 80_000_000
 _POLL_SECONDS = 0.1
 
 # Ray gives each node 30 s to start, which no setting changes; a busy machine may take longer.
 _START_COUNT_MAX = 4
 
-# No reports to Ray's makers, no processes ahead of demand, and no actor that is killed because other
-# programs of this machine have its memory.
+# Turns off Ray's reports to its makers, its processes ahead of demand, and its killing of actors because
+# other programs of this machine use memory.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
@@ -42,7 +42,7 @@ _ENVIRONMENT = {
 
 
 def haproxy_program() -> str:
-    """The path of HAProxy. Raises FailedPrecondition."""
+    """Finds HAProxy. Raises FailedPrecondition."""
     path = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
     if path is None:
         raise FailedPrecondition("HAProxy is not installed: apt-get install haproxy")
@@ -52,7 +52,8 @@ def haproxy_program() -> str:
 class LocalCluster:
     """Nodes of a Ray cluster, all on this machine, inside `with`. The first one has the cluster's state.
 
-    `directory` is short: the paths of Ray's UNIX sockets have 70 characters more, of 107.
+    `directory` must be short, because the paths of Ray's UNIX sockets have 70 more characters, and may have
+    107 in all.
     """
 
     def __init__(self, directory: Path, node_count: int) -> None:
@@ -167,7 +168,7 @@ class RayFleet:
         if self._haproxy is not None:
             self._haproxy.terminate()
             self._haproxy.wait()
-        # Otherwise the end of the cluster ends what is left.
+        # If this fails, the end of the cluster ends what is left.
         with suppress(MillpondError):
             self.deployment.shut_down(60)
 
@@ -221,7 +222,7 @@ class RayFleet:
         }
 
     def wait_for(self, is_so: Callable[[], object], what: str, seconds: float = 120) -> None:
-        """Waits until `is_so` is true; a coordinator that does not answer is no reason. Raises Unavailable."""
+        """Waits until `is_so` is true, also while the coordinator does not answer. Raises Unavailable."""
         start_ns = self._clock.now_ns()
         while True:
             with suppress(Unavailable):

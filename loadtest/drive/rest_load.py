@@ -23,7 +23,7 @@ _BELOW_REQUESTS = ("nice", "-n", "19")
 
 
 def rows_body(rows: int, table_rows: int, seed: int) -> bytes:
-    """A Predict body in rows, as clients of TensorFlow Serving write it."""
+    """Makes a Predict body in rows, as clients of TensorFlow Serving write it."""
     inputs = request_inputs(seed, rows, table_rows)
     columns = zip(inputs["dense"].tolist(), inputs["sparse"].tolist(), strict=True)
     instances = [{"dense": dense, "sparse": sparse} for dense, sparse in columns]
@@ -33,7 +33,7 @@ def rows_body(rows: int, table_rows: int, seed: int) -> bytes:
 def command(
     url: str, body: Path, *, limits: list[str], connection_count: int = CONNECTION_COUNT
 ) -> list[str]:
-    """H2load's command line; `limits` are its options for the count or the time."""
+    """Makes h2load's command line; `limits` are its options for the count or the time."""
     return [
         "h2load",
         "--h1",
@@ -46,9 +46,7 @@ def command(
 
 
 def rate_of(report: str) -> float:
-    """Requests per second. Raises Unavailable if a request failed or `report` does not
-    parse.
-    """
+    """Reads the requests per second. Raises Unavailable if a request failed or `report` does not parse."""
     rate = re.search(r"finished in .*?, ([\d.]+) req/s", report)
     failed = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report)
     if rate is None or failed is None or any(int(count) for count in failed.groups()[1:]):

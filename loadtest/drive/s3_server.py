@@ -95,6 +95,6 @@ def s3_environment(port: int) -> Mapping[str, str]:
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": _REGION,
         "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1"))),
-        # Without a look for the credentials of a cloud's machine.
+        # Without this, botocore would look for the credentials of a cloud's machine.
         "AWS_EC2_METADATA_DISABLED": "true",
     }

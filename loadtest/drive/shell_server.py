@@ -117,7 +117,7 @@ class ShellServer:
             raise self.failure(str(error)) from None
 
     def failure(self, reason: str) -> Unavailable:
-        """An error with the server's name, the reason and the end of its log."""
+        """Makes an error with the server's name, the reason and the end of its log."""
         lines = self._log_path.read_text(errors="replace").splitlines()[-_TAIL_LINE_COUNT:]
         tail = "".join(f"\n  {line}" for line in lines)
         return Unavailable(f"server '{self._name}': {reason}; the end of its log:{tail}")
@@ -138,7 +138,7 @@ class ShellServer:
 
 
 def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> str:
-    """The command with its values for `{port}`, `{name}` and `{base}`.
+    """Fills the values into the command, for `{port}`, `{name}` and `{base}`.
 
     Other braces stay as they are, because shells use them too.
     """
@@ -149,7 +149,7 @@ def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> s
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that no process listens on now."""
+    """Finds a TCP port of 127.0.0.1 that no process listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     return port

@@ -33,7 +33,7 @@ def write_small_models(directory: Path, count: int) -> dict[str, Path]:
 
 
 def config_text(base_paths: dict[str, Path]) -> str:
-    """The --model_config_file with these models."""
+    """Makes the --model_config_file with these models."""
     models = (
         f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}'
         for name, path in base_paths.items()

@@ -44,8 +44,8 @@ class World:
     clock: Clock
     dice: random.Random
     unfit_version: UnfitVersion
-    # True if two versions of a model may not fit beside each other. A policy that unloads the old
-    # version first would then leave a model under load without a version.
+    # True if two versions of a model may not fit beside each other. A policy that unloads the old version
+    # first would leave a model under load without a version in that case.
     is_memory_tight: bool
     next_version: int = FIRST_VERSION + 1
     next_lower_version: int = FIRST_VERSION - 1
@@ -62,12 +62,12 @@ class World:
     allowed: list[tuple[int, int]] = field(default_factory=list)
 
     def take_version(self) -> int:
-        """Returns the number of the next version, above all others and never used before."""
+        """Takes the number of the next version, above all others and never used before."""
         self.next_version += 1
         return self.next_version - 1
 
     def take_lower_version(self) -> int:
-        """Returns a version number below all others."""
+        """Takes a version number below all others."""
         self.next_lower_version -= 1
         return self.next_lower_version + 1
 
@@ -132,7 +132,7 @@ def drop_slowly(world: World) -> None:
 
 
 def drop_broken(world: World) -> None:
-    """Adds a new version whose variables are damaged: it must never serve."""
+    """Adds a new version whose variables are damaged, so that it must never serve."""
     version = world.take_version()
     world.forbidden.add(version)
     world.series.drop_damaged(version)
@@ -140,7 +140,7 @@ def drop_broken(world: World) -> None:
 
 
 def drop_unfit(world: World) -> None:
-    """Adds a new version that loads but answers with NaN: a gate must refuse it."""
+    """Adds a new version that loads but answers with NaN, so that a gate must refuse it."""
     version = world.take_version()
     world.forbidden.add(version)
     world.unfit_version.drop(version)
@@ -148,7 +148,7 @@ def drop_unfit(world: World) -> None:
 
 
 def drop_lower(world: World) -> None:
-    """Adds a version below all others and selects it: a selection can also go down."""
+    """Adds a version below all others and selects it, because a selection can also go down."""
     version = world.take_lower_version()
     world.series.drop(version)
     world.sound.add(version)
@@ -173,7 +173,7 @@ def select_specific(world: World) -> None:
 
 
 def specific(versions: Sequence[int]) -> str:
-    """The selection of these versions in the config's syntax."""
+    """Writes the selection of these versions in the config's syntax."""
     return f"specific {{ {' '.join(f'versions: {version}' for version in versions)} }}"
 
 
@@ -242,7 +242,7 @@ def move_label(world: World) -> None:
 def toggle_neighbour(world: World) -> None:
     """Adds another model to the config, or removes it."""
     world.has_neighbour = not world.has_neighbour
-    # First, because settings of a model that is not configured are refused.
+    # Comes first, because settings of a model that is not configured are refused.
     write_settings(world.directory, "")
     world.write_config()
 
@@ -259,7 +259,7 @@ def change_settings(world: World) -> None:
         f"request_count = {world.dice.choice([0, 200])}\n"
     )
     if world.has_neighbour:
-        # It gets no requests, so it may be without a version for a while.
+        # This model gets no requests, so it may be without a version for a while.
         policy = world.dice.choice(["availability", "auto", "resource"])
         text += f'[models.{NEIGHBOUR_NAME}]\naspired_version_policy = "{policy}"\n'
     write_settings(world.directory, text)

@@ -44,10 +44,10 @@ Send = Callable[[int], Answer]
 class Traffic:
     """Calls `send` `rate_per_second` times a second from `thread_count` threads, inside `with`.
 
-    A request is due at its own time, even if earlier requests are not answered yet. If no thread is
-    free, it is sent late, and the wait counts as latency. The garbage collector leaves out the objects
-    that are there before: with TensorFlow and Ray, a full collection holds all threads for 0.16 s, which
-    would count as latency of the server.
+    A request is due at its own time, even if earlier requests are not answered yet. If no thread is free,
+    it is sent late, and the wait counts as latency. The garbage collector leaves out the objects that exist
+    before, because with TensorFlow and Ray a full collection holds all threads for 0.16 s, which would
+    count as latency of the server.
     """
 
     def __init__(

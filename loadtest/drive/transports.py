@@ -46,7 +46,7 @@ def _quoted(pem: str) -> str:
 
 
 def transports(certificate: Certificate) -> Mapping[str, tuple[str, ChannelOptions]]:
-    """The flags of each server and its channel's options, plain gRPC first."""
+    """Lists the flags of each server and its channel's options, plain gRPC first."""
     tls = f"--ssl_config_file={shlex.quote(str(certificate.ssl_config))}"
     ca = certificate.certificate
     return {

@@ -40,7 +40,7 @@ class VersionSeries:
         self._exports: Mapping[int, Path] = {1: model.base_path / "1", 2: model.staged / "2"}
         self._warm_up = warm_up
         self._asked = asked
-        # On the exports' file system, because hard links must be.
+        # Lies on the exports' file system, because hard links cannot leave it.
         self._root = Path(tempfile.mkdtemp(prefix=".series-", dir=model.staged.parent))
         self.base_path = self._root / name
         self.base_path.mkdir()

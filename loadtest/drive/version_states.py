@@ -17,7 +17,7 @@ _CALL_SECONDS = 5
 
 
 def has_model_service(channel: grpc.Channel, model: str) -> bool:
-    """Returns False if the server does not implement GetModelStatus."""
+    """Asks once, and returns False if the server does not implement GetModelStatus."""
     try:
         ModelServiceStub(channel).GetModelStatus(_status_request(model), timeout=_CALL_SECONDS)
     except grpc.RpcError as error:
@@ -27,7 +27,7 @@ def has_model_service(channel: grpc.Channel, model: str) -> bool:
 
 
 def states_by_status(channel: grpc.Channel, model: str) -> Callable[[], Mapping[int, str] | None]:
-    """A look by GetModelStatus: the states of all versions, or None without an answer."""
+    """Looks by GetModelStatus: the states of all versions, or None without an answer."""
     stub = ModelServiceStub(channel)
 
     def look() -> Mapping[int, str] | None:
@@ -44,10 +44,10 @@ def states_by_status(channel: grpc.Channel, model: str) -> Callable[[], Mapping[
 def states_by_answers(
     channel: grpc.Channel, model: str, last_dropped: Callable[[], int]
 ) -> Callable[[], Mapping[int, str] | None]:
-    """A look by Predict: the version that answers is AVAILABLE, others are not seen.
+    """Looks by Predict: the version that answers is AVAILABLE; other versions are not seen.
 
-    `last_dropped` returns the newest version's number. It tells which of two versions gave the output
-    `version`, if the reply's model_spec has no version.
+    `last_dropped` returns the newest version's number. If the reply's model_spec has no version, that
+    number decides which of two versions gave the output `version`.
     """
     stub = PredictionServiceStub(channel)
     request = predict_request(model, request_inputs(0, 1))
@@ -64,8 +64,10 @@ def states_by_answers(
 
 
 def answering_version(response: predict_pb2.PredictResponse, last_dropped: int) -> int | None:
-    """The version of `model_spec`, or the one of the last two that has the content of the
-    output `version`; None if the reply has neither.
+    """Reads the version of `model_spec`.
+
+    If it is missing, finds the one of the last two versions whose content gives the output `version`; None
+    if the reply has neither.
     """
     if response.model_spec.version.value:
         return int(response.model_spec.version.value)

@@ -35,9 +35,10 @@ class BenchServer(Protocol):
         ...
 
     def check_answered(self, request: bytes, runs: Sequence[tuple[int, Throughput]]) -> None:
-        """Raises Unavailable unless all requests were answered with OK: `runs` has the counts of
-        all that were sent, and h2load's figures of each run, which do not read gRPC's status. May
-        stop the server.
+        """Raises Unavailable unless all requests were answered with OK. May stop the server.
+
+        `runs` has, for each run, the count of all requests that were sent and h2load's figures, which do
+        not show gRPC's status.
         """
         ...
 
@@ -69,7 +70,7 @@ class MillpondBenchServer:
     def check_answered(self, request: bytes, runs: Sequence[tuple[int, Throughput]]) -> None:
         """See `BenchServer`; the version's own counts have the failures."""
         self._server.stop()
-        # One more request than h2load's: the one that was waited for.
+        # One more request than h2load's, because one was sent to wait for the server.
         check_all_succeeded(self._server.events(), 1 + sum(count for count, _ in runs))
 
 
@@ -107,7 +108,7 @@ def check_data(request_count: int, answer_bytes: int, data_bytes: int) -> None:
 
 
 def bench_servers(model: DemoModel, command: str | None, clock: Clock) -> BenchServers:
-    """Returns what starts servers of a shell command, or of Millpond if it is None."""
+    """Makes the function that starts servers of a shell command, or of Millpond if the command is None."""
 
     @contextmanager
     def millpond() -> Iterator[BenchServer]:

@@ -1,9 +1,8 @@
 """The processor time of a request, part by part, from a profile of the server.
 
-`perf script` prints each sample as its thread and the frames of its stack, the innermost first. A
-sample belongs to one part: in the kernel to the part of its system call, elsewhere to the part of its
-innermost function. Only the kernel's frames above the innermost are used, because libraries without
-frame pointers have no others.
+`perf script` prints each sample as its thread and the frames of its stack, the innermost first. A sample in
+the kernel belongs to the part of its system call. Any other sample belongs to the part of its innermost
+function: libraries without frame pointers have no frames above it.
 """
 
 import re
@@ -50,7 +49,7 @@ _RUNGS = {
     "tensor": "ours: decode and encode",
     "tf": "ours: around the run",
 }
-# By the symbol: the first match counts.
+# By the symbol. The first match counts.
 _MODULE_PARTS = (
     ("wire: nghttp2", re.compile(r"^nghttp2_|^(session_|stream_|hd_|bufs?_|inflight)")),
     ("wire: TLS", re.compile(r"^(SSL_|ssl_|tls_|EVP_|aes|AES|BIO_|OPENSSL_)")),
@@ -92,8 +91,10 @@ def profiled(
     clock: Clock,
     say: Say,
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Puts each closed loop once more on each server, under `perf`, and returns the parts of a
-    request in µs; all of it took what the turns of `results` took.
+    """Puts each closed loop once more on each server, under `perf`, and returns the µs of a request by
+    part.
+
+    They add up to the time that the turns of `results` took.
 
     Raises Unavailable if there is no `perf`.
     """
@@ -165,7 +166,7 @@ def _first_match(parts: Iterable[tuple[str, re.Pattern[str]]], text: str) -> str
 
 
 def budget_us(script: str, request_us: float) -> Mapping[str, float]:
-    """The µs of each part, the largest first; together `request_us`, the time of a request.
+    """The µs of each part, the largest first. Together they are `request_us`, the time of a request.
 
     Returns an empty mapping if the profile has no samples.
     """
@@ -176,7 +177,7 @@ def budget_us(script: str, request_us: float) -> Mapping[str, float]:
 
 
 def summed(parts: Mapping[str, float]) -> Mapping[str, float]:
-    """The sums of the parts by what stands before the colon, the largest first."""
+    """Adds up the parts that have the same text before the colon, the largest sum first."""
     sums: Counter[str] = Counter()
     for part, microseconds in parts.items():
         sums[part.partition(":")[0]] += microseconds  # type: ignore[assignment]

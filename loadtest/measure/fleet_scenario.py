@@ -24,7 +24,7 @@ _FAULTY_SECONDS = 150
 
 
 def scenario_settings(server_count: int) -> WaveSettings:
-    """Waves of one server, a tenth and the rest; a twentieth of the fleet loads at once."""
+    """Makes waves of one server, a tenth and the rest. A twentieth of the fleet loads at once."""
     return WaveSettings(
         load_count_max=max(1, server_count // 20),
         judged_seconds=30,
@@ -34,7 +34,9 @@ def scenario_settings(server_count: int) -> WaveSettings:
 
 
 def run_fleet_scenario(server_count: int, seed: int, clock: Clock) -> Mapping[str, Any]:
-    """The figures of one day. Raises BrokenPromise if a promise of the fleet did not hold.
+    """Simulates one day, and returns its figures.
+
+    Raises BrokenPromise if a promise of the fleet did not hold.
 
     Each version comes amid faults: a twentieth of the servers is cut off, a hundredth restarts,
     messages are lost, late and reordered, and the coordinator dies once at a random step and once

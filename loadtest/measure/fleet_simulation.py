@@ -68,7 +68,7 @@ class BrokenPromise(AssertionError):
     """A promise of the fleet did not hold."""
 
 
-# An edge of EDGES_NS, and how many of 1,000 requests took at most that.
+# An edge of EDGES_NS, and the number of requests, of 1,000, that took at most that.
 _SHAPE = ((24, 900), (30, 985), (36, 997), (40, 1_000))
 _SLOWER_EDGES = 10
 
@@ -77,7 +77,7 @@ _SLOWER_EDGES = 10
 def figures_of(kind: Kind, seconds: int, bad_seconds: int = 0) -> VersionFigures:
     """The requests of a version of this kind after it has served for so many seconds.
 
-    In `bad_seconds` of them clients send requests that fail with every version.
+    In `bad_seconds` of this time clients send requests that fail with every version.
     """
     count = seconds * REQUESTS_PER_SECOND
     counts = [0] * (len(EDGES_NS) + 1)
@@ -104,7 +104,7 @@ class StepClock:
         return self.second * NS_PER_SECOND
 
     def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        """Returns at once: a simulation does not wait."""
+        """Returns at once, because a simulation does not wait."""
         del condition, timeout_seconds
         return False
 
@@ -160,10 +160,10 @@ class SimulatedServer:
     load: Load | None = None
     starts_at: int | None = None
     crashes_at: int | None = None
-    # How often its place has started another one under its name.
+    # The number of times that its place has started another server under its name.
     place_count: int = 1
     is_cut: bool = False
-    # It reports, and grants do not reach it.
+    # True if it reports, but grants do not reach it.
     is_deaf: bool = False
     is_draining: bool = False
     reported_at: int = 0
@@ -189,7 +189,7 @@ class Tally:
     grant_count: int = 0
     swapping_max: int = 0
     touched: dict[int, set[str]] = field(default_factory=dict)
-    # For each blocked version: the wave of the verdict, from 0.
+    # For each blocked version, the wave in which it was stopped, from 0 on.
     blocked_in_wave: dict[int, int] = field(default_factory=dict)
     coordinator_count: int = 0
 
@@ -223,25 +223,25 @@ class FleetSimulation:
         self._messages: dict[int, list[Grant]] = {}
         self.dies_after_sends: int | None = None
         self.coordinator: Coordinator | None = None
-        # Measures the decisions themselves; None: they are not measured.
+        # Measures the decisions themselves. With None, they are not measured.
         self.decision_clock: Clock | None = None
         self._starts_at = 0
         # The seconds of the last fault, of the last drain, and of the beginning of the rollout.
         self._faulted_at = self._drained_at = self._began_at = 0
-        # While it is quiet, no client sends a request. With bad clients three requests in ten fail.
+        # While it is quiet, no client sends a request. With bad clients, three requests in ten fail.
         self.is_quiet = self.has_bad_clients = False
-        # The versions' figures count these seconds.
+        # The seconds of traffic that the versions' figures count.
         self._traffic_seconds = self._bad_seconds = 0
         self._had_traffic, self._was_bad = bytearray(1), bytearray(1)
-        # Versions that an operator has promoted: they are not judged any more.
+        # Versions that an operator has promoted, so that they are not judged any more.
         self.promoted: set[int] = set()
-        # An operator aborts each version about which a gate has warned.
+        # True if an operator aborts each version about which a gate has warned.
         self.is_held_aborted = False
 
     # --- What happens to the fleet ---
 
     def drop(self, version: int, kind: Kind, servers: Iterable[str] | None = None) -> None:
-        """Puts a version on the disks of all servers, or of some."""
+        """Puts a version on the disks of all servers, or of some of them."""
         self.kinds[version] = kind
         for name in self.servers if servers is None else servers:
             server = self.servers[name]
@@ -312,7 +312,7 @@ class FleetSimulation:
     def run_until_settled(self, seconds_max: int) -> int:
         """Lets seconds pass until all servers serve the stable version and no rollout runs.
 
-        Returns how many passed. Raises BrokenPromise if that takes longer than `seconds_max`.
+        Returns how many seconds passed. Raises BrokenPromise if there were more than `seconds_max`.
         """
         for passed in range(seconds_max):
             if self.is_settled():
@@ -341,7 +341,7 @@ class FleetSimulation:
         return FleetState() if self.coordinator is None else self.coordinator.state
 
     def describe(self) -> str:
-        """The state of the fleet, for the message of a failure."""
+        """Describes the state of the fleet, for the message of a failure."""
         watch = self.coordinator.watches.get(MODEL) if self.coordinator else None
         served: dict[int | None, int] = {}
         for server in self.servers.values():
@@ -383,7 +383,7 @@ class FleetSimulation:
                 self.restart(server.name, returns=self.random.choice(list(Return)))
 
     def _select(self, server: SimulatedServer) -> None:
-        """Does what a server does with its grant: serves it, loads it, or waits for its files."""
+        """Does as a server does with its grant: serves the version, loads it, or waits for its files."""
         wanted = server.granted
         if wanted is None:
             server.serving = server.load = server.crashes_at = None
@@ -552,7 +552,7 @@ class FleetSimulation:
 
     def _check_swapping(self) -> None:
         lost_seconds = self.settings.lost_seconds
-        # A server leaves a blocked version for the stable one at once, whatever others do.
+        # A server leaves a blocked version for the stable one at once, whatever other servers do.
         state = self.state.models.get(MODEL, ModelState())
         leaves = {(version, state.stable) for version in state.blocked}
         count = 0
@@ -575,7 +575,7 @@ class FleetSimulation:
         old, new = before.models.get(MODEL), after.models.get(MODEL)
         if old is None or new is None:
             return
-        # First, because the next rollout may begin in the same step.
+        # Comes first, because the next rollout may begin in the same step.
         for version in new.blocked.keys() - old.blocked.keys():
             if old.rollout is not None:
                 self._check_wave(version, old.rollout)
@@ -627,7 +627,7 @@ class FleetSimulation:
             raise BrokenPromise(f"good version {version}: {state.blocked[version].reason}")
 
     def _may_be_blamed_for_clients(self) -> bool:
-        """True if bad requests began or ended during the rollout, or none was compared beside."""
+        """True if bad requests began or ended during the rollout, or no version was compared beside."""
         bad = self._was_bad[self._began_at :]
         if not any(bad):
             return False
@@ -656,8 +656,9 @@ class FleetSimulation:
     def _check_stable(self, before: ModelState, verdicts: Sequence[GateVerdict]) -> None:
         """Checks that a version that is worse than the one before it did not pass.
 
-        One that ends its servers passes in no wave, and one that fails passes only without requests. A slow
-        one may, if it was not beside a good one or had too few requests: then latency is not judged.
+        A version that ends its servers must pass in no wave, and a version that fails must pass only
+        without requests. A slow version may pass if it was not beside a good one, or had too few requests,
+        because latency is not judged then.
         """
         assert before.rollout is not None
         version = before.rollout.version
@@ -669,7 +670,7 @@ class FleetSimulation:
         if kind is Kind.CRASHING:
             raise BrokenPromise(f"version {version} is stable, and ends its servers")
         if any(self._was_bad):
-            # Versions fail then that are not at fault.
+            # With bad clients, versions fail that are not at fault.
             return
         if kind is Kind.FAILING and self.kinds[before.stable].is_good and self._was_answering():
             raise BrokenPromise(f"version {version} is stable, and fails: {self.describe()}")

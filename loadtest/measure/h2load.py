@@ -45,7 +45,7 @@ def median_throughput(runs: list[Throughput]) -> Throughput:
 
 
 def framed(message: bytes) -> bytes:
-    """A gRPC message as in HTTP/2 DATA: flag 0 (not compressed), length, message."""
+    """Frames a gRPC message as in HTTP/2 DATA: flag 0 (not compressed), length, message."""
     return struct.pack(">BI", 0, len(message)) + message
 
 

@@ -47,7 +47,7 @@ class Traffic:
 
 
 def latencies_of(version: str, traffic: Traffic, random: np.random.Generator) -> Latencies:
-    """The latencies of the requests to one server, in seconds, shape [request_count]."""
+    """Draws the latencies of the requests to one server, in seconds, shape [request_count]."""
     duration = traffic.request_count / traffic.requests_per_second
     arrivals = random.uniform(0, duration, traffic.request_count)
     latencies = 1e-3 * np.exp(random.normal(0, _SIGMA, traffic.request_count))
@@ -61,7 +61,7 @@ def latencies_of(version: str, traffic: Traffic, random: np.random.Generator) ->
 
 
 def figures_of(latencies: Latencies) -> VersionFigures:
-    """The figures of requests without failures. `latencies` are in seconds."""
+    """Makes the figures of requests without failures. `latencies` are in seconds."""
     upto = np.searchsorted(np.sort(latencies * 1e9), EDGES_NS, side="right")
     counts = np.diff(upto, prepend=0, append=len(latencies))
     return VersionFigures(len(latencies), 0, tuple(counts.tolist()))
@@ -70,7 +70,7 @@ def figures_of(latencies: Latencies) -> VersionFigures:
 def stopped_shares(version: str, traffic: Traffic, runs: int, seed: int) -> dict[str, float]:
     """The share of runs in which each rule stops the version.
 
-    `p999 alone` is the rule before: p999 more than twice that of the version beside it.
+    `p999 alone` is the earlier rule: p999 of more than twice that of the version beside it.
     """
     random = np.random.default_rng(seed)
     settings = CanarySettings(request_count=traffic.request_count)

@@ -26,8 +26,7 @@ Latencies = Sequence[int] | npt.NDArray[np.int64]
 
 
 def percentile_ms(latencies_ns: Latencies, per_mille: int) -> float:
-    """The latency that `per_mille` of 1,000 requests stay within (999: p99.9), in
-    milliseconds.
+    """The latency within which `per_mille` of 1,000 requests stay (999: p99.9), in milliseconds.
 
     By nearest rank: the result is one of the latencies and not interpolated.
 
@@ -42,8 +41,9 @@ def percentile_ms(latencies_ns: Latencies, per_mille: int) -> float:
 
 
 def figures(latencies_ns: Latencies) -> dict[str, Any]:
-    """Returns `count`, `p50_ms` to `p999_ms` and `max_ms`; a percentile with too few requests is
-    None, with the reason in `refused`.
+    """Makes `count`, `p50_ms` to `p999_ms` and `max_ms`.
+
+    A percentile with too few requests is None, and `refused` has the reason.
     """
     shown: dict[str, Any] = {"count": len(latencies_ns)}
     refused = {}

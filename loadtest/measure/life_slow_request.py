@@ -31,7 +31,7 @@ ALONE, BESIDE = "alone", "beside the slow request"
 _TIMEOUT_SECONDS = 60
 # The pause until the slow request runs, and after a swap until its old version is gone.
 _PAUSE_SECONDS = 0.5
-# An upper bound for the plan: a swap with its pauses takes 2.5 s on a quiet machine.
+# An upper bound for the plan. A swap with its pauses takes 2.5 s on a quiet machine.
 _SWAP_SECONDS_MAX = 15
 _KEPT_REPLY_BYTES_MAX = 256 << 20
 # Short, because the random wait for the next poll would otherwise dominate the figures.
@@ -59,9 +59,8 @@ class SwapSegment(Segment):
 
 
 def kinds_of(round_count: int) -> Sequence[str]:
-    """The kinds of the swaps in turn, in the opposite order every other round.
-
-    So a drift affects both kinds alike.
+    """The kinds of the swaps in turn, in the opposite order every other round, so that a drift affects both
+    kinds alike.
     """
     rounds = ((ALONE, BESIDE), (BESIDE, ALONE))
     return [kind for number in range(round_count) for kind in rounds[number % 2]]
@@ -116,7 +115,7 @@ def report_of(run: SegmentedRun[SwapSegment]) -> dict[str, Any]:
 
 def _figures_of(run: SegmentedRun[SwapSegment], kind: str) -> dict[str, Any]:
     swaps = run.of_kind(kind)
-    # Pooled over the requests of all swaps: a single swap has too few.
+    # Pooled over the requests of all swaps, because a single swap has too few.
     latency = figures(run.latencies_ns(kind))
     taken_ms = [swap.drop_to_available_ms for swap in swaps]
     less_ms = [swap.drop_to_available_ms - swap.load_ms for swap in swaps]

@@ -83,9 +83,9 @@ class MillpondSwapServer:
         return Unavailable(f"{self._setup.preset}: {reason}")
 
     def _server_swaps(self) -> Sequence[ServerSwap]:
-        """The swaps by the server's own figures, once all are over. Raises Unavailable.
+        """Reads the swaps by the server's own figures, once all are over. Raises Unavailable.
 
-        Returns () if the clients send their requests to another model.
+        () if the clients send their requests to another model.
         """
         if self._setup.loaded != self._setup.reloaded:
             return ()
@@ -95,7 +95,7 @@ class MillpondSwapServer:
 
 
 def _server(setup: Setup, series: Mapping[str, VersionSeries], directory: Path) -> ModelServer:
-    """Returns a ModelServer, not started, that looks for new versions ten times a second."""
+    """Makes a ModelServer, not started, that looks for new versions ten times a second."""
     configs = (
         f'config {{ name: "{name}" base_path: "{one.base_path}" model_platform: "tensorflow" }}'
         for name, one in series.items()
@@ -107,9 +107,7 @@ def _server(setup: Setup, series: Mapping[str, VersionSeries], directory: Path) 
 
 
 def _stages(events: Sequence[LogEvent], setup: Setup) -> Sequence[Swap]:
-    """Returns the loads and unloads of the swaps, without the first load and the unload at the
-    stop.
-    """
+    """The loads and unloads of the swaps, without the first load and the unload at the stop."""
     of_model = (event for event in events if event.get("model") == setup.reloaded)
     first_and_last = (("load", 1), ("unload", setup.swaps + 1))
     return [swap for swap in swaps_in(of_model) if (swap.title, swap.version) not in first_and_last]

@@ -32,7 +32,7 @@ def latencies_within_ns(outcome: Outcome, spans: Iterable[Span]) -> npt.NDArray[
 
 
 def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Returns how well the generator kept to its plan, and its share of a core."""
+    """The generator's accuracy: how well it kept to its plan, and its share of a core."""
     delay_ns = np.concatenate([outcome.issued_ns - outcome.scheduled_ns for outcome in outcomes])
     delay = figures(delay_ns)
     stretches = [late_stretches(outcome) for outcome in outcomes]

@@ -10,7 +10,7 @@ from serving.base.periodic_thread import PeriodicThread
 
 SOURCE = "RssAnon + RssFile + RssShmem of /proc/PID/status"
 
-# Not smaps_rollup: it walks the page tables while the server waits for their lock.
+# Not from smaps_rollup, which walks the page tables while the server waits for their lock.
 _FIELDS = ("RssAnon", "RssFile", "RssShmem")
 _KB_BYTES = 1024
 
@@ -25,7 +25,7 @@ class Resident:
 
 
 def resident(process_id: int, clock: Clock) -> Resident | None:
-    """The resident memory now; None if the process has ended."""
+    """Reads the resident memory now; None if the process has ended."""
     try:
         text = Path(f"/proc/{process_id}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -34,9 +34,9 @@ def resident(process_id: int, clock: Clock) -> Resident | None:
 
 
 def resident_of_all(process_ids: Iterable[int], clock: Clock) -> Resident | None:
-    """The resident memory of the processes that live, together; None if all have ended.
+    """Adds up the resident memory of the processes that live; None if all have ended.
 
-    Memory that they share counts for each.
+    Memory that they share counts once for each.
     """
     each = [one for number in process_ids if (one := resident(number, clock)) is not None]
     if not each:
@@ -94,7 +94,7 @@ class MemoryWatch:
             return tuple(self._samples)
 
     def watch_closely(self) -> None:
-        """Samples ten times as often from now on: for a process that is about to end."""
+        """Samples ten times as often from now on, for a process that is about to end."""
         self._period_seconds /= 10
         self._thread.wake()
 

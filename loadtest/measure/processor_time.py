@@ -1,5 +1,7 @@
-"""The use of the cores during a run: a tail measured beside a compiler does not describe the
-server."""
+"""The use of the cores during a run.
+
+A tail that is measured beside a compiler does not describe the server.
+"""
 
 import os
 import statistics
@@ -63,8 +65,9 @@ def _process_ticks(process_stat: str) -> int:
 
 @dataclass(frozen=True)
 class CoreShares:
-    """The cores in use on average: 0.5 is half of one core. `other` is neither server nor
-    generator.
+    """The cores in use on average; 0.5 is half of one core.
+
+    `other` is the use by other programs than server and generator.
     """
 
     server: float
@@ -87,7 +90,7 @@ def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) 
 def with_processor_time(
     process_ids: Sequence[int], clock: Clock, run: Callable[[], Outcome]
 ) -> tuple[Outcome, ProcessorTime, ProcessorTime]:
-    """Returns what `run` returns, and the processor time at its begin and at its end.
+    """Calls `run`. Returns its result, and the processor time at its begin and at its end.
 
     The processes are the server's. Raises OSError if one of them has ended.
     """
@@ -99,7 +102,7 @@ def with_processor_time(
 def with_core_shares(
     process_id: int, clock: Clock, run: Callable[[], Outcome]
 ) -> tuple[Outcome, CoreShares]:
-    """Returns what `run` returns, and the use of the cores from its begin to its end.
+    """Calls `run`. Returns its result, and the use of the cores from its begin to its end.
 
     The process is the server. Raises OSError if it has ended.
     """
@@ -123,9 +126,7 @@ def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
 
 
 def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """The time spent between two calls; the time of threads that ended meanwhile is
-    lost.
-    """
+    """The time spent between two readings. The time of threads that ended in between is lost."""
     return sum(time_ns - before.get(thread, 0) for thread, time_ns in after.items())
 
 

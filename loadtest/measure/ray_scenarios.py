@@ -17,7 +17,7 @@ from serving.server.model_server import ModelServer
 MEMORY_BYTES = 50_000_000
 PROCESS_BYTES = 500_000_000
 
-# 1,000: with fewer requests a wave is not judged by p999.
+# With fewer requests a wave would not be judged by p999.
 _REQUEST_COUNT = 1_000
 _JUDGED_SECONDS = 30
 _WAVES = (
@@ -26,7 +26,7 @@ _WAVES = (
 _LOST_SECONDS = 6
 _LONG_SECONDS = 180.0
 
-# A gate that only warns by default: a version that answers NaN is refused.
+# Only this gate does not warn: a version that answers NaN is refused.
 SERVER_SETTINGS = f"""
 [models.{MODEL_NAME}]
 keep_previous_seconds = 600
@@ -45,7 +45,7 @@ def fleet_tables(
     servers: int,
     waves: str = _WAVES,
 ) -> str:
-    """The tables [waves] and [ray] of a fleet of one model."""
+    """Writes the tables [waves] and [ray] of a fleet of one model."""
     return (
         f"[waves]\nload_count_max = 1\nlost_seconds = {_LOST_SECONDS}\n{waves}"
         f'[ray]\naddress = "{address}"\nprocess_bytes = {PROCESS_BYTES}\nleave_seconds = 3\n'
@@ -89,13 +89,13 @@ class Scenarios:
             pause(self._clock, seconds)
 
     def good_version(self, name: str = "a good version in waves") -> None:
-        """A good version reaches every server."""
+        """Rolls a good version out to every server."""
         with self._scenario(name):
             version = self._drop(GOOD)
             self._wait_for_stable(version)
 
     def bad_version(self, name: str, variant: str) -> None:
-        """A version that is stopped in its first wave, on at most two servers."""
+        """Drops a bad version, which must be stopped in its first wave, on at most two servers."""
         with self._scenario(name) as values:
             version = self._drop(variant)
             self._fleet.wait_for(
@@ -109,7 +109,7 @@ class Scenarios:
         )
 
     def node_killed(self) -> None:
-        """A node dies with its servers. Others take their place, and so does the coordinator's."""
+        """Kills a node with its servers. Others take their place, and so does another coordinator."""
         with self._scenario("a node killed") as values:
             place = self._fleet.deployment.place()["node"]
             rows = self._fleet.replicas()
@@ -122,7 +122,7 @@ class Scenarios:
             self._wait_for_launches({row["launch"] for row in lost})
 
     def coordinator_killed(self) -> None:
-        """The coordinator dies in the first wave of a good version, which then goes on."""
+        """Kills the coordinator in the first wave of a good version, which must then go on."""
         with self._scenario("the coordinator killed in a wave") as values:
             version = self._drop(GOOD)
             self._fleet.wait_for(
@@ -140,14 +140,14 @@ class Scenarios:
             self._wait_for_stable(version)
 
     def server_killed(self) -> None:
-        """A server's process dies, and is started again."""
+        """Kills a server's process, which must be started again."""
         with self._scenario("a server killed"):
             row = self._fleet.replicas()[0]
             os.kill(row["process_id"], signal.SIGKILL)
             self._wait_for_launches({row["launch"]})
 
     def servers_restarted(self, restart: Callable[[], None] | None = None) -> None:
-        """Each server is drained and started again, one after the other. `restart` begins that."""
+        """Drains each server and starts it again, one after the other. `restart` begins that."""
         with self._scenario("a rolling restart") as values:
             before = self._fleet.replicas()
             (restart or self._fleet.deployment.restart)()
@@ -194,14 +194,17 @@ class Scenarios:
 
     @contextmanager
     def _scenario(self, name: str) -> Iterator[dict[str, Any]]:
-        """Measures the requests of a scenario; the values that are put into the dictionary stand beside."""
+        """Measures the requests of a scenario.
+
+        Values that are put into the yielded dictionary are reported with them.
+        """
         self._say(f"{name} …")
         values: dict[str, Any] = {}
         since_ns = self._clock.now_ns()
         yield values
         until_ns = self._clock.now_ns()
         self._reports[name] = values
-        # A request that is still under way counts too.
+        # Waits, because a request that is still under way counts too.
         pause(self._clock, 1.0)
         values.update(self._load.report(since_ns, until_ns))
 
@@ -226,7 +229,7 @@ def lone_server(
     clock: Clock,
     say: Say,
 ) -> dict[str, Any]:
-    """The figures of one server with the same load: steady, and while versions are swapped."""
+    """Measures one server with the same load: steady, and while versions are swapped."""
     say("one server …")
     versions = sorted(int(path.name) for path in model.base_path.iterdir() if path.name.isdigit())
     with ModelServer(

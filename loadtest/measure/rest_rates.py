@@ -1,4 +1,4 @@
-"""Measures REST beside the same model in FastAPI around a `tf.function`, as it is served without a
+"""Measures REST beside FastAPI around a `tf.function`, which is how the same model is served without a
 model server.
 
 Both servers run at the same time and get load in turn, so that disturbances of the machine affect

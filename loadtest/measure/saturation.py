@@ -1,9 +1,9 @@
 """Saturation: the highest rate of requests that a server answers beside the generator, in closed
 loop.
 
-It is measured with the generator and the requests of the load itself. A program that repeats one
-request finds its rows in the caches, and a program that takes less of the cores leaves more to the
-server: 80 % of h2load's figure was more than this machine's two cores could do.
+It is measured with the generator and the requests of the load itself. A program that repeats one request
+finds its rows in the caches, and a program that takes less of the cores leaves more to the server: Beside
+the generator, two cores could not even do 80 % of h2load's figure.
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ def closed_loop_rate(target: str, load: CtrLoad, request_count: int) -> float:
 
 
 def rate_of(outcome: Outcome) -> float:
-    """Returns answered requests per second, from the first issue to the last answer.
+    """The answered requests per second, from the first issue to the last answer.
 
     Raises Unavailable if a request failed.
     """
@@ -73,7 +73,10 @@ def answered_rate(outcome: Outcome) -> float:
 def at_share_of_saturation(
     setup: Setup, share: float | None, exports: DemoModel, clock: Clock, say: Say
 ) -> Setup:
-    """`setup` at `share` of its server's highest rate; unchanged if `share` is None."""
+    """Sets the rate of `setup` to `share` of its server's highest rate.
+
+    Changes nothing if `share` is None.
+    """
     if share is None:
         return setup
     with serving(setup, exports, clock) as running:

@@ -30,7 +30,7 @@ from serving.base.errors import Unavailable
 
 Say = Callable[[str], None]
 
-# Left out after the first request: connections, caches and the processor's clock are not steady
+# Left out after the first request, because connections, caches and the processor's clock are not steady
 # yet.
 _SETTLE_SECONDS = 2
 # The least time between an unload's window and the next drop.
@@ -61,12 +61,12 @@ class SwapRun:
 
 
 def repeats_of(setup: Setup, count: int) -> Sequence[Setup]:
-    """The setup `count` times with different seeds, which are the same for every preset."""
+    """Repeats the setup `count` times with different seeds, which are the same for every preset."""
     return [replace(setup, seed=setup.seed + repeat) for repeat in range(count)]
 
 
 def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun:
-    """Starts the server, loads it, swaps `setup.swaps` times, stops everything.
+    """Starts the server, puts load on it, swaps `setup.swaps` times, and stops everything.
 
     Raises MillpondError, after it has stopped everything that it started.
     """
@@ -176,7 +176,7 @@ class Running:
         self._pause_until(dropped_ns, self._setup.swap_interval_seconds)
 
     def _pause_until(self, from_ns: int, seconds: float) -> None:
-        """`seconds` after `from_ns`, or at once if that is past."""
+        """Pauses until `seconds` after `from_ns`. Does not pause if that is past."""
         pause = threading.Condition()
         with pause:
             while (left_seconds := seconds - seconds_since(self._clock, from_ns)) > 0:

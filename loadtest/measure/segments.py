@@ -21,7 +21,7 @@ from loadtest.plan.ctr_load import ContentOf, CtrLoad, as_exported
 from loadtest.plan.plan import Outcome, Plan
 from serving.base.clock import Clock, pause
 
-# Left out after the first request: connections, caches and the processor's clock are not steady
+# Left out after the first request, because connections, caches and the processor's clock are not steady
 # yet.
 _SETTLE_SECONDS = 2
 

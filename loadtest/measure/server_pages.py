@@ -43,7 +43,7 @@ class Metrics:
         return values[0] if values else None
 
     def counts_by(self, label: str, name: str, **labels: str) -> Counter[str]:
-        """The same sum for each value of `label`, as whole numbers."""
+        """Sums as `total` does for each value of `label`, as whole numbers."""
         counts: Counter[str] = Counter()
         for sample in self._samples:
             if sample.name == name and labels.items() <= sample.labels.items():
@@ -68,7 +68,7 @@ class ServerPages:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # Without a proxy: the server is on this machine.
+        # Without a proxy, because the server is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def metrics(self) -> Metrics:
@@ -76,7 +76,7 @@ class ServerPages:
         return Metrics.parse(self._get("/metrics").decode())
 
     def swaps(self, model: str) -> Sequence[Mapping[str, Any]]:
-        """The records of `/v1/swaps`, oldest first."""
+        """Reads the records of `/v1/swaps`, oldest first."""
         document = json.loads(self._get(f"/v1/swaps?{urlencode({'model': model})}"))
         records: list[Mapping[str, Any]] = document["swaps"]
         return records[::-1]

@@ -55,7 +55,7 @@ def wait_for_swaps(
 
 
 def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
-    """The swap of a record that has figures of the requests during the swap."""
+    """Reads the swap of a record that has figures of the requests during the swap."""
     during = record["latency"]["during"]
     begin_ns = round(record["load_started_at"] * NS_PER_SECOND) - log_clock.offset_ns
     return ServerSwap(
@@ -69,7 +69,7 @@ def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
 
 
 def _ms(seconds: float | None) -> float | None:
-    """Returns milliseconds; None if the server measured no request."""
+    """Converts to milliseconds; None if the server measured no request."""
     return None if seconds is None else round(seconds * 1_000, 3)
 
 
@@ -110,8 +110,9 @@ def _ended_in(outcome: Outcome, span: Span) -> npt.NDArray[np.bool_]:
 
 
 def _clients_figures(latencies_ns: Latencies) -> dict[str, Any]:
-    """Quantiles by nearest rank, as the server's, even of few requests: both sides measure
-    the same requests.
+    """Quantiles by nearest rank, as the server's are.
+
+    Few requests are enough, because both sides measure the same ones.
     """
     ordered = np.sort(np.asarray(latencies_ns))
     shown: dict[str, Any] = {"count": len(ordered)}

@@ -35,11 +35,11 @@ class Setup:
 
     @property
     def summary(self) -> str:
-        """A line for people on what the server is."""
+        """A line for people that describes the server."""
         return preset(self.preset).summary if self.command is None else f"`{self.command}`"
 
     def load(self) -> CtrLoad:
-        """The clients' requests."""
+        """Makes the clients' requests."""
         return CtrLoad(
             self.loaded,
             rows=self.rows,

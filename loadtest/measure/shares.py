@@ -1,7 +1,7 @@
 """Latencies at shares of the saturation that was found for several servers.
 
-A share's rate is the same for all servers, because latencies at two rates compare the rates and not
-the servers; or it is a share of each server's own saturation.
+A share's rate is the same for all servers, because latencies at two rates would compare the rates and not
+the servers. It can also be a share of each server's own saturation.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from serving.base.clock import NS_PER_SECOND, Clock
 
 LOWEST, OWN = "lowest", "own"
 SHARE_OF = (LOWEST, OWN)
-"""The saturation that a share is of: the lowest one of all servers, or each server's own."""
+"""The saturation that shares refer to: the lowest of all servers, or each server's own."""
 
 # The first requests of each turn connect, and find the server's threads asleep.
 _SETTLE_SECONDS = 0.3
@@ -31,7 +31,7 @@ Saturations = Mapping[int, Mapping[str, float]]
 
 
 def saturations(results: Results) -> Saturations:
-    """Returns for each server its highest median rate over all closed loops with that many rows."""
+    """Finds the highest median rate of each server over all closed loops with that many rows."""
     found: dict[int, dict[str, float]] = {}
     for (loop, name), turns in results.items():
         if not isinstance(loop, ClosedLoop):
@@ -55,8 +55,9 @@ def share_rates(
 
 
 def turn_seconds(rate_per_second: float, round_count: int, seconds: float) -> float:
-    """The length of a turn that is measured: `seconds`, or longer if all rounds together
-    would have too few requests for a p999, up to 8 s.
+    """The length of a measured turn: `seconds`.
+
+    If all rounds together would then have too few requests for a p999, it is longer, up to 8 s.
     """
     for_p999 = min(_P999_REQUEST_COUNT / round_count / rate_per_second, _P999_SECONDS_MAX)
     return max(seconds, for_p999)

@@ -1,4 +1,4 @@
-"""Finds answers of rolled-back versions: in a soak they may not answer while another version can.
+"""Finds answers of rolled-back versions, which must not answer in a soak while another version can.
 
 This is a small model of the versions that may answer, made from the server's log and the operators'
 calls. It shares no code with the server's routing.
@@ -28,7 +28,7 @@ class _Model:
 
     def note(self, at_ns: int) -> None:
         """Opens and closes spans after a change at `at_ns`."""
-        # Cold rollbacks and fallbacks: without a sound version a blocked version may answer.
+        # Cold rollbacks and fallbacks need this: without a sound version a blocked version may answer.
         forbidden = self.blocked if self.available - self.blocked else set()
         for version in self.began_at_ns.keys() - forbidden:
             began_at_ns = self.began_at_ns.pop(version)
@@ -73,10 +73,10 @@ def blocked_spans(
 def blocked_answers(
     outcome: Outcome, version_of: Sequence[int | None], spans: Spans, wall_offset_ns: int
 ) -> dict[int, int]:
-    """The count of requests per version that it answered completely within its spans.
+    """Counts, per version, the requests that it answered completely within its spans.
 
-    `version_of` has the version by request, None without an answer. `wall_offset_ns` is the wall
-    clock minus the clock of `outcome`.
+    `version_of` has the version by request, None without an answer. `wall_offset_ns` is the wall clock
+    minus the clock of `outcome`.
     """
     issued = outcome.issued_ns + wall_offset_ns
     completed = outcome.completed_ns + wall_offset_ns
@@ -91,7 +91,7 @@ def blocked_answers(
 
 
 def _wall_ns(event: LogEvent) -> int:
-    """The instant of a log line, rounded up to the next microsecond for a span's begin."""
+    """The instant of a log line. For the begin of a span it is rounded up to the next microsecond."""
     at = datetime.fromisoformat(event["timestamp"])
     seconds = int(at.replace(microsecond=0).timestamp())
     return seconds * 1_000_000_000 + (at.microsecond + 1) * _MICROSECOND_NS

@@ -58,7 +58,7 @@ class SwapServer(Protocol):
         ...
 
     def finish(self) -> SwapRecord:
-        """Returns the record of its swaps, and stops the server first if its log has a part of it.
+        """Stops the server, if its log has a part of the record, and returns the record of its swaps.
 
         Raises Unavailable.
         """

@@ -21,7 +21,7 @@ class Swap:
 
 
 def swaps_in(events: Iterable[Mapping[str, Any]]) -> list[Swap]:
-    """Returns the loads and unloads that ended, in order, from the events of a JSON log."""
+    """Reads the loads and unloads that ended, in order, from the events of a JSON log."""
     return [
         Swap(_TITLES[event["event"]], event["version"], _stage_seconds(event))
         for event in events

@@ -122,8 +122,8 @@ def times_of_swaps(
 
 
 def late_stretches(outcome: Outcome) -> tuple[Span, ...]:
-    """The spans in which the generator was late by more than LATE_NS, each from the first
-    late due time until it had caught up.
+    """Finds the spans in which the generator was late by more than LATE_NS. Each lasts from the first late
+    due time until the generator had caught up.
     """
     late = np.flatnonzero(outcome.issued_ns - outcome.scheduled_ns > LATE_NS)
     stretches: list[Span] = []

@@ -45,8 +45,10 @@ class Turn:
     settle_ns: int = 0
 
     def latencies_ns(self, loop: Loop) -> npt.NDArray[np.int64]:
-        """The latencies of answers: from the due times in an open loop, and from the issue
-        in a closed loop, whose requests have no due time.
+        """The latencies of answers.
+
+        In an open loop they begin at the due times; in a closed loop at the issue, because its requests
+        have no due time.
         """
         return self._latencies_ns(loop, StatusCode.OK)
 
@@ -109,7 +111,7 @@ def measure_loops(
         if (loop, name) == (loops[0], next(iter(servers))):
             say(f"round {round_number + 1} of {round_count}")
         count = request_counts[loop, name]
-        # All servers get the requests of the same seed in a round, and others in the next round.
+        # In a round all servers get the requests of the same seed. The next round has another seed.
         return take_turn(servers[name], loop, loads[loop.rows], count, round_number, clock)
 
     return run_rounds(round_count, loops, list(servers), take)
@@ -123,8 +125,7 @@ def run_rounds(
 ) -> Results:
     """Calls `take_turn` with loop, server's name and round's number, and returns the turns.
 
-    Every second round has the reverse order of servers, so that no server always follows the same
-    other one.
+    Every second round has the reverse order of servers, so that no server always follows the same one.
     """
     results: dict[tuple[Loop, str], list[Turn]] = {
         (loop, name): [] for loop in loops for name in names
@@ -174,7 +175,7 @@ def turn_request_count(
     seconds: float,
     clock: Clock,
 ) -> int:
-    """Returns how many requests take `seconds`; a probe measures it for a closed loop.
+    """The number of requests that take `seconds`. For a closed loop a probe measures it.
 
     A turn has enough requests for a p99 even if they take longer, in a closed loop up to 5 s. Raises
     Unavailable if the server answers nothing.
@@ -186,7 +187,7 @@ def turn_request_count(
 
 
 def closed_loop_request_count(rate_per_second: float, seconds: float) -> int:
-    """Returns how many requests a turn has at that rate."""
+    """The number of requests of a turn at that rate."""
     for_p99 = min(_P99_REQUEST_COUNT, rate_per_second * _P99_SECONDS_MAX)
     return round(max(rate_per_second * seconds, for_p99, 1))
 

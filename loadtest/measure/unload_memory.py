@@ -15,7 +15,7 @@ from serving.base.errors import Unavailable
 from serving.server.model_server import ModelServer
 
 _TIMEOUT_SECONDS = 120
-# Memory is given back in steps: 500 MB take a second or two.
+# Memory is given back in steps, and 500 MB take a second or two.
 _SETTLE_SECONDS = 5.0
 
 
@@ -71,7 +71,7 @@ def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Cl
                 raise Unavailable("the server ended before its memory was measured")
             return sample.total_bytes / 1e6
 
-        # Twice, so that memory left by the first load and unload of the process is not counted.
+        # Done twice, so that memory left by the first load and unload of the process is not counted.
         for version in (1, 2):
             swap_to(tiny, version)
         tiny_mb = resident_mb()

@@ -1,4 +1,4 @@
-"""The versions of a server that reports them only when it is asked: looks at it, and what they show.
+"""Watches the versions of a server that reports them only when it is asked.
 
 A swap's windows are as exact as the pause between two looks: a window begins with the last look
 before its first event and ends with the first look after its last event.
@@ -14,7 +14,7 @@ from serving.base.errors import Unavailable
 from serving.base.periodic_thread import PeriodicThread
 
 LOOK_SECONDS = 0.05
-"""The pause between two looks: a look costs a server some tenths of a millisecond."""
+"""The pause between two looks. A look costs a server some tenths of a millisecond."""
 
 AVAILABLE, END = "AVAILABLE", "END"
 
@@ -92,15 +92,15 @@ def has_swapped(states: States, old: int) -> bool:
 
 
 def has_failed(states: States, version: int) -> bool:
-    """True if `version` has ended; it is asked while the version should load."""
+    """True if `version` has ended. Ask only while the version should load."""
     return states.get(version) == END
 
 
 def spans_of(looks: Sequence[Look], dropped_ns: Mapping[int, int]) -> tuple[SwapSpans, ...]:
-    """The swaps to the dropped versions.
+    """Finds the swaps to the dropped versions.
 
-    A version that was never seen before it was AVAILABLE loads from its drop. Raises Unavailable if
-    the looks do not show a whole swap.
+    If a version was never seen before it was AVAILABLE, its load counts from its drop. Raises Unavailable
+    if the looks do not show a whole swap.
     """
     return tuple(
         SwapSpans(
@@ -129,7 +129,7 @@ def _unload_of(looks: Sequence[Look], version: int) -> Span:
 
 
 def _first(looks: Sequence[Look], is_it: Callable[[Look], bool], what: str) -> int:
-    """The index of the first look that shows it. Raises Unavailable if none does."""
+    """The index of the first look for which it holds. Raises Unavailable if there is none."""
     index = next((index for index, look in enumerate(looks) if is_it(look)), None)
     if index is None:
         raise Unavailable(f"no look at the server's versions showed {what}")

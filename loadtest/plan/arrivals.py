@@ -15,11 +15,11 @@ from serving.base.clock import NS_PER_SECOND
 Offsets = npt.NDArray[np.int64]
 
 Arrivals = Callable[[float, float, int], Offsets]
-"""Takes requests per second, seconds and a seed; returns the time at which each request is due."""
+"""Draws the times at which requests are due, from requests per second, seconds and a seed."""
 
 
 def poisson(rate_per_second: float, duration_seconds: float, seed: int) -> Offsets:
-    """The arrivals of independent users.
+    """Draws the arrivals of independent users.
 
     The gaps are exponentially distributed, so some requests come in clusters.
     """
@@ -33,9 +33,7 @@ def constant(rate_per_second: float, duration_seconds: float, seed: int = 0) -> 
 
 
 def ramp(rate_per_second: float, duration_seconds: float, seed: int) -> Offsets:
-    """Arrivals of independent users, at a rate that rises linearly from 0 to
-    `rate_per_second`.
-    """
+    """Draws arrivals of independent users, at a rate that rises linearly from 0 to `rate_per_second`."""
     # The expected number of requests until time t is rate·t²/(2·T), with T the duration. Its inverse
     # maps the arrivals of a Poisson stream of rate 1 to times.
     expected_count = rate_per_second * duration_seconds / 2
@@ -48,8 +46,8 @@ ARRIVALS: Mapping[str, Arrivals] = {"poisson": poisson, "constant": constant, "r
 
 
 def payload_numbers(request_count: int, payload_count: int, seed: int) -> npt.NDArray[np.int32]:
-    """One of `payload_count` payloads for each request, drawn uniformly."""
-    # [seed, 1] and not seed: the arrivals use `seed`, and payloads must not depend on the arrivals.
+    """Draws one of `payload_count` payloads for each request, uniformly."""
+    # The arrivals use `seed` alone, and payloads must not depend on the arrivals.
     generator = np.random.default_rng([seed, 1])
     return generator.integers(0, payload_count, request_count, np.int32)
 

@@ -25,11 +25,11 @@ _PAYLOAD_COUNT = 64
 _TOLERANCE = 1e-5
 
 ContentOf = Callable[[int], int]
-"""Takes a served version's number; returns the version that its files were exported as."""
+"""The version as which the files of a served version were exported, by its number."""
 
 
 def as_exported(version: int) -> int:
-    """Returns `version`: the served versions have the numbers that they were exported with."""
+    """`version` itself, for served versions that have the numbers that they were exported with."""
     return version
 
 
@@ -60,9 +60,7 @@ class CtrLoad:
         self._reference = lru_cache(maxsize=None)(self._computed_reference)
 
     def plan(self, offsets_ns: npt.NDArray[np.int64], seed: int) -> Plan:
-        """Plans a plan with one request at each of `offsets_ns`, drawn from the pool by
-        `seed`.
-        """
+        """Plans one request at each of `offsets_ns`, drawn from the pool by `seed`."""
         numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
         return Plan(
             offsets_ns=offsets_ns,
@@ -72,9 +70,7 @@ class CtrLoad:
         )
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
-        """True if the reply has the requested outputs, right for the version that it
-        names.
-        """
+        """True if the reply has the requested outputs, with the right values for the version that it names."""
         response = parsed(reply)
         if response is None or frozenset(response.outputs) != self._outputs:
             return False
@@ -82,7 +78,8 @@ class CtrLoad:
         if response.model_spec.version.value:
             content = content_of(response.model_spec.version.value)
         elif "version" in outputs:
-            # A server may leave the version out of `model_spec`; the output has what answered.
+            # A server may leave the version out of `model_spec`, but the output has the version that
+            # answered.
             content = int(np.ravel(outputs["version"])[0])
         else:
             return False
@@ -93,8 +90,9 @@ class CtrLoad:
         return versions is None or (len(versions) == len(reference) and all(versions == content))
 
     def wrong(self, outcome: Outcome, content_of: ContentOf) -> npt.NDArray[np.bool_]:
-        """Returns for each request if it was answered with OK but wrongly. Replies that were not
-        kept count as wrong.
+        """For each request, True if it was answered with OK but wrongly.
+
+        Replies that were not kept count as wrong.
         """
         is_wrong = [
             reply.code == StatusCode.OK and not self.is_right(reply, content_of)
@@ -106,7 +104,7 @@ class CtrLoad:
         return mask
 
     def wrong_count(self, outcome: Outcome, content_of: ContentOf = as_exported) -> int:
-        """Returns how many requests `wrong` finds."""
+        """The number of requests that `wrong` finds."""
         return int(self.wrong(outcome, content_of).sum())
 
     def _computed_reference(self, content: int, payload: int) -> npt.NDArray[Any]:
@@ -114,7 +112,7 @@ class CtrLoad:
 
 
 def parsed(reply: Reply) -> predict_pb2.PredictResponse | None:
-    """The response, or None if the bytes do not parse."""
+    """Parses the response; None if the bytes do not parse."""
     try:
         return predict_pb2.PredictResponse.FromString(reply.data)
     except DecodeError:

@@ -11,8 +11,9 @@ from loadtest.plan.plan import Plan
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """Clients with `in_flight` requests under way on `channels` channels together: each answer lets
-    the next request go.
+    """Clients that have `in_flight` requests under way, on `channels` channels.
+
+    Each answer lets the next request go.
     """
 
     rows: int

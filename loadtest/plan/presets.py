@@ -11,8 +11,8 @@ from serving.config.lab_settings import LAB_VARIABLE
 
 @dataclass(frozen=True)
 class Preset:
-    """A row of the table. `flags` are flags of `millpond serve`, and its environment, in the form that
-    ModelServer takes.
+    """A row of the table: flags of `millpond serve` and its environment, in the form that ModelServer
+    takes.
     """
 
     flags: Mapping[str, object]
@@ -77,9 +77,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 
 
 def preset(name: str) -> Preset:
-    """The preset `name`. Raises InvalidConfig, with all names, if there is no such
-    preset.
-    """
+    """Finds the preset `name`. Raises InvalidConfig, with all names, if there is no such preset."""
     if name not in PRESETS:
         raise InvalidConfig(f"unknown preset '{name}'; known: {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -40,7 +40,7 @@ def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
     """
     if path is None:
         return
-    # Draws into memory, without a window or a thread.
+    # These draw into memory, without a window or a thread.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -58,7 +58,10 @@ def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
 def binned(
     due_seconds: npt.NDArray[Any], latency_ms: npt.NDArray[Any], bin_seconds: float
 ) -> tuple[npt.NDArray[Any], Sequence[npt.NDArray[Any]]]:
-    """The middles of the bins that have requests, and the latencies of each bin."""
+    """Puts the latencies into bins.
+
+    Returns the middles of the bins that have requests, and the latencies of each.
+    """
     numbers = (due_seconds // bin_seconds).astype(int)
     filled = np.unique(numbers)
     return (filled + 0.5) * bin_seconds, [latency_ms[numbers == number] for number in filled]
@@ -84,7 +87,7 @@ def _draw(axes: Any, name: str, run: SwapRun) -> None:
     )
     for stretch in late_stretches(outcome):
         late_seconds = (stretch.begin_ns - outcome.started_ns) / NS_PER_SECOND
-        # At the lower edge, independent of the latencies.
+        # At the lower edge, whatever the latencies are.
         axes.plot(
             late_seconds, 0.02, "^", color="black", ms=4, transform=axes.get_xaxis_transform()
         )

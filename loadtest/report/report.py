@@ -39,7 +39,7 @@ class WindowLatencies:
 
 
 def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
-    """The latencies of all runs together."""
+    """Joins the latencies of all runs."""
     clean: dict[str, list[npt.NDArray[np.int64]]] = {}
     everything: dict[str, list[npt.NDArray[np.int64]]] = {}
     for run in runs:
@@ -55,9 +55,7 @@ def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
 
 
 def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
-    """The JSON of a preset's runs. Windows pool the requests of all runs; `runs` has each
-    run.
-    """
+    """Makes the JSON of a preset's runs. Windows pool the requests of all runs; `runs` has each run."""
     each = [_window_figures([run]) for run in runs]
     wrong_count = sum(int(run.is_wrong.sum()) for run in runs)
     by_both = [swap for run in runs for swap in swaps_by_both(run.outcome, run.server_swaps)]
@@ -90,9 +88,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
 
 
 def run_report(outcome: Outcome, wrong_count: int | None, rate_per_second: float) -> dict[str, Any]:
-    """The JSON of a run without swaps. `wrong_count` is None if answers were not
-    checked.
-    """
+    """Makes the JSON of a run without swaps. `wrong_count` is None if answers were not checked."""
     latency_ns = latencies_ns(outcome)
     is_clean = ~held_up_by_generator(outcome, late_stretches(outcome))
     return {
@@ -179,7 +175,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Returns None if this is not a git checkout."""
+    """The commit; None if this is not a git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=10)

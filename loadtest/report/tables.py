@@ -14,7 +14,7 @@ _PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms")
 
 
 def latency_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A table with a row for each of `rows`, which are `latency.figures` by name."""
+    """Makes a table with a row for each of `rows`, which are `latency.figures` by name."""
     table = Table("", "requests", *(key.replace("_", " ") for key in _PERCENTILES), title=title)
     for name, shown in rows.items():
         cells = (number(shown[key]) for key in _PERCENTILES)
@@ -52,12 +52,12 @@ def print_answers(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def exit_status(shown: Mapping[str, Any]) -> int:
-    """Returns 1 if a request was lost or answered wrongly."""
+    """1 if a request was lost or answered wrongly, otherwise 0."""
     return 1 if shown["errors"] or shown["wrong_answers"] else 0
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """The formatted figure; `-` if it was refused for too few requests."""
+    """Formats a figure; `-` if it was refused for too few requests."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 

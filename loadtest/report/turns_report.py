@@ -29,7 +29,7 @@ _TITLE = "medians over the rounds; p999 over all; ×: to the first server in the
 def turns_report(
     commands: Mapping[str, str], results: Results, found: Saturations | None = None
 ) -> dict[str, Any]:
-    """The JSON: the commands, the figures of each loop, those of all turns together, and the
+    """Makes the JSON: the commands, the figures of each loop, those of all turns together, and the
     saturations that shares are of.
 
     A loop has for each server the medians over the rounds, and the medians of the ratios to the
@@ -113,7 +113,7 @@ def refused_line(title: str, refused: Mapping[str, Any]) -> str:
 
 
 def turns_table(loops: Mapping[str, Mapping[str, Mapping[str, Any]]], title: str) -> Table:
-    """A table with a row for each loop and server of `loops_report`."""
+    """Makes a table with a row for each loop and server of `loops_report`."""
     table = Table(
         *("load", "server", "rate/s", "CPU µs", "p50 ms", "p99 ms"),
         *("p999 ms", "failed"),
@@ -144,7 +144,7 @@ def _with_ratio(figure: str, of_first: float | None) -> str:
 
 
 def budget_table(budgets: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The table: a row for each part, a column for each load, and the sums in the end."""
+    """Makes a table with a row for each part, a column for each load, and the sums in the end."""
     table = Table("µs of a request", *budgets, title="server's processor time per request")
     columns = [of_load["parts"] for of_load in budgets.values()]
     shown = {
