@@ -28,7 +28,7 @@ _GATES = frozenset(gate.value for gate in Gate)
 WARNED_COUNT_MAX = 10
 """The most servers whose warnings are kept.
 
-One is enough to hold the rollout, and the state stays small.
+A single warning holds the rollout, so a few are enough, and the state stays small.
 """
 
 WARNED_LENGTH_MAX = 500

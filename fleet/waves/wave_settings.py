@@ -101,6 +101,6 @@ class WaveSettings:
     def setback_count_max(self, quota: int) -> int:
         """The number of servers of a wave that may fail.
 
-        One may always fail, because one server shows little.
+        At least one, because a single server shows little.
         """
         return max(1, floor(self.setback_share_max * quota))

@@ -90,7 +90,7 @@ class CtrLoad:
         return versions is None or (len(versions) == len(reference) and all(versions == content))
 
     def wrong(self, outcome: Outcome, content_of: ContentOf) -> npt.NDArray[np.bool_]:
-        """For each request, True if it was answered with OK but wrongly.
+        """Checks each request: True if it was answered with OK but wrongly.
 
         Replies that were not kept count as wrong.
         """

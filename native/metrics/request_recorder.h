@@ -39,7 +39,7 @@ struct MethodSnapshot {
 // A histogram that the first thread that records makes.
 //
 // Thread: any thread at any time. Get is lock-free. If several threads come first at the same time,
-// each makes a histogram. One of these histograms is kept, and the other threads free theirs.
+// each makes a histogram. Only the first one is kept, and the other threads free theirs.
 class LazyHistogram {
  public:
   LazyHistogram() = default;

@@ -26,8 +26,7 @@ namespace millpond::rpc {
 // The objects that all methods of this kind share. Borrows all.
 struct ModelMethodParts {
   servable::ServingMap* map = nullptr;
-  // Records the requests that reached no version; the others are recorded by the version that they
-  // reached.
+  // Records the requests that reached no version. All other requests are recorded by their version.
   const metrics::RequestStatistics* statistics = nullptr;
   // Takes the requests whose trace is sampled; null: nothing is traced.
   metrics::SpanBuffer* spans = nullptr;

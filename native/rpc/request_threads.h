@@ -153,8 +153,8 @@ class RequestThreads final : public AwaitingCalls {
     std::vector<std::shared_ptr<Call>> arrived;
     int64_t now_ns = 0;     // at its last look at the clock
     int64_t looked_ns = 0;  // when it last looked at the network
-    // How long its runs may last: the longest of the last some hundred. One is enough to make a
-    // queue worth a wake-up. Not known yet: long.
+    // The longest of its last some hundred runs. A single long run makes a queue worth a wake-up,
+    // and so does a thread whose runs are not known yet.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
     // The requests of the queue, and of the others, that were taken for the current batches.

@@ -15,7 +15,7 @@ namespace {
 // The batches, one after the other, for which a thread takes requests before it turns to what else
 // it has to do. A request that fits neither runs alone.
 constexpr int kTakingBatchesMax = 2;
-// So many answers stay on this machine at most, so that the first ones do not wait for all.
+// The most answers that are held back, so that the first answer does not wait for all.
 constexpr size_t kUnsentMax = 16;
 // The longest message of a request that has its turn between two pieces of a large one: its
 // decoding and its run should take a moment.

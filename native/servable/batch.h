@@ -60,7 +60,7 @@ base::StatusOr<std::vector<tensor::TensorList>> RunBesideCopies(
 class Batch {
  public:
   // The most requests that are taken for a batch. Its first request waits until all are decoded.
-  // Those that turn out to be bad are counted too, because a flood of them would hold it up.
+  // Requests that turn out to be bad are counted too, because a flood of them would delay it.
   static constexpr size_t kTakenMax = 64;
 
   // Called after a piece of a large request. Answers other requests for up to `ns_max`.

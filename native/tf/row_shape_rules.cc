@@ -557,8 +557,8 @@ bool IsFixedPlace(const RowNode& node, size_t index) {
   return index < node.input_count() && node.input(index).Has(Kind::kFixed);
 }
 
-// Returns an element of a list. One that was not set is zeros, of the shape that is input number
-// `shape_input`, or of that of the other elements as far as that is open.
+// Returns an element of a list. An element that was not set is zeros, of the shape that is input
+// number `shape_input`, or of that of the other elements as far as that is open.
 RowValue ElementOf(const RowNode& node, const RowValue& list, size_t shape_input) {
   if (!list.is_list || list.content == nullptr) return node.Unknown("reads a list that is empty");
   if (!IsFixedPlace(node, shape_input))

@@ -22,8 +22,8 @@ namespace millpond::tf {
 //
 // Session::Run would keep an executor for each order of feeds, fetches and targets that any client
 // names, until the session closes. So each part of the graph has a callable of its own, for every
-// order of its names. The callables of the first parts are kept. The others are released after
-// their run, and making one takes milliseconds.
+// order of its names. The callables of the first parts are kept. All other callables are released
+// after their run, and making one takes milliseconds.
 //
 // Thread: any number of threads at the same time. A mutex guards the kept callables. It is not held
 // while a callable is made or run. Lifetime: within the life of the session, which it borrows.

@@ -41,7 +41,7 @@ struct FinishedLoad {
 
 // The load of one version, from its directory to an entry that can be published.
 //
-// Each step is called once, in the order in which they stand below; those in brackets may be left
+// Each step is called once, in the order in which they stand below. Steps in brackets may be left
 // out. A step that is out of order returns FAILED_PRECONDITION. A step that fails leaves nothing to
 // do but Discard. Finish and Discard end the load; after them every step returns
 // FAILED_PRECONDITION.

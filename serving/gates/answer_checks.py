@@ -102,7 +102,7 @@ class _Tally:
 
 
 def non_finite_faults(compared: Sequence[Compared]) -> list[str]:
-    """The outputs with NaN or infinite values at places where the predecessor's values are finite.
+    """The outputs with NaN or infinite values at places at which the predecessor's values are finite.
 
     Without a predecessor each such value counts.
     """

@@ -192,7 +192,7 @@ def convergence_verdict(
 
 
 def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]:
-    """For each record, the median of its earlier runs, and the median of as many last runs."""
+    """The median of each record's earlier runs, and the median of as many last runs."""
     windows = []
     for runs in durations_ns:
         count = min((len(runs) - 1) // 2, _WINDOW_RUN_COUNT_MAX)

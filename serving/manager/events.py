@@ -1,6 +1,6 @@
 """The events in the life of one stream: what each changes at once. Pure: each changes a `Turn`.
 
-Those of operators are in `rollout.py`. `decide` finds out what follows next.
+The events of operators are in `rollout.py`. `decide` finds out what follows next.
 """
 
 from collections.abc import Mapping

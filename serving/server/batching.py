@@ -14,9 +14,9 @@ _MS_PER_SECOND = 1_000
 class Batching:
     """Makes the data plane's settings of batches. Any thread.
 
-    The first of these settings counts: those of the model, if they turn batching on or off; those of
-    the version's own file, if such files are read; those of the server's flags. What the answers of
-    batches are compared by are the model's own settings, whatever the others are.
+    The model's own settings count if they turn batching on or off. Otherwise the version's own file counts,
+    if such files are read, and otherwise the server's flags. The comparison of answers always goes by the
+    model's own settings.
 
     The server's limit of batches that run at the same time holds for all models together. A model
     whose settings or whose version's file has a limit has one of its own, for all its versions.

@@ -121,7 +121,7 @@ def test_lost_server_counts_with_its_last_report() -> None:
 
 
 def test_version_of_a_server_that_was_alone_gives_way() -> None:
-    """The others were lost when it lied, and come back."""
+    """All other servers were lost when it lied, and come back."""
     world = FleetWorld(server_count=3)
     world.step()
     world.step()

@@ -40,7 +40,10 @@ def test_lost_server_is_not_ready() -> None:
 
 @pytest.mark.parametrize("is_leaving", [False, True])
 def test_look_is_whole_once_each_server_is_known(is_leaving: bool) -> None:
-    """A server is known if it has reported, is lost or leaves. One without an address does not matter."""
+    """A server is known if it has reported, is lost or leaves.
+
+    A server without an address does not matter.
+    """
     sightings = {
         "a": Sighting(report(), 0),
         "b": Sighting(None, 0, is_leaving=is_leaving),

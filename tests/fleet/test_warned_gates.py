@@ -113,7 +113,10 @@ rows = st.sampled_from(
 
 @given(st.lists(st.tuples(st.integers(0, 9), rows), max_size=30))
 def test_held_version_follows_the_stated_rule(looks: list[tuple[int, VersionReport]]) -> None:
-    """In any order: a warning that was compared holds; one without a predecessor, unless it was excused."""
+    """In any order: a warning that was compared holds.
+
+    A warning without a predecessor holds unless it was excused.
+    """
     world = FleetWorld(settings=LAST_WAVE_ONLY)
     world.step()
     world.take()

@@ -28,7 +28,7 @@ from tests.integration.steady_clients import SteadyThreads
 Ask = Callable[[grpc.Channel], Any]
 """Sends a request and returns what its answer has."""
 
-# The first batches after a load are checked against single runs. So many answers end that.
+# The first batches after a load are checked against single runs. This number of answers ends that.
 ANSWER_COUNT = 400
 
 

@@ -41,7 +41,7 @@ from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.rest_clients import RestClient
 from tests.integration.steady_clients import SteadyThreads
 
-# The first batches after a load are checked against single runs. So many answers end that.
+# The first batches after a load are checked against single runs. This number of answers ends that.
 ANSWERS_OF_CHECKS = 400
 VERSION_FILE = "batching_params.pbtxt"
 PHASES = ("queue", "decode", "batch", "run", "encode")

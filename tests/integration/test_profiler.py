@@ -161,7 +161,7 @@ def start_long_trace(channel: grpc.Channel, **fields: Any) -> Profiling:
     def is_running() -> bool:
         nonlocal profiling
         if is_refused(profiling):
-            # One of the short traces that look for it came first.
+            # A short trace that looks for it came first.
             profiling = Profiling(channel, request)
         return is_refused(Profiling(channel, profile_request(duration_ms=1)), waits=True)
 

@@ -700,7 +700,7 @@ TEST_F(BatchingServableTest, BatchOfUnwantedRequestsDoesNotRun) {
   EXPECT_EQ(Batching().figures.run_count, 0);
 }
 
-// The others of the batch still want their rows.
+// All other requests of the batch still want their rows.
 TEST_F(BatchingServableTest, BatchRunsUntilTheLastDeadlineAndForNoOneClient) {
   const int64_t now_ns = base::MonotonicNs();
   std::atomic<bool> is_cancelled{false};
@@ -934,7 +934,7 @@ TEST_F(BatchingServableTest, PaddedBatchThatDiffersEndsPaddingOnly) {
       "of 2 rows, int64[1,1] alone");
 }
 
-// The others of the batch, and who waits behind them, wait for the check.
+// The rest of the batch, and the requests behind it, wait for the check.
 TEST_F(BatchingServableTest, CheckRunsHalfOfTheRowsAtMostTheLastFirst) {
   servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
   Request a = RequestOf({1});

@@ -135,8 +135,8 @@ class ClientBytesTest : public ::testing::Test {
     WaitFor([&] { return in_use_bytes() >= bytes; },
             std::to_string(bytes) + " bytes charged, " + std::to_string(in_use_bytes()));
   }
-  // Answers the rare calls meanwhile, which are the control plane's until then. One may come late:
-  // its bytes are charged before it waits.
+  // Answers the rare calls meanwhile, which are the control plane's until then. A call may come
+  // late: its bytes are charged before it waits.
   void ExpectAllBytesBack() const {
     WaitFor(
         [&] {

@@ -138,7 +138,7 @@ TEST_F(RareCallTest, CallsAreTakenInTheOrderOfTheirArrival) {
 TEST_F(RareCallTest, MoreThanMayWaitAreRefused) {
   std::vector<std::future<RawClient::Reply>> waiting;
   for (size_t i = 0; i < RareCallQueue::kMaxWaiting + 1; ++i) waiting.push_back(Begin());
-  // One of the calls is refused; it is the only one with an answer.
+  // A refused call is the only one with an answer.
   std::future<RawClient::Reply>* refused = nullptr;
   while (refused == nullptr) {
     for (auto& reply : waiting) {

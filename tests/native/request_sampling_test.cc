@@ -77,7 +77,8 @@ TEST_F(RequestSampling, EachRequestedSetOfOutputsIsSampled) {
   size_t sampled_count = 0;
   for (const auto& request : {RequestFor({}), RequestFor({"y"}), RequestFor({"x_back"})}) {
     ASSERT_TRUE(client_->Call(kPredictPath, request).status.ok());
-    // One at a time: a request that meets another one in the reservoir goes without a sample.
+    // Sent one at a time, because a request that meets another one in the reservoir goes without a
+    // sample.
     WaitUntilSampled(++sampled_count);
   }
   const auto sampled = Sampled();

@@ -286,7 +286,7 @@ def latencies(predecessor_ms: list[float], candidate_ms: list[float]) -> list[La
         ([0.01], [0.2], True),
         ([0.01], [0.22], False),
         ([0], [1], False),
-        # One in 200 is beyond p99.
+        # A share of 1 in 200 is beyond p99.
         ([1] * 200, [1] * 199 + [100], True),
         ([1] * 200, [1] * 197 + [100] * 3, False),
     ],

@@ -218,7 +218,7 @@ def test_half_sent_requests_keep_no_probe_out(server: HttpServer, half: bytes) -
         for _ in range(count):
             clients.enter_context(socket_to(server)).sendall(half)
         assert probe(server) == "http-entrance"
-        # So many that they need places too: none is lost.
+        # There are so many that they need places too. None is lost.
         whole = [clients.enter_context(socket_to(server)) for _ in range(count)]
         for client in whole:
             client.sendall(PROBE)

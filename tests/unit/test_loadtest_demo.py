@@ -80,7 +80,7 @@ def test_print_report_shows_counts_stages_and_errors():
 
 
 BEGIN_NS = 5 * NS_PER_SECOND
-"""The first request's time; those of the first second do not count."""
+"""The first request's time. Requests of the first second do not count."""
 
 
 def requests_at(after_ns: int, latency_ns: int, count: int) -> list[Outcome]:

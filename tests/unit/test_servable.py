@@ -31,8 +31,8 @@ def test_transitions_never_lead_back() -> None:
     assert all(new > old for old in TRANSITIONS for new in TRANSITIONS[old])
 
 
-def test_diagram_of_the_architecture_draws_every_move() -> None:
-    text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+def test_diagram_of_the_design_draws_every_move() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
     drawn = re.findall(r"^    (\w+) --> (\w+)$", text, re.MULTILINE)
     moves = [(old.name, new.name) for old in TRANSITIONS for new in TRANSITIONS[old]]
     assert sorted(drawn) == sorted(moves)

@@ -270,7 +270,8 @@ class CoordinatorWorld:
             self.second += 1
             self.land(lambda flight: flight.due_ns <= self.clock.ns)
             for number, process in enumerate([*self.processes.values()]):
-                # One that waits looks each second: the worst case for the one that leads.
+                # A coordinator that waits looks each second, which is the worst case for the one that
+                # leads.
                 is_due = (self.second + number) % RENEW_SECONDS == 0
                 if is_due or process.holder.term() is None:
                     process.renew()

@@ -1,8 +1,8 @@
 """Writes models like those of TensorFlow Serving's own end-to-end suite.
 
-Run it as `python -m tests.integration.drop_in.export_suite_models DIRECTORY`, in a process of its
-own. The TensorFlow 1 graphs stand for the old files in that suite's repository. The others are new,
-as the suite exports them when it runs.
+Run it as `python -m tests.integration.drop_in.export_suite_models DIRECTORY`, in a process of its own. The
+TensorFlow 1 graphs stand for the old files in that suite's repository. All other models are new, as the
+suite exports them when it runs.
 """
 
 import shutil

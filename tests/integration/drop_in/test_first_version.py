@@ -34,7 +34,7 @@ WAIT_SECONDS = 10 * TIMEOUT_SECONDS
 """No wait ends by itself."""
 
 ENDLESS_OFFSET_COUNT = 1_000_000
-"""The load of such a version takes an hour at the rate of `FLAGS`; one without offsets, a moment."""
+"""The load of such a version takes an hour at the rate of `FLAGS`. Without offsets it takes a moment."""
 
 FLAGS = {
     "restore_bytes_per_second": 1_000,
