@@ -563,7 +563,7 @@ class GuardedConnection(HttpToolsProtocol):
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             "connection: close\r\n\r\n"
         )
-        if self._phase is Phase.BODY and not self._take_back_request():
+        if self._phase is Phase.BODY and not self._withdraw_request():
             self.transport.close()
             return
         self._refusal = head.encode() + body
@@ -571,7 +571,7 @@ class GuardedConnection(HttpToolsProtocol):
         self.flow.pause_reading()
         self._send_due_refusal()
 
-    def _take_back_request(self) -> bool:
+    def _withdraw_request(self) -> bool:
         """Keeps the application from answering the request whose body is refused.
 
         Returns False if it is answered already, at least in part.

@@ -321,13 +321,13 @@ class LifeMachine(RuleBasedStateMachine):
         is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
         cover_count = int(is_cover and policy is not PolicyName.RESOURCE)
         count_max = cover_count + self.judge.kept_count_max()
-        has_hope = self.judge.in_state(START, LOADING) & self.judge.aspired
+        is_to_serve = self.judge.in_state(START, LOADING) & self.judge.aspired
         # All versions that could free memory stay until its instant; `rest` checks that this comes.
         is_waiting = (
             policy is not PolicyName.AVAILABILITY and self.judge.jitter_seconds and is_cover
         )
-        if not (is_waiting and has_hope):
-            assert len(surplus) <= max(count_max, 0 if has_hope else 1), surplus
+        if not (is_waiting and is_to_serve):
+            assert len(surplus) <= max(count_max, 0 if is_to_serve else 1), surplus
         if not self.judge.aspired:
             assert not self.judge.in_state(AVAILABLE)
 
