@@ -99,9 +99,9 @@ const CallableSet::Prepared* CallableSet::Keep(std::unique_ptr<Prepared>* prepar
   return nullptr;
 }
 
-// Makes the callable within the request, once for each set: correct answers come before p999.
-// Called only while a slot is free. Otherwise requests that fail, each with a new set, would each
-// pay for a callable.
+// Makes the callable within the request, once for each set, because correct answers come before
+// p999. Called only while a slot is free, because otherwise requests that fail, each with a new
+// set, would each pay for a callable.
 Status CallableSet::RunWithoutTheOthers(const tensor::OutputSet& outputs,
                                         const tensor::TensorList& inputs,
                                         tensor::TensorList* result) const {

@@ -32,14 +32,15 @@ using tensorflow::BundleEntryProto;
 constexpr size_t kFooterBytes = 48;
 // The index of a million variables has some 100 MB.
 constexpr uint64_t kIndexBytesMax = uint64_t{512} << 20U;
-constexpr size_t kBlockTrailerBytes = 5;  // compression and crc32c, which the handle does not count
+// compression and crc32c, which the handle's size leaves out
+constexpr size_t kBlockTrailerBytes = 5;
 
 // The most shards: the names of data files have five digits.
 constexpr int32_t kShardCountMax = 99'999;
 
 // Returns true if the footer's handles lie within the file. The footer is the only part of the file
-// without a checksum, and Table trusts its sizes: one wrong bit would make it allocate petabytes,
-// which ends the process.
+// without a checksum, and Table trusts its sizes. So one wrong bit would make it allocate
+// petabytes, which ends the process.
 bool AreFooterHandlesWithin(std::string_view footer, uint64_t file_bytes) {
   base::WireReader reader(&footer, 1);
   for (int handle = 0; handle < 2; ++handle) {
@@ -145,7 +146,7 @@ Status CheckpointIndexReader::OpenTable() {
   MILLPOND_RETURN_IF_TF_ERROR(env->GetFileSize(header_.index_path, &file_bytes), opening);
   MILLPOND_RETURN_IF_TF_ERROR(env->NewRandomAccessFile(header_.index_path, &file_), opening);
   if (file_bytes < kFooterBytes) return Damaged("it is too short");
-  // A block is read whole, and the file itself says how long it is.
+  // A block is read whole, and its length is in the file itself.
   if (file_bytes > kIndexBytesMax) {
     return Damaged("it has " + std::to_string(file_bytes) + " bytes, and at most " +
                    std::to_string(kIndexBytesMax) + " are read of an index");

@@ -13,7 +13,7 @@
 namespace millpond::tf {
 namespace {
 
-// The runs of requests. Each run writes both, so they share a cache line of their own.
+// The runs of requests. Each run writes both fields, so they share a cache line of their own.
 struct alignas(64) Runs {
   std::atomic<int> count{0};
   std::atomic<int64_t> begin_ns{INT64_MIN / 2};  // of the last one

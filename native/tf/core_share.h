@@ -4,14 +4,14 @@
 
 namespace millpond::tf {
 
-// While the scope lives, the kernels of this thread use no more than a run's fair share of the
-// cores: the cores divided by the runs of requests that are under way, at least 1. So a request
+// While the scope lives, the kernels of this thread use at most a run's fair share of the cores.
+// That is the number of cores divided by the runs of requests under way, at least 1. So a request
 // that is alone may use all cores, and on a busy server each request runs on its own thread and
-// wakes no other thread (docs/figures.md, "Shares of the cores"). The share is `cores_max` at most:
-// to wake other threads takes longer than a small run (RunCost).
+// wakes no other thread (docs/figures.md, "Shares of the cores"). The share is `cores_max` at most,
+// because waking other threads takes longer than a small run (RunCost).
 //
-// A load (LoadScope), and any thread of lowered priority, has a share of 1 and is not counted: on
-// the pool its kernels would have the priority of requests.
+// A load (LoadScope), and any thread of lowered priority, has a share of 1 and is not counted,
+// because on the pool its kernels would have the priority of requests.
 //
 // TensorFlow's limit of a thread (SetPerThreadMaxParallelism) reaches Shard. ServableDevice does
 // the rest: it gives Eigen, oneDNN and kernels that schedule tasks themselves as many threads.

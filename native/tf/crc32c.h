@@ -5,10 +5,10 @@
 
 namespace millpond::tf {
 
-// Returns the crc32c of some bytes, whose own is `crc32c`, followed by `bytes`. The crc32c of no
-// bytes is 0. The result is that of tsl::crc32c::Extend, which is used for short ranges and on
-// processors without SSE4.2. That function recognizes older processors by name and takes the slow
-// path on newer ones: 4 GB/s here, which is slower than reading from the page cache.
+// Extends `crc32c`, that of some bytes, by the bytes that follow them, and returns that of all. The
+// crc32c of no bytes is 0. The result is that of tsl::crc32c::Extend, which is used for short
+// ranges and on processors without SSE4.2. That function recognizes older processors by name and
+// takes the slow path on newer ones: 4 GB/s here, which is slower than reading from the page cache.
 uint32_t ExtendCrc32c(uint32_t crc32c, const char* bytes, size_t size);
 
 }  // namespace millpond::tf

@@ -45,7 +45,7 @@ class GraphWalk::BackWalk {
   std::set<size_t> Walk(const std::string& function, const Nodes& nodes, const Arguments& arguments,
                         std::vector<std::string_view> wanted) {
     std::set<size_t> used;
-    // The nodes to be visited; true if what leaves them out in a run counts too.
+    // The nodes to be visited; true if the nodes that leave them out in a run count too.
     std::map<std::string_view, bool> seen;
     std::set<std::string_view> passed;
     std::set<std::string_view> visited;
@@ -77,7 +77,7 @@ class GraphWalk::BackWalk {
     return used;
   }
 
-  // The outcome of an assertion depends on whether it runs, too.
+  // An assertion also depends on whether it runs.
   template <typename Want>
   static void WantAssertions(const Nodes& nodes, const Want& want) {
     const bool has_choices = std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
@@ -95,7 +95,7 @@ class GraphWalk::BackWalk {
   }
 
   // Returns the inputs that computing `node` needs: all of them if it `is_chosen`, because in
-  // conditionals of TensorFlow 1 each input may leave it out.
+  // TensorFlow 1's conditionals each input may leave the node out.
   std::vector<std::string_view> InputsNeeded(const NodeDef& node, bool is_chosen) {
     std::vector<Call> calls = graph_.CallsOf(node);
     if (!calls.empty() && calls.front().is_branch && !EntersBranches(node)) calls.clear();
@@ -119,7 +119,7 @@ class GraphWalk::BackWalk {
   const std::set<size_t>& ArgumentsNeededBy(const std::string& name) {
     const auto known = bodies_.find(name);
     if (known != bodies_.end()) return known->second;
-    // Stops a recursion: the inner calls of a function that calls itself add nothing.
+    // Stops a recursion: for a function that calls itself, the inner calls add nothing.
     bodies_[name] = {};
     const FunctionDef* const function = graph_.FindFunction(name);
     if (function != nullptr) bodies_[name] = WalkBody(name, *function);

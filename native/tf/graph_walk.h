@@ -25,21 +25,21 @@ struct Call {
 // Walks back through a graph and its functions. Borrows the graph.
 class GraphWalk {
  public:
-  // Takes a node of `function`, which is "" for the graph itself. Returns false if the walk is not
-  // to go on from it: to its inputs, and into the functions that it calls.
+  // Takes a node of `function`, which is "" for the graph itself. Returns false to end the walk
+  // there: its inputs, and the functions that it calls, are then not visited.
   using Look = std::function<bool(const tensorflow::NodeDef& node, const std::string& function)>;
   using Tensors = std::vector<std::string>;
 
   explicit GraphWalk(const tensorflow::MetaGraphDef& meta_graph);
 
   // Visits the nodes that each run of `tensors` computes, once each. Follows only needed inputs: it
-  // skips an argument that a function does not use. It does not enter branches (If, Case). So in
-  // doubt a node is left out.
+  // skips an argument that a function does not use. It does not enter branches (If, Case). So a
+  // node is left out if there is a doubt.
   void VisitNeeded(const Tensors& tensors, const Look& look) const;
 
-  // Visits the same nodes, and those in branches that TensorFlow lowers to its older control flow:
-  // a run has their kernels whatever branch it takes. TensorFlow may find out before the run that a
-  // branch is never taken, and then leaves it out.
+  // Visits the same nodes, and the nodes in branches that TensorFlow lowers to its older control
+  // flow, because a run has their kernels whatever branch it takes. TensorFlow may find out before
+  // the run that a branch is never taken, and then leaves it out.
   void VisitBuilt(const Tensors& tensors, const Look& look) const;
 
   // Visits the nodes that the values of `tensors` may depend on, and the outcome of assertions,
@@ -47,8 +47,8 @@ class GraphWalk {
   // before an assertion if its graph has a Switch: there they choose what runs.
   void VisitSources(const Tensors& tensors, const Look& look) const;
 
-  // Visits the nodes that a run of `tensors` may compute, whatever branches it takes, once each: of
-  // a function that is called, all nodes.
+  // Visits the nodes that a run of `tensors` may compute, whatever branches it takes, once each.
+  // All nodes of a function that is called are visited.
   void VisitReachable(const Tensors& tensors, const Look& look) const;
 
   // Returns a function of the graph, or null.

@@ -112,8 +112,8 @@ const JointRunner* JointRunners::Find(const Parts& parts) const {
   return nullptr;
 }
 
-// Makes and keeps a runner. Keeps a runner that cannot be run too, or each request would try to
-// make it again.
+// Makes and keeps a runner. A runner that cannot be run is kept too, because otherwise each request
+// would try to make it again.
 const JointRunner* JointRunners::Make(const Parts& parts) const {
   const std::unique_lock lock(making_, std::try_to_lock);
   if (!lock.owns_lock()) return nullptr;

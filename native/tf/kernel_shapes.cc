@@ -38,8 +38,8 @@ const Tensor* ShapedInput(tensorflow::OpKernelContext* context, int index) {
   return HasOwnShape(tensor) ? &tensor : nullptr;
 }
 
-// The keys of kernels and shapes that passed. A key may replace another key in its slot. The other
-// key is then checked once more. 128 KiB.
+// The keys of kernels and shapes that passed. If a key replaces another key in its slot, the shapes
+// of the other key are checked once more. 128 KiB.
 class PassedShapes {
  public:
   bool Has(uint64_t key) const { return SlotOf(key).load(std::memory_order_relaxed) == key; }

@@ -12,8 +12,8 @@ struct LoadControl {
   std::atomic<bool> is_cancelled{false};
   // The speed limit of the restore; 0 if it has no limit. Read between two pieces of a tensor.
   std::atomic<int64_t> restore_bytes_per_second_max{0};
-  // How long the restore may take while requests come, for PaceBesideRequests; 0: it has no limit
-  // then. restore_bytes_per_second_max holds instead if it is set.
+  // The longest that the restore may take while requests come, for PaceBesideRequests; 0: no limit.
+  // If restore_bytes_per_second_max is set, it counts instead.
   std::atomic<int64_t> restore_ns_target{0};
   // The tensor bytes that lie in the version's memory and are checked.
   std::atomic<int64_t> restored_bytes{0};

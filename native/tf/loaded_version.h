@@ -36,16 +36,16 @@ class LoadedVersion {
     return {};
   }
 
-  // Returns how many bytes of the arena are in which state, or nullopt without an arena. Any thread
-  // may call it, also during Free.
+  // Returns the bytes of the arena by their state, or nullopt without an arena. Any thread may call
+  // it, also during Free.
   std::optional<memory::ArenaStatistics> ArenaStatistics() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (arena_ == nullptr) return std::nullopt;
     return arena_->Statistics();
   }
 
-  // Returns how many blocks of the parameters did not fit the slab, 0 without an arena. Any thread
-  // may call it, also during Free.
+  // Returns the number of the parameters' blocks that did not fit the slab; 0 without an arena. Any
+  // thread may call it, also during Free.
   int64_t overflow_block_count() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return arena_ == nullptr ? 0 : arena_->overflow_block_count();

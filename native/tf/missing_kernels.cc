@@ -109,7 +109,7 @@ class Search {
       return true;
     };
     graph_.VisitNeeded(tensors, [&](const NodeDef& node, const std::string& function) {
-      // Nodes behind a Merge belong to one branch or the other.
+      // Nodes behind a Merge belong to either branch, so they are not certain.
       return note(node, function, /*is_certain=*/true, /*is_built=*/true) && node.op() != "Merge" &&
              node.op() != "RefMerge";
     });

@@ -19,15 +19,15 @@ struct MissingKernel {
   // True if every request on the signature needs the node.
   bool is_certain = false;
   // True if every request needs the node's kernel, although the node is in a branch: TensorFlow
-  // then fails requests that take the other branch too. It may leave the branch out, if it finds
-  // out that no request can take it: only a run shows.
+  // then fails requests that take the other branch too. It may leave the branch out if it finds
+  // that no request can take it, which only a run shows.
   bool is_built = false;
 };
 
 // Returns the nodes without a kernel that the signatures and the init op `init_op` ("": none) run,
 // each node once for each of them.
 //
-// Nodes that XLA compiles are not looked at: they need no kernel of the CPU.
+// Nodes that XLA compiles are not looked at, because they need no kernel of the CPU.
 std::vector<MissingKernel> FindMissingKernels(const tensorflow::MetaGraphDef& meta_graph,
                                               const std::string& init_op);
 

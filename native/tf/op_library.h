@@ -22,8 +22,8 @@ namespace millpond::tf {
 base::StatusOr<std::vector<std::string>> LoadOpLibrary(const std::string& path);
 
 // Returns the ops that the graph may run and that nothing in this process registers, sorted, each
-// once. Ignores functions that no node of the graph calls: a part that was exported only for
-// training needs no ops here.
+// once. Ignores functions that no node of the graph calls, because a part that was exported only
+// for training needs no ops here.
 std::vector<std::string> MissingOps(const tensorflow::GraphDef& graph);
 
 }  // namespace millpond::tf

@@ -13,8 +13,7 @@ namespace millpond::tf {
 // memory.
 //
 // Loading one SavedModel makes several devices (for the session, grappler and function runtimes).
-// So the phase is kept here once, and not in each device: a device that missed the change would
-// serve requests out of the arena, 4x slower (docs/design.md, "One device per version").
+// design.md, "One device per version")./design.md, "One device per version").
 //
 // Thread: any. EndLoading is for the loader, once no kernel runs. Owner: shared by the SavedModel
 // and its devices. Cost: the phase is one relaxed load an allocation.

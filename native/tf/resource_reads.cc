@@ -25,7 +25,7 @@ bool InitializesTable(const std::string& op) {
 }
 
 // Returns true if a request may skip the inputs of `op` (branches), or if `op` does not read the
-// variable or the table that it takes. The size of an empty table is no error.
+// variable or the table that it takes. Reading the size of an empty table is no error, for example.
 bool MayNotRead(const std::string& op) {
   const bool is_branch = op == "If" || op == "StatelessIf" || op == "Case" ||
                          op == "StatelessCase" || op == "Switch" || op == "RefSwitch";

@@ -33,8 +33,8 @@ using tensorflow::tstring;
 // Above the priority of the stock kernel, which is 0.
 constexpr int kKernelPriority = 300;
 
-// The length of one sleep: a wait is cut into sleeps, so that it soon notices a cancelled load or
-// another limit.
+// The length of one sleep. A wait is cut into sleeps, so that it soon notices a cancelled load or a
+// changed limit.
 constexpr int64_t kWaitSliceNs = 1'000'000;
 
 absl::Status ToTensorFlow(const base::Status& status) {
@@ -180,7 +180,8 @@ class Restore {
           "', and the checkpoint holds " + plan->entry.shape.DebugString());
     }
     plan->slice = slice;
-    // A variable is mostly partitioned as it was when it was saved. Then the slice has an entry.
+    // A variable is usually partitioned as it was when it was saved, and then the slice has an
+    // entry.
     const auto& slices = plan->entry.slices;
     if (std::find(slices.begin(), slices.end(), slice) == slices.end()) return absl::OkStatus();
     base::StatusOr<CheckpointEntry> entry =
@@ -192,8 +193,8 @@ class Restore {
   }
 
   absl::Status Perform(const Plan& plan) {
-    // Checked before the output is allocated: a damaged index may claim more bytes than the shard
-    // has.
+    // Checked before the output is allocated, because a damaged index may claim more bytes than the
+    // shard has.
     if (is_plain_) TF_RETURN_IF_ERROR(shards_.CheckHolds(plan.entry));
     TF_RETURN_IF_ERROR(pace_.WaitForBudget());
     Tensor* output = nullptr;

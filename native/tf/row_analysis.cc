@@ -35,12 +35,13 @@ using tensorflow::SignatureDef;
 using Kind = RowValue::Kind;
 using Values = std::vector<RowValue>;
 
-// The most nodes that are looked at for a signature: a function counts with each call. About 2 s.
+// The most nodes that are looked at for a signature, which takes about 2 s. The nodes of a function
+// count once for each call.
 constexpr int64_t kNodesMax = 200'000;
-// Calls within calls; a function that calls itself ends here.
+// The depth of calls within calls. A function that calls itself ends here.
 constexpr int kDepthMax = 100;
-// The turns of a loop until its values change no more. Each turn but the last loses knowledge of at
-// least one value, and few values change in turn.
+// The turns of a loop until its values change no more. In each turn but the last, at least one more
+// value becomes unknown, and few values change one after the other.
 constexpr int kTurnsMax = 20;
 // The most integers of a constant that are followed one by one.
 constexpr int64_t kIntegersMax = 1024;
@@ -98,18 +99,20 @@ RowValue InputOf(const tensorflow::TensorInfo& info) {
   return value;
 }
 
-// The choices of a run that leave a node out: those of the Switch nodes before it. In TensorFlow 1
-// what is left out travels along data and control edges alike, until a Merge.
+// The choices of a run that may leave a node out, made by the Switch nodes before it. In TensorFlow
+// 1 a node that is left out leaves out the nodes behind it, along data and control edges alike,
+// until a Merge.
 struct Choices {
   bool are_some = false;
-  std::shared_ptr<const RowValue> unfixed;  // what a run may choose by besides fixed values, if any
+  // the values, besides fixed ones, by which a run may choose, if there are any
+  std::shared_ptr<const RowValue> unfixed;
 };
 
 bool IsSwitch(const NodeDef& node) {
   return node.op() == "Switch" || node.op() == "RefSwitch" || node.op() == "_SwitchN";
 }
 bool IsMerge(const NodeDef& node) { return node.op() == "Merge" || node.op() == "RefMerge"; }
-// Returns true if a node is there for the error that it gives.
+// Returns true if a node exists only to fail requests.
 bool IsAssertion(const NodeDef& node) {
   return node.op() == "Assert" || node.op() == "CheckNumerics" || node.op() == "CheckNumericsV2";
 }
@@ -155,7 +158,7 @@ class Walk {
     return Unknown(*node->second, "has an output that is not known").front();
   }
 
-  // Looks at the assertions that a run of `tensors` comes by.
+  // Looks at the assertions that a run of `tensors` computes.
   void CheckAssertions(const std::vector<std::string>& tensors, Scope* graph) {
     std::vector<std::string_view> left(tensors.begin(), tensors.end());
     std::set<std::string_view> seen;
@@ -169,7 +172,7 @@ class Walk {
     }
     for (const NodeDef* node : nodes) CheckAssertionsOf(*node, graph);
   }
-  // The first assertion that may fail for a row alone, and hold if it is beside others.
+  // The first assertion that may fail for a row alone although it holds beside other rows.
   const std::optional<RowCause>& unlike_assertion() const { return unlike_assertion_; }
 
  private:
@@ -249,7 +252,7 @@ class Walk {
     }
     NodeDef whole = node;
     tensorflow::AddDefaultsToNodeDef(*op, &whole);
-    // TensorFlow looks into the body of a function only once it is called.
+    // TensorFlow itself looks into the body of a function only once it is called.
     if (!tensorflow::ValidateNodeDef(whole, *op).ok()) return Unknown(node, "is not valid");
     Values outputs = ApplyRule(RowNode(whole, *op, inputs));
     return outputs.empty() ? Unknown(node, "has no output") : outputs;
@@ -287,10 +290,11 @@ class Walk {
 
   // --- Control flow ---
 
-  // Returns the value of whatever `by` chooses, if that depends on more than `by`'s being fixed.
+  // Returns the value of everything that `by` chooses, unless `by` is fixed and so chooses the same
+  // in every run.
   static std::optional<RowValue> ChosenBy(const NodeDef& node, const RowValue& by) {
     if (by.Has(Kind::kFixed)) return std::nullopt;
-    // Without what is known of `by` alone: that it is a scalar, and its bound.
+    // Leaves out what holds for `by` alone: that it is a scalar, and its bound.
     if (by.cause != nullptr) return RowValue::Of(by.kind, *by.cause);
     return RowValue::Of(Kind::kMixed,
                         CauseOf(node, by.IsRows() ? "chooses for all rows by what one of them has"
@@ -301,7 +305,7 @@ class Walk {
     if (inputs.size() != 2) return Unknown(node, "has other inputs", 2);
     const auto chosen = ChosenBy(node, inputs[1]);
     Values outputs(2, chosen ? *chosen : inputs[0]);
-    // A check that failed: it is told on this side.
+    // This side is taken if the check failed.
     if (chosen && inputs[1].fold == Fold::kAll) outputs[0].fold = inputs[0].fold;
     return outputs;
   }
@@ -316,7 +320,7 @@ class Walk {
     return {true, std::make_shared<const RowValue>(unknown)};
   }
 
-  // Requires the values of the node's inputs.
+  // The values of the node's inputs must be known.
   Choices ChoicesOf(const NodeDef& node, Scope* scope) {
     Choices all;
     const auto add = [&all](const Choices& more) {
@@ -335,8 +339,8 @@ class Walk {
     return all;
   }
 
-  // A Merge is the branch that was not left out, which is the same in every run if all choices
-  // before it are.
+  // A Merge is the branch that was not left out. It is the same branch in every run if all choices
+  // before it are the same.
   static Values MergeOf(const NodeDef& node, const Values& inputs, const Scope& scope) {
     if (inputs.empty()) return Unknown(node, "has no input", 2);
     for (const std::string& input : node.input()) {
@@ -367,7 +371,8 @@ class Walk {
       }
     }
     if (const auto chosen = ChosenBy(node, inputs.front())) {
-      // A check that failed for a row alone fails for all, and its branch tells it.
+      // If a check fails for a row alone, it fails for all rows together, so all take the branch of
+      // the failure.
       const bool fails_alike = branches.size() == 2 && inputs.front().fold == Fold::kAll &&
                                !Asserts(branches.front().function);
       if (!fails_alike) NoteIfAsserts(node);
@@ -430,8 +435,8 @@ class Walk {
     if (!is_of_all || !RunsAlike(node, scope)) Note(node);
   }
 
-  // Returns true if a node of TensorFlow 1 is not left out for a row beside others, unless it is
-  // for the row alone.
+  // Returns true if a node of TensorFlow 1 that runs for a row alone also runs for it beside other
+  // rows.
   bool RunsAlike(const NodeDef& node, Scope* scope) {
     if (!scope->has_switches) return true;
     std::vector<const NodeDef*> left = {&node};
@@ -547,7 +552,7 @@ RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& 
   Walk walk(walked);
   RowVerdict worst{RowVerdict::Kind::kIndependent, ""};
   std::vector<std::string> fetched;
-  // Sorted, so that the same graph has the same reason.
+  // Sorted, so that the same graph always gives the same reason.
   const std::map<std::string, tensorflow::TensorInfo> outputs(signature.outputs().begin(),
                                                               signature.outputs().end());
   for (const auto& [name, info] : outputs) {

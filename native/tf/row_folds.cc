@@ -28,7 +28,8 @@ Fold OfReduction(const RowNode& node) {
 }
 
 // Returns the fold of whether `larger` is larger than `smaller`, or as large. With more rows that
-// can only become false: not a number is not larger, and is the largest and the smallest of all.
+// can only become false. NaN does not change that: it is never larger, and it is the largest and
+// the smallest of all rows.
 Fold OfComparison(const RowValue& larger, const RowValue& smaller) {
   const auto is = [](const RowValue& value, Fold fold) {
     return value.Has(RowValue::Kind::kFixed) || value.fold == fold;
@@ -36,7 +37,7 @@ Fold OfComparison(const RowValue& larger, const RowValue& smaller) {
   return is(larger, Fold::kSmallest) && is(smaller, Fold::kLargest) ? Fold::kAll : Fold::kNone;
 }
 
-// Returns the fold of whether there are no places.
+// Returns the fold of whether a list of places is empty.
 Fold OfNone(const RowValue& a, const RowValue& b) {
   const RowValue& count = a.fold == Fold::kCount ? a : b;
   const RowValue& other = a.fold == Fold::kCount ? b : a;

@@ -150,7 +150,7 @@ std::pair<int, int> RowNode::OutputsOf(const char* name) const {
   if (!tensorflow::NameRangesForNode(tensorflow::AttrSlice(node_), op_, nullptr, &ranges).ok()) {
     return {0, 0};
   }
-  auto range = ranges.find(name);  // a FlatMap's iterator reads nothing if const
+  auto range = ranges.find(name);  // const, because a FlatMap's iterator then reads nothing
   if (range == ranges.end()) return {0, 0};
   return {range->second.first, range->second.second - range->second.first};
 }
@@ -158,7 +158,8 @@ std::pair<int, int> RowNode::OutputsOf(const char* name) const {
 RowValue RowNode::Rows(int axis, int64_t factor, int output) const {
   RowValue value = Free(output);
   if (value.has_rank && axis >= value.rank()) return Unknown("its shape has no rows");
-  // The shape function does not know the number of rows. Svd without vectors has none, for one.
+  // An output may have no rows at all, as Svd without vectors. The shape function does not show
+  // that, because it does not know the number of rows.
   const bool is_sized =
       value.has_rank && value.dims[static_cast<size_t>(axis)].kind == Quantity::Kind::kKnown;
   if (is_sized) return Unknown("has a fixed size in the place of the rows");
@@ -170,7 +171,7 @@ RowValue RowNode::Rows(int axis, int64_t factor, int output) const {
     if (i == axis) {
       dim = factor >= 0 ? Quantity::Rows(factor) : Quantity::Any();
     } else if (dim.DependsOnRows()) {
-      dim = Quantity();  // a shape function does not tell one unknown size from another
+      dim = Quantity();  // a shape function cannot distinguish two unknown sizes
     }
   }
   return value;

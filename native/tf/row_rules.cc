@@ -16,8 +16,8 @@ namespace {
 
 using Kind = RowValue::Kind;
 
-// Elementwise ops of one tensor. If they have further inputs, such as a table or bounds, these are
-// fixed.
+// Elementwise ops of one tensor. If they have further inputs, such as a table or bounds, these must
+// be fixed.
 constexpr std::string_view kKeepingOps[] = {"Abs",
                                             "Acos",
                                             "Acosh",
@@ -124,8 +124,8 @@ constexpr std::string_view kCombiningOps[] = {"Add",         "AddN",
                                               "Xlog1py",     "Xlogy",
                                               "Zeta"};
 
-// Ops of images and signals: their first dimension is that of separate examples, and their other
-// inputs are fixed filters, sizes and statistics.
+// Ops of images and signals: their first dimension counts separate examples. Their other inputs
+// must be fixed: filters, sizes and statistics.
 constexpr std::string_view kExampleOps[] = {"AvgPool",
                                             "AvgPool3D",
                                             "Conv",
@@ -169,7 +169,7 @@ constexpr std::string_view kMatrixOps[] = {"Cholesky",         "LogMatrixDetermi
                                            "MatrixInverse",    "Qr",
                                            "SelfAdjointEigV2", "Svd"};
 
-// Ops that add up what has the same number of a segment.
+// Ops that add up the entries with the same segment number.
 constexpr std::string_view kSegmentOps[] = {
     "SegmentMax",         "SegmentMean",         "SegmentMin",
     "SegmentProd",        "SegmentSum",          "UnsortedSegmentMax",
@@ -177,8 +177,9 @@ constexpr std::string_view kSegmentOps[] = {
 
 // --- Elementwise ---
 
-// Returns why free value `other` may not be combined with rows that are `from_last` dimensions from
-// the end; "" if it may: if it has no such dimension, or one entry of it for all rows.
+// Returns why the free value `other` may not be combined with rows that are `from_last` dimensions
+// from the end. Returns "" if it may, because it lacks that dimension, or has one entry there for
+// all rows.
 std::string RefuseBeside(const RowValue& other, int from_last) {
   if (other.Has(Kind::kCount)) return "combines rows with the number of rows";
   if (!other.has_rank) return "combines rows with a tensor of unknown rank";
@@ -219,7 +220,7 @@ RowValue ApplyElsewhere(const RowNode& node, int output) {
   return node.Rows(0, node.input(0).factor, output);
 }
 
-// LookupTableFind: the keys come after the table.
+// LookupTableFind, whose second input has the keys.
 RowValue LookUp(const RowNode& node, int output) {
   if (node.input_count() < 2 || !node.input(1).IsRows() || !AreOthersFixed(node, 1)) {
     return node.Unknown("looks up something else than rows");
@@ -321,7 +322,8 @@ int CountDots(const Labels& labels) {
       labels.begin(), labels.end(), [](const std::string& label) { return label.front() == '.'; }));
 }
 
-// Returns the labels of each input; nullopt if one has an unknown rank, or another one.
+// Returns the labels of each input; nullopt if an input's rank is unknown, or does not fit its
+// labels.
 std::optional<std::vector<Labels>> LabelsOfInputs(const RowNode& node, const EinsumTerms& terms) {
   std::vector<Labels> all;
   for (size_t i = 0; i < node.input_count(); ++i) {
@@ -392,11 +394,12 @@ RowValue Normalize(const RowNode& node, int output) {
   return node.Unknown("has further outputs that are not followed");
 }
 
-// Conv2DBackpropInput as a transposed convolution: the rows are its last input.
+// Conv2DBackpropInput as a transposed convolution, whose last input has the rows.
 RowValue TransposeConvolution(const RowNode& node, int output) {
   const bool is_filter_fixed = node.input_count() == 3 && node.input(1).Has(Kind::kFixed);
   const auto& sizes = node.input(0).elements;
-  // The first of all sizes is that of the rows. Two are those of an image alone.
+  // If all sizes are given, the first is that of the rows. If there are two, they are those of an
+  // image.
   const bool has_all = sizes && sizes->size() >= 4;
   const bool grows =
       node.input(0).Has(Kind::kCount) &&
@@ -448,7 +451,8 @@ RowValue AlongLast(const RowNode& node, int output) {
   return node.Rows(rows.axis, rows.factor, output);
 }
 
-// MatrixDiagV3: a band of several diagonals, by its second input, has a dimension for them.
+// MatrixDiagV3. If its second input asks for a band of several diagonals, there is a dimension for
+// them.
 RowValue MakeMatrices(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   const auto band = node.input_count() < 2 ? std::nullopt : node.input(1).Numbers();
@@ -492,7 +496,7 @@ RowValue Accumulate(const RowNode& node, int output) {
   return node.Rows(rows.axis, rows.factor, output);
 }
 
-// Counts the integers of each row, if there are two dimensions, or else of all rows.
+// Counts the integers: of each row if there are two dimensions, and otherwise of all rows.
 RowValue CountIntegers(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   if (!rows.IsRows() || rows.axis != 0) return node.Unknown("counts something else than rows");
@@ -508,17 +512,17 @@ RowValue CountIntegers(const RowNode& node, int output) {
   return node.Rows(0, rows.factor, output);
 }
 
-// Adds rows of the same segment up.
+// Adds up the rows of each segment.
 RowValue ReduceSegments(const RowNode& node, int) {
   if (!node.input(0).IsRows() || node.input(0).axis != 0)
     return node.Unknown("adds up parts of rows");
-  // The number of each row, repeated, makes a segment of each.
+  // If each row has its own segment number, each row is a segment of its own.
   const bool may_be_rows = node.input(1).Has(Kind::kCount);
   return may_be_rows ? node.Unknown("adds up segments of rows")
                      : node.Mixed("adds up segments of rows");
 }
 
-// Finds the range of the values to round them, unless it is given.
+// Rounds values to a range, which it finds from all values unless it is given.
 RowValue RoundToRange(const RowNode& node, int output) {
   if (!node.Flag("range_given")) return node.Mixed("looks for the largest value of all rows");
   const int64_t axis = node.Integer("axis");  // of a range for each entry, if it is not -1
@@ -530,7 +534,7 @@ RowValue MixAll(const RowNode& node, int) {
   return node.Mixed("compares the rows with each other");
 }
 
-// tf.Example messages: each is a row. Sparse and ragged features follow no rows here.
+// tf.Example messages, each of which is a row. Sparse and ragged features count as unknown here.
 RowValue ParseExamples(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   const auto [first, count] = node.OutputsOf("dense_values");
@@ -604,8 +608,8 @@ bool StartsWith(const std::string& text, std::string_view start) {
   return text.compare(0, start.size(), start) == 0;
 }
 
-// The stateful ops whose result is the same in each run, because nothing that requests run writes
-// to what they read (variable_writes.h).
+// The stateful ops whose result is the same in each run, because no request writes to the variables
+// and tables that they read (variable_writes.h).
 bool OnlyReads(const std::string& op) {
   static const auto* const kOps =
       new std::set<std::string_view>{"VarHandleOp",
@@ -636,11 +640,12 @@ bool OnlyReads(const std::string& op) {
   return kOps->count(op) > 0;
 }
 
-// Returns true if a run draws other numbers than the last one.
+// Returns true if each run draws other numbers.
 bool DrawsNumbers(const RowNode& node) {
   static constexpr std::string_view kStarts[] = {"Random",          "Stateful",      "Multinomial",
                                                  "TruncatedNormal", "Parameterized", "Rng"};
-  // Not each op with a seed of its own is marked as stateful: FractionalMaxPool is not.
+  // Checked by the seed, because some ops with a seed are not marked as stateful:
+  // FractionalMaxPool, for example.
   if (node.node().attr().count("seed") > 0) return true;
   return node.is_stateful() &&
          std::any_of(std::begin(kStarts), std::end(kStarts),
@@ -653,7 +658,7 @@ bool DependsOnOtherRuns(const RowNode& node) {
   return std::find(std::begin(kOps), std::end(kOps), node.op()) != std::end(kOps);
 }
 
-// Returns true if the node has functions: those that the analysis follows come to no rule.
+// Returns true if the node has functions. Functions that the analysis follows never reach a rule.
 bool CallsFunctions(const RowNode& node) {
   const auto& attributes = node.node().attr();
   return std::any_of(attributes.begin(), attributes.end(), [](const auto& attribute) {
@@ -661,14 +666,14 @@ bool CallsFunctions(const RowNode& node) {
   });
 }
 
-// Returns true if the numbers that are drawn for an entry depend on its place: "StatelessIf" and
-// the like are no ops of the rules.
+// Returns true if the numbers that are drawn for an entry depend on its place. Ops like
+// "StatelessIf" never reach the rules.
 bool DrawsByPlace(const RowNode& node) {
   return DrawsNumbers(node) || StartsWith(node.op(), "Stateless");
 }
 
-// Returns what a handle leads to, as far as the rules look at it: the shape of a variable, or that
-// of a table's values.
+// Returns what the rules need to know of a handle's object: the shape of a variable, or of a
+// table's values.
 std::shared_ptr<const RowValue> ContentOf(const RowNode& node) {
   RowValue content;
   if (node.op() == "HashTable" || node.op() == "HashTableV2" || node.op() == "MutableHashTableV2") {
@@ -688,9 +693,9 @@ std::shared_ptr<const RowValue> ContentOf(const RowNode& node) {
   return std::make_shared<const RowValue>(std::move(content));
 }
 
-// Returns the result of a Maximum or Minimum of a number and a value that is not known: a size that
-// is bounded from both sides may be fixed, if it is one: of a vector, the length may differ.
-// Returns nullopt for anything else.
+// Returns the result of a Maximum or Minimum of a number and an unknown value. A single size that
+// is bounded from both sides may then be fixed; the length of a vector could still differ. Returns
+// nullopt for anything else.
 std::optional<RowValue> Bound(const RowNode& node, const RowValue& failed) {
   const bool is_larger = node.op() == "Maximum";
   if ((!is_larger && node.op() != "Minimum") || node.input_count() != 2) return std::nullopt;
@@ -708,7 +713,7 @@ std::optional<RowValue> Bound(const RowNode& node, const RowValue& failed) {
   return value;
 }
 
-// Ops that read the shape of a tensor only.
+// Ops that read only the shape of a tensor.
 bool ReadsShape(const std::string& op) {
   return op == "Shape" || op == "ShapeN" || op == "Size" || op == "Rank";
 }
@@ -728,7 +733,7 @@ RowValue ReadShape(const RowNode& node, int output) {
     return value;
   }
   for (const Quantity& dim : input.dims) {
-    // Each size that is not a number may come from what made the tensor.
+    // A size that is not a number may come from the op that made the tensor.
     const bool is_sized = dim.kind == Quantity::Kind::kKnown;
     if (!is_sized && input.cause != nullptr) return RowValue::Of(input.kind, *input.cause);
     if (dim.DependsOnRows()) value.kind = Kind::kCount;
@@ -744,14 +749,14 @@ RowValue ReadShape(const RowNode& node, int output) {
   return value;
 }
 
-// Returns true for a number of rows that is compared with itself.
+// Returns true if a number of rows is compared with itself.
 bool HoldsForAnyRows(const RowNode& node) {
   const std::string& op = node.op();
   if (op != "Equal" && op != "GreaterEqual" && op != "LessEqual") return false;
   const auto& a = node.input(0).elements;
   const auto& b = node.input(1).elements;
   if (!a || !b || *a != *b) return false;
-  // Shapes that differ are broadcast, which compares elements in other places.
+  // If the shapes differ, they are broadcast, and elements at other places are compared.
   if (!node.input(0).has_rank || !node.input(1).has_rank) return false;
   if (node.input(0).dims != node.input(1).dims) return false;
   return std::all_of(a->begin(), a->end(), [](const Quantity& each) {
@@ -780,7 +785,7 @@ RowValue ApplyFree(const RowNode& node, int output) {
   if (!elements) return value;
   const auto depends_on_rows = [](const Quantity& each) { return each.DependsOnRows(); };
   const bool has_rows = std::any_of(elements->begin(), elements->end(), depends_on_rows);
-  // A reshape may bring what is fixed into a shape by the number of rows.
+  // A reshape may give a fixed value a shape that depends on the number of rows.
   const bool is_shaped_by_rows =
       value.Has(Kind::kCount) &&
       (!value.has_rank || std::any_of(value.dims.begin(), value.dims.end(), depends_on_rows));
@@ -849,7 +854,7 @@ RowValue CombineRows(const RowNode& node, int output) {
 
 namespace {
 
-// A value with a cause keeps nothing of its shape but that it is a scalar, for Bound.
+// Of the shape of a value with a cause, only this is kept: that it is a scalar (for Bound).
 void MarkScalar(const RowNode& node, int output, RowValue* value) {
   if (value->cause == nullptr) return;
   if (output == 0) value->fold = FoldOf(node);

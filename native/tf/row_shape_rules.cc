@@ -29,12 +29,12 @@ Quantity Product(Quantities::const_iterator begin, Quantities::const_iterator en
 
 // --- Reshape ---
 
-// A factor of rows that are parts of several rows.
+// The factor of rows that are made of parts of several rows.
 constexpr int64_t kJoined = -1;
 
-// Returns the factor of rows in the dimension of size -1 of a reshape, before the sizes `tail`:
-// kJoined if entries of different rows join in it, and nullopt if they may; 0: fixed, but not
-// known.
+// Returns the factor of rows in the dimension of size -1 of a reshape, before the sizes `tail`; 0
+// if it is fixed but not known. Returns kJoined if entries of different rows join in that
+// dimension, and nullopt if they may.
 std::optional<int64_t> FactorOfRest(const RowValue& rows, const Quantities& tail) {
   const Quantity wanted = Product(tail.begin(), tail.end());
   if (wanted.kind != Quantity::Kind::kKnown || wanted.value <= 0) return std::nullopt;
@@ -44,7 +44,7 @@ std::optional<int64_t> FactorOfRest(const RowValue& rows, const Quantities& tail
     const int64_t count = of_row.value * rows.factor;
     return count % wanted.value == 0 ? count / wanted.value : kJoined;
   }
-  // Whole entries of the last dimensions, whatever the others are.
+  // Counts whole entries of the last dimensions, whatever the dimensions before them are.
   Quantity suffix = Quantity::Known(1);
   for (auto at = rows.dims.end(); at != after;) {
     --at;
@@ -55,8 +55,8 @@ std::optional<int64_t> FactorOfRest(const RowValue& rows, const Quantities& tail
   return wanted.value == 1 ? std::optional<int64_t>(0) : std::nullopt;
 }
 
-// Rows whose entries lie in one piece each are the same rows in any shape that has what stands
-// before them, and then a multiple of R.
+// If the entries of each row lie in one piece, the rows stay the same in any shape that keeps the
+// dimensions before them and then has a multiple of R.
 RowValue Reshape(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   const auto& shape = node.input(1).elements;
@@ -110,7 +110,7 @@ RowValue RemoveDims(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   const auto dims = node.Integers("squeeze_dims");
   if (dims.empty()) return node.Unknown("squeezes away the dimension of a single row");
-  std::set<int> before;  // a dimension may be named twice
+  std::set<int> before;  // Checked because a dimension may be named twice.
   for (const int64_t dim : dims) {
     const auto axis = AxisOf(dim, rows);
     if (!axis) return node.Unknown("squeezes an unknown rank");
@@ -129,7 +129,8 @@ RowValue Transpose(const RowNode& node, int output) {
   return node.Rows(static_cast<int>(found - order->begin()), rows.factor, output);
 }
 
-// Returns the axis of the rows if all inputs from `begin` to `end` are rows of one kind.
+// Returns the axis of the rows if all inputs from `begin` to `end` have rows along the same axis,
+// with the same factor.
 std::optional<int> CommonAxis(const RowNode& node, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     const RowValue& input = node.input(i);
@@ -223,8 +224,8 @@ struct SliceSpec {
   int64_t begins, ends, dots, news, shrinks;
 };
 
-// Returns what a slice of row dimension [begin, end) shows, unless it is whole: of known numbers it
-// takes some rows.
+// Returns the value of a slice [begin, end) of the row dimension that is not whole: with known
+// numbers it takes some rows.
 RowValue TakesSome(const RowNode& node, const Quantity& begin, const Quantity& end) {
   const bool is_known = begin.kind != Quantity::Kind::kFixed &&
                         end.kind != Quantity::Kind::kFixed && begin.kind != Quantity::Kind::kAny &&
@@ -395,8 +396,8 @@ RowValue OneHot(const RowNode& node, int output) {
   return node.Rows(rows.axis + (axis >= 0 && axis <= rows.axis ? 1 : 0), rows.factor, output);
 }
 
-// Returns how often the rows come after each other for a block shape of SpaceToBatchND; 0 if that
-// is not known.
+// Returns the number of times that the rows come after each other for a block shape of
+// SpaceToBatchND; 0 if that is not known.
 int64_t BlocksOf(const RowNode& node) {
   const auto blocks = node.input(1).Numbers();
   if (!blocks || !AreOthersFixed(node, 0)) return 0;
@@ -405,7 +406,8 @@ int64_t BlocksOf(const RowNode& node) {
   return count.kind == Quantity::Kind::kKnown && count.value > 0 ? count.value : 0;
 }
 
-// Dilated convolutions: the parts of an example become examples, those of all rows together.
+// Dilated convolutions make examples of the parts of each example: first the first parts of all
+// rows, and so on.
 RowValue SpaceToBatch(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   const int64_t count = BlocksOf(node);
@@ -421,7 +423,7 @@ RowValue BatchToSpace(const RowNode& node, int output) {
   return is_followed ? node.Rows(0, 1, output) : node.Unknown("makes parts of rows of rows");
 }
 
-// Adds a dimension that a row's texts all fill, or fails.
+// Adds a dimension, which the texts of a row must all fill.
 RowValue DecodeRaw(const RowNode& node, int output) {
   const RowValue& rows = node.input(0);
   if (!rows.IsRows() || !AreOthersFixed(node, 0)) return node.Unknown("decodes by rows");
@@ -435,7 +437,7 @@ RowValue HandThrough(const RowNode& node, int output) {
   return index < node.input_count() ? node.input(index) : node.Unknown("has too few inputs");
 }
 
-// Returns a value whose dimensions are `dims`, and the same for each row.
+// Returns a value with the dimensions `dims` that is the same for each row.
 RowValue Alike(const RowNode& node, const Quantities& dims, int output) {
   int axis = -1;
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -516,7 +518,8 @@ RowValue Tile(const RowNode& node, int output) {
   return makes_rows ? Alike(node, dims, output) : ApplyFree(node, output);
 }
 
-// Numbers the rows if its limit is R: what is combined with it depends on the place of a row.
+// Numbers the rows if its limit is R. A value that is combined with it depends on the places of the
+// rows.
 RowValue Range(const RowNode& node, int output) {
   if (HasRows(node)) return node.Mixed("counts up to a number of the rows");
   RowValue value = ApplyFree(node, output);
@@ -533,7 +536,7 @@ bool HasCount(const RowNode& node) {
                      [](const RowValue& input) { return input.Has(Kind::kCount); });
 }
 
-// The length of every list is fixed, and the shape of what it lacks.
+// The length of every list is fixed, and so is the shape of elements that it lacks.
 RowValue MakeList(const RowNode& node, int) {
   if (HasRows(node)) return node.Unknown("makes as many tensors as a row says");
   if (HasCount(node)) return node.Unknown("makes a list by the number of rows");
@@ -586,7 +589,8 @@ RowValue ListGetItem(const RowNode& node, int) {
   return ElementOf(node, node.input(0), 2);
 }
 
-// The integers of an element are not those of all elements: what was not set is zero.
+// The integers of one element are not those of all elements, because elements that were not set are
+// zero.
 RowValue WithElement(const RowNode& node, const RowValue& list, RowValue element) {
   element.elements.reset();
   const auto added = std::make_shared<const RowValue>(std::move(element));
@@ -671,7 +675,7 @@ std::optional<Quantities> Chain(const RowNode& node, size_t begin, size_t end) {
   return all;
 }
 
-// Returns the elements of a Pack, unless it takes those of its vectors by turns.
+// Returns the elements of a Pack, unless it takes the elements of its vectors by turns.
 std::optional<Quantities> Packed(const RowNode& node) {
   const bool are_scalars =
       std::all_of(node.inputs().begin(), node.inputs().end(),
@@ -835,9 +839,10 @@ std::optional<Quantities> Compute(const RowNode& node) {
   return std::nullopt;
 }
 
-// Returns what becomes of an integer in 32 bits.
+// Returns an integer as 32 bits hold it.
 Quantity Narrowed(const Quantity& number) {
-  // So much for each row may be too large for all: it would pass 32 bits from 2,048 rows on.
+  // With a larger factor, the sizes of many rows may not fit: this one would pass 32 bits from
+  // 2,048 rows on.
   constexpr int64_t kFactorMax = 1 << 20;
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (number.kind == Quantity::Kind::kRows && number.value > kFactorMax) return Quantity::Any();
@@ -849,7 +854,7 @@ Quantity Narrowed(const Quantity& number) {
 
 std::optional<std::vector<Quantity>> ComputeIntegers(const RowNode& node) {
   const int dtype = node.Free(0).dtype;
-  // Floats are more than integers: they round, and there are NaN and infinity.
+  // Only integers, because floats round, and have NaN and infinity.
   if (dtype != tensorflow::DT_INT32 && dtype != tensorflow::DT_INT64) return std::nullopt;
   auto numbers = Compute(node);
   if (!numbers || dtype == tensorflow::DT_INT64) return numbers;

@@ -14,7 +14,7 @@ constexpr int64_t kLargest = int64_t{1} << 62;
 bool AreKnown(const Quantity& a, const Quantity& b) {
   return a.kind == QuantityKind::kKnown && b.kind == QuantityKind::kKnown;
 }
-// Returns what a combination of both is if nothing better is known.
+// Returns the combination of both if nothing better is known.
 Quantity Rest(const Quantity& a, const Quantity& b) {
   return a.DependsOnRows() || b.DependsOnRows() ? Quantity::Any() : Quantity();
 }
@@ -148,7 +148,7 @@ RowValue Join(const RowValue& a, const RowValue& b, const RowCause& place) {
     return RowValue::List(std::make_shared<const RowValue>(Join(*a.content, *b.content, place)));
   }
   for (const RowValue::Kind kind : {RowValue::Kind::kMixed, RowValue::Kind::kUnknown}) {
-    // Without a rank and a bound, which may hold for one of both only.
+    // Leaves out rank and bound, which may hold for only one of both.
     if (a.Has(kind)) return RowValue::Of(kind, *a.cause);
     if (b.Has(kind)) return RowValue::Of(kind, *b.cause);
   }

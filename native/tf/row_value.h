@@ -39,18 +39,18 @@ Quantity operator*(const Quantity& a, const Quantity& b);
 Quantity operator/(const Quantity& a, const Quantity& b);
 Quantity Larger(const Quantity& a, const Quantity& b);
 Quantity Smaller(const Quantity& a, const Quantity& b);
-// Returns what holds for both.
+// Returns the most that is known to hold for both.
 Quantity Join(const Quantity& a, const Quantity& b);
 
-// Why a value has no rows of its own.
+// The reason why a value has no rows of its own.
 struct RowCause {
   std::string node;
   std::string op;
   std::string reason;
 };
 
-// How a value of several rows goes with what each of its rows has alone. Checks of the inputs are
-// folds: all rows have to pass.
+// The relation of a value over several rows to the values of each row alone. Checks of the inputs
+// are folds, because all rows must pass.
 enum class Fold {
   kNone,      // in no known way
   kAll,       // a bool that is true for each row alone, if it is true for all together
@@ -64,10 +64,10 @@ enum class Fold {
 // The content of a tensor of a graph, for every number R of rows.
 struct RowValue {
   enum class Kind {
-    kFixed,    // the same in every run: constants, variables
-    kCount,    // depends on R, and on no row
-    kRows,     // dimension `axis` has R * factor entries, of which each row has `factor` in a row:
-               // what belongs to a row depends on that row of the inputs alone
+    kFixed,  // the same in every run: constants, variables
+    kCount,  // depends on R, and on no row
+    kRows,   // dimension `axis` has R * factor entries, `factor` of them in a row for each row, and
+             // the entries of a row depend on that row of the inputs alone
     kUnknown,  // `cause`
     kMixed,    // `cause`: an entry depends on several rows, or on the place of a row
   };
@@ -84,10 +84,10 @@ struct RowValue {
   std::optional<std::vector<Quantity>> elements;
   std::shared_ptr<const RowCause> cause;
   Fold fold = Fold::kNone;  // of a value with a cause
-  // An integer that a value with a cause has at least, whatever the rows are.
+  // The least that a value with a cause can be, whatever the rows are.
   std::optional<int64_t> at_least;
-  // The value of a variable, for its handle; what all elements of a tensor list have in common, for
-  // the list: null as long as it has none.
+  // For a handle, the value of its variable. For a tensor list, what all its elements have in
+  // common; null as long as it has no elements.
   std::shared_ptr<const RowValue> content;
   bool is_list = false;
 
@@ -106,8 +106,8 @@ struct RowValue {
   static RowValue List(std::shared_ptr<const RowValue> element);
 };
 
-// Returns what holds for both: for the branches of a conditional, and the turns of a loop. `place`
-// is their node, in case they have nothing in common.
+// Returns what holds for both, as for the branches of a conditional and the turns of a loop.
+// `place` is their node, in case they have nothing in common.
 RowValue Join(const RowValue& a, const RowValue& b, const RowCause& place);
 bool AreEqual(const RowValue& a, const RowValue& b);
 

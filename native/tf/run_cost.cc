@@ -11,7 +11,7 @@ size_t ClassOf(int64_t element_count) {
   return static_cast<size_t>(base::BitWidth(std::max<int64_t>(element_count, 1)) - 1);
 }
 
-// Follows shorter runs sooner than longer ones: a run is never faster than its kernels, but often
+// Follows shorter runs sooner than longer ones. A run is never faster than its kernels, but often
 // slower, because its thread had lost its core or its caches were cold.
 int64_t Averaged(int64_t known_ns, int64_t thread_ns) {
   constexpr int64_t kShorterShare = 4;
@@ -29,7 +29,7 @@ bool RunCost::IsWorthSharing(int64_t element_count) const {
 
 // Takes a run on several cores as if it had kept all of them busy. So a size whose runs were once
 // worth sharing is shared until its runs are clearly shorter. The first run shows only that one
-// core needs its time or more: if that is short, the next runs measure it on one core.
+// core needs at least its time. If that is short, the next runs measure it on one core.
 void RunCost::Record(int64_t element_count, int core_count, int64_t run_ns) {
   std::atomic<int64_t>& known_ns = thread_ns_[ClassOf(element_count)];
   const int64_t before_ns = known_ns.load(std::memory_order_relaxed);

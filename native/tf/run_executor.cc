@@ -118,7 +118,7 @@ class InOrderExecutor final : public Executor {
  private:
   void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
 
-  // A kernel takes the dtypes of its inputs for granted: with another one it ends the process.
+  // A kernel relies on the dtypes of its inputs, and ends the process if they differ.
   absl::Status CheckFed(tensorflow::CallFrameInterface* frame) const {
     const size_t fed_count = frame == nullptr ? 0 : frame->num_args();
     for (size_t i = 0; i < std::min(argument_types_.size(), fed_count); ++i) {
@@ -142,7 +142,7 @@ bool IsTaken(const TakenOutputs& taken_outputs, const std::string& node, int out
   return found == taken_outputs.end() || found->second[output];
 }
 
-// Fails if the kernel left out an output that another kernel takes.
+// Fails the run if the kernel left out an output that another kernel takes.
 void CheckOutputs(const TakenOutputs& taken_outputs, const tensorflow::OpKernel& kernel,
                   tensorflow::OpKernelContext* context) {
   for (int i = 0; i < context->num_outputs(); ++i) {

@@ -15,7 +15,7 @@ std::atomic<int64_t> runs_ended_by_memory{0};
 
 void SetRunMemoryBytesMax(int64_t bytes, int64_t all_runs_bytes) {
   run_memory_bytes_max.store(bytes, std::memory_order_relaxed);
-  // The one before is never freed: a run under way may have a share of it.
+  // The earlier budget is never freed, because a run under way may have a share of it.
   runs_budget.store(new base::ByteBudget(all_runs_bytes), std::memory_order_release);
 }
 

@@ -186,7 +186,7 @@ bool FitsShapeOfKnownRank(const tensorflow::TensorShape& shape, const tensor::Te
 }
 
 // Returns true if the inputs have the shapes that the graph was built for, so that its kernels need
-// no check. An input with an open rank always needs the check.
+// no check. Kernels behind an input with an open rank always need the check.
 bool HasShapesOf(const tensor::Signature& signature, const tensor::TensorList& inputs) {
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
     if (!FitsShapeOfKnownRank(inputs.storage().tensors[i].shape(), signature.inputs[i]))
@@ -246,7 +246,7 @@ struct SavedModel::State {
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
   std::shared_ptr<ParameterMemory> parameters;  // null: parameters come from the request memory
-  // It may hold tensors of that memory.
+  // Declared after `parameters`, because it may hold tensors of that memory.
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
@@ -276,7 +276,7 @@ struct SavedModel::State {
     return {};
   }
 
-  // Returns what watches the writes of a run, or null: a run on the request path pays for it only
+  // Returns what watches the writes of a run, or null. A run on the request path pays for it only
   // if its model assigns values that only a run shows.
   WriteWatch* WatchOf(const tensor::RunContext& run) const {
     const bool is_watched =
@@ -464,8 +464,8 @@ void SavedModel::EndLoading() {
 }
 
 void SavedModel::KeepState(size_t bytes_max) {
-  // The stock runtime has no device of ours, which sees what kernels write.
-  // Writes that no answer shows are not watched, so that they hinder no replay.
+  // Not in the stock runtime, which lacks our device, which sees what kernels write. Writes that no
+  // answer shows are not watched, so that they hinder no replay.
   if (state_->writes.writing != Writing::kNone && !CurrentRuntimeOptions().is_stock) {
     state_->write_watch->KeepState(bytes_max, state_->writes.written);
   }

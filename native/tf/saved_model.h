@@ -74,15 +74,15 @@ class SavedModel {
   // request. What Prepare made before lies with the parameters, including constants of the graph.
   void EndLoading();
 
-  // From now on keeps what the variables had before runs write to them, for PutBackState: of
-  // variables that have `bytes_max` together. So runs that may not write may, as far as it can be
-  // put back (WriteWatch). Nothing may run during these two calls; for the warm-up of a version
-  // that is not served yet.
+  // From now on keeps the values that variables had before runs write to them, for PutBackState, up
+  // to `bytes_max` together. So runs that must not write may write what can be put back
+  // (WriteWatch). Nothing may run during these two calls; for the warm-up of a version that is not
+  // served yet.
   void KeepState(size_t bytes_max);
-  // Returns the bytes of the variables that were written since then, which take them twice.
+  // Returns the bytes of the variables that were written since then. They take memory twice.
   size_t KeptStateBytes() const;
-  // Puts it back, unless a run that may write wrote anything else: then all stays as the runs left
-  // it. Returns the number of variables.
+  // Puts the values back, and returns the number of variables. If a run that may write has written
+  // anything else, all stays as the runs left it.
   size_t PutBackState();
 
   bool IsReady() const;
@@ -95,9 +95,9 @@ class SavedModel {
   base::StatusOr<std::vector<MissingKernel>> MissingKernels() const;
   // True if a request could write to a variable. In doubt it is true. From ReadGraph on.
   bool MayWriteVariables() const;
-  // True if what a request writes could change the answer of a later one: then it is not repeated.
-  // A model that assigns variables becomes one of these with the first run that assigns another
-  // value than the variable has (WriteWatch). From ReadGraph on; any thread.
+  // True if a request's writes could change the answer to a later request, so that requests must
+  // not be repeated. For a model that assigns variables it becomes true with the first run that
+  // assigns another value than the variable has (WriteWatch). From ReadGraph on; any thread.
   bool MayChangeAnswers() const;
   // True if a part of the model is compiled in the first run of each shape. From ReadGraph on.
   bool CompilesEachShape() const;
@@ -119,7 +119,7 @@ class SavedModel {
                    const tensor::RunContext& run, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const;
   // Returns the runner that runs `signatures`, which are some of signatures(), in one run of the
-  // session. Valid as long as this object. Returns null if they have to run one after the other for
+  // session. Valid as long as this object. Returns null if they must run one after the other for
   // now (JointRunners::FindOrMake).
   const JointRunner* FindOrMakeJoint(const std::vector<const tensor::Signature*>& signatures) const;
   // Runs all outputs of each of `signatures`, for which FindOrMakeJoint returned `joint`, under the

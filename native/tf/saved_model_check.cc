@@ -23,8 +23,8 @@ using base::StatusOr;
 using tensorflow::Env;
 using tensorflow::io::JoinPath;
 
-// The files that TensorFlow reads whole, with the most that it may read. protobuf parses no longer
-// message than the graph's. A fingerprint is five numbers.
+// The files that TensorFlow reads whole, with the most that it may read. The graph's limit is the
+// longest message that protobuf parses. A fingerprint is five numbers.
 struct SizedFile {
   const char* name;
   uint64_t bytes_max;
@@ -112,7 +112,8 @@ Status CheckVariables(const std::string& directory) {
 }  // namespace
 
 StatusOr<std::vector<std::string>> CheckSavedModel(const std::string& directory) {
-  // First, because opening a pipe waits for its writer: TensorFlow's readers would never return.
+  // Checked first, because opening a pipe waits for its writer, so TensorFlow's readers would never
+  // return.
   MILLPOND_RETURN_IF_ERROR(base::CheckRegularFiles(directory));
   for (const SizedFile& file : kSizedFiles) MILLPOND_RETURN_IF_ERROR(CheckSize(directory, file));
   tensorflow::SavedModel saved_model;

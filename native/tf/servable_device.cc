@@ -36,7 +36,8 @@ std::atomic<uint64_t> device_count{0};
 class RunMemory {
  public:
   static const tensor::RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
-  // Returns true if a watched kernel need not be computed. What the watch keeps is not the run's.
+  // Returns true if a watched kernel need not be computed. Memory that the watch keeps is not
+  // charged to the run.
   static bool IsDone(RunScope* scope, const tensorflow::OpKernel& kernel,
                      tensorflow::OpKernelContext* context) {
     if (scope->writes_ == nullptr) return false;
@@ -63,7 +64,8 @@ namespace {
 absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id,
                           tensorflow::OpKernelContext* context) {
   if (current_scope == nullptr) return absl::OkStatus();
-  // Counts strings and other objects of kernels, which do not come from the device's allocator.
+  // Counts strings and other objects of kernels, because these do not come from the device's
+  // allocator.
   if (!RunMemory::Allows(current_scope, 0)) {
     return absl::ResourceExhaustedError("the run's kernels have allocated more than their limit");
   }
@@ -87,7 +89,7 @@ RunScope::RunScope(const tensor::RunContext& run, bool checks_shapes, int64_t me
       checks_shapes_(checks_shapes),
       memory_bytes_max_(memory_bytes_max),
       writes_(writes),
-      // The runs of a load are the operator's: clients must not be able to fail it.
+      // The runs of a load are not charged, because clients must not be able to fail a load.
       charge_(run.budget == nullptr ? nullptr : all_runs),
       pool_usage_(memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()),
       outer_(current_scope) {
@@ -113,7 +115,7 @@ void RunScope::Forget(int64_t bytes) {
 }
 
 // Charges an eighth more than is asked for, so that a run that grows in small steps does not write
-// to the budget's cache line in each.
+// to the budget's cache line in each step.
 bool RunScope::Grow(int64_t bytes) {
   const int64_t wanted_bytes = UsageBytes() + bytes;
   if (wanted_bytes > memory_bytes_max_) {
@@ -178,8 +180,8 @@ struct RunWorkers {
       : run_pool(stock.workers->AsEigenThreadPool()), pool(&run_pool), one(&calling_thread) {
     for (int count = 1; count <= stock.num_threads; ++count) {
       workers.push_back({count, count == 1 ? &one : &pool});
-      // Some kernels schedule a task and wait for it even if their device has one thread, as the
-      // product of matrices does. So such a device needs the calling thread for a pool.
+      // Some kernels, like the product of matrices, schedule a task and wait for it even if their
+      // device has one thread. So such a device needs the calling thread as its pool.
       devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(
           workers.back().workers->AsEigenThreadPool(), count, allocator));
     }

@@ -20,20 +20,20 @@ namespace millpond::tf {
 // Applies limits to the kernels that ServableDevice computes on this thread while the scope lives.
 //
 // Each kernel first checks `run` for cancellation and deadline. Together the kernels may have at
-// most `memory_bytes_max` allocated at a time. If the run is a client's, what it allocates counts
-// in `all_runs` too, as it grows, so that all runs under way are bounded together. Allocations
-// beyond either limit fail, and the run ends with RESOURCE_EXHAUSTED before its next kernel. If
-// another thread of a kernel allocated the memory, the run may end one kernel later
-// (PoolUsageScope). The strings of a kernel are counted only when the kernel has ended. Without
-// jemalloc nothing is counted.
+// most `memory_bytes_max` allocated at a time. The memory of a client's run is also counted in
+// `all_runs`, as it grows, so that all runs under way are bounded together. Allocations beyond
+// either limit fail, and the run ends with RESOURCE_EXHAUSTED before its next kernel. If another
+// thread of a kernel allocated the memory, the run may end one kernel later (PoolUsageScope). The
+// strings of a kernel are counted only when the kernel has ended. Without jemalloc nothing is
+// counted.
 //
 // If `checks_shapes`, CheckKernelShapes also checks the inputs of each kernel. `writes` watches
-// each kernel; null: none may write, or the run may and nobody asks.
+// each kernel. It is null if no kernel may write, or if the run may write and no one needs to know.
 class RunScope {
  public:
   static constexpr int64_t kNoLimit = INT64_MAX;
   // Runs that allocate less at a time count in no budget, and write to no shared cache line. A
-  // server has few threads that run: they take no more than this each.
+  // server has few threads that run requests, and each takes no more than this.
   static constexpr int64_t kFreeBytes = int64_t{1} << 20U;
 
   explicit RunScope(const tensor::RunContext& run, bool checks_shapes = false,
@@ -46,8 +46,8 @@ class RunScope {
   // Returns `ran`, the status of the run. If the run was ended by a limit of its memory, returns an
   // error that names the limit.
   base::Status Explain(base::Status ran) const;
-  // Returns the share of what the run has left allocated, its results: whoever keeps them keeps it.
-  // Null if that is too little to count.
+  // Returns the share of the memory that the run has left allocated, which is its results. It is
+  // kept as long as they are. Null if they are too small to count.
   std::shared_ptr<const base::ByteBudget::Share> TakeCharge();
 
  private:
@@ -57,7 +57,7 @@ class RunScope {
 
   bool Grow(int64_t bytes);
   int64_t UsageBytes() const;  // of the run
-  // Leaves bytes out that this thread has just allocated for another purpose.
+  // Leaves out bytes that this thread has just allocated for another purpose.
   void Forget(int64_t bytes);
 
   const tensor::RunContext& run_;
@@ -106,8 +106,8 @@ class ServableDevice : public tensorflow::ThreadPoolDevice {
                                    tensorflow::AllocatorAttributes attributes,
                                    tensorflow::Tensor* tensor) override;
 
-  // Return the process's pool behind a RunPool, so that a run is charged for the memory that its
-  // kernels allocate there, with as many threads as the run's share of the cores.
+  // Both return the process's pool behind a RunPool, so that a run is charged for the memory that
+  // its kernels allocate there. It has as many threads as the run's share of the cores.
   const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override;
   const Eigen::ThreadPoolDevice* eigen_cpu_device() override;
 

@@ -12,8 +12,8 @@
 namespace millpond::tf {
 
 // The data files of one checkpoint on a local disk. Each file is opened on first use and closed
-// with this object. One thread. Reads with pread: a file that shrinks meanwhile causes an error.
-// With a mapped file it would cause a SIGBUS.
+// with this object. One thread. Reads with pread, because a file that shrinks meanwhile then causes
+// an error, and in a mapped file a SIGBUS.
 class ShardReader {
  public:
   // The bytes of one read: about 50 us from the page cache. They take a quarter of a core's L2

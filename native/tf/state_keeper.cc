@@ -18,8 +18,8 @@ using tensorflow::Tensor;
 using tensorflow::Var;
 using tensorflow::core::RefCountPtr;
 
-// Returns true if the kernel calls a function by its name. What it does with other resources than
-// variables, the kernels of the function do, which are looked at too.
+// Returns true if the kernel calls a function by its name. If it uses other resources than
+// variables, kernels of the function do that, which are looked at too.
 bool CallsFunction(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context) {
   const auto* const library = context->function_library();
   return library != nullptr &&

@@ -23,9 +23,9 @@ namespace millpond::tf {
 // sees the version.
 //
 // Before a kernel writes, each of its variables gets a copy of its value to write to, and the
-// tensor itself is kept here. So it stays in the memory of the load, and however the kernel
-// writes, it does not write there. A variable that no node writes costs nothing, also if a compiled
-// call takes it beside one that it writes.
+// tensor itself is kept here. So the tensor stays in the memory of the load, and the kernel cannot
+// write to it, whatever way it writes. A variable that no node writes costs nothing, also if a
+// compiled call takes it beside a variable that it writes.
 //
 // Thread: any may call Keep and Lose. PutBack is for the loader, while nothing runs.
 class StateKeeper {
@@ -35,18 +35,19 @@ class StateKeeper {
   StateKeeper(size_t bytes_max, const std::optional<std::set<std::string>>& written)
       : bytes_max_(bytes_max), written_(written) {}
 
-  // Keeps the values of all variables that a kernel may change, which is about to be computed.
+  // Keeps the values of all variables that a kernel, which is about to be computed, may change.
   // Returns the reason if it may change anything else, or if it would take too much memory.
   absl::Status Keep(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
 
-  // Gives up, because a run changes what Keep has refused with `why`: the rest would not fit to it.
-  // From now on Keep returns `why`, and PutBack leaves everything as it is.
+  // Gives up, because a run changes something that Keep has refused with `why`, and the rest of the
+  // state would not fit to it. From now on Keep returns `why`, and PutBack leaves everything as it
+  // is.
   void Lose(const absl::Status& why);
 
   // Gives all variables the values that they had. Returns the number of variables.
   size_t PutBack();
 
-  // Returns the bytes that the variables which were written took more.
+  // Returns the additional memory that the written variables take.
   size_t bytes() const;
 
  private:

@@ -16,10 +16,10 @@ namespace {
 
 // The longest string that lies in its tstring, which is 24 bytes.
 constexpr size_t kInlineStringBytes = 22;
-// An allocator adds about so much to a short block.
+// An allocator adds about this much to a short block.
 constexpr int64_t kBlockBytes = 16;
 
-// The bytes that are copied between two looks: below a millisecond's work.
+// The bytes that are copied between two looks, which takes less than a millisecond.
 constexpr size_t kPieceBytes = size_t{4} << 20U;
 
 }  // namespace

@@ -30,14 +30,15 @@ base::Status CheckTensorBytes(int dtype, const std::vector<int64_t>& dims, int64
 base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
                             tensorflow::Tensor* tensor);
 
-// Counts what `count` strings of `size` bytes take beside their tensor's buffer, before they are
-// made. Returns RESOURCE_EXHAUSTED if no memory is left, or if they take more than
+// Counts the memory that `count` strings of `size` bytes take beside their tensor's buffer, before
+// they are made. Returns RESOURCE_EXHAUSTED if no memory is left, or if they take more than
 // base::kMaxTensorBytes. A short string lies in the buffer and takes nothing.
 base::Status ChargeStrings(int64_t count, size_t size);
 // Counts `bytes` of copies that the decoding of `tensor` makes.
 base::Status ChargeContent(int64_t bytes, const tensorflow::Tensor& tensor);
 
-// Copies `size` bytes from `from`, in pieces between which it looks if the request is still wanted.
+// Copies `size` bytes from `from`, in pieces. Between two pieces it looks if an answer is still
+// waited for.
 base::Status CopyContent(base::WireReader* from, size_t size, char* to);
 
 }  // namespace millpond::tf

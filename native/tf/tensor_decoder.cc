@@ -74,8 +74,8 @@ bool ScanShape(WireReader shape, ScannedTensor* scanned) {
       WireReader dim;
       int64_t size = 0;
       if (!shape.ReadDelimited(&dim) || !ScanDim(dim, &size)) return false;
-      // One dimension too many is enough to refuse the shape: two bytes on the wire must not become
-      // eight bytes each.
+      // Further dimensions are only counted, because two bytes on the wire must not become eight
+      // bytes of memory.
       ++scanned->dim_count;
       if (scanned->dims.size() <= base::kMaxTensorRank) scanned->dims.push_back(size);
     } else if (tag.field == field::kShapeUnknownRank && tag.type == WireType::kVarint) {
@@ -121,7 +121,7 @@ base::StatusOr<int64_t> ElementCount(const ScannedTensor& scanned) {
   if (!scanned.is_rank_known) {
     return base::InvalidArgument("tensor_shape has unknown_rank; send the sizes of all dimensions");
   }
-  // dims stops at one dimension too many. The message has the full count.
+  // dims has only one dimension too many, so the message takes the full count.
   if (scanned.dim_count > base::kMaxTensorRank) {
     return base::InvalidArgument("tensor_shape has " + std::to_string(scanned.dim_count) +
                                  " dimensions; TensorFlow takes at most " +
@@ -226,7 +226,7 @@ class ValueSink {
     }
     return {};
   }
-  // Charges what `count` strings of `size` bytes take. False if they may not be made.
+  // Charges the memory of `count` strings of `size` bytes. False if they must not be made.
   bool ChargeStrings(int64_t count, size_t size) {
     status_ = tf::ChargeStrings(count, size);
     return status_.ok();

@@ -39,7 +39,7 @@ void WriteShape(const tensorflow::TensorShape& shape, WireWriter* writer) {
   }
 }
 
-// Calls `visit(first, end)` with ranges that cover `count`, until the reply is not wanted any more.
+// Calls `visit(first, end)` with ranges that cover `count`, as long as the reply is waited for.
 template <typename Visit>
 void ForEachRange(int64_t count, ReplyBuffer* reply, Visit visit) {
   for (int64_t first = 0; first < count; first += ReplyBuffer::kLookElements) {
@@ -93,7 +93,7 @@ size_t PackedVarintBytes(const Tensor& tensor, ReplyBuffer* reply) {
   return bytes;
 }
 
-// Tensor::flat would check the alignment, which rows of a batch do not have.
+// Not by Tensor::flat, which checks the alignment that rows of a batch do not have.
 const tensorflow::tstring* StringsOf(const Tensor& tensor) {
   return static_cast<const tensorflow::tstring*>(tensor.data());
 }

@@ -94,8 +94,8 @@ bool TakesVariable(const NodeDef& node) {
 constexpr char kCompiledModule[] = "XlaCallModule";
 constexpr char kHandleOp[] = "VarHandleOp";
 
-// Returns the indices of a node's inputs that are resource handles. Returns nullopt if they cannot
-// be told from the op: it takes a reference or a list.
+// Returns the indices of a node's inputs that are resource handles. Returns nullopt if the op does
+// not show them, because it takes a reference or a list.
 std::optional<std::vector<int>> HandleInputs(const NodeDef& node) {
   const tensorflow::OpDef* const op = FindOp(node);
   if (op == nullptr) return std::nullopt;
@@ -162,7 +162,7 @@ class HandleSearch {
       called.insert(call.function);
     }
     for (const std::string& other : graph_.FunctionsOf(node)) {
-      // It gets arguments that cannot be told.
+      // The arguments that it gets are not known.
       if (called.count(other) == 0) callers_[other].push_back({function, nullptr, 0});
     }
   }
@@ -225,7 +225,7 @@ class WriteSearch {
     for (const std::string& called : graph_.FunctionsOf(node)) {
       if (graph_.FindFunction(called) == nullptr) is_in_doubt_ = true;
     }
-    // A compiled function writes without kernels of its nodes.
+    // A compiled function writes without the kernels of its nodes.
     if (is_compiled && TakesVariable(node)) has_compiled_variables_ = true;
     if (graph_.FindFunction(node.op()) != nullptr) return;
     if (KeepsMemory(node) || MayFreeStrings(node)) keeps_memory_ = true;
@@ -307,7 +307,7 @@ class WriteSearch {
   bool has_compiled_variables_ = false;
   bool compiles_ = false;
   bool are_variables_named_ = true;
-  bool keeps_memory_ = false;  // true if a node has memory that it may write to while serving
+  bool keeps_memory_ = false;  // true if a node keeps memory to which it may write while serving
 };
 
 }  // namespace

@@ -16,9 +16,10 @@ inline constexpr char kAssignOp[] = "AssignVariableOp";
 
 // The effect of what the signatures of a model write to its variables, as far as the graph shows.
 enum class Writing {
-  kNone,     // no answer can change: nothing is written, or only what no output reads
+  // no answer can change, because nothing is written, or only variables that no output reads
+  kNone,
   kAssigns,  // assignments of whole variables, whose values show only in a run (WriteWatch)
-  kChanges,  // anything else. In doubt
+  kChanges,  // anything else; also if there is a doubt
 };
 
 // The memory that running the signatures of a model could write to, as far as the graph shows.
@@ -26,8 +27,8 @@ enum class Writing {
 // these nodes call.
 struct Writes {
   // A node writes if it takes a variable (a resource handle or a reference) and is not known to
-  // only read it, or if it writes in place. What it writes counts if an output of some signature
-  // may depend on the variable's value.
+  // only read it, or if it writes in place. Its write counts if an output of some signature may
+  // depend on the variable's value.
   Writing writing = Writing::kChanges;
   // True if a node writes, also if no output depends on it.
   bool has_writer = true;
@@ -46,8 +47,8 @@ Writes AnalyzeWrites(const tensorflow::MetaGraphDef& meta_graph);
 // Returns true if the operation writes into the buffer of an input, which other nodes may hold too.
 bool WritesInPlace(const tensorflow::NodeDef& node);
 
-// Returns true if computing the node may change a variable. Nodes that call functions count only if
-// XLA compiles these: otherwise the functions' own nodes are computed one by one.
+// Returns true if computing the node may change a variable. A node that calls functions counts only
+// if XLA compiles them, because otherwise the functions' own nodes are computed one by one.
 bool MayWrite(const tensorflow::NodeDef& node);
 
 }  // namespace millpond::tf

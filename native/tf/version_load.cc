@@ -15,7 +15,7 @@ using base::StatusOr;
 using servable::ServableEntry;
 
 // Makes `statistics` report the version's requests. `statistics` does not own the version. It holds
-// the version only while it reads the handle count. That moment also ends before the control plane
+// the version only while it reads the handle count, and that moment ends before the control plane
 // releases a version that it has destroyed.
 void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
             metrics::RequestStatistics* statistics) {

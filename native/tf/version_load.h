@@ -58,11 +58,12 @@ class VersionLoad {
 
   base::Status ReadGraph() { return RunStep(&SavedModel::ReadGraph); }
   base::Status CheckInputShapes() { return RunStep(&SavedModel::CheckInputShapes); }
-  // Plans a slab for the parameters, with `headroom_bytes` for what the plan does not foresee.
+  // Plans a slab for the parameters, and adds `headroom_bytes` for memory that the plan does not
+  // foresee.
   base::StatusOr<MemoryPlan> PlanMemory(size_t headroom_bytes);
-  // Takes a slab of the pool for the parameters, and returns how much of the slab is resident:
-  // spare memory for as much as was planned, if the pool has it. Blocks that do not fit the slab
-  // come from `overflow`, which outlives the version.
+  // Takes a slab of the pool for the parameters, and returns the bytes of it that are resident. If
+  // the pool has enough spare memory, these are the bytes that were planned. Blocks that do not fit
+  // the slab come from `overflow`, which outlives the version.
   base::StatusOr<size_t> TakeArena(const std::shared_ptr<memory::SlabPool>& pool, size_t slab_bytes,
                                    memory::MemoryResource* overflow);
   base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
@@ -98,7 +99,7 @@ class VersionLoad {
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
     control_->restore_bytes_per_second_max.store(bytes_per_second);
   }
-  // How long Restore may take while requests come (LoadControl); 0: it has no limit then.
+  // The longest that Restore may take while requests come (LoadControl); 0: no limit.
   void SetRestoreTarget(int64_t target_ns) { control_->restore_ns_target.store(target_ns); }
   int64_t restored_bytes() const { return control_->restored_bytes.load(); }
 

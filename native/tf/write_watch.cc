@@ -31,7 +31,7 @@ bool HaveEqualElements(const Tensor& a, const Tensor& b) {
   return bytes == 0 || a.data() == b.data() || std::memcmp(a.data(), b.data(), bytes) == 0;
 }
 
-// Returns true if the variable that the kernel assigns has that value, bit by bit.
+// Returns true if the variable already has the value that the kernel assigns, bit by bit.
 bool AssignsTheSame(tensorflow::OpKernelContext* context) {
   if (context->num_inputs() < 2 || context->input_dtype(0) != tensorflow::DT_RESOURCE) return false;
   tensorflow::core::RefCountPtr<tensorflow::Var> variable;
@@ -48,8 +48,8 @@ bool AssignsTheSame(tensorflow::OpKernelContext* context) {
 bool WriteWatch::IsDone(const tensorflow::OpKernel& kernel, bool may_write,
                         tensorflow::OpKernelContext* context) {
   const bool assigns = kernel.type_string() == kAssignOp;
-  // A run that may write is watched only if assignments are all that its model writes, or if the
-  // state is kept.
+  // A run that may write is watched only if its model writes by assignments alone, or if the state
+  // is kept.
   const bool is_asked = !may_write || keeper_ != nullptr;
   if (!assigns && (!is_asked || !MayWrite(kernel.def()))) return false;
   if (assigns && AssignsTheSame(context)) return true;

@@ -18,10 +18,10 @@ namespace millpond::tf {
 
 // Watches what the runs of one model write to its variables, if its graph has nodes that may.
 //
-// A model may assign in each call what it has read before: exports of Keras on JAX do, with the
-// averages of a batch normalization. Such a call changes no answer. The graph does not show that,
-// because the value goes through a compiled program. So each assignment is compared with the
-// variable just before it is made.
+// A model may assign in each call the value that it has just read, as exports of Keras on JAX do
+// with the averages of a batch normalization. Such a call changes no answer. The graph does not
+// show that, because the value goes through a compiled program. So each assignment is compared with
+// the variable just before it is made.
 //
 // A run that may not write (RunContext::may_write) ends before a kernel that would change a
 // variable, and so changes nothing. Between KeepState and PutBackState it may write, as long as a
@@ -40,8 +40,8 @@ class WriteWatch {
   // True once a run has changed a variable, or would have. Never false again.
   bool has_changed() const { return has_changed_.load(std::memory_order_relaxed); }
 
-  // Keeps the values of variables of `bytes_max` together that runs write from now on. `written` is
-  // for StateKeeper.
+  // From now on keeps the values of variables before runs write to them, up to `bytes_max`
+  // together. `written` is for StateKeeper.
   void KeepState(size_t bytes_max, const std::optional<std::set<std::string>>& written) {
     keeper_ = std::make_unique<StateKeeper>(bytes_max, written);
   }
