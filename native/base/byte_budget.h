@@ -8,10 +8,10 @@
 
 namespace millpond::base {
 
-// The memory that clients may take of the server together, over every protocol: connections, calls,
-// requests and replies. What a client causes to exist is held by an object with a Share. The object
-// takes the bytes before it takes the memory, and the Share returns them when it is destroyed. What
-// gets no bytes is not kept.
+// The memory of the server that all clients together may take, over every protocol, for
+// connections, calls, requests and replies. Anything that a client causes to exist is held by an
+// object with a Share. The object takes the bytes before it takes the memory, and the Share returns
+// them when it is destroyed. If there are no bytes for an object, it is not kept.
 //
 // Thread: any thread at any time; wait-free. Owner: shared by the servers of all protocols; it
 // outlives the shares. Cost: an atomic addition for each change of a share. If threads take bytes
@@ -24,7 +24,7 @@ class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line
   // The limit of a budget that counts bytes and never refuses any.
   static constexpr int64_t kUnlimited = INT64_MAX;
 
-  // The purpose of bytes. The later ones may exceed the limit by a reserve, so that a server
+  // The purpose of bytes. All but the first may exceed the limit by a reserve, so that a server
   // without memory for requests still takes probes and operators' questions, and keeps its
   // connections.
   enum class Use {

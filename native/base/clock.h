@@ -11,12 +11,12 @@ int64_t MonotonicNs();
 // nanoseconds. For checks that run between the kernels of a graph.
 int64_t CoarseMonotonicNs();
 
-// Returns the processor time of this thread in nanoseconds: its waits for a core do not count.
-// Cost: a system call.
+// Returns the processor time of this thread in nanoseconds, without its waits for a core. Cost: a
+// system call.
 int64_t ThreadCpuNs();
 
-// Sleeps for `duration_ns`. For waits on an end that no other thread can signal; it is the data
-// plane's only sleep.
+// Sleeps for `duration_ns`. For waits on an end that no other thread can signal. The data plane
+// sleeps nowhere else.
 void SleepNs(int64_t duration_ns);
 
 }  // namespace millpond::base

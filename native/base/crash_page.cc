@@ -24,7 +24,7 @@ struct sigaction handlers_before[kSignalCount];
 std::atomic<uint32_t> unread_cell{0};
 
 std::mutex rows_mutex;
-uint32_t next_row = 0;  // the row at which the search for a free one begins
+uint32_t next_row = 0;  // the row at which the search for a free row begins
 
 uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
 

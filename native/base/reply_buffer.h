@@ -77,9 +77,9 @@ class ReplyBuffer {
   // The bytes written so far; 0 if the reply has failed.
   size_t size() const { return ok() ? static_cast<size_t>(position_ - bytes_.get()) : 0; }
 
-  // Checks the deadline and the cancellation. Returns false if the reply is not wanted any more.
-  // For loops that write nothing, like the computation of a size: call it once every kLookElements
-  // elements.
+  // Checks the deadline and the cancellation. Returns false if the reply is not waited for any
+  // more. For loops that write nothing, like the computation of a size: call it once every
+  // kLookElements elements.
   bool IsWanted();
   static constexpr int64_t kLookElements = 65'536;
 

@@ -13,13 +13,14 @@ namespace millpond::base {
 // decodes is still wanted. Decoders take no argument for it. A thread without a scope counts
 // nothing.
 //
-// A request of 30 bytes may decode to terabytes. So a decoder adds the bytes of whatever it makes
-// before it makes it, and looks at the deadline in loops whose length the client sets (DecodeLook).
+// A request of 30 bytes may decode to terabytes. So before a decoder makes anything, it adds the
+// bytes of it, and it looks at the deadline in loops whose length the client sets (DecodeLook).
 class ShareScope {
  public:
-  // Bytes are added to the share in steps of this size at least: small requests write to no shared
-  // cache line. So a thread has less than one step that does not count, however many requests it
-  // decodes within each other (batches): a scope goes on from what the outer one has not counted.
+  // Bytes are added to the share in steps of this size at least, so that small requests write to no
+  // shared cache line. A scope goes on with the bytes that the outer scope has not added yet. So a
+  // thread has less than one step that is not counted, however many requests it decodes within each
+  // other (batches).
   static constexpr int64_t kStepBytes = 64 * 1024;
 
   // Borrows the share, and the flag of `limits`. The deadline and the flag may end the decoding.

@@ -7,8 +7,8 @@ namespace millpond::base {
 // The priority of a load's thread relative to the threads that answer requests.
 enum class ThreadPriority {
   kNormal,
-  kNice,  // Nice 19: 1/68 of a core that a request thread needs.
-  kIdle,  // SCHED_IDLE: 3/1024 of it; a request thread that wakes preempts it at once.
+  kNice,  // Nice 19: a request thread that needs the core leaves it 1/68.
+  kIdle,  // SCHED_IDLE: such a thread leaves it 3/1024, and preempts it at once when it wakes.
 };
 
 // Sets the priority of the calling thread; on Linux each thread has its own. kNormal leaves the

@@ -31,9 +31,9 @@ void Unmap(std::byte* start, size_t bytes) {
   if (bytes > 0) munmap(start, bytes);
 }
 
-// Returns true if the whole unit is memory that a Slab has mapped: no other mapping is advised to
-// have huge pages. On a kernel without huge pages it is never true. Reads the whole list of
-// mappings, so it is only for a unit that may be lost.
+// Returns true if the whole unit is memory that a Slab has mapped, because no other mapping is
+// advised to have huge pages. On a kernel without huge pages it is never true. Reads the whole list
+// of mappings, so it is only for a unit that may be lost.
 bool IsSlabMemory(const std::byte* unit) {
   const auto begin = reinterpret_cast<uintptr_t>(unit);
   std::ifstream mappings("/proc/self/smaps");

@@ -13,8 +13,8 @@ SpareSlab RemoveFrom(std::vector<SpareSlab>* spares, std::vector<SpareSlab>::ite
   return removed;
 }
 
-// Returns the smallest spare that has `bytes` of memory; the largest if none has. So large spares
-// stay whole, and few of them are cut.
+// Returns the smallest spare that has `bytes` of memory, or the largest if no spare has as much. So
+// large spares stay whole, and few of them are cut.
 std::vector<SpareSlab>::iterator BestDonor(size_t bytes, std::vector<SpareSlab>* spares) {
   const auto unfitness = [bytes](const SpareSlab& spare) {
     const bool is_short = spare.resident_bytes < bytes;
@@ -39,8 +39,8 @@ SlabAssembly::SlabAssembly(size_t slab_bytes, size_t wanted_bytes, std::vector<S
   ChooseDonors(spares);
 }
 
-// Chooses the spare with the most memory among those that are large enough and have not too much.
-// It is usually the slab of the model's last version, and nothing has to be moved.
+// Chooses, among the spares that are large enough and have not too much memory, the one with the
+// most memory. It is usually the slab of the model's last version, and nothing has to be moved.
 void SlabAssembly::ChooseBase(std::vector<SpareSlab>* spares) {
   if (wanted_bytes_ == 0) return;
   auto best = spares->end();

@@ -89,8 +89,8 @@
 // - At rest, the spares have at most the target and its slack (SpareSlackOf).
 namespace millpond::memory {
 
-// Returns by how much the spare memory may exceed its target: the next version rarely has exactly
-// the size of the last version.
+// Returns the bytes by which the spare memory may exceed its target, because the next version
+// rarely has exactly the size of the last one.
 size_t SpareSlackOf(size_t target_bytes);
 
 struct SlabPoolOptions {
@@ -140,7 +140,7 @@ class SlabPool {
   SlabPool& operator=(const SlabPool&) = delete;
 
   // Takes a slab of at least `slab_bytes`. If a need of the owner is known, about the first
-  // `wanted_bytes` of the slab have memory, or all that the spares have: if the owner's last
+  // `wanted_bytes` of the slab have memory, or as much as the spares have. If the owner's last
   // version used less than it wanted, or more, the same difference is assumed again. Returns
   // RESOURCE_EXHAUSTED if the system refuses a reservation, or if the slab has lost addresses to
   // other memory (SlabAssembly::Perform). The spares keep their memory then.

@@ -33,7 +33,7 @@ class ReturnTail {
   static ReturnTail Next(const SpareSlab& spare, size_t bytes);
 
   const Slab* slab() const { return slab_; }
-  // Returns all pages from here on: beyond the resident bytes a version may have left more.
+  // Returns all pages from here on, because a version may have left more beyond the resident bytes.
   void Perform() { slab_->ReturnPages(begin_, slab_->reserved_bytes() - begin_); }
   void Record(SpareSlab* spare) const;
 

@@ -51,7 +51,7 @@ int64_t LatencySnapshot::ValueAtQuantile(double quantile) const {
   if (count_ == 0) return 0;
   int64_t above_count = count_ - NearestRank(quantile, count_);
   if (above_count == 0) return max_ns_;
-  // From the top, because most callers read high quantiles.
+  // Searched from the top, because most callers read high quantiles.
   int bucket = kLastBucket;
   while (above_count >= bucket_counts_[bucket]) above_count -= bucket_counts_[bucket--];
   return ValueOfBucketNs(bucket);

@@ -49,7 +49,8 @@ class LatencySnapshot {
   friend class LatencyHistogram;
   friend class SparseLatency;
 
-  // Returns the latency as which the quantiles read a bucket.
+  // Returns the latency that stands for a bucket in quantiles: the bucket's middle, but never above
+  // max_ns().
   int64_t ValueOfBucketNs(int bucket) const;
   void MakeBuckets() { bucket_counts_.resize(kLatencyBucketCount); }
 

@@ -69,9 +69,9 @@ class MethodSeries {
   // True if Sample has seen the end of the version: nothing is recorded any more.
   bool is_closed() const { return recorder_ == nullptr; }
   int64_t in_flight_count() const;
-  // True if the series is worth reporting. Predict and GetModelMetadata are reported from the
-  // start, for dashboards. Most versions never receive a request to most of the other methods, and
-  // their series would stay empty.
+  // Returns true if the series is worth reporting. Predict and GetModelMetadata are reported from
+  // the start, for dashboards. Most versions never receive a request to most of the other methods,
+  // and their series would stay empty.
   bool IsTold() const;
 
   // The requests recorded since the last Sample.

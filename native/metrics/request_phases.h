@@ -42,7 +42,7 @@ struct PhaseTimes {
   int64_t& operator[](Phase phase) { return ns[static_cast<size_t>(phase)]; }
 
   std::array<int64_t, kPhaseCount> ns{kNone, kNone, kNone, kNone, kNone, kNone};
-  // The rows that the request's run had as input; 1 for inputs without rows.
+  // The rows of the request's own inputs; 1 for inputs without rows.
   int64_t row_count = 1;
 };
 

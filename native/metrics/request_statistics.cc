@@ -74,7 +74,7 @@ int64_t RequestStatistics::Cut(int64_t now_ns) {
 }
 
 // Returns the span from the last sample to `now_ns`. If threads read the clock and then wait for
-// the mutex, the later reading may come first: no span is shorter than 1 ns.
+// the mutex, the later reading may come first. So a span is made at least 1 ns long.
 TimeSpan RequestStatistics::NextSpan(int64_t now_ns) {
   const TimeSpan span{sampled_ns_, std::max(now_ns, sampled_ns_ + 1)};
   sampled_ns_ = span.end_ns;
@@ -99,8 +99,8 @@ void RequestStatistics::SampleSeries(TimeSpan span) {
   history_of_all_.Add(span, all.latency, all.failed_count);
 }
 
-// Returns false for the requests that the control plane answers: they may take any time, and they
-// are not requests to a model. A request that found no model was meant for a model and counts.
+// Returns false for the requests that the control plane answers, because they may take any time and
+// are not sent to a model. A request that found no model was meant for one, and counts.
 bool RequestStatistics::MayBeOfModel(const MethodKey& key) const {
   return !key.model.empty() || without_model_.count(key.method) == 0;
 }

@@ -854,7 +854,7 @@ RowValue CombineRows(const RowNode& node, int output) {
 
 namespace {
 
-// Of the shape of a value with a cause, only this is kept: that it is a scalar (for Bound).
+// A value with a cause keeps nothing of its shape, except that it is a scalar (for Bound).
 void MarkScalar(const RowNode& node, int output, RowValue* value) {
   if (value->cause == nullptr) return;
   if (output == 0) value->fold = FoldOf(node);
