@@ -8,7 +8,8 @@
 
 namespace millpond::inference {
 
-// A request of any protocol that is decoded: what it runs, and how the results become its reply.
+// A decoded request of any protocol: the run that it asks for, and the function that makes its
+// reply from the results.
 template <typename Reply>
 struct Prepared {
   servable::PreparedRun run;

@@ -62,7 +62,7 @@ const tensor::CompositeSpec* FindComposite(const tensor::Signature& signature,
 }
 
 // Returns true for the codes with which kernels refuse shapes; oneDNN's kernels use ABORTED. Other
-// codes have causes of their own: a deadline, a missing table, memory.
+// codes have other causes: a deadline, a missing table, memory.
 bool MayComeFromShapes(base::Code code) {
   switch (code) {
     case base::Code::kInvalidArgument:

@@ -12,19 +12,19 @@
 namespace millpond::servable {
 namespace {
 
-// The batches, one after the other, for which a thread takes requests before it turns to what else
-// it has to do. A request that fits neither runs alone.
+// The batches, one after the other, for which a thread takes requests before it does anything else.
+// A request that fits none of them runs alone.
 constexpr int kTakingBatchesMax = 2;
 // The most answers that are held back, so that the first answer does not wait for all.
 constexpr size_t kUnsentMax = 16;
-// The longest message of a request that has its turn between two pieces of a large one: its
-// decoding and its run should take a moment.
+// The longest message of a request that may run between two pieces of a large one, because its
+// decoding and its run should take only a moment.
 constexpr size_t kSmallBytes = 64 * 1024;
 
 // A request that is prepared.
 struct Prepared {
   std::unique_ptr<WaitingRequest> owner;  // null: its owner answers it
-  WaitingRequest* request = nullptr;      // null: there is none
+  WaitingRequest* request = nullptr;      // null: no request is left
   PreparedRun* run = nullptr;
 };
 
@@ -98,7 +98,8 @@ void AnswerAll(Prepared first, WaitingRequests* waiting, const Batch::GiveTurn& 
 void AnswerRequests(WaitingRequest* first, WaitingRequests* waiting) {
   PreparedRun* const run = first->Prepare();
   if (run == nullptr) return;
-  // A large request that gets a turn gives none: the one that gave it waits already.
+  // A large request that runs in such a turn gives no turns itself, because the first one waits
+  // already.
   const auto give_turn = [waiting](int64_t ns_max) {
     const int64_t begin_ns = base::MonotonicNs();
     while (base::MonotonicNs() - begin_ns < ns_max) {

@@ -9,11 +9,11 @@
 
 namespace millpond::servable {
 
-// How long before its deadline a request stops waiting for a version, so that the reason still
+// A request stops waiting for a version this long before its deadline, so that the reason still
 // reaches its client in time.
 inline constexpr int64_t kReasonWayNs = 20'000'000;
 
-// Returns when a request stops waiting for the first version of its model.
+// Returns the time at which a request stops waiting for the first version of its model.
 inline int64_t AwaitEndNs(int64_t received_ns, int64_t wait_ns, int64_t deadline_ns) {
   return std::min(received_ns + wait_ns, deadline_ns - kReasonWayNs);
 }
@@ -43,8 +43,8 @@ class ChangeCounters {
   }
 
  private:
-  // 256 counters take 2 KiB. At a start with thousands of models, one change in 256 is another
-  // model's.
+  // 256 counters take 2 KiB. At a start with thousands of models, a request looks again in vain
+  // after one in 256 changes of other models.
   static constexpr size_t kCount = 256;
 
   static size_t IndexOf(std::string_view name) {

@@ -14,24 +14,24 @@ using base::Code;
 using base::Status;
 using tensor::TensorList;
 
-// The names in a request, and what they are wrapped in.
+// The names in a request, and the fields around them.
 constexpr size_t kEnvelopeBytes = 1024;
 // The most requests of a batch that are compared with single runs, if it is checked.
 constexpr size_t kComparedMax = 4;
 // The most pieces of a request that is compared with its run as a whole.
 constexpr int64_t kWholePiecesMax = 8;
-// Every 32nd batch may have two requests whatever the costs seem to be, so that a wrong measurement
+// One batch in 32 may have two requests whatever the costs seem to be, so that a wrong measurement
 // of a larger run is corrected.
 constexpr uint64_t kTrials = 32;
 
-// Returns true if each tensor has so many rows.
+// Returns true if each tensor has `rows` rows.
 bool HaveRows(const std::vector<TensorList>& results, int64_t rows) {
   return std::all_of(results.begin(), results.end(), [rows](const TensorList& result) {
     return tensor::CountRows(result) == rows;
   });
 }
 
-// Returns true if rows of one are rows of the other.
+// Returns true if the rows of both have the same layout.
 bool HaveEqualLayouts(const std::vector<TensorList>& a, const std::vector<TensorList>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const TensorList& one, const TensorList& other) {
@@ -52,8 +52,8 @@ bool HasNamedShapes(const PreparedRun& run) {
       });
 }
 
-// Returns the context of a run that shows what a model does, or that several requests share: it
-// ends before it changes a variable.
+// Returns the context of a run that ends before it changes a variable: a run that several requests
+// share, or that only shows what a model does.
 tensor::RunContext WithoutWriting(const tensor::RunContext& run) {
   tensor::RunContext context = run;
   context.may_write = false;
@@ -133,8 +133,9 @@ Batch::Batch(const Servable& inner, const BatchSettings& settings, BatchedSignat
   members_.push_back({first, rows.value_or(0), now_ns});
   if (!has_rows_) return;
   formed_ = {1, *rows, *rows, false};
-  // A request of up to twice the rows that seem right runs whole: two pieces would spare others
-  // little, and its time corrects a wrong measurement. The settings' bound is strict.
+  // A request of up to twice the rows that seem right runs whole, because two pieces would spare
+  // other requests little, and its time corrects a wrong measurement. The settings' bound is
+  // strict.
   const int64_t piece_rows = RunRowsMax();
   if (settings_.splits && *rows > std::min(2 * piece_rows, settings_.rows_max)) {
     piece_rows_ = piece_rows;
@@ -221,7 +222,7 @@ int64_t Batch::LastDeadlineNs() const {
   return last_ns;
 }
 
-// One request may have failed the others of a batch: each gets its own result.
+// One request may have failed all of its batch, so each then runs alone and gets its own result.
 void Batch::RunJoinedOrEach() {
   if (members_.size() == 1 && settings_.PaddedRows(formed_.rows) == formed_.rows) return RunEach();
   const Status joined = RunJoined();
@@ -283,7 +284,7 @@ Status Batch::RunOn(const tensor::RunContext& context, const TensorList& inputs,
 
 // --- A large request ---
 
-// Each piece is a turn, after which the requests that came meanwhile have theirs.
+// After each piece, the requests that came meanwhile have their turn.
 Status Batch::RunInPieces(const GiveTurn& give_turn) {
   const int64_t rows = formed_.rows;
   signature_.statistics.RecordSplit();
@@ -306,7 +307,8 @@ Status Batch::RunInPieces(const GiveTurn& give_turn) {
     if (row + count < rows && give_turn) give_turn(end_ns - begin_ns);
   }
   MILLPOND_RETURN_IF_ERROR(JoinPieces(pieces, piece_rows_, rows, &first()));
-  // The whole run takes a thread for as long as all pieces do, without a turn for other requests.
+  // The whole run takes a thread as long as all pieces together do, and gives other requests no
+  // turn.
   const bool may_compare = rows <= kWholePiecesMax * piece_rows_ && settings_.HasRunSize(rows);
   return may_compare && signature_.TakeTurn() ? ComparePieces() : Status();
 }
@@ -322,7 +324,7 @@ Status Batch::RunPiece(int64_t row, int64_t count, std::vector<Results>* pieces,
       JoinRows({{&first().inputs, row, count}}, layout_, padded_rows, context, &joined));
   const Status ran = RunOn(context, joined.tensors, padded_rows, &pieces->emplace_back());
   RefuseWriting(ran);
-  // No piece has changed anything: the request is whole.
+  // The piece that was refused has changed nothing, so the request can still run whole.
   *is_divisible = ran.code() != Code::kPermissionDenied;
   MILLPOND_RETURN_IF_ERROR(ran);
   if (!HaveRows(pieces->back(), padded_rows)) {
@@ -351,7 +353,8 @@ Status Batch::ComparePieces() {
   if (ran.code() == Code::kPermissionDenied) return RunAlone(&first());
   if (!ran.ok()) return {};
   NoteMagnitudes(whole);
-  // Its answer is that of the whole run. Pieces have other numbers of rows, as other kernels may.
+  // The answer is that of the whole run, because other kernels may compute pieces, which have other
+  // numbers of rows.
   const Results pieces = std::exchange(first().results, std::move(whole));
   const Found found = Compare(first().results, pieces, "pieces");
   if (found.size == tensor::Difference::Size::kLarge) signature_.Switch(false, found.text);
@@ -361,7 +364,8 @@ Status Batch::ComparePieces() {
 // --- Comparison with single runs ---
 
 bool Batch::PassesCheck(const Results& results) const {
-  // Wait-free and without a look at the rows once the first batches have been checked.
+  // Checked first, because it is wait-free and looks at no rows once the first batches have been
+  // checked.
   const bool may_check = is_widened_ ? signature_.ChecksBatchesOf(Evidence::kPaddedInputs)
                                      : signature_.ChecksBatchesOf(Evidence::kEqualRows) ||
                                            signature_.ChecksBatchesOf(Evidence::kRows);
@@ -380,8 +384,8 @@ bool Batch::PassesCheck(const Results& results) const {
   return false;
 }
 
-// Looks at the first and the last request only: to compare all takes time. If others differ, the
-// batch shows more than it counts for.
+// Looks only at the first and the last request, because comparing all takes time. If other requests
+// differ, the batch is stronger evidence than it counts as.
 Evidence Batch::EvidenceOf() const {
   if (is_widened_) return Evidence::kPaddedInputs;
   const TensorList first_row = tensor::ShareRows(first().inputs, 0, 1);
@@ -389,9 +393,9 @@ Evidence Batch::EvidenceOf() const {
   return tensor::AreTensorsEqual(first_row, last_row) ? Evidence::kEqualRows : Evidence::kRows;
 }
 
-// Compares a few requests, because all of the batch wait meanwhile, and more requests behind them:
-// single runs of up to half the batch's rows, and at least one. The last request first, because its
-// rows are farthest from their place in a run alone.
+// Compares only a few requests, because the whole batch waits meanwhile, and more requests behind
+// it. They have at most half of the batch's rows, and there is at least one. The last request comes
+// first, because its rows are farthest from their place in a run alone.
 std::string Batch::CompareWithSingleRuns() const {
   const size_t step = (members_.size() + kComparedMax - 1) / kComparedMax;
   int64_t rows_left = formed_.rows / 2;
@@ -402,12 +406,14 @@ std::string Batch::CompareWithSingleRuns() const {
     Results alone;
     const Status ran = RunToCompare(member, &alone);
     if (!ran.ok() && !IsOfTheModel(ran.code())) continue;
-    // A request that fails alone failed the batch too, or its rows are not its own.
+    // If a request that fails alone did not fail the batch, the other rows of the batch have
+    // changed its result.
     if (!ran.ok()) return "a request that fails alone does not fail in a batch: " + ran.message();
     Found found =
         Compare(alone, member.run->results, "a batch of " + std::to_string(formed_.rows) + " rows");
     if (found.size == tensor::Difference::Size::kNone) continue;
-    // Padding is no other request: each row is padded in any batch of this size.
+    // Padding does not count as another request, because each row is padded in any batch of this
+    // size.
     const bool is_shown = found.size == tensor::Difference::Size::kLarge || is_widened_;
     if (is_shown || DependsOnOthers(member)) return std::move(found.text);
   }
@@ -458,7 +464,7 @@ bool Batch::DependsOnOthers(const Member& member) const {
   const base::ShareScope scope(&copies, context.reply_limits());
   const auto beside_copies = RunBesideCopies({&member.run->inputs, 0, member.rows}, first_row,
                                              settings_.PaddedRows(formed_.rows), layout_, run);
-  // The request's deadline may have passed: that shows nothing.
+  // The request's deadline may have passed, which shows nothing about the model.
   if (!beside_copies.ok()) return false;
   return Compare(member.run->results, beside_copies.value(), "").size !=
          tensor::Difference::Size::kNone;

@@ -22,8 +22,8 @@ namespace millpond::servable {
 // memory pressure and a busy machine show nothing.
 bool IsOfTheModel(base::Code code);
 
-// Rows that were copied into new tensors. They count in the budget as long as they exist, and in no
-// request's share: the requests of a batch end at different times.
+// Rows that were copied into new tensors. They are counted in the budget as long as they exist, but
+// in no request's share, because the requests of a batch end at different times.
 struct JoinedRows {
   base::ByteBudget::Share share;
   tensor::TensorList tensors;
@@ -33,10 +33,10 @@ struct JoinedRows {
 base::Status JoinRows(const std::vector<tensor::RowRange>& parts, const tensor::RowLayout& layout,
                       int64_t rows, const tensor::RunContext& context, JoinedRows* joined);
 
-// Returns what rows `own` give at row `first` of a run of `rows` rows, beside copies of their first
-// row: rounding gives the same as beside other rows, because the sums have the same order. `run`
-// runs inputs, with the layout `layout`, and sets the results. Returns the error of a run without
-// results.
+// Returns the results of rows `own` at row `first` of a run of `rows` rows, beside copies of their
+// first row. Rounding is then the same as beside other rows, because the sums have the same order.
+// `run` runs inputs, with the layout `layout`, and sets the results. Returns the error of a run
+// without results.
 base::StatusOr<std::vector<tensor::TensorList>> RunBesideCopies(
     const tensor::RowRange& own, int64_t first, int64_t rows, const tensor::RowLayout& layout,
     const std::function<base::Status(const tensor::TensorList& inputs,
@@ -50,10 +50,10 @@ base::StatusOr<std::vector<tensor::TensorList>> RunBesideCopies(
 //   The requests then run one by one, and the signature is turned off.
 // - If a batch fails, its requests run one by one, and each gets its own result.
 // - If an output does not have the batch's rows, the requests run one by one, and the signature is
-//   turned off. So it is if two pieces of a large request have outputs of different row layouts,
-//   and if an answer differs from that of a single run by more than rounding does.
-// - A request whose inputs do not have the shapes that the signature names runs alone: what the
-//   graph shows holds for these shapes.
+//   turned off. The same holds if two pieces of a large request have outputs of different row
+//   layouts, and if an answer differs from that of a single run by more than rounding does.
+// - A request whose inputs do not have the shapes that the signature names runs alone, because the
+//   graph was analyzed for these shapes only.
 //
 // Thread: one. Cost: a request alone is not copied. Each request of a batch is copied once, into
 // its rows; its outputs are not copied.
@@ -87,7 +87,8 @@ class Batch {
     int64_t rows;
     int64_t joined_ns;
   };
-  // How far the results of a request are from those of its run alone, and a text with the figures.
+  // The difference of the results of a request from those of its run alone, and a text with the
+  // figures.
   struct Found {
     tensor::Difference::Size size = tensor::Difference::Size::kNone;
     std::string text;
@@ -99,14 +100,14 @@ class Batch {
   int64_t RunRowsMax() const { return settings_.AllowedRows(signature_.cost.run_rows_max()); }
 
   void RunJoinedOrEach();
-  // Leaves out the requests that nobody waits for, and sets their status.
+  // Leaves out the requests whose answers no client waits for, and sets their status.
   void LeaveOutUnwanted(int64_t now_ns);
   base::Status RunJoined();
   void Divide(const Results& results) const;
   // Runs each member by itself, and sets its status and results.
   void RunEach() const;
   base::Status RunAlone(PreparedRun* run) const;
-  // Computes `inputs`, and learns what so many rows cost.
+  // Computes `inputs`, and learns the cost of as many rows.
   base::Status RunOn(const tensor::RunContext& context, const tensor::TensorList& inputs,
                      int64_t rows, Results* results) const;
 
@@ -117,22 +118,23 @@ class Batch {
                         bool* is_divisible);
   base::Status RunWhole();
   // Runs a request whole after its pieces, and turns batching off if the results differ. Returns
-  // the error of a request that only runs alone.
+  // the error of a request that must run alone.
   base::Status ComparePieces();
 
   // Compares the batch with single runs if it is to be checked. Returns false if it differs, and
   // refuses what the difference shows.
   bool PassesCheck(const Results& results) const;
   Evidence EvidenceOf() const;
-  // Returns "" if the answers of some members are those of single runs, else what differs.
+  // Returns "" if the answers of some members are those of single runs, and otherwise the
+  // difference.
   std::string CompareWithSingleRuns() const;
-  // Runs one member's rows as a run of its own, to compare it: without writing. A compiled model
-  // runs them with the rows that a batch may have.
+  // Runs one member's rows as a run of its own, to compare it. The run must not write. A compiled
+  // model runs them with the rows that a batch may have.
   base::Status RunToCompare(const Member& member, Results* results) const;
   // Compares the results of a request alone with `joined`, its results `where`.
   Found Compare(const Results& alone, const Results& joined, const std::string& where) const;
-  // Returns true if the rows of `member` give something else beside other rows: in a batch of as
-  // many rows, at the same place, beside copies of its first row.
+  // Returns true if the results of `member` depend on the other rows of its batch. Compares them
+  // with its results beside copies of its first row, in a batch of as many rows, at the same place.
   bool DependsOnOthers(const Member& member) const;
   // Notes how large the values of `results` are, for comparisons.
   void NoteMagnitudes(const Results& results) const;
@@ -142,7 +144,7 @@ class Batch {
   void RefuseWriting(const base::Status& ran) const;
   // Turns batching off, because an output of `rows` rows has another number of rows.
   void RefuseRowsOf(int64_t rows) const;
-  // Notes that a run of a batch, or of a piece of a large request, had so many rows.
+  // Notes the rows of a run of a batch, or of a piece of a large request.
   void RecordHot(int64_t padded_rows) const;
   // Returns the names of the outputs in result `index` of a run.
   std::vector<std::string> NamesOf(size_t index) const;
@@ -153,7 +155,7 @@ class Batch {
   BatchedSignature& signature_;
   std::vector<Member> members_;
   FormedBatch formed_;
-  bool has_rows_ = false;    // else its only request runs alone
+  bool has_rows_ = false;    // false: its only request runs alone
   bool is_widened_ = false;  // some inputs are padded
   int64_t piece_rows_ = 0;   // 0: no piece is needed
   size_t taken_count_ = 0;

@@ -8,7 +8,7 @@
 namespace millpond::servable {
 namespace {
 
-// A mean is about that of so many last runs, or of all if there are fewer.
+// A mean covers about this many last runs, or all runs if there are fewer.
 constexpr int64_t kRemembered = 16;
 // On a busy machine a run may lose its core for much longer than it takes. So a run counts as at
 // most this many times the mean; and while runs are few, the mean is at most this many times the
@@ -69,7 +69,7 @@ void BatchCost::Fit() {
     sum_xy += w * each.rows * each.run_ns;
   }
   const double spread = sum_w * sum_xx - sum_x * sum_x;
-  // With one class, all of its time may be fixed: a larger run shows if it is.
+  // With one class, all of its time may be a fixed cost, which only a larger run shows.
   const bool is_line = spread > 1e-9 * sum_w * sum_xx;
   const double row_ns = is_line ? std::max((sum_w * sum_xy - sum_x * sum_y) / spread, 0.0) : 0;
   const double fixed_ns = std::max((sum_y - row_ns * sum_x) / sum_w, 0.0);

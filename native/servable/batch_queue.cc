@@ -11,7 +11,8 @@
 namespace millpond::servable {
 namespace {
 
-// Stands for the signature's name in the key of runs of several signatures. No signature has it.
+// Stands for the signature's name in the key of runs of several signatures. No signature has this
+// name.
 constexpr std::string_view kSeveralSignatures = "\x01several";
 
 std::mutex limits_mutex;
@@ -60,7 +61,8 @@ WaitingLimit::~WaitingLimit() {
   FindSmallestLimit();
 }
 
-// A load may hold the lock and have lost its core. Then one more request may wait.
+// A load may hold the lock and have lost its core. In that case one more request may wait than the
+// limit allows.
 int64_t WaitingLimit::Of(BatchKey key) {
   const std::unique_lock<std::mutex> lock(limits_mutex, std::try_to_lock);
   if (!lock) return INT64_MAX;

@@ -13,8 +13,9 @@ namespace millpond::servable {
 
 struct PreparedRun;  // prepared_run.h
 
-// Which requests may share a batch, as far as their envelope shows it: a hash of the model's name
-// and the signature's. Equal keys are a guess, which decides only what a thread answers next.
+// A hash of the model's and the signature's names, which the envelope of a request shows. Requests
+// with equal keys may share a batch. That is a guess, which decides only what a thread answers
+// next.
 using BatchKey = uint64_t;
 
 // The key of requests that join no batch.
@@ -30,7 +31,7 @@ BatchKey BatchKeyOfSeveral(std::string_view model_name);
 // share the step in the middle: Prepare decodes it, a run computes what Prepare returned, Finish
 // encodes and answers.
 //
-// Thread: one at a time; that of all steps is the same.
+// Thread: the same for all steps.
 class WaitingRequest {
  public:
   WaitingRequest() = default;
@@ -39,12 +40,12 @@ class WaitingRequest {
   WaitingRequest& operator=(const WaitingRequest&) = delete;
 
   // Returns what the request runs, which lives as long as the request. Returns null if there is
-  // nothing to run: it has its answer already, or waits for something else.
+  // nothing to run, because the request has its answer already, or waits for something else.
   virtual PreparedRun* Prepare() = 0;
   // Answers, after the run. The answer may stay on this machine until Send.
   virtual void Finish() = 0;
-  // Sends what Finish left. The answers of a batch are sent after one another, because clients wake
-  // up once for all that come together.
+  // Sends the answer that Finish left. The answers of a batch are sent one right after the other,
+  // because a client wakes up only once for all that come together.
   virtual void Send() {}
 };
 
@@ -52,7 +53,7 @@ class WaitingRequest {
 class WaitingRequests {
  public:
   virtual ~WaitingRequests() = default;
-  // True if another thread is free to answer what waits. A guess: it may be stale.
+  // True if another thread is free to answer waiting requests. A guess, which may be stale.
   virtual bool HasFreeThread() const = 0;
   // The requests that wait for each thread, on average. A guess too.
   virtual int64_t WaitingPerThread() const = 0;
@@ -81,9 +82,9 @@ typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_ma
 // The number of signatures that are batched, of all versions. If it is 0, no key need be made.
 std::atomic<int64_t>& BatchingCount();
 
-// Limits how many requests of a key may wait, in all queues of the process: a key is not more
-// than a guess, and queues know no versions. While the object lives, `waiting_max` holds for `key`;
-// of several limits of one key, as in a swap, the last one holds.
+// Limits the number of requests of a key that may wait, in all queues of the process. It goes by
+// the key, because queues know no versions. While the object lives, `waiting_max` holds for `key`.
+// If a key has several limits, as in a swap, the last one holds.
 class WaitingLimit {
  public:
   // No limit if `waiting_max` is 0.

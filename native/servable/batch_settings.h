@@ -10,7 +10,8 @@
 
 namespace millpond::servable {
 
-// Limits how many batches run at the same time, for whoever shares it. Thread: any.
+// Limits the number of batches that run at the same time, over all versions that share it. Thread:
+// any.
 class BatchSlots {
  public:
   explicit BatchSlots(int64_t count) : free_count_(count) {}
@@ -29,7 +30,7 @@ class BatchSlots {
 // Holds one of `slots`, for a run.
 class SlotHold {
  public:
-  // Waits for a slot until `until_ns`. Null: there is always one.
+  // Waits for a slot until `until_ns`. If `slots` is null, there is no limit.
   SlotHold(BatchSlots* slots, int64_t until_ns)
       : slots_(slots), may_run_(slots == nullptr || slots->Take(until_ns)) {}
   ~SlotHold() {
@@ -38,7 +39,7 @@ class SlotHold {
   SlotHold(const SlotHold&) = delete;
   SlotHold& operator=(const SlotHold&) = delete;
 
-  // False if there was none by then.
+  // False if no slot was free by then.
   bool may_run() const { return may_run_; }
 
  private:
@@ -61,17 +62,18 @@ struct BatchSettings {
   // The most requests of a signature that may wait for a thread; 0: any.
   int64_t waiting_requests_max = 0;
   std::shared_ptr<BatchSlots> slots;  // null: any number of batches at the same time
-  // The model is compiled for each number of rows: the single runs that batches are compared with
-  // are padded too, or each would compile another program within a request.
+  // True if the model is compiled for each number of rows. The single runs that batches are
+  // compared with are then padded too, because each would otherwise compile another program within
+  // a request.
   bool is_compiled = false;
-  // How far the answers of a batch may be from those of single runs (tensor::Compare).
+  // The largest difference of the answers of a batch from those of single runs (tensor::Compare).
   double relative_tolerance = tensor::kRoundingTolerance;
   // Signatures whose graph mixes rows are batched like those whose graph shows nothing.
   bool may_mix_rows = false;
 
   // Returns the rows of a run of `rows` rows, with its padding.
   int64_t PaddedRows(int64_t rows) const;
-  // Returns false if a run of `rows` rows would be compiled for itself.
+  // Returns false if a run of `rows` rows would need a compilation of its own.
   bool HasRunSize(int64_t rows) const;
   // Returns the largest number of rows up to `rows` that a run may have; at least the smallest.
   int64_t AllowedRows(int64_t rows) const;

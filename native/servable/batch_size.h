@@ -6,7 +6,7 @@
 
 namespace millpond::servable {
 
-// How far a batch has formed.
+// A batch as far as it has formed.
 struct FormedBatch {
   int64_t request_count = 0;
   int64_t rows = 0;
@@ -33,8 +33,8 @@ struct BusyThreads {
 int64_t HowManyToTake(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
                       const BusyThreads& threads);
 
-// Returns the most rows that a batch may get if all threads are busy. Two requests may always join,
-// so that a wrong measurement of a larger run is corrected.
+// Returns the most rows that a batch may have while all threads are busy. Two requests may always
+// join, so that a wrong measurement of a larger run is corrected.
 int64_t RowsOfBatchMax(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max);
 
 }  // namespace millpond::servable

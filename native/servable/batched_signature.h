@@ -19,21 +19,22 @@
 
 namespace millpond::servable {
 
-// Which batches of live requests are compared with single runs.
+// The batches of live requests that are compared with single runs.
 struct BatchChecks {
-  // The first ones: of equal requests, and as many of different ones.
+  // The number of first batches that are compared: of equal requests, and as many of different
+  // requests.
   int64_t first_count = 0;
-  // The first ones with padded inputs.
+  // The number of first batches with padded inputs that are compared.
   int64_t first_padded_count = 0;
-  // One of BatchedSignature::kCheckedEvery, without end. Also of the large requests that run in
-  // pieces.
+  // True if one of BatchedSignature::kCheckedEvery batches is compared after that, without end, and
+  // as many of the large requests that run in pieces.
   bool goes_on = false;
 };
 
-// The evidence that a batch gives about a model if its answers are those of single runs. Each is
-// counted by itself, or clients that repeat one request would end the checks.
+// The evidence that a batch gives about a model if its answers are those of single runs. Each kind
+// is counted by itself, because otherwise clients that repeat one request would end the checks.
 enum class Evidence : size_t {
-  kEqualRows,      // of equal requests, or of one request and padding: hardly anything
+  kEqualRows,      // of equal requests, or of one request and padding: shows hardly anything
   kRows,           // its rows do not mix
   kPaddedInputs,   // padded inputs do not matter either
   kEvidenceCount,  // the number of the above
@@ -42,7 +43,8 @@ constexpr auto kEvidenceCount = static_cast<size_t>(Evidence::kEvidenceCount);
 
 // One signature, or the runs of several signatures at once.
 struct BatchedSignature {
-  // So few batches are compared with single runs without end that it costs under 2 % of their time.
+  // One batch in this many is compared with single runs, without end. That costs less than 2 % of
+  // their time.
   static constexpr uint64_t kCheckedEvery = 64;
 
   BatchedSignature(std::string its_name, BatchKey its_key, const BatchSettings& settings)

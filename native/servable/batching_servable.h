@@ -17,23 +17,24 @@
 
 namespace millpond::servable {
 
-// If requests of a signature are batched, and how that went.
+// The state of batching for a signature, with its figures.
 struct SignatureBatching {
   std::string signature;
   bool is_on = false;
-  // The reason why it is off, or on and without padding that the settings ask for; otherwise "".
+  // The reason why batching is off, or why it does not pad although the settings ask for that;
+  // otherwise "".
   std::string refusal;
   tensor::RowVerdict rows;      // what its graph shows
   int64_t joined_rows_max = 0;  // BatchCost, while all threads are busy
   BatchFigures figures;
 };
 
-// A servable whose requests share runs (answer_requests.h). It keeps what is known of each
-// signature: if it is batched, what a run and a row cost, and how batches went. Run and RunTogether
+// A servable whose requests share runs (answer_requests.h). For each signature it knows if it is
+// batched, the cost of a run and of a row, and the figures of its batches. Run and RunTogether
 // compute one request, without a batch.
 //
-// Each signature is off until TurnOn, and runs then as without this class. A batch holds requests
-// of one servable, so of one version, with equal signatures, outputs, dtypes and row shapes.
+// Until TurnOn, the requests of a signature run as without this class. A batch holds requests of
+// one servable, so of one version, with equal signatures, outputs, dtypes and row shapes.
 //
 // Thread: any number at once, all methods.
 class BatchingServable final : public Servable {
@@ -70,7 +71,7 @@ class BatchingServable final : public Servable {
   // The servable without batches.
   const Servable& inner() const { return *inner_; }
   const BatchSettings& settings() const { return settings_; }
-  // Notes that a run of so many rows of `signature` took `run_ns`, so that the first batch has the
+  // Notes that a run of `rows` rows of `signature` took `run_ns`, so that the first batch has the
   // right size.
   void LearnCost(const tensor::Signature& signature, int64_t rows, int64_t run_ns) const;
   // Notes what the graph shows about a signature's rows: kUnknown until then.
@@ -84,9 +85,9 @@ class BatchingServable final : public Servable {
   // requests, with up to half of the rows, run alone too. If a result differs, the signature is
   // refused, or its padding if the batch was padded.
   void TurnOn(const tensor::Signature& signature, const BatchChecks& checks) const;
-  // Does not batch the requests of a signature, because of `reason`.
+  // Stops batching the requests of a signature, because of `reason`.
   void Refuse(const tensor::Signature& signature, std::string reason) const;
-  // Does not pad the inputs of a signature: inputs of other sizes run in other batches.
+  // Stops padding the inputs of a signature, so that inputs of other sizes run in other batches.
   void RefusePadding(const tensor::Signature& signature, const std::string& reason) const;
   std::vector<SignatureBatching> Batching() const;
   // Returns the batches that were run most often since the load, the most frequent one first: at

@@ -23,8 +23,8 @@ struct HotBatch {
 // The kinds of batches that one signature of a version runs most often, so that its next version
 // can run them before it serves. A kind is the signatures, the set of outputs and the rows.
 //
-// It keeps kKeptMax kinds. A further kind takes the place of the rarest one, and its count: so a
-// kind that is frequent from now on stays.
+// It keeps kKeptMax kinds. A further kind replaces the rarest one and takes over its count, so that
+// a kind that is frequent from now on stays.
 //
 // Thread: any. Record takes a lock if it is free; if not, the batch is not recorded. Cost: one pass
 // over the kinds, 50 ns.

@@ -24,7 +24,7 @@ struct PreparedRun {
   void Enter(metrics::Phase phase, int64_t now_ns) const {
     if (watch != nullptr) watch->Enter(phase, now_ns);
   }
-  // True if both compute the same from their inputs.
+  // True if both do the same computation, each on its own inputs.
   bool DoesTheSame(const PreparedRun& other) const {
     return servable == other.servable && signatures == other.signatures &&
            outputs.has_value() == other.outputs.has_value() &&
@@ -42,7 +42,7 @@ struct PreparedRun {
 
   // Set by the run.
   base::Status status;
-  base::ByteBudget::Share copies;           // of results that were copied for this request
+  base::ByteBudget::Share copies;           // of results that were copied for this request only
   std::vector<tensor::TensorList> results;  // one for each signature
 };
 

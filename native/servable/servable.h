@@ -45,15 +45,16 @@ class Servable {
   virtual base::Status Prepare(const tensor::Signature& signature,
                                const tensor::OutputSet& outputs) const = 0;
 
-  // Computes `outputs` of one of signatures(). `inputs` are in the order of the signature's inputs
-  // and fit it. `result` gets exactly the outputs asked for, in the signature's order.
+  // Computes `outputs` of one of signatures(). `inputs` are in the order of the signature's inputs,
+  // and fit their specs. `result` gets exactly the outputs asked for, in the signature's order.
   virtual base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
                            const tensor::RunContext& run, const tensor::TensorList& inputs,
                            tensor::TensorList* result) const = 0;
 
-  // Computes all outputs of each of `signatures` in one run. They are of signatures(), differ, and
-  // have one input each, which is tensor 0 of `inputs`. `results` gets one list for each signature.
-  // Returns nullopt, without a run, if the signatures have to be run one after the other for now.
+  // Computes all outputs of each of `signatures` in one run. They are different ones of
+  // signatures(), and have one input each, which is tensor 0 of `inputs`. `results` gets one list
+  // for each signature. Returns nullopt, without a run, if the signatures have to be run one after
+  // the other for now.
   virtual std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>&,
                                                   const tensor::RunContext&,
                                                   const tensor::TensorList&,
@@ -61,7 +62,7 @@ class Servable {
     return std::nullopt;
   }
 
-  // True if what a request writes could change the answer of a later one. May become true at any
+  // True if a request's writes could change the answer to a later request. May become true at any
   // time.
   virtual bool MayChangeAnswers() const { return false; }
 

@@ -5,8 +5,8 @@
 
 namespace millpond::tensor {
 
-// The verdict of a signature's graph on the rows of its outputs: if each row of an output is
-// computed from the same row of the inputs alone, whatever the other rows are and however many.
+// The verdict on the rows of a signature's outputs, by its graph: is each row of an output computed
+// from the same row of the inputs alone, whatever the other rows are, and however many?
 struct RowVerdict {
   enum class Kind {
     kIndependent,  // it is

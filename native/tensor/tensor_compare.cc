@@ -52,7 +52,7 @@ T RawAt(const TensorView& view, int64_t i) {
 
 using Reader = double (*)(const TensorView& view, int64_t i);
 
-// Returns what reads the elements of a floating dtype; null for any other.
+// Returns the function that reads the elements of a floating dtype; null for any other dtype.
 Reader ReaderOf(int dtype) {
   switch (dtype) {
     case dtype::kFloat:
@@ -109,8 +109,8 @@ int64_t ColumnElements(int64_t row_elements) {
   return (row_elements + Magnitudes::kColumnsMax - 1) / Magnitudes::kColumnsMax;
 }
 
-// Returns the mean magnitude of the finite ones of some elements; 0 if there are none. The sum of
-// two finite values may be infinite; this is not.
+// Returns the mean magnitude of the finite elements among some; 0 if there are none. It is finite,
+// although the sum of two finite values may be infinite.
 double MeanMagnitude(const TensorView& view, Reader read, int64_t first, int64_t count) {
   double mean = 0;
   double seen = 0;
@@ -123,7 +123,8 @@ double MeanMagnitude(const TensorView& view, Reader read, int64_t first, int64_t
   return mean;
 }
 
-// Returns the magnitudes of the columns of row `row`, and that of the whole row at the end.
+// Returns the magnitudes of the columns of row `row`, and at the end the magnitude of the whole
+// row.
 std::vector<double> MagnitudesOfRow(const TensorView& view, Reader read, int64_t row) {
   const int64_t row_elements = RowElements(view);
   const int64_t column_elements = ColumnElements(row_elements);
@@ -137,7 +138,7 @@ std::vector<double> MagnitudesOfRow(const TensorView& view, Reader read, int64_t
   return all;
 }
 
-// Returns the largest value of each column, and of all at the end.
+// Returns the largest value of each column, and at the end the largest of all.
 std::vector<double> LargestOf(const TensorView& view, Reader read) {
   const int64_t row_elements = RowElements(view);
   const int64_t column_elements = ColumnElements(row_elements);
@@ -158,17 +159,17 @@ Difference Large(size_t index, int64_t row, std::string a, std::string b) {
 }
 
 // Returns the size of the difference of two floats of magnitude `magnitude` in a row of magnitude
-// `row`, and what it is as a share of what is compared with: infinite beside a value that is not
-// finite.
+// `row`, and the difference as a share of the value that it is compared with. The share is infinite
+// if a value is not finite.
 std::pair<Difference::Size, double> SizeOf(double a, double b, double magnitude, double row,
                                            const Shares& shares) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return {Difference::Size::kNone, 0};
   if (!std::isfinite(a) || !std::isfinite(b)) return {Difference::Size::kLarge, HUGE_VAL};
   const double scale = std::max({std::abs(a), std::abs(b), magnitude});
-  // Halves: the difference of two finite values may be infinite.
+  // Halved first, because the difference of two finite values may be infinite.
   const double share = std::abs(a / 2 - b / 2) / scale * 2;
   if (share <= shares.none) return {Difference::Size::kNone, share};
-  // Rounding of the larger values of the row may be as large in what they cancel out to.
+  // If larger values of the row cancel out, the remainder has their rounding.
   const bool is_small = share <= shares.small || std::abs(a / 2 - b / 2) <= shares.none * row / 2;
   return {is_small ? Difference::Size::kSmall : Difference::Size::kLarge, share};
 }
@@ -255,7 +256,7 @@ void Magnitudes::Note(const std::vector<std::string>& names, const TensorList& t
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     Recent& recent = recent_[names[i]];
-    // Columns of other rows are other columns.
+    // If the rows have another length, their columns are others too.
     if (recent.row_elements != row_elements) recent = {row_elements, 0, {}};
     for (std::vector<double>& row : noted) {
       if (recent.rows.size() < kRowsKept) {
@@ -286,7 +287,7 @@ std::vector<Magnitude> Magnitudes::Of(const std::vector<std::string>& names,
       const auto quartile =
           recent_rows.begin() + static_cast<std::ptrdiff_t>((recent_rows.size() - 1) * 3 / 4);
       std::nth_element(recent_rows.begin(), quartile, recent_rows.end());
-      // As a quotient: a product may be infinite.
+      // Compared as a quotient, because a product may be infinite.
       if (*quartile / kLargestFactor <= magnitudes[column]) {
         magnitudes[column] = *quartile;
       } else {

@@ -12,20 +12,21 @@
 namespace millpond::tensor {
 
 // The largest difference of two float32 results of the same rows that comes from rounding alone,
-// relative to the values: a batch adds in another order than a row. Measured: 2.4e-6 in ten
+// relative to the values. A batch adds in another order than a row. Measured: 2.4e-6 in ten
 // two-tower models.
 inline constexpr double kRoundingTolerance = 1e-5;
 
-// How far apart two results are.
+// The distance of two results.
 struct Difference {
   enum class Size {
-    kNone,   // what rounding does
-    kSmall,  // more than rounding mostly does: another kernel for another number of rows may do it
+    kNone,  // no more than rounding does
+    // more than rounding usually does, but another kernel for another number of rows may do it
+    kSmall,
     kLarge,  // far beyond that
   };
 
   Size size = Size::kNone;
-  // The place of the largest one, beside its tolerance, if it is not kNone.
+  // The place of the difference that is largest compared with its tolerance, unless it is kNone.
   size_t tensor = 0;
   int64_t row = 0;
   std::string a;  // the values, or the shapes if these differ
@@ -33,9 +34,9 @@ struct Difference {
   double tolerance = 0;  // of size kNone; 0 if the values are no floats
 };
 
-// How large the values of one tensor are in recent rows. Each is finite.
+// The magnitudes of one tensor's values in recent rows. All are finite.
 struct Magnitude {
-  // A column is so many neighbouring elements of a row. Empty: nothing is known.
+  // A column is `column_elements` neighbouring elements of a row. Empty: nothing is known.
   std::vector<double> columns;
   int64_t column_elements = 1;
   // The mean element of a row has it.
@@ -48,14 +49,14 @@ struct Magnitude {
 // The magnitudes of the values of named tensors in the rows that were noted last. A score near zero
 // is a sum of terms as large as those of the other scores, so its rounding is as large as theirs.
 //
-// The rows are clients': each magnitude is the upper quartile of the last kRowsKept rows, so that a
-// few rows of huge values change nothing, and none counts for long. Thread: any.
+// The rows come from clients. So each magnitude is the upper quartile of the last kRowsKept rows: a
+// few rows of huge values change nothing, and no row counts for long. Thread: any.
 class Magnitudes {
  public:
   static constexpr size_t kRowsKept = 16;
   // A row with more elements has as many columns, of several elements each.
   static constexpr int64_t kColumnsMax = 4096;
-  // No magnitude is more than so many times the largest value of the rows that are compared.
+  // A magnitude is at most this many times the largest value of the rows that are compared.
   static constexpr double kLargestFactor = 1e4;
 
   // Adds rows of `tensors`, at most kRowsKept of each. `names` has a name for each tensor.
@@ -77,10 +78,10 @@ class Magnitudes {
 
 // Compares two lists tensor by tensor. Floats may differ by `relative_tolerance` of the larger
 // value, or of its column's entry in `magnitudes` if that is more; half and bfloat16 by four of
-// their units at least, unless `relative_tolerance` is 0. A difference that would be none beside
-// the magnitude of the whole row is small. `magnitudes` may be empty. NaN equals
-// NaN. Integers, bools and strings are equal, or the difference is large; so it is if dtypes or
-// shapes differ, and for elements that are neither plain numbers nor strings.
+// their units at least, unless `relative_tolerance` is 0. A difference that would be kNone by the
+// magnitude of the whole row is kSmall. `magnitudes` may be empty. NaN equals NaN. If integers,
+// bools or strings differ, the difference is kLarge. So it is if dtypes or shapes differ, and for
+// elements that are neither plain numbers nor strings.
 Difference Compare(const TensorList& a, const TensorList& b,
                    const std::vector<Magnitude>& magnitudes, double relative_tolerance);
 
