@@ -6,8 +6,8 @@
 
 namespace millpond::rpc {
 
-// The calls of a server, and the bytes that they take together. Outlives what counts in it. Thread:
-// any, at once.
+// The calls of a server, and the bytes that they take together. Outlives the objects that are
+// counted in it. Thread: any, at once.
 struct CallCounts {
   std::atomic<int64_t> live_count{0};     // calls that were begun, and not yet let go
   std::atomic<int64_t> arrived_count{0};  // of them, those whose request has arrived

@@ -134,7 +134,8 @@ ServerCertificates::ServerCertificates(Certificates certificates, bool is_client
 
 void ServerCertificates::Replace(Certificates certificates) {
   auto made = MakeTlsContext(certificates, is_client_required_);
-  // The certificates from before stay in use. The control plane checks new ones and reports errors.
+  // The earlier certificates stay in use. The control plane checks new certificates and reports
+  // errors.
   if (!made.ok()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   context_ = std::move(made.value());

@@ -23,7 +23,7 @@ struct Certificates {
 // Thread: any. The control plane checks the certificates before they come here.
 class ServerCertificates {
  public:
-  // `is_client_required`: only clients with a certificate of client_ca are served.
+  // If `is_client_required`, only clients with a certificate of client_ca are served.
   ServerCertificates(Certificates certificates, bool is_client_required);
 
   void Replace(Certificates certificates);

@@ -51,7 +51,8 @@ class HealthService::Watcher {
   static std::shared_ptr<Watcher> Make(const std::shared_ptr<State>& state, std::string service,
                                        Call* call) {
     base::ByteBudget::Share charge(call->run_context().budget, base::ByteBudget::Use::kCall);
-    // Its place in the set, and the block of shared_ptr, take less than as much again.
+    // Doubled for its place in the set and the block of shared_ptr, which take less than the
+    // watcher itself.
     if (!charge.Resize(static_cast<int64_t>(2 * sizeof(Watcher) + service.size()))) return nullptr;
     return std::make_shared<Watcher>(state, std::move(service), call, std::move(charge));
   }
@@ -70,7 +71,7 @@ class HealthService::Watcher {
   Watcher& operator=(const Watcher&) = delete;
 
   const std::string& service() const { return service_; }
-  // Null if the call is going.
+  // Null if the call is about to end.
   std::shared_ptr<Call> call() const { return call_.lock(); }
 
   // Sends the status if it is not the last one sent, and the end if the service is closed. `call`
@@ -93,7 +94,7 @@ class HealthService::Watcher {
   const std::string service_;
   const std::weak_ptr<Call> call_;
   const base::ByteBudget::Share charge_;
-  std::mutex write_mutex_;  // held while it sends: the last status is sent last
+  std::mutex write_mutex_;  // held while it sends, so that the last status is also sent last
   HealthStatus written_ = HealthStatus::kUnknown;
 };
 

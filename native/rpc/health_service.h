@@ -23,7 +23,7 @@ class HealthService {
  public:
   void Set(const std::string& service, bool is_serving);
   void Remove(const std::string& service);
-  // Ends every Watch after its last status: the server drains.
+  // Ends every Watch after its last status, because the server drains.
   void Close();
 
   MethodHandler* check() { return &check_; }
@@ -50,8 +50,8 @@ class HealthService {
     // Returns the watchers of `service`, or all without it. Needs mutex.
     std::vector<Watching> WatchersOf(const std::string* service) const;
 
-    // Held for look-ups, and never while something is sent: what a connection lets go meanwhile may
-    // be another watcher. Predict requests do not take it.
+    // Held for look-ups, and never while something is sent, because a connection may then let go of
+    // another watcher. Predict requests do not take it.
     std::mutex mutex;
     bool is_closed = false;
     std::map<std::string, HealthStatus> statuses;

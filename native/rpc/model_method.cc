@@ -106,7 +106,7 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
   servable::ServingMap& map = *method_.parts_.map;
   auto found = map.LookUp(spec->name, choice);
   if (found.status().code() == base::Code::kUnavailable && !map.Refuses(spec->name)) {
-    // A second look-up finds a version that came between the first look-up and the mark.
+    // Looked up again, because a version may have come between the first look-up and the mark.
     awaited_change_ = map.MarkChange(spec->name);
     found = map.LookUp(spec->name, choice);
   }

@@ -65,7 +65,7 @@ class ModelCall final : public servable::WaitingRequest {
                    CanaryShare share = CanaryShare::kMayAnswer);
   const servable::Servable& servable() const { return *handle_; }
 
-  // The run of the request, and how its reply is encoded; to be set unless SetReply is called.
+  // The run of the request, and the encoding of its reply. Prepare sets it, or calls SetReply.
   inference::Prepared<base::ReplyBytes>* prepared() { return &prepared_; }
   // Sets the reply of a request that needs no run. Returns the status of `reply`.
   base::Status SetReply(base::StatusOr<base::ReplyBytes> reply);
@@ -104,7 +104,8 @@ class ModelCall final : public servable::WaitingRequest {
 // holds no lock while it computes. ModelCall does the work that all such methods share. It times
 // the phases of a request, records the request under its Method in the version that it reached,
 // traces it, and offers it to the model's reservoir. It releases the version and records the
-// request before the answer is sent: a client that has its answer finds the request counted.
+// request before the answer is sent, so that a client that has its answer finds the request
+// counted.
 //
 // Thread: request threads, several at once, each with a call of its own. Cost: two virtual calls
 // beside Prepare; allocates the ModelCall and the reply's buffer.
@@ -113,7 +114,7 @@ class ModelMethod : public MethodHandler {
   ModelMethod(metrics::Method method, const ModelMethodParts& parts)
       : method_(method), parts_(parts) {}
 
-  // Never called: its calls run in steps.
+  // Never called, because calls of this kind run in steps (MakeRequest).
   void Handle(Call*) final {}
   std::unique_ptr<servable::WaitingRequest> MakeRequest(std::shared_ptr<Call> call) final;
   bool IsLimited() const final { return true; }

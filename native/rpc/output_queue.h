@@ -22,7 +22,7 @@ class OutputQueue {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  // The bytes that the queue owns: the others belong to their messages.
+  // The bytes that the queue owns. All other bytes belong to their messages.
   size_t copied_bytes() const { return copied_bytes_; }
 
   void Append(std::string_view bytes) {
@@ -39,8 +39,8 @@ class OutputQueue {
     size_ += bytes.size();
   }
 
-  // Writes until the queue is empty or `transport`, a Transport or what writes like it, takes no
-  // more bytes. Returns kOk if the queue is empty, else the transport's state.
+  // Writes until the queue is empty or `transport`, a Transport or another writer, takes no more
+  // bytes. Returns kOk if the queue is empty, else the transport's state.
   template <typename Writer>
   Transport::State WriteTo(Writer* transport) {
     while (size_ > 0) {

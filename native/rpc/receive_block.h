@@ -6,7 +6,7 @@
 namespace millpond::rpc {
 
 // The memory that a thread reads sockets into. A long message stays in the blocks into which it was
-// read: the message holds them. A block belongs to one thread, which reads into its free end.
+// read, and holds them. A block belongs to one thread, which reads into its free end.
 //
 // A small part of a message would keep a whole block alive, so a message holds a block only for
 // parts of kHeldBytesMin and more.
@@ -26,7 +26,7 @@ class ReceiveSpace {
  public:
   // Returns memory to read into, of at least kReadBytesMin bytes.
   char* Reserve(size_t* size) {
-    // A block that was held once may still have messages in it: the bytes in use are kept.
+    // A block that was held may still have messages in it, so the bytes in use are kept.
     if (!is_held_) used_ = 0;
     if (block_ == nullptr || ReceiveBlock::kBytes - used_ < kReadBytesMin) Renew();
     *size = ReceiveBlock::kBytes - used_;
@@ -44,7 +44,7 @@ class ReceiveSpace {
   static constexpr size_t kReadBytesMin = 16'384;
 
   void Renew() {
-    // make_shared would clear the bytes.
+    // Not by make_shared, which would clear the bytes.
     block_ = std::shared_ptr<ReceiveBlock>(new ReceiveBlock);
     used_ = 0;
     is_held_ = false;

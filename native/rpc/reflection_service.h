@@ -31,7 +31,7 @@ base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table,
 
 // grpc.reflection.v1 and v1alpha.
 //
-// Thread: request threads, several at once: the table never changes.
+// Thread: request threads, several at once, because the table never changes.
 class ReflectionService final : public MethodHandler {
  public:
   // Borrows `table`.
@@ -39,7 +39,7 @@ class ReflectionService final : public MethodHandler {
 
   void Handle(Call* call) override;
   void HandleEnd(Call* call) override;
-  // Ends every stream: the server drains.
+  // Ends every stream, because the server drains.
   void Close();
 
  private:

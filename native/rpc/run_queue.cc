@@ -63,7 +63,8 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   while (taken == nullptr && !queue_.empty()) {
     taken = std::move(queue_.front().call);
     queue_.pop_front();
-    // A client that waits for no answer any more is told at once.
+    // Held back only while its client waits, so that a client that has given up is answered at
+    // once.
     if (!models_.empty() && taken->IsWanted(now_ns) && models_.count(taken->ModelName()) > 0) {
       held_back_.push_back(std::move(taken));
     }
@@ -102,8 +103,8 @@ std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max
 
 void RunQueue::HoldBack(std::set<std::string> models, int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // If the models are the same, only those go on that wait for no answer any more: else they would
-  // keep their memory and their place in the admission.
+  // If the models are the same, only requests whose clients have given up go on, because they would
+  // otherwise keep their memory and their place in the admission.
   const bool goes_all = models != models_;
   models_ = std::move(models);
   holds_back_ = !models_.empty();
@@ -111,8 +112,8 @@ void RunQueue::HoldBack(std::set<std::string> models, int64_t now_ns) {
   const auto first_free =
       std::stable_partition(held_back_.begin(), held_back_.end(),
                             [&](const auto& call) { return !goes_all && call->IsWanted(now_ns); });
-  // Take holds them back again if their model still may not run. They waited for their model, and
-  // that says nothing about how long others wait: their wait counts from now.
+  // Take holds them back again if their model still may not run. Their wait is counted from now,
+  // because they waited for their model, which says nothing about the waits of other requests.
   for (auto call = held_back_.end(); call != first_free;) {
     queue_.push_front({std::move(*--call), now_ns});
   }

@@ -16,18 +16,19 @@ namespace millpond::rpc {
 
 // The requests that wait for a thread, in the order of their arrival.
 //
-// A queue that empties now and then is a burst, and serves all of it. A queue that has not emptied
-// for kStandingNs is an overload: whatever joins it waits as long as what joined before it, and the
-// answers of all come late. Then the queue refuses a request at once if it would wait longer than
-// 1/kDelayShare of the time that its deadline leaves. So the requests that are answered are
-// answered early, and clients learn at once that they should use another server. The rule follows
-// CoDel (RFC 8289), with a target that the client chooses: a request with a distant deadline may
-// wait, and a request without a deadline always may. A short queue refuses nothing: runs that last
-// seconds make everyone wait, also without an overload.
+// A queue that empties now and then holds a burst, all of which is served. A queue that has not
+// emptied for kStandingNs shows an overload: each request that joins it waits as long as the
+// requests before it did, and all answers come late. Then the queue refuses a request at once if it
+// would wait longer than 1/kDelayShare of the time that its deadline leaves. So the requests that
+// are answered are answered early, and clients learn at once that they should use another server.
+// The rule follows CoDel (RFC 8289), with a target that the client chooses: a request with a
+// distant deadline may wait, and a request without a deadline always may. A short queue refuses
+// nothing, because runs that last seconds make requests wait without an overload too.
 //
-// A request would wait as long as the queue needs for those before it, at the pace of the last
-// requests taken, and no less than the oldest has waited already. The age of the oldest alone would
-// let twice the load wait twice as long as it may: the queue grows while the oldest is young.
+// The expected wait of a request is the time that the queue needs for the requests before it, at
+// the pace of the last requests taken, and at least as long as the oldest has waited already. The
+// age of the oldest alone would not do: under twice the load, requests would wait twice as long as
+// they may, because the queue grows while the oldest is young.
 //
 // Thread: any.
 class RunQueue {
@@ -46,8 +47,8 @@ class RunQueue {
     std::vector<std::shared_ptr<Call>> too_many;
   };
 
-  // Adds requests, the oldest first, unless they would wait too long, or as many of their key wait
-  // as may (servable::WaitingLimit).
+  // Adds requests, the oldest first, unless they would wait too long, or too many of their key wait
+  // already (servable::WaitingLimit).
   Refused Add(std::vector<std::shared_ptr<Call>>::iterator begin,
               std::vector<std::shared_ptr<Call>>::iterator end, int64_t now_ns);
   // Adds a request that was in the queue before. The queue does not refuse it.
@@ -55,12 +56,12 @@ class RunQueue {
   // Returns the oldest request whose model may run now; null if there is none.
   std::shared_ptr<Call> Take(int64_t now_ns);
   // Returns the oldest request of `key`, or of any key if it is servable::kNoBatchKey, for a thread
-  // that runs another request. Returns null if its message is longer than `bytes_max`, if none is
-  // among the oldest servable::kLookedAtMax, or while a model may not run.
+  // that runs another request. Returns null if its message is longer than `bytes_max`, if there is
+  // none among the oldest servable::kLookedAtMax, or while a model may not run.
   std::shared_ptr<Call> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
-  // requests are held back, and pass no other request of their model that is still waited for. Call
-  // it again now and then: it lets those pass whose deadline has come.
+  // requests are held back, in their order, as long as their clients wait. Call it again now and
+  // then, because it also lets requests go whose deadline has come.
   void HoldBack(std::set<std::string> models, int64_t now_ns);
 
   // The requests that may run now.
@@ -87,9 +88,9 @@ class RunQueue {
   std::vector<std::shared_ptr<Call>> held_back_;
   std::set<std::string> models_;  // that are held back
   int64_t filled_ns_ = 0;         // when the queue was last empty
-  int64_t taken_ns_ = 0;          // when Take last took one; 0: the queue was empty since
-  int64_t taken_count_ = 0;       // since then, by both
-  int64_t pace_ns_ = 0;           // from one request taken to the next
+  int64_t taken_ns_ = 0;          // when Take last took a request; 0: the queue was empty since
+  int64_t taken_count_ = 0;       // since then, by Take and TakeFor
+  int64_t pace_ns_ = 0;           // the time from one request taken to the next
   alignas(64) std::atomic<size_t> size_{0};
   std::atomic<bool> holds_back_{false};
   std::atomic<int64_t> refused_count_{0};

@@ -6,7 +6,7 @@
 namespace millpond::rpc {
 namespace {
 
-// Each block has its size before it, in as many bytes as its alignment asks for.
+// Each block's size stands before it, in as many bytes as the block's alignment needs.
 constexpr size_t kPrefixBytes = alignof(std::max_align_t);
 
 char* StartOf(void* block) { return static_cast<char*>(block) - kPrefixBytes; }
@@ -27,7 +27,8 @@ void* Keep(void* start, size_t size) {
 
 bool SessionMemory::Charge(int64_t bytes) {
   const int64_t in_use_bytes = in_use_bytes_ + bytes;
-  // One step stays, so that a size at the edge of a step does not change the share each time.
+  // One step is kept, so that a size at the edge of a step does not change the share again and
+  // again.
   const bool grows = in_use_bytes > share_.bytes();
   if (grows || in_use_bytes + 2 * kStepBytes < share_.bytes()) {
     const int64_t steps = in_use_bytes / kStepBytes + 1;

@@ -10,9 +10,8 @@
 namespace millpond::rpc {
 
 // The memory that nghttp2 allocates for one connection: its streams, their headers, the frames that
-// wait for the client. All of it counts in a share, in steps, so that a usual call writes to no
-// shared cache line. If the budget has no more bytes, nghttp2 gets no memory, and the connection
-// ends.
+// wait for the client. It is counted in a share, in steps, so that a usual call writes to no shared
+// cache line. If the budget has no more bytes, nghttp2 gets no memory, and the connection ends.
 //
 // Thread: one at a time, as nghttp2's session. Outlives the session.
 class SessionMemory {

@@ -32,8 +32,8 @@ class Transport {
   // Reads at most `size` bytes that have arrived. kClosed at the end of the stream and after an
   // error.
   Result Read(char* to, size_t size);
-  // Writes as many bytes of `pieces` as the socket takes. kOk with fewer bytes than `pieces` have
-  // is possible.
+  // Writes as many bytes of `pieces` as the socket takes. May return kOk with fewer bytes written
+  // than `pieces` have.
   Result Write(const iovec* pieces, size_t count);
   // Ends the stream to the peer. The peer may still send.
   void EndWrites();
