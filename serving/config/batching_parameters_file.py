@@ -40,7 +40,7 @@ def read_batching_parameters_file(path: Path) -> BatchingSettings:
 
 
 def read_batching_parameters_of_version(directory: Path) -> BatchingSettings | None:
-    """Reads the file in a version's directory; returns None if there is no file.
+    """Reads the file in a version's directory; None if there is no file.
 
     Raises OSError if the disk fails; otherwise like `read_batching_parameters_file`.
     """
@@ -57,8 +57,8 @@ def read_batching_parameters_of_version(directory: Path) -> BatchingSettings | N
 def parse_batching_parameters(text: str, where: str) -> BatchingSettings:
     """Parses a text from `where`; otherwise like `read_batching_parameters_file`.
 
-    Without effect are thread_pool_name, because batches run on request threads, and
-    batch_timeout_micros, because no request waits for company: each wait is shorter than it allows.
+    thread_pool_name has no effect, because batches run on request threads. batch_timeout_micros has none,
+    because no request waits for others to batch with.
     """
     message = message_class("tensorflow.serving.BatchingParameters")()
     try:
@@ -96,7 +96,7 @@ def _settings(message: Any) -> BatchingSettings:
 
 
 def _run_size(message: Any) -> int:
-    """Returns the most rows of a run. TensorFlow Serving's max_batch_size also bounds a request."""
+    """The most rows of a run. TensorFlow Serving's max_batch_size also bounds a request."""
     batch_size = _value(message, "max_batch_size", _MAX_BATCH_SIZE)
     check_batch_size(batch_size)
     if not message.HasField("max_execution_batch_size"):
@@ -117,5 +117,5 @@ def _run_size(message: Any) -> int:
 
 
 def _value(message: Any, name: str, default: int) -> int:
-    """Returns the number of a field, or `default` if it is left out."""
+    """The number of a field, or `default` if it is left out."""
     return int(getattr(message, name).value) if message.HasField(name) else default

@@ -9,11 +9,11 @@ _NO_TEXT = re.compile("[\udc80-\udcff]")
 
 
 def read_config_text(path: Path) -> str:
-    """Returns the text of a text protobuf. Raises OSError, and InvalidConfig for a file that is too
+    """Reads the text of a text protobuf. Raises OSError, and InvalidConfig for a file that is too
     long.
 
-    Bytes that are not UTF-8 become escapes, like `\\351`. Within a quoted base path these are the path's
-    bytes. Anywhere else the parser refuses them.
+    Bytes that are not UTF-8 become escapes, like `\\351`. Within a quoted base path the escapes stand for
+    the path's bytes. Anywhere else the parser refuses them.
     """
     text = read_bounded_bytes(path, CONFIG_BYTES_MAX).decode(errors="surrogateescape")
     return text if text.isascii() else _NO_TEXT.sub(_escape, text)

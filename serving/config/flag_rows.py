@@ -48,7 +48,7 @@ def http_port(text: str) -> HttpPort:
 
 
 def seconds(maximum: int) -> Reader:
-    """Returns a reader of finite seconds, which may be negative: some flags give that a meaning."""
+    """A reader of finite seconds, which may be negative: some flags give that a meaning."""
 
     def read(text: str) -> float:
         try:
@@ -224,12 +224,12 @@ class RefusedFlag:
 
     @property
     def message(self) -> str:
-        """Returns the flags to use instead, if any, and the reason."""
+        """The flags to use instead, if any, and the reason."""
         instead = " and ".join(f"--{name}" for name in self.replaced_by)
         return f"use {instead}; {self.reason}" if instead else self.reason
 
     def permits(self, text: str) -> bool:
-        """Returns True if this value matches Millpond's behaviour anyway."""
+        """True if this value matches Millpond's behaviour anyway."""
         try:
             return self.read(text) in self.harmless
         except ValueError:

@@ -52,7 +52,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text() -> str:
-    """Returns the text of `millpond serve --help`: the supported flags, then the refused names."""
+    """The text of `millpond serve --help`: the supported flags, then the refused names."""
     taken = [flag for flag in FLAGS.values() if isinstance(flag, Flag)]
     refused = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
     lines = ["usage: millpond serve --model_base_path=DIR [--flag=value ...]", ""]
@@ -67,7 +67,7 @@ def help_text() -> str:
 
 
 def flag_text(flag: Flag | RefusedFlag) -> str:
-    """Returns the lines about one flag: its value, meaning and default, or the reason of its refusal."""
+    """The lines about one flag: its value, meaning and default, or the reason of its refusal."""
     if isinstance(flag, RefusedFlag):
         return f"  --{flag.name}\n        refused: {flag.message}"
     value = f"={flag.metavar}" if flag.metavar else ""

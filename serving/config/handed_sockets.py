@@ -26,13 +26,13 @@ _FIRST_DESCRIPTOR = 3
 _COUNT_MAX = 1_000
 
 _GRPC, _REST = "grpc", "rest"
-# The name by sd_listen_fds_with_names(3) of a descriptor that nothing names.
+# The names that sd_listen_fds_with_names(3) gives to a descriptor without a name.
 _NO_NAMES = ("", "unknown")
 
 
 @dataclass(frozen=True)
 class HandedDescriptor:
-    """A descriptor that was handed in. If it is not `is_rest`, it is gRPC's."""
+    """A descriptor that was handed in, for HTTP if `is_rest`, and otherwise for gRPC."""
 
     number: int
     name: str = ""
@@ -55,7 +55,7 @@ class HandedSocket:
 def handed_descriptors(
     environment: Mapping[str, str], process_id: int
 ) -> tuple[HandedDescriptor, ...]:
-    """Returns the descriptors that are handed to the process `process_id`.
+    """The descriptors that are handed to the process `process_id`.
 
     Raises InvalidConfig if the variables have wrong values.
     """
@@ -94,7 +94,7 @@ def _descriptor(number: int, name: str) -> HandedDescriptor:
 
 
 def with_handed_sockets(config: ServerConfig, sockets: Sequence[HandedSocket]) -> ServerConfig:
-    """Returns `config` with the sockets in place of the addresses of gRPC, of HTTP or of both.
+    """`config` with the sockets in place of the addresses of gRPC, of HTTP or of both.
 
     Raises InvalidConfig if a flag contradicts them.
     """

@@ -45,7 +45,7 @@ class ListenAddresses:
 
 
 def listen_addresses(config: ServerConfig) -> ListenAddresses:
-    """Returns the addresses of a server's gRPC port and socket."""
+    """The addresses of a server's gRPC port and socket."""
     return ListenAddresses(
         host=config.host,
         port=config.port,
@@ -81,7 +81,7 @@ def reason_for_not_listening(addresses: ListenAddresses) -> Iterator[None]:
 
 
 def listen_error(addresses: ListenAddresses) -> MillpondError | None:
-    """Returns the error that explains why a server cannot listen on `addresses`, or None if it can.
+    """The error that explains why a server cannot listen on `addresses`, or None if it can.
 
     Binds each address for a moment.
     """
@@ -120,7 +120,7 @@ def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
 
 
 def bind_reason(host: str, port: int) -> str:
-    """Returns why a TCP address cannot be listened on now; "" if it can."""
+    """The reason why a TCP address cannot be listened on now; "" if it can."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
@@ -134,12 +134,13 @@ def bind_reason(host: str, port: int) -> str:
 
 
 def _bind_error(found: Iterable[tuple[Any, ...]]) -> OSError | None:
-    """Returns the first error of binding the addresses `found`; None if one of them can be bound."""
+    """The first error of binding the addresses `found`; None if one of them can be bound."""
     first_error: OSError | None = None
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                # Like the gRPC server: a port whose last server has just ended counts as free.
+                # The gRPC server sets it too. With it, a port whose last server has just ended counts as
+                # free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:
@@ -189,7 +190,7 @@ def _socket_path_obstacle(text: str) -> Obstacle | None:
 
 
 def _is_other_file(path: Path) -> bool:
-    """Returns True if `path` exists and is not a socket. The gRPC server replaces a socket."""
+    """True if `path` exists and is not a socket. (The gRPC server replaces a socket.)"""
     try:
         return not stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:

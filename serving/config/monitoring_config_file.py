@@ -13,7 +13,7 @@ _PATH = re.compile(r"/[\w.~-]+(/[\w.~-]+)*")
 
 
 def read_monitoring_config_file(path: Path) -> str:
-    """Returns the HTTP path of the metrics, or "" if the file does not enable one.
+    """Reads the HTTP path of the metrics, or "" if the file does not enable one.
 
     Raises InvalidConfig, with the file and the remedy, if the file cannot be read or parsed, or if the
     path is not a path of HTTP.

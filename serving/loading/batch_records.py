@@ -33,7 +33,7 @@ class BatchRecords:
                 self._end(status.id)
 
     def of(self, servable_id: ServableId) -> Sequence[SignatureBatching]:
-        """Returns how the signatures of a version are batched; empty if they are not to be batched."""
+        """The batching of a version's signatures; empty if they are not to be batched."""
         with self._lock:
             servable = self._loaded.get(servable_id)
             ended = self._ended.get(servable_id, ())

@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 @dataclass
 class _Watched:
     servable: Servable
-    # Signatures, each with is_on: one that is still batched, without padding, may be refused later.
+    # Signatures, each with is_on: a signature that is batched without padding may be refused later.
     reported: set[tuple[str, bool]] = field(default_factory=set)
 
 
@@ -48,8 +48,8 @@ class BatchRefusals:
         self._watch.stop()
 
     def add(self, servable_id: ServableId, servable: Servable) -> None:
-        """Reports what the load has refused, and then watches the version until `on_status` reports
-        its end.
+        """Reports the signatures that the load has refused, and then watches the version until `on_status`
+        reports its end.
         """
         watched = _Watched(servable)
         _report(servable_id, watched)
@@ -64,7 +64,7 @@ class BatchRefusals:
             _report(status.id, watched)
 
     def look(self) -> None:
-        """Reports what has been refused since the last look."""
+        """Reports the signatures that have been refused since the last look."""
         self._watch.look_now()
 
     def _look(self, versions: Mapping[ServableId, _Watched]) -> None:

@@ -24,7 +24,7 @@ def lower_thread(thread_id: int, priority: str) -> None:
 
 
 def graph_runner_threads() -> list[int]:
-    """Returns the threads on which TensorFlow folds constants for loads; the first load starts them."""
+    """The threads on which TensorFlow folds constants for loads; the first load starts them."""
     found = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
@@ -106,7 +106,9 @@ class InitialLoads:
             self._running.clear()
 
     def _begin_initial(self, thread_id: int, stack: ExitStack) -> bool:
-        """Returns True if the load begins as an initial load, which `end` may lower."""
+        """Notes a load that begins as an initial load, which `end` may lower; False if the initial loads
+        are over.
+        """
         with self._lock:
             if not self._has_ended:
                 self._running[thread_id] = stack

@@ -20,7 +20,7 @@ _GPU_OPS = ("Cudnn", "Nccl")
 
 
 def _listed(texts: Sequence[str], shown_max: int) -> str:
-    """Returns the first of the texts for a message, and the count of the others."""
+    """The first of the texts for a message, and the count of the others."""
     shown = ", ".join(texts[:shown_max])
     more = len(texts) - shown_max
     return f"{shown} and {more} more" if more > 0 else shown
@@ -31,7 +31,7 @@ def _listed_names(names: Sequence[str]) -> str:
 
 
 def missing_ops_message(ops: Sequence[str]) -> str:
-    """Returns an error that names the first of the ops, with the remedy."""
+    """An error that names the first of the ops, with the remedy."""
     subject = f"op {ops[0]} is" if len(ops) == 1 else f"ops {_listed(ops, OPS_SHOWN_MAX)} are"
     return (
         f"{subject} not registered: start the server with --op_package=NAME for a pip package of ops, "
@@ -40,7 +40,7 @@ def missing_ops_message(ops: Sequence[str]) -> str:
 
 
 def unset_variables_message(names: Sequence[str]) -> str:
-    """Returns the error for a model whose requests read variables without a value."""
+    """The error for a model whose requests read variables without a value."""
     return (
         f"its signatures read {len(names)} variables that neither the checkpoint nor an init op "
         f"gives a value: {_listed_names(names)}; export the model with model.export(path) or "
@@ -49,7 +49,7 @@ def unset_variables_message(names: Sequence[str]) -> str:
 
 
 def unset_tables_message(names: Sequence[str]) -> str:
-    """Returns the error for a model whose requests look keys up in tables that nothing fills."""
+    """The error for a model whose requests look keys up in tables that nothing fills."""
     return (
         f"its signatures look keys up in {len(names)} tables that no init op fills: {_listed_names(names)}; "
         "make each table an attribute of the module that tf.saved_model.save gets, or, with "
@@ -58,7 +58,7 @@ def unset_tables_message(names: Sequence[str]) -> str:
 
 
 def missing_kernels_fault(certain: Sequence[MissingKernel], signature_names: Sequence[str]) -> str:
-    """Returns why a version must not serve whose requests need the kernels in `certain`; "" if it may.
+    """Says why a version must not serve whose requests need the kernels in `certain`; "" if it may.
 
     It must not if its init op fails, if requests that name no signature fail, or if each signature's
     do.
@@ -73,12 +73,12 @@ def missing_kernels_fault(certain: Sequence[MissingKernel], signature_names: Seq
 
 
 def has_failed_for_kernel(row: MissingKernel, error: str) -> bool:
-    """Returns True if a run failed with `error` because `row` has no kernel."""
+    """True if a run failed with `error` because `row` has no kernel."""
     return f"No OpKernel was registered to support Op '{row.op}'" in error
 
 
 def missing_kernels_message(missing: Sequence[MissingKernel]) -> str:
-    """Returns a text that names the ops, their places, and the remedy."""
+    """A text that names the ops, their places, and the remedy."""
     places: dict[str, str] = {}
     for row in missing:
         places.setdefault(row.op, _place(row))

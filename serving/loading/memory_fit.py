@@ -9,7 +9,7 @@ _V1_UNLIMITED_BYTES = 2**60
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the bytes that can be taken before the kernel kills or reclaims.
+    """The bytes that can be taken before the kernel kills or reclaims.
 
     This is the least of MemAvailable and what the memory limit of each control group above this process
     leaves. Page cache that can be dropped counts as free. Returns UNLIMITED_BYTES if no limit is known.
@@ -43,7 +43,7 @@ def _cgroup_v1_bytes(root: Path) -> list[int]:
 
 
 def _cgroup_path(root: Path, mark: str) -> str:
-    """Returns this process's group from /proc/self/cgroup; "/" in a container that sees only itself."""
+    """This process's group from /proc/self/cgroup; "/" in a container that sees only itself."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, found, path = line.partition(mark)
         if found:
@@ -52,7 +52,7 @@ def _cgroup_path(root: Path, mark: str) -> str:
 
 
 def _groups(directory: Path, path: str) -> list[Path]:
-    """Returns the group and all groups above it, because each may have a limit."""
+    """The group and all groups above it, because each may have a limit."""
     names = [name for name in path.split("/") if name]
     groups = [directory.joinpath(*names[:depth]) for depth in range(len(names) + 1)]
     return [group for group in groups if group.is_dir()]
@@ -71,7 +71,7 @@ def _left_bytes(group: Path, limit_file: str, usage_file: str, cache_name: str) 
 
 
 def _text(path: Path) -> str:
-    """Returns the file's text; "" if it does not exist, as on some kernels and in some containers."""
+    """The file's text; "" if it does not exist, as on some kernels and in some containers."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

@@ -19,7 +19,7 @@ class Reservoirs:
         self._by_name: dict[str, RequestReservoir] = {}
 
     def of(self, name: str) -> RequestReservoir | None:
-        """Returns the model's reservoir; None if no requests are kept."""
+        """The model's reservoir, made at its first use; None if no requests are kept."""
         if self._make is None:
             return None
         with self._lock:
@@ -28,7 +28,7 @@ class Reservoirs:
             return self._by_name[name]
 
     def by_name(self) -> Mapping[str, RequestReservoir]:
-        """Returns the present reservoirs by model name."""
+        """The present reservoirs by model name."""
         with self._lock:
             return dict(self._by_name)
 

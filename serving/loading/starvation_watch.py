@@ -28,7 +28,7 @@ class Scheduler(Protocol):
     """The kernel's scheduler, for threads of this process."""
 
     def waited_ns(self, thread_id: int) -> int:
-        """Returns the nanoseconds that the thread has waited for a core since it began; 0: unknown."""
+        """The nanoseconds that the thread has waited for a core since it began; 0: unknown."""
         ...
 
     def raise_priority(self, thread_id: int) -> None:

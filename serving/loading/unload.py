@@ -44,8 +44,8 @@ class Unload:
     def take_turn(self) -> bool:
         """Waits up to QUIESCE_SLICE_SECONDS for the last handle, and destroys the version after it.
 
-        Returns True if the version is gone, and False if another turn is needed. An exception is a bug,
-        or an error of the data plane; do not call it again then.
+        The result is True if the version is gone, and False if another turn is needed. An exception is a
+        bug, or an error of the data plane; do not call it again then.
         """
         if not self._servable.quiesce(QUIESCE_SLICE_SECONDS):
             self._warn_once()

@@ -67,5 +67,5 @@ class Samples:
 
 
 def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
-    """Returns bucket edges as values of the label `le`: the shortest text of the same number."""
+    """Formats bucket edges as values of the label `le`: the shortest text of the same number."""
     return tuple(floatToGoString(edge) for edge in edges)  # type: ignore[no-untyped-call]

@@ -29,7 +29,7 @@ class MetricsPages:
         ] = {}
 
     async def response(self, request: Request) -> Response:
-        """Returns the metrics in the format that the request's headers ask for."""
+        """The metrics in the format that the request's headers ask for."""
         wanted = self._exposition.negotiate(
             request.headers.get("accept", ""), request.headers.get("accept-encoding", "")
         )
@@ -50,7 +50,7 @@ class MetricsPages:
 
 
 def metrics_routes(exposition: MetricsExposition, also_at: str = "") -> list[Route]:
-    """Returns a route for each of PATHS, and for `also_at` if it is another path."""
+    """A route for each of PATHS, and for `also_at` if it is another path."""
     pages = MetricsPages(exposition)
     paths = [*PATHS, also_at] if also_at and also_at not in PATHS else PATHS
     return [Route(path, pages.response, methods=["GET"]) for path in paths]

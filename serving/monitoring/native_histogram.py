@@ -20,7 +20,7 @@ EDGES_NS = tuple(round(edge * 1e9) for edge in _EDGES_SECONDS)
 def native_histogram(
     cumulative_counts: Sequence[int], *, count: int, sum_seconds: float
 ) -> NativeHistogram:
-    """Returns the histogram of requests, given the counts of at most each of EDGES_NS.
+    """The histogram of requests, given the counts of at most each of EDGES_NS.
 
     Longer requests are in the bucket after the last edge.
     """
@@ -41,7 +41,7 @@ def native_histogram(
 
 
 def _spans(in_bucket: Sequence[int]) -> tuple[list[BucketSpan], list[int]]:
-    """Returns the runs of filled buckets, and the difference of each count to the count before.
+    """The runs of filled buckets, and the difference of each count to the count before.
 
     A run is (buckets skipped before it, length); the first run counts from index 0.
     """

@@ -246,7 +246,7 @@ class OpenSwap:
         self.record = replace(self.record, stages=(*self.record.stages, stage))
 
     def _ended_at_ns(self, now_ns: int, may_unload_follow: bool) -> int | None:
-        """Returns the time at which the swap's last work ended; None if work is left."""
+        """The time at which the swap's last work ended; None if work is left."""
         if self.record.result is None or self._unloading:
             return None
         published_at_ns = self.record.published_at_ns or 0
@@ -282,7 +282,7 @@ class OpenSwap:
         )
 
     def _seconds(self, model: str, from_ns: int, to_ns: int) -> list[HistoryPoint]:
-        """Returns the points of the seconds of which at least half lies in the span.
+        """The points of the seconds of which at least half lies in the span.
 
         The current second has no point yet.
         """
@@ -307,7 +307,7 @@ def with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:
 
 
 def _unload_figures(record: SwapRecord, status: ServableStatus) -> dict[str, float]:
-    """Returns the costs of the unloads, added up if several versions were unloaded."""
+    """The costs of the unloads, added up if several versions were unloaded."""
     return {
         name: value + record.figures.get(name, 0)
         for name, value in status.figures.items()

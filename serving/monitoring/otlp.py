@@ -22,7 +22,7 @@ EXPORT_SECONDS = 5.0
 
 
 def traces_url(endpoint: str) -> str:
-    """Returns the URL for spans. `endpoint` is a collector's base URL, or ends in SIGNAL_PATH. Pure."""
+    """The URL for spans. `endpoint` is a collector's base URL, or ends in SIGNAL_PATH. Pure."""
     path = urlsplit(endpoint).path
     return endpoint if path.endswith(SIGNAL_PATH) else endpoint.rstrip("/") + SIGNAL_PATH
 

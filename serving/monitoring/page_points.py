@@ -31,7 +31,7 @@ class _Span:
 def points_json(
     history: Sequence[HistoryPoint], since_ns: int, unix_offset_ns: int
 ) -> tuple[dict[str, list[Any]], int]:
-    """Returns the points as columns, and the `since_ns` for the points that follow them.
+    """The points as columns, and the `since_ns` for the points that follow them.
 
     `since_ns` is the end of the points returned before; 0 if there were none. `unix_offset_ns` added to
     a monotonic time gives Unix time. Latencies are in µs of the last 10 s, None without a request;
@@ -51,7 +51,7 @@ def points_json(
 
 
 def latency_json(figures: LatencyFigures) -> dict[str, int] | None:
-    """Returns count and quantiles in whole µs; None if there were no requests."""
+    """The count, and the quantiles in whole µs; None if there were no requests."""
     if figures.count == 0:
         return None
     return {

@@ -57,7 +57,7 @@ class PageFile:
 
 
 def read_page_files(directory: Path = PAGE_DIRECTORY) -> Mapping[str, PageFile]:
-    """Returns the page's files by their path below the directory, such as `uplot/uPlot.min.css`."""
+    """Reads the page's files by their path below the directory, such as `uplot/uPlot.min.css`."""
     files = {}
     for path in sorted(directory.rglob("*")):
         media_type = _MEDIA_TYPES.get(path.suffix)
@@ -70,12 +70,12 @@ def read_page_files(directory: Path = PAGE_DIRECTORY) -> Mapping[str, PageFile]:
 
 
 def page_routes(data: PageData) -> list[Route]:
-    """Returns `GET /`, `GET /static/…` and `GET /v1/page`. Reads all files now, and never later."""
+    """Makes `GET /`, `GET /static/…` and `GET /v1/page`. Reads all files now, and never later."""
     return [*file_routes(read_page_files()), Route("/v1/page", partial(_poll, data))]
 
 
 def file_routes(files: Mapping[str, PageFile]) -> list[Route]:
-    """Returns `GET /` and `GET /static/…` for all files.
+    """`GET /` and `GET /static/…` for all files.
 
     `GET /` is index.html for browsers, which ask for text/html. Any other client gets the liveness of
     KServe's first protocol, whose probe sends no header that asks for JSON.
@@ -105,7 +105,7 @@ def _poll(data: PageData, request: Request) -> Response:
 
 
 def poll_response(document: Mapping[str, Any]) -> Response:
-    """Returns the answer to a poll of a page."""
+    """The answer to a poll of a page."""
     # As ASCII: a message may hold a file name that is not UTF-8.
     content = json.dumps(document, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **_SECURITY_HEADERS}

@@ -45,7 +45,7 @@ def request_metrics(
 
 
 def code_name(code: int) -> str:
-    """Returns the name of a gRPC status code, or the number if it has no name."""
+    """The name of a gRPC status code, or the number if it has no name."""
     try:
         return StatusCode(code).name
     except ValueError:
@@ -53,7 +53,7 @@ def code_name(code: int) -> str:
 
 
 def _identity(item: MethodStatistics) -> tuple[str, str]:
-    """Returns model and version; "" for a request that names no model or reached no version."""
+    """Model and version; "" for a request that names no model or reached no version."""
     return (item.model, str(item.version) if item.model and item.version >= 0 else "")
 
 
@@ -125,7 +125,7 @@ def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigu
 
 
 def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:
-    """Returns the requests in flight. Each method of a version has the figure of all its methods."""
+    """The requests in flight. Each method of a version has the figure of all its methods."""
     samples = Samples(families.SERVABLE_HANDLES)
     by_version = {
         _identity(item): item.in_flight_count

@@ -21,7 +21,7 @@ def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Metric]:
 
 
 def _last(newest_first: Sequence[SwapRecord]) -> Mapping[str, SwapRecord]:
-    """Returns the newest record of each model."""
+    """The newest record of each model."""
     return {record.model: record for record in reversed(newest_first)}
 
 

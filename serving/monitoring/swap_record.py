@@ -71,7 +71,7 @@ class SpanLatency:
     def of(
         cls, figures: LatencyFigures, span_ns: int, *, failed_count: int, unmatched_count: int
     ) -> "SpanLatency":
-        """Returns `figures` as the latency over `span_ns`."""
+        """`figures` as the latency over `span_ns`."""
         return cls(
             span_seconds=span_ns / NS_PER_SECOND,
             request_count=figures.count,
@@ -118,14 +118,14 @@ class SwapRecord:
     history: tuple[HistoryPoint, ...] = ()
 
     def wall_seconds(self, instant_ns: int | None) -> float | None:
-        """Returns a monotonic instant as Unix time in seconds; None for None."""
+        """A monotonic instant as Unix time in seconds; None for None."""
         if instant_ns is None:
             return None
         return round((instant_ns + self.wall_offset_ns) / NS_PER_SECOND, 6)
 
 
 def load_stages(status: ServableStatus, load_started_at_ns: int | None) -> tuple[StageSpan, ...]:
-    """Returns the stages so far, from the first sight of a version's files to its publish.
+    """The stages so far, from the first sight of a version's files to its publish.
 
     The stage `wait` ends when a loader thread begins to work on the load.
     """
@@ -140,7 +140,7 @@ def load_stages(status: ServableStatus, load_started_at_ns: int | None) -> tuple
 
 
 def unload_stages(status: ServableStatus) -> tuple[StageSpan, ...]:
-    """Returns the stages of a version's unload so far."""
+    """The stages of a version's unload so far."""
     return tuple(_spans_of(status, UnloadStage, "unload"))
 
 
@@ -170,7 +170,7 @@ def _spans_of(
 
 
 def failure_of(status: ServableStatus) -> SwapResult:
-    """Returns the result for a version that went from LOADING to END."""
+    """The result for a version that went from LOADING to END."""
     if status.health.code is StatusCode.CANCELLED:
         return SwapResult.CANCELLED
     is_refused = any(
@@ -181,7 +181,7 @@ def failure_of(status: ServableStatus) -> SwapResult:
 
 
 def problem_of(record: SwapRecord) -> str:
-    """Returns the problem that a published version had, such as a failed gate; "" if it had none."""
+    """The problem that a published version had, such as a failed gate; "" if it had none."""
     if record.result not in (SwapResult.PUBLISHED, SwapResult.PROMOTED):
         return ""
     failed_count = round(record.figures.get("self_warm_up_failed_count", 0))
@@ -213,7 +213,7 @@ def problem_of(record: SwapRecord) -> str:
 
 
 def record_document(record: SwapRecord) -> dict[str, Any]:
-    """Returns the record for `GET /v1/swaps`. All instants are Unix time in seconds."""
+    """The record for `GET /v1/swaps`. All instants are Unix time in seconds."""
     return {
         "id": record.id,
         "model": record.model,
@@ -253,7 +253,7 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
 
 
 def _latency_document(latency: SpanLatency | None) -> dict[str, float | None] | None:
-    """Returns the figures of a part of a swap. Without requests the quantiles are None and not 0."""
+    """The figures of a part of a swap. Without requests the quantiles are None and not 0."""
     if latency is None:
         return None
     seconds = {
@@ -272,7 +272,7 @@ def _latency_document(latency: SpanLatency | None) -> dict[str, float | None] | 
 
 
 def log_fields(record: SwapRecord) -> dict[str, object]:
-    """Returns the log fields of a swap that is over.
+    """The log fields of a swap that is over.
 
     Together with the log's own fields they are at most ten. `GET /v1/swaps` has the rest under the id
     in `swap`.
@@ -304,7 +304,7 @@ _US_PER_SECOND = 1_000_000
 
 
 def trace_document(record: SwapRecord) -> dict[str, Any]:
-    """Returns the record as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
+    """The record as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
     The format is the "Trace Event Format" of Chromium's tracing documentation. Stages are complete
     events (X), the requests of each second are counters (C), the publish is an instant (i).

@@ -120,7 +120,7 @@ class SwapTimeline:
         self._notify()
 
     def records(self) -> list[SwapRecord]:
-        """Returns all remembered swaps, newest first. A swap under way has only its stages so far."""
+        """All remembered swaps, newest first. A swap under way has only its stages so far."""
         with self._lock:
             under_way = [item.record for item in self._open.values()]
             over = list(self._over)
@@ -129,11 +129,11 @@ class SwapTimeline:
         return newest_first[:RECORD_COUNT_MAX]
 
     def record(self, record_id: str) -> SwapRecord | None:
-        """Returns the remembered swap with this id, or None."""
+        """The remembered swap with this id, or None."""
         return next((record for record in self.records() if record.id == record_id), None)
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """Returns the number of swaps since the start, by model and result."""
+        """The number of swaps since the start, by model and result."""
         with self._lock:
             return dict(self._counts)
 
@@ -312,7 +312,7 @@ class SwapTimeline:
         opened.begin(now_ns if is_first else cut(), self._calm_since_ns(opened))
 
     def _begun_beside(self, opened: OpenSwap) -> list[OpenSwap]:
-        """Returns the model's other open swaps that may have affected requests."""
+        """The model's other open swaps that may have affected requests."""
         return [
             item
             for item in self._open_of_model(opened.record.model)
@@ -320,7 +320,7 @@ class SwapTimeline:
         ]
 
     def _calm_since_ns(self, opened: OpenSwap) -> int | None:
-        """Returns the time since which no other swap of the model has affected requests.
+        """The time since which no other swap of the model has affected requests.
 
         Returns None while another swap still affects them.
         """

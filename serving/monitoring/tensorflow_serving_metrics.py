@@ -49,7 +49,7 @@ def tensorflow_serving_metrics(
 
 
 def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
-    """Returns the requests of all methods: the metric has no label for methods."""
+    """The requests of all methods: the metric has no label for methods."""
     counts: dict[tuple[str, str], int] = {}
     for item in methods:
         for code, count in item.count_by_code.items():
@@ -78,7 +78,7 @@ def _request_latency(methods: Sequence[MethodStatistics]) -> Metric:
 
 
 def _runtime_latency(methods: Sequence[MethodStatistics]) -> Metric:
-    """Returns the latency of all entrypoints: the metric has no label for entrypoints."""
+    """The latency of all entrypoints: the metric has no label for entrypoints."""
     samples = Samples(families.TFS_RUNTIME_LATENCY)
     for (model, api), items in _by_model_and_api(methods).items():
         counts = [item.phase_cumulative_counts("run", EDGES_NS) for item in items]
@@ -107,7 +107,7 @@ def _by_model_and_api(
 def _warmup_latency(
     statuses: Iterable[ServableStatus], base_path: Callable[[str], str | None]
 ) -> Metric:
-    """Returns for each version a histogram that holds its last warm-up only."""
+    """Makes a histogram for each version, which holds its last warm-up only."""
     samples = Samples(families.TFS_WARMUP_LATENCY)
     for status in statuses:
         seconds = status.stage_seconds.get(LoadStage.WARM_UP)
@@ -125,7 +125,7 @@ def _warmup_latency(
 
 
 def _warmup_status(status: ServableStatus) -> str:
-    """Returns the code of the load's error if it failed in the warm-up, and otherwise OK."""
+    """The code of the load's error if it failed in the warm-up, and otherwise OK."""
     is_last = list(status.stage_seconds)[-1] is LoadStage.WARM_UP
     is_failed = status.state is END and status.health != HEALTHY
     return status.health.code.name if is_last and is_failed else StatusCode.OK.name

@@ -137,10 +137,10 @@ class Tracing:
             self._add(call)
 
     def dropped_counts(self) -> Mapping[str, int]:
-        """Returns the number of lost spans by reason. Any thread.
+        """The number of lost spans by reason. Any thread.
 
-        `over_rate` is above REQUESTS_PER_SECOND_MAX, `full` is a full buffer, `export` was not accepted
-        by the collector. With `over_rate` and `full` a request counts as one.
+        The reasons: `over_rate`, more requests than REQUESTS_PER_SECOND_MAX; `full`, a full buffer;
+        `export`, not accepted by the collector. With `over_rate` and `full` a request counts as one.
         """
         of_requests = self._requests.dropped_counts
         with self._lock:
@@ -217,18 +217,18 @@ class NoTracing:
         """Does nothing."""
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Returns True."""
+        """Does nothing, so it always succeeds."""
         del timeout_seconds
         return True
 
     def add_swap(self, record: SwapRecord) -> None:
-        """Drops it."""
+        """Ignores the swap."""
 
     def add_call(self, call: AnsweredCall) -> None:
-        """Drops it."""
+        """Ignores the call."""
 
     def dropped_counts(self) -> Mapping[str, int]:
-        """Returns no counts."""
+        """No spans are lost."""
         return {}
 
 
@@ -265,7 +265,7 @@ class RequestLines:
 
 
 def line_fields(request: RequestSpan, span_id: str) -> dict[str, object]:
-    """Returns the log fields of one request. Pure."""
+    """The log fields of one request. Pure."""
     fields: dict[str, object] = {
         "trace_id": request.context.trace_id,
         "span_id": span_id,

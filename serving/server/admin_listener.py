@@ -1,8 +1,8 @@
 """The listener on which a server is operated: a second small gRPC server of the data plane's class.
 
-It has its own port, threads and queue, so an overloaded data port does not keep operators out. It
-answers once the first configuration is applied, while models are still being loaded. It also
-answers every method of the data port: `millpond capture --with_responses` sends predictions.
+Because it has its own port, threads and queue, an overloaded data port does not keep operators out. It
+answers once the first configuration is applied, while models are still being loaded. It also answers every
+method of the data port: `millpond capture --with_responses` sends predictions.
 """
 
 import os

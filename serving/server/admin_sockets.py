@@ -1,9 +1,8 @@
 """The UNIX sockets on which servers are operated: their directories, and a check that one is alive.
 
-A server without --admin_address puts its socket into the first directory of `run_directories` that
-it can use. The file is named by port and process, so that several servers do not collide. Each
-directory belongs to one user and no other user can enter it. `millpond` commands look into the same
-directories.
+A server without --admin_address puts its socket into the first directory of `run_directories` that it can
+use. The file is named by port and process, so that several servers do not collide. Each directory belongs
+to one user, and no other user can enter it. `millpond` commands look into the same directories.
 """
 
 import errno
@@ -33,9 +32,10 @@ DIRECTORY_VARIABLE = "MILLPOND_RUN_DIRECTORY"
 
 
 def run_directories(environment: Mapping[str, str], user_id: int) -> tuple[Path, ...]:
-    """Returns the directories for sockets, best first. Pure.
+    """The directories for sockets, best first. Pure.
 
-    MILLPOND_RUN_DIRECTORY names the only one, for servers and commands that should not see others.
+    If MILLPOND_RUN_DIRECTORY is set, it names the only directory, for servers and commands that should not
+    see others.
     """
     if only := environment.get(DIRECTORY_VARIABLE, ""):
         return (Path(only),)
@@ -46,7 +46,7 @@ def run_directories(environment: Mapping[str, str], user_id: int) -> tuple[Path,
 
 
 def usable_directory(directories: Sequence[Path]) -> Path | None:
-    """Returns the first directory that is this user's alone, made if its parent allows it."""
+    """The first directory that is this user's alone, made if its parent allows it."""
     return next(filter(_make_private, directories), None)
 
 
@@ -57,7 +57,7 @@ def _make_private(directory: Path) -> bool:
 
 
 def is_private(directory: Path) -> bool:
-    """Returns True if only this user can enter the directory, and if it is not a link."""
+    """True if only this user can enter the directory, and if it is not a link."""
     try:
         status = directory.lstat()
     except OSError:
@@ -67,7 +67,7 @@ def is_private(directory: Path) -> bool:
 
 
 def is_alive(path: Path) -> bool:
-    """Returns True if a process listens on the socket `path`, or if that cannot be found out."""
+    """True if a process listens on the socket `path`, or if that cannot be found out."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_SECONDS)
         try:
@@ -78,7 +78,7 @@ def is_alive(path: Path) -> bool:
 
 
 def live_sockets(directories: Sequence[Path], suffix: str = SUFFIX) -> list[Path]:
-    """Returns the sockets of the servers, or of the coordinators, that run as this user, by name."""
+    """The sockets of the servers, or of the coordinators, that run as this user, by name."""
     found = [
         path
         for directory in directories
@@ -98,7 +98,10 @@ class AdminSocket:
     """
 
     def __init__(self, path: Path, setting: str = "--admin_address=") -> None:
-        """`path` is where clients look for the socket. `setting` is the beginning of what gives it."""
+        """`path` is where clients look for the socket.
+
+        `setting` is how an error names the flag or variable that gives the path.
+        """
         self._path = path
         self._name = f"{setting}unix:{path}"
         self._beside = path.with_name(f".{secrets.token_hex(4)}")
@@ -109,7 +112,7 @@ class AdminSocket:
         return self._path
 
     def claim(self) -> str:
-        """Returns the address for the gRPC server to listen on.
+        """Makes the directory, and returns the address for the gRPC server to listen on.
 
         Raises Unavailable if another server listens at the path, and InvalidConfig if the path
         cannot be used.
@@ -172,7 +175,7 @@ class AdminSocket:
 
 
 def default_socket_path(port: int, process_id: int, suffix: str = SUFFIX) -> Path | None:
-    """Returns a socket's path for a process without an address of its own; None if no directory is usable.
+    """Chooses a socket's path for a process without an address of its own; None if no directory is usable.
 
     Sockets of dead processes in that directory are removed.
     """

@@ -21,7 +21,7 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 def take_handed_sockets(
     config: ServerConfig, environment: MutableMapping[str, str] = os.environ
 ) -> ServerConfig:
-    """Returns `config` with the sockets that were handed to this process.
+    """Takes `config` with the sockets that were handed to this process.
 
     Removes their variables from `environment`, and closes the sockets to the process's children. So
     it is called once, after the last exec: LISTEN_PID names the process, which an exec keeps. Raises

@@ -53,7 +53,7 @@ def ensure_allocator(
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
-    """Returns if the process runs on `allocator` (`jemalloc` or `glibc`); otherwise re-executes it.
+    """Executes the process again, unless it runs on `allocator` (`jemalloc` or `glibc`).
 
     `command` is the command line to execute, by default this process's own. Raises InvalidConfig
     if jemalloc is missing or did not load, or if `allocator` is glibc and jemalloc is preloaded.
@@ -103,7 +103,7 @@ def preload_early(
 
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
-    """Returns the path of libjemalloc.so.2: the copy that was installed with the native module, or
+    """Finds the path of libjemalloc.so.2: the copy that was installed with the native module, or
     else one in the usual directories or in ldconfig's cache. A path with a space or a colon is left
     out: LD_PRELOAD cannot hold it.
 
@@ -125,7 +125,7 @@ def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
 
 
 def is_jemalloc_loaded() -> bool:
-    """Returns True if this process has jemalloc mapped, which is only possible from its start."""
+    """True if this process has jemalloc mapped, which is only possible from its start."""
     return "libjemalloc" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
 
 
@@ -167,7 +167,7 @@ def _execute_again(
 
 
 def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
-    """Returns the environment of the executed process: `path` comes before the user's preloads."""
+    """The environment of the executed process: `path` comes before the user's preloads."""
     entries = [path, *_entries(environment.get("LD_PRELOAD", ""))]
     return {
         "MALLOC_CONF": DEFAULT_MALLOC_CONF,
@@ -196,7 +196,7 @@ def _entries(preload: str) -> list[str]:
 
 
 def _module_directories() -> list[str]:
-    """Returns the directory of the native module; nothing if it is not built."""
+    """The directory of the native module; nothing if it is not built."""
     spec = importlib.util.find_spec("serving.data_plane._data_plane")
     return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parent)]
 

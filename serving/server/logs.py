@@ -37,8 +37,8 @@ _format = {"is_human": True}
 def start_logs(log_format: str, first_line: str = "", processors: Sequence[Processor] = ()) -> None:
     """Sets up structlog on standard error, so that no thread ever waits for its reader.
 
-    Native threads do not wait either: their lines go to the same descriptors. `first_line` is
-    written before all other lines. `processors` see each event first.
+    Native threads do not wait either: their lines go to the same descriptors. `first_line` is written
+    before all other lines. `processors` get each event before it is formatted.
     """
     with suppress(OSError):  # Standard output may be closed.
         unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
@@ -89,7 +89,7 @@ def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
 
 
 def dropped_line_count() -> int:
-    """Returns how many log lines were dropped because their reader did not keep up."""
+    """The count of log lines that were dropped because their reader did not keep up."""
     return sum(writer.dropped_count for writer in _writers)
 
 

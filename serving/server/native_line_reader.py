@@ -4,10 +4,9 @@ This is a separate program, which `serving.server.native_log_lines` starts. It o
 that aborts, so that the last lines of that server arrive. It imports only the standard library and
 is executed by its path, to be ready within milliseconds.
 
-It reads standard input. A line that standard error does not accept at once waits until it does. At
-the end of the input the lines that wait are written to standard output, which the server reads. If
-the server has ended, they wait up to a second for standard error. The first argument is `human` or
-`json`.
+It reads standard input. A line that standard error does not accept at once waits until it does. At the end
+of the input the lines that wait are written to standard output, which the server reads. If the server has
+ended, the lines wait up to a second for standard error. The first argument is `human` or `json`.
 """
 
 import json
@@ -39,12 +38,12 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 def is_worth_a_line(line: str) -> bool:
-    """Returns True if `line` is neither expected nor empty. Pure."""
+    """True if `line` is neither expected nor empty. Pure."""
     return bool(line.strip()) and not any(expected in line for expected in EXPECTED)
 
 
 def formatted(lines: Sequence[str], log_format: str, timestamp: str) -> bytes:
-    """Returns the bytes to write to the log for `lines`. Pure."""
+    """The bytes to write to the log for `lines`. Pure."""
     kept = [line for line in lines if is_worth_a_line(line)]
     if log_format == "json":
         values = {"event": "native_log", "level": "info", "timestamp": timestamp}

@@ -1,11 +1,10 @@
 """The lines that native code writes to standard error, as lines of our log.
 
-TensorFlow writes some while it is loaded, before it reads any of its settings, so no environment
-variable suppresses them. Others come while the server runs. While the block runs, descriptor 2 is a
-pipe to a small process, `serving.server.native_line_reader`. That process writes each line to the
-log as it arrives, so that the message of a fatal error arrives although the server aborts. In a
-container, the server's end kills that process too: it has only the milliseconds that the kernel
-needs to end the server.
+TensorFlow writes some lines while it is loaded, before it reads any of its settings, so no environment
+variable suppresses these lines. Other lines come while the server runs. While the block runs, descriptor 2
+is a pipe to a small process, `serving.server.native_line_reader`. That process writes each line to the log
+as it arrives, so that the message of a fatal error arrives although the server aborts. In a container, the
+server's end kills that process too: it has only the milliseconds that the kernel needs to end the server.
 """
 
 import os

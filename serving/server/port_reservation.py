@@ -27,8 +27,9 @@ class PortReservation:
 
     @classmethod
     def take(cls, addresses: ListenAddresses) -> "PortReservation":
-        """Reserves the TCP port of `addresses`. Port 0 reserves nothing, because the gRPC server will
-        take a free one. Nor do handed-in sockets.
+        """Reserves the TCP port of `addresses`.
+
+        Port 0 reserves nothing, because the gRPC server will take a free one. Neither do handed-in sockets.
 
         Raises Unavailable if another process has the port, and InvalidConfig if another start would
         fail too.
@@ -56,7 +57,7 @@ class PortReservation:
 
 
 def _bound(family: int, address: object) -> socket.socket | None:
-    """Returns a socket on one address of the host; None if it cannot be bound, because a socket on
+    """A socket on one address of the host; None if it cannot be bound, because a socket on
     any other address of the host is enough.
     """
     for reuses_address in (0, 1):

@@ -65,7 +65,7 @@ class ReadinessWatch:
         self._port = port
 
     def reasons(self) -> Mapping[str, str | None]:
-        """Returns for each model the reason why it is not ready; None if it is ready."""
+        """The reason why each model is not ready; None for a ready model."""
         return readiness(self._health.view(), self._models.notes).reason_by_model
 
     def report(self) -> None:
@@ -87,7 +87,7 @@ class ReadinessWatch:
         self._on_ready(port)
 
     def _awaited_models(self) -> dict[str, str]:
-        """Returns the models that keep gRPC's port closed, with the reason for each."""
+        """The models that keep gRPC's port closed, with the reason for each."""
         awaited = awaited_models(self._models.names, self._monitor.statuses(), self._excused())
         reasons = self.reasons()
         return {name: reasons.get(name) or "no version is available" for name in awaited}

@@ -40,7 +40,7 @@ def make_request_parts(foundation: Foundation, *, spans: SpanBuffer | None) -> R
 
 
 def make_request_memory(foundation: Foundation) -> RequestMemory:
-    """Returns the budget of requests. Also bounds the memory of each run, and of all, from now on."""
+    """Makes the budget of requests, and bounds the memory of each run, and of all runs, from now on."""
     limits = request_memory_limits(foundation.config, available_bytes())
     foundation.data_plane.set_run_memory_bytes(limits.run_bytes, limits.all_runs_bytes)
     _log.info(

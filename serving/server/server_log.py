@@ -37,9 +37,7 @@ class LogReader:
     def wait_for(
         self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float, clock: Clock
     ) -> LogEvent | None:
-        """Waits for the first event for which `is_wanted` is True and returns it; returns None at
-        the timeout or the log's end.
-        """
+        """Waits for the first event for which `is_wanted` is True; None at the timeout or the log's end."""
         deadline_ns = clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
             while True:
@@ -83,7 +81,7 @@ class LogReader:
 
 
 def _event(line: str) -> LogEvent | None:
-    """Returns the event of a JSON line; None for a line that TensorFlow wrote."""
+    """The event of a JSON line; None for a line that TensorFlow wrote."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -53,7 +53,7 @@ class ServiceNotices:
         self._status = ""
 
     def wait_seconds(self) -> float | None:
-        """Returns the time until the next call of `report`; None if none is due."""
+        """The time until the next call of `report`; None if none is due."""
         if not self._manager.is_there:
             return None
         watchdog_seconds = self._manager.watchdog_seconds
@@ -82,13 +82,13 @@ class ServiceNotices:
 
 
 def answers_http(host: str, port: int) -> bool:
-    """Returns True if the server answers `/healthz` with 200."""
+    """True if the server answers `/healthz` with 200."""
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     return b" 200 " in _answer(host, port, request)[:16]
 
 
 def answers_grpc(host: str, port: int) -> bool:
-    """Returns True if a request thread answers a new connection.
+    """True if a request thread answers a new connection.
 
     With TLS the answer is an alert, which shows the same.
     """
@@ -96,7 +96,7 @@ def answers_grpc(host: str, port: int) -> bool:
 
 
 def _answer(host: str, port: int, request: bytes) -> bytes:
-    """Returns the first bytes of the answer; b"" if none comes in time."""
+    """The first bytes of the answer; b"" if none comes in time."""
     with suppress(OSError), socket.create_connection((local(host), port), PROBE_SECONDS) as own:
         own.sendall(request)
         return own.recv(64)
@@ -104,5 +104,5 @@ def _answer(host: str, port: int, request: bytes) -> bytes:
 
 
 def local(host: str) -> str:
-    """Returns an address that reaches a listener on `host` from this machine."""
+    """An address that reaches a listener on `host` from this machine."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

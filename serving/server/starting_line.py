@@ -11,7 +11,7 @@ _WRITTEN = "MILLPOND_STARTING_LINE"
 
 
 def starting_line(version: str, wall_ns: int, *, is_human: bool) -> str:
-    """Returns the line, in the format that `serving.server.logs` uses for all later lines. Pure."""
+    """The line, in the format that `serving.server.logs` uses for all later lines. Pure."""
     message = f"millpond {version} starting ..."
     return log_line("starting", message, wall_ns, is_human=is_human)
 

@@ -54,7 +54,7 @@ def open_crash_page(plane: CrashPages, environment: MutableMapping[str, str]) ->
 
 
 def restart_count(environment: Mapping[str, str] = os.environ) -> int:
-    """Returns how often the supervisor has started the server again; 0 without a supervisor."""
+    """The number of times that the supervisor has started the server again; 0 without a supervisor."""
     text = environment.get(RESTART_COUNT_VARIABLE, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
