@@ -22,16 +22,16 @@ class CallMetadata final : public servable::RequestMetadata {
   const Call& call_;
 };
 
-// A request that a reservoir wants. Holds the reservoir, because the version's handle is released
-// before the request is copied.
-struct WantedRequest {
-  std::shared_ptr<servable::RequestReservoir> reservoir;  // null: no reservoir wants it
+// The reservoir that keeps a request, and the kind that it is kept as. Holds the reservoir, because
+// the version's handle is released before the request is copied.
+struct ReservoirPlace {
+  std::shared_ptr<servable::RequestReservoir> reservoir;  // null: no reservoir keeps it
   servable::RequestKind kind;
 };
 
-WantedRequest FindWhoWants(const servable::ServableHandle& handle,
-                           const std::optional<servable::RequestKind>& kind, bool is_joint,
-                           int64_t now_ns) {
+ReservoirPlace FindReservoir(const servable::ServableHandle& handle,
+                             const std::optional<servable::RequestKind>& kind, bool is_joint,
+                             int64_t now_ns) {
   if (!kind) return {};
   servable::RequestReservoir* const asked =
       is_joint ? handle.reservoir()->joint() : handle.reservoir().get();
@@ -84,8 +84,8 @@ void ModelCall::End(const Status& answer) {
       handle_ ? handle_.requests() : method_.parts_.statistics->Unmatched(unmatched_model_);
   requests.Of(method_.method_).Record(status.code(), times);
   trace_.End(handle_, unmatched_model_, times, now_ns);
-  const WantedRequest wanted =
-      status.ok() ? FindWhoWants(handle_, kind_, is_joint_, now_ns) : WantedRequest();
+  const ReservoirPlace place =
+      status.ok() ? FindReservoir(handle_, kind_, is_joint_, now_ns) : ReservoirPlace();
   handle_ = {};
   const size_t reply_bytes = status.ok() ? reply_.size() : 0;
   if (status.ok()) {
@@ -94,7 +94,7 @@ void ModelCall::End(const Status& answer) {
     call_->Fail(status);
   }
   trace_.Offer(*call_, status, reply_bytes);
-  if (wanted.reservoir) wanted.reservoir->Take(wanted.kind, call_->request(), now_ns);
+  if (place.reservoir) place.reservoir->Take(place.kind, call_->request(), now_ns);
   if (status.ok()) samples_.Give(now_ns);
 }
 

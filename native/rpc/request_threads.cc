@@ -139,7 +139,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (self->CanRun()) free_count_.fetch_sub(1);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   if (self->arrived.empty()) return;
-  const bool runs_first = self->CanRun() && queue_.size() == 0 && !queue_.holds_back();
+  const bool runs_first = self->CanRun() && queue_.size() == 0 && !queue_.has_paused();
   std::shared_ptr<Call> first;
   if (runs_first) first = std::move(self->arrived.front());
   QueueArrived(self, runs_first ? 1 : 0);
@@ -243,8 +243,8 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOth
 }
 
 bool RequestThreads::MayLeave(Thread* self) {
-  const bool was_held_up = std::exchange(self->last_run_ns, 0) >= kStallNs;
-  if (self->CanRun() && !was_held_up) return false;
+  const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
+  if (self->CanRun() && !was_stalled) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool is_needed =
       CountAble(base::MonotonicNs(), self) < (self->CanRun() ? regular_count_ : 1);
@@ -256,7 +256,7 @@ size_t RequestThreads::CountAble(int64_t now_ns, const Thread* except) const {
   return static_cast<size_t>(
       std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
         return thread.get() != except && thread->CanRun() && !thread->has_ended &&
-               !thread->IsHeldUp(now_ns);
+               !thread->IsStalled(now_ns);
       }));
 }
 
@@ -300,7 +300,7 @@ void RequestThreads::Relieve() {
 void RequestThreads::ShareThreads(int64_t now_ns) {
   std::map<std::string, size_t> long_run_counts;
   for (const auto& thread : threads_) {
-    if (!thread->IsHeldUp(now_ns)) continue;
+    if (!thread->IsStalled(now_ns)) continue;
     const std::lock_guard<std::mutex> lock(thread->call_mutex);
     if (thread->call == nullptr) continue;
     // A run looks at its client's deadline itself. It ends here if the server gave it the deadline.
@@ -311,7 +311,7 @@ void RequestThreads::ShareThreads(int64_t now_ns) {
   for (const auto& [model, count] : long_run_counts) {
     if (count >= share_of_model_) models.insert(model);
   }
-  if (!models.empty() || queue_.holds_back()) queue_.HoldBack(std::move(models), now_ns);
+  if (!models.empty() || queue_.has_paused()) queue_.SetPausedModels(std::move(models), now_ns);
   // A run may last longer than those before it, and the queue may have released a request.
   if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
 }

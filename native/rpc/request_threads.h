@@ -136,7 +136,7 @@ class RequestThreads final : public AwaitingCalls {
 
   struct Thread {
     bool CanRun() const { return role != Role::kAcceptor; }
-    bool IsHeldUp(int64_t now_ns) const {
+    bool IsStalled(int64_t now_ns) const {
       const int64_t since_ns = busy_since_ns;
       return since_ns != 0 && now_ns - since_ns >= kStallNs;
     }

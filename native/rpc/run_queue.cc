@@ -63,10 +63,11 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   while (taken == nullptr && !queue_.empty()) {
     taken = std::move(queue_.front().call);
     queue_.pop_front();
-    // Held back only while its client waits, so that a client that has given up is answered at
+    // It pauses only while its client waits, so that a client that has given up is answered at
     // once.
-    if (!models_.empty() && taken->IsWanted(now_ns) && models_.count(taken->ModelName()) > 0) {
-      held_back_.push_back(std::move(taken));
+    if (!paused_models_.empty() && taken->IsWanted(now_ns) &&
+        paused_models_.count(taken->ModelName()) > 0) {
+      paused_.push_back(std::move(taken));
     }
   }
   if (taken != nullptr) {
@@ -85,7 +86,7 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
 std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max) {
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!models_.empty()) return nullptr;
+  if (!paused_models_.empty()) return nullptr;
   struct View {
     static servable::BatchKey Key(const Waiting& waiting) { return waiting.call->batch_key(); }
     static bool IsCompressed(const Waiting& waiting) { return waiting.call->is_compressed(); }
@@ -101,23 +102,23 @@ std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max
   return taken;
 }
 
-void RunQueue::HoldBack(std::set<std::string> models, int64_t now_ns) {
+void RunQueue::SetPausedModels(std::set<std::string> models, int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   // If the models are the same, only requests whose clients have given up go on, because they would
   // otherwise keep their memory and their place in the admission.
-  const bool goes_all = models != models_;
-  models_ = std::move(models);
-  holds_back_ = !models_.empty();
+  const bool has_changed = models != paused_models_;
+  paused_models_ = std::move(models);
+  has_paused_ = !paused_models_.empty();
   if (queue_.empty()) filled_ns_ = now_ns;
-  const auto first_free =
-      std::stable_partition(held_back_.begin(), held_back_.end(),
-                            [&](const auto& call) { return !goes_all && call->IsWanted(now_ns); });
-  // Take holds them back again if their model still may not run. Their wait is counted from now,
+  const auto first_free = std::stable_partition(
+      paused_.begin(), paused_.end(),
+      [&](const auto& call) { return !has_changed && call->IsWanted(now_ns); });
+  // Take pauses them again if their model still may not run. Their wait is counted from now,
   // because they waited for their model, which says nothing about the waits of other requests.
-  for (auto call = held_back_.end(); call != first_free;) {
+  for (auto call = paused_.end(); call != first_free;) {
     queue_.push_front({std::move(*--call), now_ns});
   }
-  held_back_.erase(first_free, held_back_.end());
+  paused_.erase(first_free, paused_.end());
   size_.store(queue_.size());
 }
 

@@ -60,14 +60,14 @@ class RunQueue {
   // none among the oldest servable::kLookedAtMax, or while a model may not run.
   std::shared_ptr<Call> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
-  // requests are held back, in their order, as long as their clients wait. Call it again now and
-  // then, because it also lets requests go whose deadline has come.
-  void HoldBack(std::set<std::string> models, int64_t now_ns);
+  // requests stay in the queue, in their order, as long as their clients wait. Call it again now
+  // and then, because it also lets Take return requests whose deadline has come.
+  void SetPausedModels(std::set<std::string> models, int64_t now_ns);
 
   // The requests that may run now.
   size_t size() const { return size_.load(); }
-  // True if any model may not run now.
-  bool holds_back() const { return holds_back_.load(); }
+  // True if a model may not run now.
+  bool has_paused() const { return has_paused_.load(); }
   // The requests that would have waited too long.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
@@ -85,14 +85,14 @@ class RunQueue {
   const size_t short_count_;
   std::mutex mutex_;
   std::deque<Waiting> queue_;
-  std::vector<std::shared_ptr<Call>> held_back_;
-  std::set<std::string> models_;  // that are held back
-  int64_t filled_ns_ = 0;         // when the queue was last empty
-  int64_t taken_ns_ = 0;          // when Take last took a request; 0: the queue was empty since
-  int64_t taken_count_ = 0;       // since then, by Take and TakeFor
-  int64_t pace_ns_ = 0;           // the time from one request taken to the next
+  std::vector<std::shared_ptr<Call>> paused_;  // of these models
+  std::set<std::string> paused_models_;
+  int64_t filled_ns_ = 0;    // when the queue was last empty
+  int64_t taken_ns_ = 0;     // when Take last took a request; 0: the queue was empty since
+  int64_t taken_count_ = 0;  // since then, by Take and TakeFor
+  int64_t pace_ns_ = 0;      // the time from one request taken to the next
   alignas(64) std::atomic<size_t> size_{0};
-  std::atomic<bool> holds_back_{false};
+  std::atomic<bool> has_paused_{false};
   std::atomic<int64_t> refused_count_{0};
 };
 

@@ -77,8 +77,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "enable_batching",
         boolean,
         False,
-        "let requests that wait for a thread share runs of the model; a request that is alone "
-        "never waits for company",
+        "let requests that wait for a thread share runs of the model; no request waits for "
+        "later ones",
         "",
     ),
     Flag(

@@ -381,7 +381,7 @@ class PiecesOverTheWireTest : public BatchedServerTest {
     };
     settings_.rows_max = 2;
     settings_.run_ns_max = 0;
-    // No run of theirs is held back: a model may have as many long runs.
+    // The share of a model among four threads is enough for the runs of these tests.
     max_thread_count_ = 4;
     Start(nullptr, /*thread_count=*/1);
   }

@@ -41,7 +41,7 @@ constexpr int64_t kValuesPerRequest = 1'000;
 
 // Orders cancellations and looks of all threads.
 std::atomic<int64_t> event_count{0};
-// When this thread last looked for company: its next batch begins later.
+// When this thread last looked for other requests: its next batch begins later.
 thread_local int64_t looked_event = 0;
 thread_local int64_t looked_ns = 0;
 

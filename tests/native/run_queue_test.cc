@@ -1,4 +1,4 @@
-// The queue of requests in front of the threads: bursts, overload, and models that are held back.
+// The queue of requests in front of the threads: bursts, overload, and models that may not run.
 
 #include "native/rpc/run_queue.h"
 
@@ -164,37 +164,37 @@ TEST_F(RunQueueTest, EmptyQueueEndsTheOverload) {
   EXPECT_TRUE(Add("1S"));
 }
 
-TEST_F(RunQueueTest, HeldBackModelLetsOthersPass) {
+TEST_F(RunQueueTest, PausedModelLetsOthersPass) {
   ASSERT_TRUE(Add("", "slow"));
   ASSERT_TRUE(Add("", "quick"));
-  queue_.HoldBack({"slow"}, now_ns_);
+  queue_.SetPausedModels({"slow"}, now_ns_);
   EXPECT_EQ(TakeModel(), "quick");
   EXPECT_EQ(TakeModel(), "");
   EXPECT_EQ(queue_.size(), 0U);
   ASSERT_TRUE(Add("", "quick"));
-  queue_.HoldBack({}, now_ns_);
+  queue_.SetPausedModels({}, now_ns_);
   EXPECT_EQ(TakeModel(), "slow");
   EXPECT_EQ(TakeModel(), "quick");
 }
 
-TEST_F(RunQueueTest, HeldBackRequestIsLetGoAtItsDeadline) {
+TEST_F(RunQueueTest, PausedRequestIsTakenAtItsDeadline) {
   ASSERT_TRUE(Add("100m", "slow"));
   ASSERT_TRUE(Add("", "slow"));
-  queue_.HoldBack({"slow"}, now_ns_);
+  queue_.SetPausedModels({"slow"}, now_ns_);
   EXPECT_EQ(TakeModel(), "");
   now_ns_ += 101 * kMs;
-  queue_.HoldBack({"slow"}, now_ns_);
+  queue_.SetPausedModels({"slow"}, now_ns_);
   EXPECT_EQ(TakeModel(), "slow");
   EXPECT_EQ(TakeModel(), "");
 }
 
-TEST_F(RunQueueTest, HeldBackRequestsRefuseNoOthers) {
+TEST_F(RunQueueTest, PausedRequestsRefuseNoOthers) {
   ASSERT_TRUE(Add("", "slow"));
-  queue_.HoldBack({"slow"}, now_ns_);
+  queue_.SetPausedModels({"slow"}, now_ns_);
   EXPECT_EQ(TakeModel(), "");
   now_ns_ += 10 * RunQueue::kStandingNs;
   EXPECT_TRUE(Add("1S", "quick"));
-  queue_.HoldBack({}, now_ns_);
+  queue_.SetPausedModels({}, now_ns_);
   now_ns_ += RunQueue::kStandingNs / 2;
   EXPECT_TRUE(Add("1S", "quick"));
 }
@@ -250,10 +250,10 @@ TEST_F(RunQueueForBatchesTest, OnlyTheOldestRequestsAreLookedAt) {
 
 TEST_F(RunQueueForBatchesTest, NothingIsTakenWhileAModelMayNotRun) {
   AddPeeked("a");
-  queue_.HoldBack({"b"}, now_ns_);
+  queue_.SetPausedModels({"b"}, now_ns_);
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
   EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "");
-  queue_.HoldBack({}, now_ns_);
+  queue_.SetPausedModels({}, now_ns_);
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
 }
 
@@ -304,11 +304,11 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
       } else if (choice < 7) {
         take(/*is_for_batch=*/choice == 6);
       } else {
-        queue.HoldBack(random() % 2 == 0 ? std::set<std::string>{} : std::set<std::string>{model},
-                       now_ns_);
+        queue.SetPausedModels(
+            random() % 2 == 0 ? std::set<std::string>{} : std::set<std::string>{model}, now_ns_);
       }
     }
-    queue.HoldBack({}, now_ns_);
+    queue.SetPausedModels({}, now_ns_);
     while (take()) {
     }
     ASSERT_EQ(taken, added) << "seed " << seed;
