@@ -41,9 +41,9 @@ def random_signatures(seed: int, count: int) -> dict[str, Any]:
 
 
 def rows_differ(signature: Any, seed: int) -> bool:
-    """Returns True if a row gives something else in some company than alone."""
+    """Returns True if a row gives something else in some batch than alone."""
     random = np.random.default_rng(seed)
-    return any(_differ_in_company(signature, x, random) for x in _draws(random))
+    return any(_differ_in_a_batch(signature, x, random) for x in _draws(random))
 
 
 def _draws(random: Any) -> list[Any]:
@@ -56,21 +56,21 @@ def _draws(random: Any) -> list[Any]:
     return [draw.astype(np.float32) for draw in draws]
 
 
-def _differ_in_company(signature: Any, x: Any, random: Any) -> bool:
+def _differ_in_a_batch(signature: Any, x: Any, random: Any) -> bool:
     alone = [_run(signature, x[at : at + 1]) for at in range(ROW_COUNT)]
-    companies = [list(range(rows)) for rows in range(2, ROW_COUNT + 1)]
-    companies += [list(random.integers(0, ROW_COUNT, rows)) for rows in (2, 3, 4)]
-    for company in companies:
-        batch = _run(signature, x[company])
+    member_lists = [list(range(rows)) for rows in range(2, ROW_COUNT + 1)]
+    member_lists += [list(random.integers(0, ROW_COUNT, rows)) for rows in (2, 3, 4)]
+    for members in member_lists:
+        batch = _run(signature, x[members])
         if (
             batch is None
             or batch is CHECK_FAILED
             or batch.ndim == 0
-            or batch.shape[0] != len(company)
+            or batch.shape[0] != len(members)
         ):
             continue
-        for place, row in enumerate(company):
-            # Its check fails alone, and not in this company.
+        for place, row in enumerate(members):
+            # Its check fails alone, and not in this batch.
             if alone[row] is CHECK_FAILED:
                 return True
             if alone[row] is not None and not _is_close(alone[row], batch[place : place + 1]):
