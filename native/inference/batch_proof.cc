@@ -391,7 +391,8 @@ class Trial {
     return run_ns;
   }
 
-  // Returns what a row of a batch has that is not its own, or "".
+  // Describes the first row whose result depends on the other rows of its batch; "" if there is
+  // none.
   std::string FindMixed(const std::vector<Part>& parts, const TensorList& result) const {
     bool may_look_beside = true;  // once a batch, because it takes a run
     for (size_t i = 0; i < parts.size(); ++i) {

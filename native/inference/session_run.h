@@ -41,10 +41,10 @@ base::Status DecodeSessionRunRequest(base::WireReader proto, SessionRunRequest* 
 // deadline of `run`, or once timeout_ms have passed since `now_ns`, whichever is first. Other
 // fields of RunOptions are ignored.
 //
-// Returns INVALID_ARGUMENT if the request has neither a fetch nor a target, or names a feed twice.
-// Also returns it for an alias that the signature does not have, and for bytes that are not a
-// tensor. Returns UNIMPLEMENTED if a trace is requested, or if the version was not loaded for
-// SessionRun. Otherwise returns TensorFlow's error.
+// Returns INVALID_ARGUMENT if the request has neither a fetch nor a target, names a feed twice, or
+// has an alias that the signature does not have or bytes that are not a tensor. Returns
+// UNIMPLEMENTED if a trace is requested, or if the version was not loaded for SessionRun. Otherwise
+// returns TensorFlow's error.
 base::Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequest& request,
                               const tensor::RunContext& run, int64_t now_ns,
                               base::ReplyBytes* reply, metrics::PhaseWatch* watch = nullptr);
