@@ -34,7 +34,7 @@ void ReplyBuffer::Fail(Status status) {
 
 void ReplyBuffer::UseScratch() { position_ = soft_end_ = scratch_; }
 
-bool ReplyBuffer::IsWanted() {
+bool ReplyBuffer::CheckIsWanted() {
   if (!status_.ok()) return false;
   if (limits_.is_cancelled != nullptr && limits_.is_cancelled->load(std::memory_order_relaxed)) {
     Fail({Code::kCancelled, "the request was cancelled while its reply was written"});
@@ -71,7 +71,7 @@ bool ReplyBuffer::Grow(size_t capacity) {
 }
 
 char* ReplyBuffer::Extend(size_t bytes) {
-  if (!IsWanted()) return nullptr;
+  if (!CheckIsWanted()) return nullptr;
   const size_t used = size();
   if (bytes > limits_.bytes_max || used > limits_.bytes_max - bytes) {
     Fail(TooLarge("", used + std::min(bytes, SIZE_MAX - used), limits_.bytes_max));
@@ -87,13 +87,13 @@ char* ReplyBuffer::Extend(size_t bytes) {
 }
 
 void ReplyBuffer::Expect(size_t bytes) {
-  if (!IsWanted() || capacity_ > 0) return;
+  if (!CheckIsWanted() || capacity_ > 0) return;
   const size_t expected = std::min({bytes, kMaxExpectedBytes, limits_.bytes_max});
   if (Grow(std::max(expected, kFirstBytes))) soft_end_ = position_;
 }
 
 void ReplyBuffer::MakeRoom(size_t bytes) {
-  if (!IsWanted()) return UseScratch();
+  if (!CheckIsWanted()) return UseScratch();
   const size_t used = size();
   if (used > limits_.bytes_max) {
     Fail(TooLarge("more than ", limits_.bytes_max, limits_.bytes_max));
@@ -117,7 +117,7 @@ void ReplyBuffer::AppendInPieces(std::string_view text) {
 }
 
 StatusOr<ReplyBytes> ReplyBuffer::Take() {
-  if (IsWanted() && size() > limits_.bytes_max) {
+  if (CheckIsWanted() && size() > limits_.bytes_max) {
     Fail(TooLarge("", size(), limits_.bytes_max));
   }
   if (!status_.ok()) return status_;

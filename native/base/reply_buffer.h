@@ -77,10 +77,10 @@ class ReplyBuffer {
   // The bytes written so far; 0 if the reply has failed.
   size_t size() const { return ok() ? static_cast<size_t>(position_ - bytes_.get()) : 0; }
 
-  // Checks the deadline and the cancellation. Returns false if the reply is not waited for any
-  // more. For loops that write nothing, like the computation of a size: call it once every
-  // kLookElements elements.
-  bool IsWanted();
+  // Fails the reply if its deadline has passed or its request is cancelled. Returns false if the
+  // reply has failed. For loops that write nothing, like the computation of a size: call it once
+  // every kLookElements elements.
+  bool CheckIsWanted();
   static constexpr int64_t kLookElements = 65'536;
 
   // Fails the reply if `bytes` exceed its limit. For an encoder that can compute a lower bound of
@@ -141,7 +141,7 @@ class ReplyLook {
   // Counts a step. Returns false if the reply is not wanted any more. Cost: below 1 ns.
   bool Count() {
     if (--left_ > 0) return true;
-    const bool is_wanted = reply_->IsWanted();
+    const bool is_wanted = reply_->CheckIsWanted();
     left_ = is_wanted ? ReplyBuffer::kLookElements : 0;
     return is_wanted;
   }

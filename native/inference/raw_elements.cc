@@ -85,7 +85,7 @@ size_t RawElementBytes(const tensor::TensorView& view, const tensor::TensorList&
   if (view.dtype != tensor::dtype::kString) return view.bytes.size();
   size_t bytes = static_cast<size_t>(view.element_count) * kLengthBytes;
   for (int64_t element = 0; element < view.element_count; ++element) {
-    if (element % base::ReplyBuffer::kLookElements == 0 && !reply->IsWanted()) break;
+    if (element % base::ReplyBuffer::kLookElements == 0 && !reply->CheckIsWanted()) break;
     bytes += tensor::StringAt(tensors, index, element).size();
   }
   return bytes;
@@ -95,7 +95,7 @@ void WriteRawElements(const tensor::TensorView& view, const tensor::TensorList& 
                       size_t index, base::ReplyBuffer* reply, base::WireWriter* writer) {
   if (view.dtype != tensor::dtype::kString) {
     std::string_view left = view.bytes;
-    while (!left.empty() && reply->IsWanted()) {
+    while (!left.empty() && reply->CheckIsWanted()) {
       const std::string_view piece = left.substr(0, kPieceBytes);
       writer->Bytes(piece.data(), piece.size());
       left.remove_prefix(piece.size());
@@ -103,7 +103,7 @@ void WriteRawElements(const tensor::TensorView& view, const tensor::TensorList& 
     return;
   }
   for (int64_t element = 0; element < view.element_count; ++element) {
-    if (element % base::ReplyBuffer::kLookElements == 0 && !reply->IsWanted()) break;
+    if (element % base::ReplyBuffer::kLookElements == 0 && !reply->CheckIsWanted()) break;
     const std::string_view value = tensor::StringAt(tensors, index, element);
     const auto size = static_cast<uint32_t>(value.size());
     writer->Bytes(&size, kLengthBytes);

@@ -161,7 +161,7 @@ base::StatusOr<base::ReplyBytes> Gzip(std::string_view body, const base::ReplyLi
     stream.avail_out = static_cast<uInt>(kRoomBytes);
     result = deflate(&stream, body.empty() ? Z_FINISH : Z_NO_FLUSH);
     coded.Advance(kRoomBytes - stream.avail_out);
-    if (stream.avail_in == 0 && !body.empty()) coded.IsWanted();
+    if (stream.avail_in == 0 && !body.empty()) coded.CheckIsWanted();
   }
   deflateEnd(&stream);
   if (coded.ok() && result != Z_STREAM_END) return base::Internal("zlib could not gzip a body");

@@ -203,7 +203,7 @@ base::StatusOr<base::ReplyBytes> Compress(Encoding encoding, std::string_view me
     stream.avail_out = static_cast<uInt>(kRoomBytes);
     result = deflate(&stream, message.empty() ? Z_FINISH : Z_NO_FLUSH);
     compressed.Advance(kRoomBytes - stream.avail_out);
-    if (stream.avail_in == 0 && !message.empty()) compressed.IsWanted();
+    if (stream.avail_in == 0 && !message.empty()) compressed.CheckIsWanted();
   }
   deflateEnd(&stream);
   if (compressed.ok() && result != Z_STREAM_END) {

@@ -43,7 +43,7 @@ void WriteShape(const tensorflow::TensorShape& shape, WireWriter* writer) {
 template <typename Visit>
 void ForEachRange(int64_t count, ReplyBuffer* reply, Visit visit) {
   for (int64_t first = 0; first < count; first += ReplyBuffer::kLookElements) {
-    if (reply != nullptr && !reply->IsWanted()) return;
+    if (reply != nullptr && !reply->CheckIsWanted()) return;
     visit(first, std::min(count, first + ReplyBuffer::kLookElements));
   }
 }

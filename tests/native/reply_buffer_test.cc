@@ -145,7 +145,7 @@ TEST(ReplyBuffer, TheFirstFailureStays) {
   ReplyBuffer buffer(limits);
   EXPECT_FALSE(buffer.CheckFits(11));
   is_cancelled = true;
-  EXPECT_FALSE(buffer.IsWanted());
+  EXPECT_FALSE(buffer.CheckIsWanted());
   EXPECT_EQ(buffer.Take().status().code(), Code::kResourceExhausted);
 }
 
