@@ -118,7 +118,8 @@ class BatchingServableTest : public ::testing::Test {
     waiting_.Add(BatchKeyOf("m", request->signature),
                  {[=] { return Prepare(request); }, [=] { Finish(request); }}, message_bytes);
   }
-  // Answers the first request while the others wait, and then all that were not taken into its batch.
+  // Answers the first request while the others wait, and then all that were not taken into its
+  // batch.
   void AnswerAll(const std::vector<Request*>& requests) {
     for (Request* request : requests) Queue(request);
     while (waiting_.AnswerNext()) {
