@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
+from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import DataLoss
+
+CRASH_WAIT_SECONDS_MAX = 300.0
+"""The longest time for which a version that crashed the server is refused even as the fallback."""
 
 
 class BlockedBy(Enum):
@@ -37,6 +41,15 @@ class BlockedVersion:
         Such a block outlives the process and a change of the files.
         """
         return self.by is not BlockedBy.FAILURE
+
+    def wait_ns(self, now_wall_ns: int) -> int:
+        """The time for which it must not serve even as the fallback; 0 if it may.
+
+        More than any wait is left only if the clock was set back, or was ahead at the crash. Then the wait
+        is over: otherwise the model would be refused until the clock comes to that time again.
+        """
+        left_ns = self.not_before_wall_ns - now_wall_ns
+        return left_ns if 0 < left_ns <= CRASH_WAIT_SECONDS_MAX * NS_PER_SECOND else 0
 
 
 BlockedVersions: TypeAlias = Mapping[int, BlockedVersion]

@@ -65,7 +65,7 @@ class BlockedState:
         A rolled back version serves only if every version on disk (`found`) is blocked or has `failed`,
         every one in memory (`ready`) is blocked, and its own load has not failed. Among several such
         versions, the one that answered last is returned: the lowest of those that were blocked last. A
-        version that crashed the server waits until its `not_before_wall_ns`, unless it is ready.
+        version that crashed the server waits (`BlockedVersion.wait_ns`), unless it is ready.
         """
         if ({*found} - {*failed} | {*ready}) - self.versions:
             return None
@@ -74,7 +74,7 @@ class BlockedState:
             for version, block in self.rolled_back.items()
             if version in found
             and version not in failed
-            and (version in ready or block.not_before_wall_ns <= now_wall_ns)
+            and (version in ready or not block.wait_ns(now_wall_ns))
         ]
         return -max(candidates)[1] if candidates else None
 
@@ -83,12 +83,8 @@ class BlockedState:
 
         Returns None if no version waits for that, or if a fallback serves.
         """
-        waits = [
-            block.not_before_wall_ns - now_wall_ns
-            for block in self.by_version.values()
-            if block.not_before_wall_ns > now_wall_ns
-        ]
-        return min(waits) if waits and self.fallback is None else None
+        waits = [block.wait_ns(now_wall_ns) for block in self.by_version.values()]
+        return min(filter(None, waits), default=None) if self.fallback is None else None
 
     def unblocked_of(self, versions: Iterable[int]) -> list[int]:
         """The versions of `versions` that are not blocked, in the same order."""

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.closed_pipe import EXIT_USAGE
-from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
+from serving.core.blocked_versions import (
+    CRASH_WAIT_SECONDS_MAX,
+    BlockedBy,
+    BlockedVersion,
+    BlockedVersions,
+)
 from serving.supervisor.crash_page import MarkedVersion
 
 CRASH_SIGNALS = frozenset(
@@ -42,7 +47,7 @@ class RestartLimits:
     """
 
     version_seconds: float = 1.0
-    version_seconds_max: float = 300.0
+    version_seconds_max: float = CRASH_WAIT_SECONDS_MAX
     loop_count: int = 3
     loop_seconds: float = 60.0
     delay_seconds: float = 1.0

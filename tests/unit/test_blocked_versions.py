@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import DataLoss
 from serving.core.blocked_versions import (
+    CRASH_WAIT_SECONDS_MAX,
     BlockedBy,
     BlockedVersion,
     BlockedVersions,
@@ -24,6 +26,13 @@ BLOCKED_VERSIONS = st.dictionaries(
     ),
     max_size=4,
 )
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62))
+def test_wait_is_never_longer_than_the_longest(not_before_ns: int, now_ns: int) -> None:
+    wait_ns = BlockedVersion(by=BlockedBy.CRASH, not_before_wall_ns=not_before_ns).wait_ns(now_ns)
+    assert 0 <= wait_ns <= CRASH_WAIT_SECONDS_MAX * NS_PER_SECOND
+    assert wait_ns in (0, not_before_ns - now_ns)
 
 
 @given(BLOCKED_VERSIONS)
