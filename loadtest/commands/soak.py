@@ -46,8 +46,8 @@ from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
 # A table that loads in a tenth of a second, so that many changes fit in the time.
-_DEFAULT_TABLE_ROWS = 20_000
-_TABLE_BYTES = TABLE_COUNT * EMBEDDING_SIZE * 4 * _DEFAULT_TABLE_ROWS
+DEFAULT_TABLE_ROWS = 20_000
+_TABLE_BYTES = TABLE_COUNT * EMBEDDING_SIZE * 4 * DEFAULT_TABLE_ROWS
 _START_TIMEOUT_SECONDS = 60
 # Enough for a load that was deferred or waits for memory and is retried, and then the expected
 # load.
@@ -172,7 +172,7 @@ class SoakResult:
 def soak(setup: SoakSetup, console: Console) -> SoakResult:
     """Runs a soak. Raises MillpondError, after it has stopped everything that it started."""
     clock = SystemClock()
-    load = CtrLoad(MODEL_NAME, rows=10, table_rows=_DEFAULT_TABLE_ROWS, seed=setup.seed)
+    load = CtrLoad(MODEL_NAME, rows=10, table_rows=DEFAULT_TABLE_ROWS, seed=setup.seed)
     with ExitStack() as stack:
         series, unfit = _versions(stack, console)
         files = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millpond-soak-")))
@@ -246,12 +246,12 @@ def _counts(events: Sequence[LogEvent], key: str, values: Sequence[str]) -> dict
 
 def _versions(stack: ExitStack, console: Console) -> tuple[VersionSeries, UnfitVersion]:
     directory = stack.enter_context(demo_directory(None))
-    exports = prepare_model(directory, _DEFAULT_TABLE_ROWS, console.print)
+    exports = prepare_model(directory, DEFAULT_TABLE_ROWS, console.print)
     series = stack.enter_context(VersionSeries(exports, MODEL_NAME, "records", ()))
     series.drop(FIRST_VERSION)
     place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
     good = exports.base_path / "1"
-    return series, UnfitVersion(place, good, series.base_path, _DEFAULT_TABLE_ROWS)
+    return series, UnfitVersion(place, good, series.base_path, DEFAULT_TABLE_ROWS)
 
 
 def _server(files: Path, setup: SoakSetup) -> ModelServer:

@@ -1,12 +1,16 @@
 """Random changes of versions, config and disk under load: a short form, and a long one for `make soak`."""
 
 import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from loadtest.commands.soak import SoakSetup, soak
+from loadtest.commands import soak
 from loadtest.drive.soak_events import OPENING
+from tests.integration.kept_exports import kept_demo_model
 
 SHORT_SECONDS = 8
 LONG_SECONDS = 60 * float(os.environ.get("MILLPOND_SOAK_MINUTES", "30"))
@@ -20,11 +24,15 @@ RATE_PER_SECOND = 100
         pytest.param(LONG_SECONDS, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
     ],
 )
-def test_random_changes_lose_no_request(seconds: float):
-    setup = SoakSetup(
+def test_random_changes_lose_no_request(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = shutil.copytree(kept_demo_model(soak.DEFAULT_TABLE_ROWS), tmp_path / "models")
+    monkeypatch.setattr(soak, "demo_directory", lambda given: nullcontext(given or kept))
+    setup = soak.SoakSetup(
         minutes=seconds / 60, rate_per_second=RATE_PER_SECOND, seed=5, load_count_min=6
     )
-    result = soak(setup, Console(quiet=True))
+    result = soak.soak(setup, Console(quiet=True))
     assert len(result.outcome.codes) > RATE_PER_SECOND / 2 * seconds
     # The soak made enough changes, and they changed versions.
     assert set(result.done) >= {event.__name__ for event in OPENING}
