@@ -29,7 +29,7 @@ StartServer = Callable[..., ModelServer]
 
 
 class Load(SteadyThreads):
-    """Threads that call without a pause, and count the answers and the failures."""
+    """Threads that call over and over, and count the answers and the failures."""
 
     def __init__(self, call: Call, count: int = 3) -> None:
         super().__init__(count)
@@ -38,6 +38,7 @@ class Load(SteadyThreads):
     def run(self, number: int) -> None:
         """Implements SteadyThreads."""
         while not self.is_stopping:
+            self.pause()
             try:
                 self._call()
             except Exception as error:  # noqa: BLE001 (every failure counts)

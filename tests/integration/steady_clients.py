@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 from typing_extensions import Self
 
+from serving.base.clock import SystemClock, pause
 from serving.base.protos import predict_pb2
 from tests.integration.clients import array, caller_to, is_right, predict_request, wait_until
 from tests.integration.exports import ScaleModel
@@ -18,6 +19,11 @@ Steady = TypeVar("Steady", bound="SteadyThreads")
 
 Exchange = tuple[predict_pb2.PredictRequest, Callable[[Any], str]]
 """A request, and a function that returns the fault of an answer to it, or "" if it is right."""
+
+
+# Some hundred requests per second and client: without a pause, the clients would take all cores.
+_PAUSE_SECONDS = 0.002
+_clock = SystemClock()
 
 
 class SteadyThreads:
@@ -36,6 +42,10 @@ class SteadyThreads:
     def run(self, number: int) -> None:
         """Sends requests until `is_stopping`; counts the right answers and keeps the failures."""
         raise NotImplementedError
+
+    def pause(self) -> None:
+        """Leaves the cores to others for a moment. For `run`, before each request of a load that need not be dense."""
+        pause(_clock, _PAUSE_SECONDS)
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -71,6 +81,7 @@ class SteadyClients(SteadyThreads):
         request, fault = self._exchanges[number]
         with caller_to(self._target) as caller:
             while not self.is_stopping:
+                self.pause()
                 try:
                     response = caller.predict(request)
                 except grpc.RpcError as error:

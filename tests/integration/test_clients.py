@@ -27,6 +27,7 @@ class Traffic(SteadyThreads):
 
     def run(self, number: int) -> None:
         while not self.is_stopping:
+            self.pause()
             try:
                 prediction = self._client.predict(
                     "scale", {"x": X}, timeout_seconds=TIMEOUT_SECONDS

@@ -151,6 +151,7 @@ class RowsClient(SteadyThreads):
         del number
         with Client(self._target) as client:
             while not self.is_stopping:
+                self.pause()
                 client.predict("scale", {"x": np.ones(2, np.float32)}, signature_name="rows")
 
 
@@ -167,7 +168,8 @@ def _live_through(
         scale_model.write(base_path, 2)
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
         clients.wait_for_answers_of(2, REQUEST_COUNT)
-        prometheus.wait_for('serving_swap_requests{part="after"}', len)
+        after = 'serving_swap_latency_seconds{part="after",quantile="0.999"}'
+        prometheus.wait_for(after, len)
         scale_model.write(
             base_path, 3, prepare=lambda directory: flip_a_byte(directory / SMALL_SHARD, 0)
         )
@@ -175,8 +177,6 @@ def _live_through(
         _fail_a_request(server.target)
         failed = 'increase(serving_swaps_total{result="load_failed"}[1m]) > 0'
         prometheus.wait_for(failed, len)
-        after = 'serving_swap_latency_seconds{part="after",quantile="0.999"}'
-        prometheus.wait_for(after, len)
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,7 @@ class Requests(SteadyThreads):
     def run(self, number: int) -> None:
         with httpx.Client(base_url=self._url, timeout=TIMEOUT_SECONDS) as http:
             while not self.is_stopping:
+                self.pause()
                 response = http.post(self._path, json={"inputs": X.tolist()})
                 if response.status_code != 200:
                     self.failures.append(response.text)

@@ -127,6 +127,7 @@ class WaitingClients(SteadyThreads):
             response_deserializer=predict_pb2.PredictResponse.FromString,
         )
         while not self.is_stopping:
+            self.pause()
             try:
                 found = fault(predict(request, timeout=TIMEOUT_SECONDS, wait_for_ready=True))
             except grpc.RpcError as error:

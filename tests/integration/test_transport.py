@@ -165,7 +165,7 @@ def test_certificates_change_without_failed_request(tls: TlsServer, tmp_path: Pa
     def send(number: int, is_reconnecting: bool) -> None:
         while not is_over.is_set():
             with tls.caller(trusted) as caller:
-                while not is_over.is_set():
+                while not is_over.wait(0.002):
                     try:
                         caller.predict(echo_request())
                     except grpc.RpcError as error:
