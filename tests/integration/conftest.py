@@ -40,14 +40,12 @@ _started: list[ModelServer] = []
 
 
 # The files that take longest, so that the workers end at about the same time.
-_LONGEST = (
-    *("test_loadtest.py", "test_documents.py", "test_object_storage.py", "test_interop.py"),
-    *(
-        "test_end_to_end.py",
-        "test_directories.py",
-        "test_memory_returned.py",
-        "test_life_of_server.py",
-    ),
+_LONGEST = tuple(
+    f"test_{name}.py"
+    for name in (
+        *("loadtest", "object_storage", "documents", "page", "life_of_server", "interop", "soak"),
+        *("tracing", "dashboards", "request_counts", "arenas", "supervisor", "out_of_descriptors"),
+    )
 )
 
 
