@@ -159,7 +159,7 @@ def quiet_mib(server: ModelServer) -> float:
         return resident_mib(server.process_id)
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(5.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(5.0, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", FLOODS)
 def test_flood_takes_no_memory_and_loses_no_request(
     server: ModelServer, quiet_mib: float, name: str, seconds: float

@@ -14,8 +14,8 @@ from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer, WriteConfig
 
-MODEL_COUNT = 200
-BAD_PATH_COUNT = 300
+MODEL_COUNT = 80
+BAD_PATH_COUNT = 100
 START_TIMEOUT_SECONDS = 300
 # Pollers and loaders: one a core each, until the port opens.
 FURTHER_THREAD_COUNT = 20 + len(os.sched_getaffinity(0))

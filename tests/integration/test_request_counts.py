@@ -230,7 +230,7 @@ def test_endless_requests_given_up_are_counted_once(
     request = run_of(slow.name, LONG_SECONDS)
     cancelled = [slow_caller.start_predict(request, timeout=3_600) for _ in range(3)]
     counts.wait_until_in_flight(3)
-    expiring = [slow_caller.start_predict(request, timeout=5) for _ in range(3)]
+    expiring = [slow_caller.start_predict(request, timeout=2) for _ in range(3)]
     for call in cancelled:
         call.cancel()
     assert {code_of(call.result) for call in cancelled} == {"CANCELLED"}

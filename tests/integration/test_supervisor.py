@@ -42,7 +42,7 @@ from tests.integration.processes import (
 )
 from tests.integration.steady_clients import Exchange, SteadyThreads, scale_exchange
 
-CRASH_COUNT = 3
+CRASH_COUNT = 2
 
 
 @pytest.fixture(scope="module")
