@@ -38,7 +38,7 @@ TFS_COUNT = ":tensorflow:serving:request_count"
 GIVEN_UP = frozenset({"OK", "DEADLINE_EXCEEDED", "CANCELLED"})
 """Codes under which the server may count a request that its client has cancelled."""
 
-# Long enough for the request to reach the server on any machine; then the answer and the client's
+# Long enough for the request to reach the server, if the client gets a core; then the answer and the client's
 # cancellation race.
 RUN_SECONDS = 0.2
 PATIENCE_SECONDS = (0.199, 0.2, 0.201, 0.202, 0.205, 0.25)
@@ -253,9 +253,11 @@ def test_cancelled_answers_count_once_during_swaps(
         waited += sent(waited_calls(slow_caller, slow.name, 200))
     assert set(given_up) <= GIVEN_UP
     assert given_up.total() - given_up["OK"] > 0
-    counts.settle(waited.total() + given_up.total())
+    # A client that had no core for so long gave up before it sent. All others were read before the last answers.
+    answered = waited.total() + given_up["OK"]
+    counts.settle(answered)
     counted = counts.predicted()
-    assert counted.total() == waited.total() + given_up.total()
+    assert answered <= counted.total() <= waited.total() + given_up.total()
     assert without(counted, GIVEN_UP) == without(waited, GIVEN_UP)
     assert counted["OK"] >= waited["OK"] + given_up["OK"]
     counts.assert_all_names_say(counted)
