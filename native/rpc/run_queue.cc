@@ -57,6 +57,12 @@ void RunQueue::Push(std::shared_ptr<Call> call, int64_t now_ns) {
   size_.store(queue_.size());
 }
 
+// The time in which nothing waits says nothing about the pace.
+void RunQueue::EndRemoval() {
+  if (queue_.empty()) taken_ns_ = 0;
+  size_.store(queue_.size());
+}
+
 std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<Call> taken;
@@ -76,10 +82,10 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
       const int64_t weight = std::min(taken_count_, kPaceCount);
       pace_ns_ += ((now_ns - taken_ns_) / taken_count_ - pace_ns_) * weight / kPaceCount;
     }
-    taken_ns_ = queue_.empty() ? 0 : now_ns;
+    taken_ns_ = now_ns;
     taken_count_ = 1;
   }
-  size_.store(queue_.size());
+  EndRemoval();
   return taken;
 }
 
@@ -97,8 +103,7 @@ std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max
   std::shared_ptr<Call> taken = std::move(found->call);
   queue_.erase(found);
   taken_count_ += 1;
-  if (queue_.empty()) taken_ns_ = 0;
-  size_.store(queue_.size());
+  EndRemoval();
   return taken;
 }
 

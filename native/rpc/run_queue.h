@@ -81,6 +81,7 @@ class RunQueue {
   bool IsTooMany(const Call& call) const;                  // needs mutex_
   int64_t ExpectedWaitNs(int64_t now_ns) const;            // needs mutex_
   void Push(std::shared_ptr<Call> call, int64_t now_ns);   // needs mutex_
+  void EndRemoval();                                       // needs mutex_
 
   const size_t short_count_;
   std::mutex mutex_;

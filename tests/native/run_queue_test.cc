@@ -199,6 +199,21 @@ TEST_F(RunQueueTest, PausedRequestsRefuseNoOthers) {
   EXPECT_TRUE(Add("1S", "quick"));
 }
 
+// A thread that looked for a request and held all back has left the queue empty.
+TEST_F(RunQueueTest, TimeAfterAllAreHeldBackIsNoPace) {
+  ASSERT_TRUE(Add("", "quick"));
+  ASSERT_TRUE(Add("", "slow"));
+  queue_.HoldBack({"slow"}, now_ns_);
+  ASSERT_EQ(TakeModel(), "quick");
+  ASSERT_EQ(TakeModel(), "");
+  now_ns_ += 5'000 * kMs;
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Add("", "quick"));
+  ASSERT_EQ(TakeModel(), "quick");
+  now_ns_ += RunQueue::kStandingNs;
+  // The oldest has waited for 100 ms: less than 1/10 of 2 s.
+  EXPECT_TRUE(Add("2S", "quick"));
+}
+
 // --- Requests for a thread that runs another one ---
 
 class RunQueueForBatchesTest : public RunQueueTest {
