@@ -13,6 +13,7 @@ from pathlib import Path
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Cancelled, InvalidConfig, MillpondError, Unimplemented
 from serving.base.protos import prediction_log_pb2
+from serving.core.cancellation import Cancellation
 from warmup.prediction_log import (
     METHODS,
     RECORD_COUNT_MAX,
@@ -28,7 +29,6 @@ __all__ = [
     "RECORD_COUNT_MAX",
     "WARM_UP_FILE",
     "Ask",
-    "IsCancelled",
     "Predict",
     "WarmUpResult",
     "warm_up",
@@ -41,10 +41,6 @@ response, as `Servable.answer` does."""
 Predict = Callable[[bytes], bytes]
 """Takes a serialized PredictRequest; returns a serialized PredictResponse, as `Servable.predict`
 does."""
-
-IsCancelled = Callable[[], bool]
-"""Returns True if the version is no longer aspired. It is called before each request, because a replay
-can take minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +59,7 @@ class WarmUpResult:
 def warm_up(
     directory: Path,
     ask: Ask,
-    is_cancelled: IsCancelled = lambda: False,
+    cancellation: Cancellation,
     *,
     iterations: int,
     clock: Clock,
@@ -79,7 +75,7 @@ def warm_up(
     - OSError if the file cannot be read
     - InvalidConfig if the file has more than 1,000 records, or an empty record
     - Unimplemented if a record is of a kind that servers do not replay
-    - Cancelled before the next request if `is_cancelled` returns True
+    - Cancelled before the next request once it is cancelled
     - the MillpondErrors of `ask`, with the record's number before their message
     """
     path = directory / WARM_UP_FILE
@@ -87,7 +83,7 @@ def warm_up(
     record_count = _checked_count(path)
     replay = partial(_replay, iterations=max(iterations, 1), clock=clock)
     durations_ns = [
-        replay(number, method, request, path, _stoppable(ask, is_cancelled))
+        replay(number, method, request, path, _stoppable(ask, cancellation))
         for number, method, request in _requests(path, record_count)
     ]
     slowest_ns = max(durations_ns, default=0)
@@ -127,9 +123,9 @@ def _requests(path: Path, record_count: int) -> Iterator[tuple[int, str, bytes]]
         yield number, METHODS[kind], getattr(log, kind).request.SerializeToString()
 
 
-def _stoppable(ask: Ask, is_cancelled: IsCancelled) -> Ask:
+def _stoppable(ask: Ask, cancellation: Cancellation) -> Ask:
     def ask_if_wanted(method: str, request: bytes) -> bytes:
-        if is_cancelled():
+        if cancellation.is_cancelled:
             raise Cancelled("not run; the version is no longer aspired")
         return ask(method, request)
 

@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Cancelled, MillpondError, PermissionDenied
 from serving.base.protos import predict_pb2
-from warmup.replay import IsCancelled, Predict
+from serving.core.cancellation import Cancellation
+from warmup.replay import Predict
 
 Prepare = Callable[[bytes], object]
 """Makes the callable for requests like this one, as `Servable.prepare` does."""
@@ -59,7 +60,7 @@ def self_warm_up(
     *,
     prepare: Prepare,
     predict: Predict,
-    is_cancelled: IsCancelled = lambda: False,
+    cancellation: Cancellation,
     iterations: int = ITERATIONS,
     time_budget_seconds: float = TIME_BUDGET_SECONDS,
     clock: Clock,
@@ -73,7 +74,7 @@ def self_warm_up(
     if too many requests fail on it alone. A request that would change what cannot be put back ends
     there, with PermissionDenied: what it ran until then is warm.
 
-    Raises Cancelled, before the next call, once `is_cancelled`.
+    Raises Cancelled, before the next call, once it is cancelled.
     """
     started_ns = clock.now_ns()
     end_ns = started_ns + round(time_budget_seconds * NS_PER_SECOND)
@@ -89,9 +90,9 @@ def self_warm_up(
         if now_ns >= limit_ns or (now_ns >= end_ns and pair in warm_pairs):
             continue
         try:
-            refusal = _run(request, prepare, predict, is_cancelled, iterations)
+            refusal = _run(request, prepare, predict, cancellation, iterations)
         except MillpondError as error:
-            _check_is_wanted(is_cancelled)
+            _check_is_wanted(cancellation)
             errors.append(str(error))
             failed_requests.append(request)
             continue
@@ -114,7 +115,7 @@ def warm_joint_runs(
     requests: Sequence[bytes],
     *,
     answer: Predict,
-    is_cancelled: IsCancelled = lambda: False,
+    cancellation: Cancellation,
     iterations: int = ITERATIONS,
     time_budget_seconds: float = TIME_BUDGET_SECONDS,
     clock: Clock,
@@ -126,7 +127,7 @@ def warm_joint_runs(
     which are not repeated. The errors do not refuse a version: `self_warm_up` replays the
     signatures one by one.
 
-    Raises Cancelled, before the next call, once `is_cancelled`.
+    Raises Cancelled, before the next call, once it is cancelled.
     """
     end_ns = clock.now_ns() + round(time_budget_seconds * NS_PER_SECOND)
     errors: list[str] = []
@@ -135,27 +136,27 @@ def warm_joint_runs(
             break
         try:
             for _ in range(iterations):
-                _check_is_wanted(is_cancelled)
+                _check_is_wanted(cancellation)
                 answer(request)
         except PermissionDenied:
             continue
         except MillpondError as error:
-            _check_is_wanted(is_cancelled)
+            _check_is_wanted(cancellation)
             errors.append(str(error))
     return errors
 
 
 def _run(
-    request: bytes, prepare: Prepare, predict: Predict, is_cancelled: IsCancelled, iterations: int
+    request: bytes, prepare: Prepare, predict: Predict, cancellation: Cancellation, iterations: int
 ) -> str | None:
     """Returns why the request ended, if that is because it would change what cannot be put back."""
     refusal = None
-    _check_is_wanted(is_cancelled)
+    _check_is_wanted(cancellation)
     # If there are too many callables, the callable for all outputs answers.
     with suppress(MillpondError):
         prepare(request)
     for _ in range(max(iterations, 1)):
-        _check_is_wanted(is_cancelled)
+        _check_is_wanted(cancellation)
         try:
             predict(request)
         except PermissionDenied as error:
@@ -163,8 +164,8 @@ def _run(
     return refusal
 
 
-def _check_is_wanted(is_cancelled: IsCancelled) -> None:
-    if is_cancelled():
+def _check_is_wanted(cancellation: Cancellation) -> None:
+    if cancellation.is_cancelled:
         raise Cancelled("self-warm-up stopped; the version is no longer aspired")
 
 

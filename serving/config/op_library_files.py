@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serving.base.errors import InvalidConfig
-from serving.base.tensorflow_package import NAMES
+from serving.base.tensorflow_package import NAMES, installed_version
 
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 
@@ -65,6 +65,11 @@ def read_dynamic_names(path: Path) -> bytes:
             return _dynamic_names(file)
         except struct.error:  # cut short
             return b""
+
+
+def installed_op_libraries(package: str) -> tuple[str, ...]:
+    """Returns the op libraries of a package for the TensorFlow that runs. Raises InvalidConfig."""
+    return op_libraries_of(package, tensorflow_version=installed_version())
 
 
 def op_libraries_of(package: str, *, tensorflow_version: str | None) -> tuple[str, ...]:

@@ -13,8 +13,10 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Cancelled, MillpondError, from_exception
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.answer_checks import (
     CONSTANT_INPUT_COUNT_MIN,
     Compared,
@@ -134,9 +136,7 @@ class WarmUpWatch:
         figures = {"record_count": len(self._records), "fault_count": len(self._faults)}
         return verdict_of(Gate.WARM_UP, mode, warm_up_faults(self._faults), figures)
 
-    def converge(
-        self, settings: GateSettings, is_cancelled: Callable[[], bool]
-    ) -> GateVerdict | None:
+    def converge(self, settings: GateSettings, cancellation: Cancellation) -> GateVerdict | None:
         """Runs the records again after `run`, in passes, until their latency has converged.
 
         Stops after `convergence_seconds` or CONVERGENCE_PASS_COUNT_MAX passes. Returns None if no
@@ -151,18 +151,18 @@ class WarmUpWatch:
         while is_worth_another_pass(self._durations_ns, ratio_min):
             if pass_count == CONVERGENCE_PASS_COUNT_MAX or self._clock.now_ns() >= end_ns:
                 break
-            if not self._run_pass(end_ns, is_cancelled):
+            if not self._run_pass(end_ns, cancellation):
                 break
             pass_count += 1
         seconds = seconds_since(self._clock, started_ns)
         figures = {"pass_count": float(pass_count), "seconds": seconds}
         return convergence_verdict(self._durations_ns, settings, figures)
 
-    def _run_pass(self, end_ns: int, is_cancelled: Callable[[], bool]) -> bool:
+    def _run_pass(self, end_ns: int, cancellation: Cancellation) -> bool:
         """Runs the records once more; returns False if no record may be run again."""
         left = [record for record in self._records if record.request is not None]
         for record in left:
-            if is_cancelled():
+            if cancellation.is_cancelled:
                 raise Cancelled("warm-up stopped; the version is no longer aspired")
             self._run_again(record)
             if self._clock.now_ns() >= end_ns:
@@ -224,12 +224,12 @@ class GateRuns:
         subject: GateSubject,
         settings: GateSettings,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         clock: Clock,
     ) -> None:
         self._subject = subject
         self._settings = settings
-        self._trials = GateTrials(subject, settings, is_cancelled=is_cancelled, clock=clock)
+        self._trials = GateTrials(subject, settings, cancellation=cancellation, clock=clock)
         self._compared: list[Trial] | None = None
         self._replayed: ReplayCounts | None = None
 
@@ -261,7 +261,7 @@ class GateRuns:
         self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
     ) -> GateVerdict:
         try:
-            with self._subject.translated():
+            with statuses_as_errors(self._subject.status_error):
                 return self._restarted(gate, mode, run)
         except Cancelled:
             raise

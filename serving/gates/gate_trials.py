@@ -1,7 +1,6 @@
 """Gate trials: the same requests, run in turn on a new version and on its predecessor."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,10 @@ from serving.base.errors import (
     MillpondError,
     PermissionDenied,
 )
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.data_plane.servables import RequestReservoir, Servable
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.answer_checks import Compared
 from serving.gates.answer_watch import Answer
 from serving.gates.gates import Latency, drift_tolerance, latency_faults, refused
@@ -58,14 +59,14 @@ class GateSubject:
 
     `incumbent` is called for each use, because the predecessor may be unloaded while the gates run.
     `self_warm_up` is None if no live request was replayed. `answers` are those of both warm-ups.
-    `translated` raises the data plane's errors as MillpondErrors.
+    `status_error` is the type of the data plane's errors.
     """
 
     directory: Path
     candidate: Servable
     incumbent: Callable[[], Servable | None]
     reservoir: RequestReservoir | None
-    translated: Callable[[], AbstractContextManager[None]]
+    status_error: type[Exception]
     self_warm_up: SelfWarmUpResult | None = None
     answers: Sequence[Answer] = ()
 
@@ -102,7 +103,7 @@ def latencies_of(trials: Sequence[Trial]) -> list[Latency]:
 class GateTrials:
     """Runs requests on a version and on its predecessor, on the calling loader thread.
 
-    Methods marked "Raises" may raise Cancelled, before each request if `is_cancelled` returns True, and
+    Methods marked "Raises" may raise Cancelled, before each request if the load is cancelled, and
     PredecessorGone.
     """
 
@@ -111,12 +112,12 @@ class GateTrials:
         subject: GateSubject,
         settings: GateSettings,
         *,
-        is_cancelled: Callable[[], bool],
+        cancellation: Cancellation,
         clock: Clock,
     ) -> None:
         self._subject = subject
         self._settings = settings
-        self._is_cancelled = is_cancelled
+        self._cancellation = cancellation
         self._clock = clock
         self._incumbent = subject.incumbent()
 
@@ -136,7 +137,7 @@ class GateTrials:
     def read_predecessor(self, read: Callable[[Servable], Result]) -> Result:
         """Returns the result of `read` on the predecessor. Raises."""
         try:
-            with self._subject.translated():
+            with statuses_as_errors(self._subject.status_error):
                 return read(self._predecessor())
         except FailedPrecondition as error:
             raise PredecessorGone from error
@@ -312,7 +313,7 @@ class GateTrials:
     def _ask(self, predict: Predict, request: bytes) -> tuple[bytes, int]:
         self._check_is_wanted()
         started_ns = self._clock.now_ns()
-        with self._subject.translated():
+        with statuses_as_errors(self._subject.status_error):
             answer = predict(request)
         return answer, self._clock.now_ns() - started_ns
 
@@ -322,5 +323,5 @@ class GateTrials:
         return self._incumbent
 
     def _check_is_wanted(self) -> None:
-        if self._is_cancelled():
+        if self._cancellation.is_cancelled:
             raise Cancelled("gates stopped; the version is no longer aspired")

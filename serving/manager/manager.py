@@ -30,7 +30,7 @@ from serving.core.blocked_versions import BlockedVersions
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion, LoadStage, ServableId, UnloadStage
 from serving.data_plane.servables import Servable, ServingMap
-from serving.loading.loader import MakeLoader
+from serving.loading.loader import Loader
 from serving.manager import events, rollout
 from serving.manager.blocked_state import BlockedState
 from serving.manager.control_thread import (
@@ -96,7 +96,7 @@ class AspiredVersionsManager:
     def __init__(
         self,
         *,
-        make_loader: MakeLoader,
+        loader: Loader,
         loaders: Executor,
         unloaders: Executor,
         serving_map: ServingMap,
@@ -121,7 +121,7 @@ class AspiredVersionsManager:
         self._random = random
         self._inbox = Inbox(clock)
         self._tasks = VersionTasks(
-            make_loader=make_loader,
+            loader=loader,
             loaders=loaders,
             unloaders=unloaders,
             version_memory=self._version_memory,

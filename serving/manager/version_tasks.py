@@ -17,7 +17,7 @@ from serving.base.executor import Executor
 from serving.core.cancellation import Cancellation
 from serving.core.servable import GateVerdict, LoadStage, ServableId, Stage
 from serving.data_plane.servables import Servable
-from serving.loading.loader import MakeLoader
+from serving.loading.loader import Loader
 from serving.loading.unload import Unload
 from serving.manager.control_thread import Inbox, Loaded, LoadFailed, Progress, Unloaded
 from serving.manager.harness import LoaderHarness
@@ -92,14 +92,14 @@ class VersionTasks:
     def __init__(
         self,
         *,
-        make_loader: MakeLoader,
+        loader: Loader,
         loaders: Executor,
         unloaders: Executor,
         version_memory: VersionMemory,
         inbox: Inbox,
         clock: Clock,
     ) -> None:
-        self._make_loader = make_loader
+        self._loader = loader
         self._loaders = loaders
         self._unloaders = unloaders
         self._version_memory = version_memory
@@ -150,9 +150,8 @@ class VersionTasks:
     def _load(self, servable_id: ServableId, directory: str, cancellation: Cancellation) -> None:
         try:
             progress = TaskProgress(servable_id, cancellation, self._inbox, self._clock)
-            loader = self._make_loader(servable_id, directory)
             with thread_costs("load", progress.measured):
-                servable = loader.load(progress)
+                servable = self._loader.load(servable_id, directory, progress)
             if cancellation.is_cancelled:
                 self._free(servable_id, servable)
                 raise errors.Cancelled(f"{servable_id}: no longer aspired; its load is undone")

@@ -89,7 +89,7 @@ class ServedModels:
     ) -> None:
         """Takes the parts to notify.
 
-        `set_loaders` is `ModelLoaders.set_models`, and `set_labels` is `AspiredVersionsManager.set_labels`.
+        `set_loaders` is `ModelLoads.set_models`, and `set_labels` is `AspiredVersionsManager.set_labels`.
         """
         self._make_source = make_source
         self._set_loaders = set_loaders

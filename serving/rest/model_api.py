@@ -6,8 +6,8 @@ from typing import Any
 import anyio.to_thread
 from starlette.types import Receive, Scope, Send
 
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.http.app import HttpSettings
-from serving.loading.loader import statuses_as_errors
 from serving.manager.state_monitor import Statuses
 from serving.rest import model_documents
 from serving.rest.asgi import RestApplication, read_body, send_json

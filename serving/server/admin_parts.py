@@ -6,8 +6,8 @@ from functools import partial
 
 from serving.config.server_config import ServerConfig
 from serving.data_plane.requests import GrpcServer
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
-from serving.loading.loader import statuses_as_errors
 from serving.loading.memory_fit import available_bytes
 from serving.rpc.config_service import RELOAD_CONFIG
 from serving.rpc.operator_access import NOBODY, OperatorAccess

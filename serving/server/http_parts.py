@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from serving.config.server_config import HttpPort, ServerConfig
 from serving.data_plane.requests import ByteBudget, RestWorkers
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.connections import ConnectionLimits
 from serving.http.descriptors import connection_count_max
@@ -16,7 +17,6 @@ from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HTTP_NICE, HttpServer
 from serving.kserve.inference_api import InferenceApi
 from serving.kserve.questions import InferenceQuestions
-from serving.loading.loader import statuses_as_errors
 from serving.loading.request_cores import RequestCores
 from serving.manager.state_monitor import Statuses
 from serving.rest.asgi import PrefixRouter

@@ -8,24 +8,27 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidConfig
-from serving.config.installed_ops import InstalledOps, installed_op_libraries
+from serving.config.op_library_files import installed_op_libraries
 from serving.config.server_config import ServerConfig
+from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import GrpcServer
 from serving.data_plane.servables import Servable
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
-from serving.loading.loader import LoadSettings, statuses_as_errors
+from serving.loading.installed_ops import InstalledOps
+from serving.loading.loader import LoadSettings
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
+from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
-from serving.server.batching import Batching
 from serving.server.foundation import Foundation
-from warmup.replay import warm_up
+from warmup.replay import Ask, warm_up
 from warmup.self_warm_up import self_warm_up
 
 _log = structlog.get_logger(__name__)
@@ -73,7 +76,7 @@ def load_settings(
         request_statistics=request_statistics,
         batch_records=batch_records,
         batch_refusals=batch_refusals,
-        add_ops=InstalledOps(installed_op_libraries).load,
+        ops=InstalledOps(installed_op_libraries),
     )
 
 
@@ -135,9 +138,7 @@ def make_capture(
     )
 
 
-def _no_warm_up(
-    directory: Path, ask: Callable[[str, bytes], bytes], is_cancelled: Callable[[], bool]
-) -> None:
+def _no_warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
     """Does nothing: the warm-up of --enable_model_warmup=false."""
 
 

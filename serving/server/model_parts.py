@@ -14,8 +14,9 @@ from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
 from serving.core.blocked_versions import BlockedVersions, crashed_of
 from serving.core.servable import END, AspiredVersion
 from serving.data_plane.servables import ServingMap
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.arenas import Arenas
-from serving.loading.loader import MakeLoader, statuses_as_errors
+from serving.loading.loader import Loader
 from serving.manager.blocked_version_file import (
     BlockedVersionFile,
     BlockedVersionKeeper,
@@ -107,7 +108,7 @@ def make_manager(
     *,
     loaders: ThreadExecutor,
     unloaders: ThreadExecutor,
-    make_loader: MakeLoader,
+    loader: Loader,
     arenas: Arenas | None,
     monitor: StateMonitor,
     serving_map: ServingMap,
@@ -119,7 +120,7 @@ def make_manager(
     blocked = blocked_version_keeper.read()
     notes.set_crashed({name: crashed_of(versions) for name, versions in blocked.items()})
     return AspiredVersionsManager(
-        make_loader=make_loader,
+        loader=loader,
         loaders=loaders,
         unloaders=unloaders,
         version_memory=arenas,

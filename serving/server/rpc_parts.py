@@ -10,9 +10,9 @@ from serving.config.listen_addresses import listen_addresses, reason_for_not_lis
 from serving.config.server_config import ModelConfig
 from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
 from serving.data_plane.requests import GrpcServer, RareCall
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
-from serving.loading.loader import statuses_as_errors
 from serving.loading.reservoirs import Reservoirs
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
 from serving.rpc.admin_service import AdminService

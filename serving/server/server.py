@@ -32,6 +32,7 @@ from serving.loading.request_cores import pin_always
 from serving.manager.model_notes import NotePublisher
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.config_reload import ConfigReloader
+from serving.reload.model_loads import ModelLoads
 from serving.reload.served_models import ServedModels
 from serving.rpc.health import HealthReporter, HealthView
 from serving.rpc.model_service import GET_MODEL_STATUS
@@ -43,7 +44,6 @@ from serving.server.drain import DrainNotice, drain
 from serving.server.foundation import Foundation
 from serving.server.load_threads import LoadThreads
 from serving.server.logs import flush_logs
-from serving.server.model_loaders import ModelLoaders
 from serving.server.port_reservation import PortReservation
 from serving.server.readiness_watch import ReadinessWatch
 from serving.server.request_parts import make_request_parts
@@ -160,7 +160,7 @@ class Server:
             batch_records=self._batch_records,
             batch_refusals=self._batch_refusals,
         )
-        self._loaders = ModelLoaders(
+        self._loads = ModelLoads(
             load_settings,
             reservoirs=self._reservoirs,
             batching=loading_parts.make_batching(self._foundation),
@@ -180,7 +180,7 @@ class Server:
             self._foundation,
             loaders=self._load_threads.loaders,
             unloaders=self._load_threads.unloaders,
-            make_loader=self._loaders.make,
+            loader=self._loads,
             arenas=arenas,
             monitor=self._monitor,
             serving_map=self._requests.serving_map,
@@ -558,7 +558,7 @@ class Server:
         return is_config_refused or self._transport.refusal is not None
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
-        self._loaders.set_models(models)
+        self._loads.set_models(models)
         self._requests.admission.set_model_limits(rpc_parts.model_limits(models))
 
     def _on_names_changed(self, names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from serving.core.model_settings import BatchingChoice, BatchingSettings
 from serving.data_plane.plane import native_module
-from serving.server.batching import Batching
+from serving.reload.batching import Batching
 
 ON = BatchingSettings(enabled=BatchingChoice.ON)
 

@@ -18,6 +18,7 @@ from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
 from serving.commands.ctr_export import export_ctr_model
 from serving.commands.ctr_model import reference_answer, request_inputs
+from serving.core.cancellation import Cancellation
 from tests.integration.processes import millpond
 from warmup.replay import warm_up
 
@@ -54,7 +55,7 @@ def test_exported_ctr_model_has_mixed_warm_up_records(directory: Path):
         row_counts.append(len(from_tensor_proto(message.inputs["sparse"])))
         return b""
 
-    result = warm_up(directory / "1", ask, iterations=1, clock=SystemClock())
+    result = warm_up(directory / "1", ask, Cancellation(), iterations=1, clock=SystemClock())
     assert result.record_count == len(row_counts) == 3
     assert row_counts == [1, 10, 100]
 

@@ -6,7 +6,7 @@ import pytest
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import BATCHING_OFF as OFF
 from serving.core.model_settings import BatchingChoice, BatchingSettings
-from serving.server.batching import Batching
+from serving.reload.batching import Batching
 from tests.unit.fakes.data_plane import FakePlane
 
 AS_FLAG = BatchingSettings()

@@ -9,8 +9,10 @@ import pytest
 from serving.base.errors import Cancelled, DataLoss, InvalidArgument
 from serving.base.protos import get_model_metadata_pb2, predict_pb2, regression_pb2
 from serving.base.tensor_proto import to_tensor_proto
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict, ServableId
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.answer_checks import CONSTANT_INPUT_COUNT_MIN
 from serving.gates.answer_watch import AnswerWatch
 from serving.gates.gate_runs import (
@@ -27,7 +29,6 @@ from serving.gates.gate_trials import (
     TIME_BUDGET_SECONDS,
     GateSubject,
 )
-from serving.loading.loader import statuses_as_errors
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.requests import FakeReservoir
@@ -90,7 +91,7 @@ class Swap:
         self.old.respond = self.candidate.respond = answers()
         self.serves: FakeServable | None = self.old
         self.reservoir: FakeReservoir | None = FakeReservoir()
-        self.is_cancelled = False
+        self.cancellation = Cancellation()
         self.self_warm_up: SelfWarmUpResult | None = None
         self.watch = AnswerWatch()
 
@@ -133,14 +134,14 @@ class Swap:
             candidate=self.candidate,
             incumbent=lambda: self.serves,
             reservoir=self.reservoir,
-            translated=partial(statuses_as_errors, StatusError),
+            status_error=StatusError,
             self_warm_up=self.self_warm_up,
             answers=self.watch.answers,
         )
         runs = GateRuns(
             subject,
             GateSettings(**{**ALL_OFF, **settings}),
-            is_cancelled=lambda: self.is_cancelled,
+            cancellation=self.cancellation,
             clock=self.clock,
         )
         return {verdict.gate: verdict for verdict in runs.run()}
@@ -361,7 +362,7 @@ def test_replay_that_is_cancelled_stops(swap: Swap):
     swap.self_warm_up = replayed(0, 1, 2)
 
     def cancel(serialized: bytes) -> bytes:
-        swap.is_cancelled = True
+        swap.cancellation.cancel()
         raise StatusError(3, "no input 'x'")
 
     swap.candidate.respond = cancel
@@ -798,7 +799,7 @@ def test_shadow_is_cancelled_between_two_polls(swap: Swap):
     waited = swap.clock.wait
 
     def cancel(condition: Any, timeout_seconds: float | None) -> bool:
-        swap.is_cancelled = True
+        swap.cancellation.cancel()
         return waited(condition, timeout_seconds)
 
     swap.clock.wait = cancel  # type: ignore[method-assign]
@@ -839,7 +840,7 @@ def test_gates_are_cancelled_before_the_next_request(swap: Swap, gate: str):
 
     def cancel(serialized: bytes) -> bytes:
         sent.append(serialized)
-        swap.is_cancelled = True
+        swap.cancellation.cancel()
         return response(1)
 
     swap.old.respond = swap.candidate.respond = cancel
@@ -956,7 +957,7 @@ def converged(
 ) -> GateVerdict | None:
     watched = watch(respond, clock, is_tolerant=True)
     watched.run(partial(replay, numbers, iterations))
-    return watched.converge(GateSettings(**how), lambda: False)
+    return watched.converge(GateSettings(**how), Cancellation())
 
 
 def test_watch_counts_the_records_and_their_faults():
@@ -1040,8 +1041,10 @@ def test_watch_skips_record_that_fails_on_repeat():
 def test_watch_that_is_cancelled_runs_no_record_again():
     watched = watch(answers(), FakeClock(), is_tolerant=False)
     watched.run(partial(replay, [1], 1))
+    cancellation = Cancellation()
+    cancellation.cancel()
     with pytest.raises(Cancelled):
-        watched.converge(GateSettings(), lambda: True)
+        watched.converge(GateSettings(), cancellation)
 
 
 def test_tolerant_watch_continues_and_names_record():

@@ -1,7 +1,7 @@
 """Packages with op libraries that are loaded when a model needs them."""
 
 from serving.base.errors import InvalidConfig
-from serving.config.installed_ops import InstalledOps
+from serving.loading.installed_ops import InstalledOps
 
 TEXT_OP = "CaseFoldUTF8"
 

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,17 @@ from serving.base.errors import (
     ResourceExhausted,
 )
 from serving.base.protos import get_model_metadata_pb2
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import LoadStage, ServableId
+from serving.data_plane.servables import Servable
 from serving.loading.arenas import Arenas, MemoryLimits
+from serving.loading.batch_records import BatchRecords
+from serving.loading.batch_refusals import BatchRefusals
+from serving.loading.installed_ops import InstalledOps
+from serving.loading.load import Load
 from serving.loading.load_checks import missing_ops_message
-from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp
+from serving.loading.loader import LoadSettings, WarmUp
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeMissingKernel, FakePlane, FakeSlabPool
 from tests.unit.fakes.errors import StatusError
@@ -33,11 +39,10 @@ from tests.unit.fakes.servables import FakeServable
 from warmup.self_warm_up import SelfWarmUpResult, self_warm_up
 
 Ask = Callable[[str, bytes], bytes]
-IsCancelled = Callable[[], bool]
 
 
-def no_warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
-    del directory, ask, is_cancelled
+def no_warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
+    del directory, ask, cancellation
 
 
 def self_warm_up_result(first_error: str = "") -> SelfWarmUpResult:
@@ -51,25 +56,44 @@ def no_self_warm_up(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
     return self_warm_up_result()
 
 
+@dataclass(frozen=True)
+class Loading:
+    """Version 7 of a model in a directory, which can be loaded."""
+
+    directory: Path
+    plane: FakePlane
+    clock: FakeClock
+    settings: LoadSettings
+
+    def load(self, progress: FakeProgress) -> Servable:
+        load = Load(
+            ServableId("m", 7),
+            self.directory,
+            settings=self.settings,
+            plane=self.plane,
+            progress=progress,
+            clock=self.clock,
+        )
+        return load.run()
+
+
 def make_loader(
     directory: Path,
     plane: FakePlane,
     clock: FakeClock | None = None,
     warm_up: WarmUp = no_warm_up,
     **settings: Any,
-) -> SavedModelLoader:
+) -> Loading:
+    clock = clock or FakeClock()
     defaults: dict[str, Any] = {
         "tags": ("serve", "gpu"),
         "warm_up": warm_up,
         "self_warm_up": no_self_warm_up,
+        "incumbent": lambda servable_id: None,
+        "batch_records": BatchRecords(),
+        "batch_refusals": BatchRefusals(clock),
     }
-    return SavedModelLoader(
-        ServableId("m", 7),
-        str(directory),
-        settings=LoadSettings(**{**defaults, **settings}),
-        plane=plane,
-        clock=clock or FakeClock(),
-    )
+    return Loading(directory, plane, clock, LoadSettings(**{**defaults, **settings}))
 
 
 def arenas_of(pool: FakeSlabPool, **limits: int) -> Arenas:
@@ -192,12 +216,12 @@ def test_loader_warms_up_before_publish(version: Path) -> None:
     plane = FakePlane()
     answers = []
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         assert directory == version
         answers.append(ask("Predict", b"record"))
 
     gates = GateSettings(convergence=OFF)
-    make_loader(version, plane, warm_up=warm_up, gates=lambda: gates).load(FakeProgress())
+    make_loader(version, plane, warm_up=warm_up, gates=gates).load(FakeProgress())
     assert answers == [b"answer"]
     assert plane.servables[0].predicted == [b"record"]
     assert not plane.servables[0].is_published
@@ -235,16 +259,14 @@ def test_missing_ops_message_of_many_ops_stays_short() -> None:
 
 def test_loader_reads_the_graph_again_with_added_ops(version: Path) -> None:
     plane = FakePlane()
-    plane.missing_ops = ["CaseFoldUTF8"]
+    plane.missing_ops = ["AnOp"]
 
-    def add_ops(ops: Sequence[str], load_library: Callable[[str], Sequence[str]]) -> bool:
-        assert ops == ["CaseFoldUTF8"]
-        load_library("text.so")
+    def find_libraries(package: str) -> list[str]:
         plane.missing_ops = []
-        return True
+        return [f"{package}.so"]
 
-    make_loader(version, plane, add_ops=add_ops).load(FakeProgress())
-    assert plane.op_libraries == ["text.so"]
+    make_loader(version, plane, ops=InstalledOps(find_libraries)).load(FakeProgress())
+    assert plane.op_libraries == ["tensorflow-text.so"]
     assert plane.loads[0].is_discarded
     assert not plane.loads[1].is_discarded
 
@@ -252,7 +274,7 @@ def test_loader_reads_the_graph_again_with_added_ops(version: Path) -> None:
 def test_loader_failing_warm_up_frees_the_servable(version: Path) -> None:
     plane = FakePlane()
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         raise DataLoss("record 3")
 
     with pytest.raises(DataLoss, match="record 3"):
@@ -263,7 +285,7 @@ def test_loader_failing_warm_up_frees_the_servable(version: Path) -> None:
 def test_loader_failing_record_keeps_status_code(version: Path) -> None:
     plane = FakePlane()
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         plane.servables[0].predict_error = StatusError(3, "input 'x' is missing")
         ask("Predict", b"record")
 
@@ -298,7 +320,7 @@ def test_loader_proves_batching_after_warm_up(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     batched: list[bool] = []
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         batched.append(plane.servables[0].batched[0].is_on)
 
     loader = make_loader(
@@ -368,11 +390,11 @@ def test_loader_cancelled_warm_up_frees_servable(
 ) -> None:
     plane, progress = FakePlane(), FakeProgress()
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
-        assert not is_cancelled()
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
+        assert not cancellation.is_cancelled
         assert not plane.servables[0].are_runs_cancelled
-        progress.cancellation.cancel()
-        assert is_cancelled()
+        cancellation.cancel()
+        assert progress.cancellation.is_cancelled
         # A record that is running ends too.
         assert plane.servables[0].are_runs_cancelled
         raise Cancelled("record 2")
@@ -472,7 +494,7 @@ def test_loader_restores_at_its_pace(version: Path) -> None:
 def test_loader_seals_arena_of_warm_version(version: Path) -> None:
     plane = FakePlane()
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         assert not plane.servables[0].is_sealed
 
     servable = make_loader(version, plane, warm_up=warm_up, is_sealing=True).load(FakeProgress())
@@ -512,7 +534,7 @@ def test_loader_replays_live_requests_after_records(version: Path) -> None:
     plane = FakePlane()
     order = []
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         order.append("records")
 
     def self_warm_up(
@@ -588,7 +610,7 @@ def test_next_version_needs_no_room_for_kept_state(version: Path) -> None:
     plane.warm_up_bytes = 999_500
     arenas = arenas_of(pool)
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         plane.servables[-1].kept_state_bytes = 999_000
 
     for _ in range(2):
@@ -692,9 +714,7 @@ def load_after(
     incumbent: FakeServable, directory: Path, plane: FakePlane, progress: FakeProgress, **how: Any
 ) -> None:
     gates = GateSettings(**how)
-    loader = make_loader(
-        directory, plane, gates=lambda: gates, incumbent=lambda servable_id: incumbent
-    )
+    loader = make_loader(directory, plane, gates=gates, incumbent=lambda servable_id: incumbent)
     loader.load(progress)
 
 
@@ -752,21 +772,7 @@ def test_loader_first_version_needs_no_predecessor(version: Path) -> None:
     assert progress.lines[-1] == "gates 0"
 
 
-def test_loader_reads_gates_at_each_load(version: Path) -> None:
-    modes = iter([OFF, ENFORCE])
-    incumbent = incumbent_with("a")
-    loader = make_loader(
-        version,
-        FakePlane(),
-        gates=lambda: GateSettings(signature=next(modes)),
-        incumbent=lambda servable_id: incumbent,
-    )
-    loader.load(FakeProgress())
-    with pytest.raises(FailedPrecondition):
-        loader.load(FakeProgress())
-
-
-def two_records(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+def two_records(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
     ask("Predict", b"good")
     ask("Predict", b"bad")
     ask("Predict", b"good too")
@@ -780,9 +786,9 @@ def refuse_bad(plane: FakePlane) -> WarmUp:
             raise StatusError(3, "input 'x' is missing")
         return b"answer"
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         plane.servables[-1].respond = respond
-        two_records(directory, ask, is_cancelled)
+        two_records(directory, ask, cancellation)
 
     return warm_up
 
@@ -794,7 +800,7 @@ def test_loader_tolerated_record_failure_runs_others(
     plane, progress = FakePlane(), FakeProgress()
     gates = GateSettings(warm_up=mode, convergence=OFF)
     with capture_logs() as logs:
-        make_loader(version, plane, warm_up=refuse_bad(plane), gates=lambda: gates).load(progress)
+        make_loader(version, plane, warm_up=refuse_bad(plane), gates=gates).load(progress)
     assert plane.servables[0].predicted == [b"good", b"bad", b"good too"]
     assert [log["event"] for log in logs if "gate" in log] == events
     reasons = [verdict.reason for verdict in progress.verdicts if verdict.gate == "warm_up"]
@@ -817,7 +823,7 @@ def load_of_one_that_gets_faster(
     """Each run of its one warm-up record takes three quarters of the one before."""
     clock = FakeClock()
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         servable, left_seconds = plane.servables[-1], [64 * 0.75**run for run in range(100)]
 
         def respond(request: bytes) -> bytes:
@@ -828,7 +834,7 @@ def load_of_one_that_gets_faster(
         ask("Predict", b"record")
 
     gates = GateSettings(convergence=mode, convergence_seconds=300)
-    make_loader(version, plane, clock, warm_up=warm_up, gates=lambda: gates).load(progress)
+    make_loader(version, plane, clock, warm_up=warm_up, gates=gates).load(progress)
 
 
 def test_loader_refuses_ever_faster_enforced_version(version: Path) -> None:
@@ -862,7 +868,7 @@ def test_loader_runs_variable_writing_record_once(version: Path) -> None:
 def test_loader_cancelled_warm_up_has_no_verdict(version: Path) -> None:
     progress = FakeProgress()
 
-    def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         progress.cancellation.cancel()
         raise Cancelled("record 2")
 

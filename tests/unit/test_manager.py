@@ -27,7 +27,6 @@ from serving.core.servable import (
     ServableState,
     UnloadStage,
 )
-from serving.loading.loader import Loader
 from serving.manager.harness import RetryPolicy
 from serving.manager.manager import FAILED_TURN_NS, AspiredVersionsManager
 from serving.manager.state_monitor import StateMonitor
@@ -291,11 +290,8 @@ def test_manager_logs_live_version_files_changed(world: World) -> None:
     assert world.states() == {1: AVAILABLE, 2: LOADING}
 
 
-def test_manager_unmakeable_loader_is_failed_load(world: World) -> None:
-    def make_loader(servable_id: ServableId, directory: str) -> Loader:
-        raise KeyError(directory)
-
-    world.manager._tasks._make_loader = make_loader
+def test_manager_bug_in_a_load_is_failed_load(world: World) -> None:
+    world.loading.failures[ServableId("m", 1)] = [KeyError("/m/1")]
     with capture_logs() as logs:
         world.settle(1)
     assert world.status(1).health.code is StatusCode.INTERNAL
@@ -518,7 +514,7 @@ def threaded_world() -> World:
     world.clock = SystemClock()  # type: ignore[assignment]
     world.monitor = StateMonitor(world.clock)
     world.manager = AspiredVersionsManager(
-        make_loader=world.loading.make,
+        loader=world.loading,
         loaders=ThreadExecutor("loader", 2),
         unloaders=ThreadExecutor("unloader", 1),
         serving_map=world.serving_map,

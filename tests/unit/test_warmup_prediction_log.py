@@ -12,6 +12,7 @@ from serving.base.protos import (
     prediction_log_pb2,
     regression_pb2,
 )
+from serving.core.cancellation import Cancellation
 from tests.unit.fakes.clocks import SetClock
 from warmup.prediction_log import (
     RECORD_COUNT_MAX,
@@ -92,7 +93,9 @@ def test_equal_requests_encode_to_equal_bytes():
 def test_log_at_limit_is_replayed_in_full(tmp_path: Path):
     (tmp_path / WARM_UP_FILE.parent).mkdir()
     write_logs(tmp_path / WARM_UP_FILE, [log_of("predict_log", "m")] * RECORD_COUNT_MAX)
-    result = warm_up(tmp_path, lambda method, request: b"", iterations=1, clock=SetClock())
+    result = warm_up(
+        tmp_path, lambda method, request: b"", Cancellation(), iterations=1, clock=SetClock()
+    )
     assert result.record_count == RECORD_COUNT_MAX
 
 

@@ -12,6 +12,7 @@ from serving.base.errors import (
     Unimplemented,
 )
 from serving.base.protos import predict_pb2, prediction_log_pb2
+from serving.core.cancellation import Cancellation
 from tests.unit.fakes.clocks import SetClock
 from warmup.records import write_records
 from warmup.replay import RECORD_COUNT_MAX, WARM_UP_FILE, WarmUpResult, warm_up
@@ -51,7 +52,9 @@ def version_with(directory: Path, records: list[bytes]) -> Path:
 def test_warm_up_without_file_runs_nothing(tmp_path: Path):
     clock = SetClock()
     servable = FakeServable(clock)
-    assert warm_up(tmp_path, servable.answer, iterations=1, clock=clock) == WarmUpResult(
+    assert warm_up(
+        tmp_path, servable.answer, Cancellation(), iterations=1, clock=clock
+    ) == WarmUpResult(
         record_count=0, request_count=0, seconds=0, slowest_seconds=0, slowest_record=0
     )
     assert servable.requested_models == []
@@ -61,7 +64,9 @@ def test_warm_up_runs_and_times_records_in_order(tmp_path: Path):
     clock = SetClock()
     servable = FakeServable(clock, [1.0, 3.0, 2.0])
     directory = version_with(tmp_path, [predict_record(name) for name in "abc"])
-    assert warm_up(directory, servable.answer, iterations=1, clock=clock) == WarmUpResult(
+    assert warm_up(
+        directory, servable.answer, Cancellation(), iterations=1, clock=clock
+    ) == WarmUpResult(
         record_count=3, request_count=3, seconds=6, slowest_seconds=3, slowest_record=2
     )
     assert servable.requested_models == ["a", "b", "c"]
@@ -76,7 +81,7 @@ def test_warm_up_repeats_each_record_iterations_times(
     clock = SetClock()
     servable = FakeServable(clock)
     directory = version_with(tmp_path, [predict_record("a"), predict_record("b")])
-    result = warm_up(directory, servable.answer, iterations=iterations, clock=clock)
+    result = warm_up(directory, servable.answer, Cancellation(), iterations=iterations, clock=clock)
     assert servable.requested_models == requested
     assert (result.record_count, result.request_count) == (2, len(requested))
 
@@ -84,7 +89,9 @@ def test_warm_up_repeats_each_record_iterations_times(
 def test_warm_up_at_the_limit_runs_all(tmp_path: Path):
     clock = SetClock()
     directory = version_with(tmp_path, [predict_record()] * RECORD_COUNT_MAX)
-    result = warm_up(directory, FakeServable(clock).answer, iterations=1, clock=clock)
+    result = warm_up(
+        directory, FakeServable(clock).answer, Cancellation(), iterations=1, clock=clock
+    )
     assert result.record_count == RECORD_COUNT_MAX
 
 
@@ -92,7 +99,7 @@ def test_warm_up_above_limit_runs_nothing(tmp_path: Path):
     servable = FakeServable(SetClock())
     directory = version_with(tmp_path, [predict_record()] * (RECORD_COUNT_MAX + 1))
     with pytest.raises(InvalidConfig, match="more than 1000 records"):
-        warm_up(directory, servable.answer, iterations=1, clock=SetClock())
+        warm_up(directory, servable.answer, Cancellation(), iterations=1, clock=SetClock())
     assert servable.requested_models == []
 
 
@@ -106,7 +113,7 @@ def test_warm_up_of_other_kinds_raises_unimplemented(tmp_path: Path, kind: str):
     servable = FakeServable(SetClock())
     directory = version_with(tmp_path, [predict_record(), log.SerializeToString()])
     with pytest.raises(Unimplemented, match=f"record 2 is a {kind}"):
-        warm_up(directory, servable.answer, iterations=1, clock=SetClock())
+        warm_up(directory, servable.answer, Cancellation(), iterations=1, clock=SetClock())
     assert servable.requested_models == []
 
 
@@ -131,20 +138,32 @@ def test_warm_up_calls_method_of_record(tmp_path: Path, kind: str, method: str):
         return b""
 
     directory = version_with(tmp_path, [log.SerializeToString()])
-    warm_up(directory, answer, iterations=1, clock=SetClock())
+    warm_up(directory, answer, Cancellation(), iterations=1, clock=SetClock())
     assert asked == [(method, request.SerializeToString())]
 
 
 def test_warm_up_empty_record_raises_invalid_config(tmp_path: Path):
     directory = version_with(tmp_path, [b""])
     with pytest.raises(InvalidConfig, match="record 1 is empty"):
-        warm_up(directory, FakeServable(SetClock()).answer, iterations=1, clock=SetClock())
+        warm_up(
+            directory,
+            FakeServable(SetClock()).answer,
+            Cancellation(),
+            iterations=1,
+            clock=SetClock(),
+        )
 
 
 def test_warm_up_unparsable_record_is_data_loss(tmp_path: Path):
     directory = version_with(tmp_path, [predict_record(), b"\xff\xff"])
     with pytest.raises(DataLoss, match="record 2 is not a PredictionLog"):
-        warm_up(directory, FakeServable(SetClock()).answer, iterations=1, clock=SetClock())
+        warm_up(
+            directory,
+            FakeServable(SetClock()).answer,
+            Cancellation(),
+            iterations=1,
+            clock=SetClock(),
+        )
 
 
 def test_warm_up_damaged_file_runs_nothing(tmp_path: Path):
@@ -153,7 +172,7 @@ def test_warm_up_damaged_file_runs_nothing(tmp_path: Path):
     path = directory / WARM_UP_FILE
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataLoss, match="cut short"):
-        warm_up(directory, servable.answer, iterations=1, clock=SetClock())
+        warm_up(directory, servable.answer, Cancellation(), iterations=1, clock=SetClock())
     assert servable.requested_models == []
 
 
@@ -165,7 +184,7 @@ def test_warm_up_failing_record_raises_with_number(tmp_path: Path):
 
     directory = version_with(tmp_path, [predict_record("a"), predict_record("b")])
     with pytest.raises(InvalidArgument, match="record 2: input 'x' is missing") as caught:
-        warm_up(directory, fail_second, iterations=1, clock=SetClock())
+        warm_up(directory, fail_second, Cancellation(), iterations=1, clock=SetClock())
     assert caught.value.code == StatusCode.INVALID_ARGUMENT
 
 
@@ -175,12 +194,16 @@ def test_warm_up_cancelled_stops_before_next_request(
 ):
     servable = FakeServable(SetClock())
     directory = version_with(tmp_path, [predict_record(name) for name in "abc"])
+    cancellation = Cancellation()
+
+    def answer(method: str, request: bytes) -> bytes:
+        response = servable.answer(method, request)
+        if len(servable.requested_models) == stop_after:
+            cancellation.cancel()
+        return response
+
+    if stop_after == 0:
+        cancellation.cancel()
     with pytest.raises(Cancelled, match=f"record {record}: not run"):
-        warm_up(
-            directory,
-            servable.answer,
-            lambda: len(servable.requested_models) == stop_after,
-            iterations=iterations,
-            clock=SetClock(),
-        )
+        warm_up(directory, answer, cancellation, iterations=iterations, clock=SetClock())
     assert len(servable.requested_models) == stop_after

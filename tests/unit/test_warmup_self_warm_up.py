@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import Cancelled, InvalidArgument, ResourceExhausted
 from serving.base.protos import predict_pb2
+from serving.core.cancellation import Cancellation
 from tests.unit.fakes.clocks import SetClock
 from warmup.self_warm_up import SelfWarmUpResult, self_warm_up, warm_joint_runs
 
@@ -30,7 +31,7 @@ class FakeVersion:
     def __init__(self, failures: dict[str, Exception] | None = None) -> None:
         self.clock = SetClock()
         self.calls: list[str] = []
-        self.is_cancelled = False
+        self.cancellation = Cancellation()
         self.cancel_after: str | None = None
         self._failures = failures or {}
 
@@ -44,7 +45,8 @@ class FakeVersion:
 
     def _take(self, call: str) -> None:
         self.calls.append(call)
-        self.is_cancelled = self.is_cancelled or call == self.cancel_after
+        if call == self.cancel_after:
+            self.cancellation.cancel()
         if call in self._failures:
             raise self._failures[call]
 
@@ -55,7 +57,7 @@ class FakeVersion:
             requests,
             prepare=self.prepare,
             predict=self.predict,
-            is_cancelled=lambda: self.is_cancelled,
+            cancellation=self.cancellation,
             iterations=iterations,
             time_budget_seconds=time_budget_seconds,
             clock=self.clock,
@@ -110,7 +112,11 @@ def test_self_warm_up_runs_unprepared_requests():
 def test_self_warm_up_runs_unparsable_request():
     calls: list[bytes] = []
     result = self_warm_up(
-        [b"\xff\xff"], prepare=calls.append, predict=lambda request: b"", clock=SetClock()
+        [b"\xff\xff"],
+        prepare=calls.append,
+        predict=lambda request: b"",
+        cancellation=Cancellation(),
+        clock=SetClock(),
     )
     assert calls == [b"\xff\xff"]
     assert result.run_count == 1
@@ -183,14 +189,22 @@ def test_self_warm_up_of_failing_pairs_ends_by_itself():
 
 def test_warm_joint_runs_answers_each_request_twice():
     version = FakeVersion()
-    warm_joint_runs([request_of("a"), request_of("b")], answer=version.predict, clock=SetClock())
+    warm_joint_runs(
+        [request_of("a"), request_of("b")],
+        answer=version.predict,
+        cancellation=version.cancellation,
+        clock=SetClock(),
+    )
     assert version.calls == ["predict a", "predict a", "predict b", "predict b"]
 
 
 def test_warm_joint_runs_goes_on_after_a_failure():
     version = FakeVersion({"predict a": InvalidArgument("no such signature")})
     errors = warm_joint_runs(
-        [request_of("a"), request_of("b")], answer=version.predict, clock=SetClock()
+        [request_of("a"), request_of("b")],
+        answer=version.predict,
+        cancellation=version.cancellation,
+        clock=SetClock(),
     )
     # The failed request is not repeated.
     assert version.calls == ["predict a", "predict b", "predict b"]
@@ -207,7 +221,12 @@ def test_warm_joint_runs_begins_none_after_its_time():
 
     requests = [request_of("a"), request_of("b"), request_of("c")]
     warm_joint_runs(
-        requests, answer=answer_slowly, iterations=1, time_budget_seconds=10, clock=clock
+        requests,
+        answer=answer_slowly,
+        cancellation=Cancellation(),
+        iterations=1,
+        time_budget_seconds=10,
+        clock=clock,
     )
     assert answered == requests[:2]
 
@@ -219,7 +238,7 @@ def test_warm_joint_runs_stops_once_cancelled():
         warm_joint_runs(
             [request_of("a"), request_of("b")],
             answer=version.predict,
-            is_cancelled=lambda: version.is_cancelled,
+            cancellation=version.cancellation,
             clock=SetClock(),
         )
     assert version.calls == ["predict a"]

@@ -1,4 +1,4 @@
-"""Loaders, and the progress that they report to."""
+"""A loader, and the progress that loads report to."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from tests.unit.fakes.servables import FakeServable
 
 
 @dataclass
-class FakeLoaders:
-    """Makes loaders that succeed, or fail with the next of the id's `failures`, one a load."""
+class FakeLoader:
+    """Loads in two stages, and succeeds or fails with the next of the id's `failures`."""
 
     failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
     servables: list[FakeServable] = field(default_factory=list)
@@ -25,35 +25,24 @@ class FakeLoaders:
     # Called in the middle of each load, for example to cancel it.
     during: Callable[[], None] = lambda: None
 
-    def make(self, servable_id: ServableId, directory: str) -> "FakeLoader":
+    def load(self, servable_id: ServableId, directory: str, progress: LoadProgress) -> FakeServable:
         del directory
-        return FakeLoader(servable_id, self)
-
-
-class FakeLoader:
-    """A loader with two stages that makes a servable."""
-
-    def __init__(self, servable_id: ServableId, loaders: FakeLoaders) -> None:
-        self._id = servable_id
-        self._loaders = loaders
-
-    def load(self, progress: LoadProgress) -> FakeServable:
         for stage in (LoadStage.RESTORE, LoadStage.WARM_UP):
             if progress.cancellation.is_cancelled:
-                raise Cancelled(f"{self._id}: stopped before {stage.value}")
+                raise Cancelled(f"{servable_id}: stopped before {stage.value}")
             progress.stage_began(stage)
             progress.stage_ended(stage, 0.5)
-        self._loaders.loads.append(self._id)
-        progress.measured(self._loaders.figures)
-        progress.noted(self._loaders.notes)
-        for verdict in self._loaders.verdicts.pop(self._id, []):
+        self.loads.append(servable_id)
+        progress.measured(self.figures)
+        progress.noted(self.notes)
+        for verdict in self.verdicts.pop(servable_id, []):
             progress.gate_ended(verdict)
-        self._loaders.during()
-        failures = self._loaders.failures.get(self._id, [])
+        self.during()
+        failures = self.failures.get(servable_id, [])
         if failures:
             raise failures.pop(0)
-        servable = FakeServable(self._id)
-        self._loaders.servables.append(servable)
+        servable = FakeServable(servable_id)
+        self.servables.append(servable)
         return servable
 
 

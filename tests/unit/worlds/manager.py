@@ -22,7 +22,7 @@ from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import Rules, StreamStatus
 from serving.manager.streams import Streams
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.loads import FakeLoaders
+from tests.unit.fakes.loads import FakeLoader
 from tests.unit.fakes.requests import FakeStatistics
 from tests.unit.fakes.servables import FakeServable, FakeServingMap
 from tests.unit.fakes.threads import ManualExecutor
@@ -94,7 +94,7 @@ class World:
         self.blocked_versions: dict[str, frozenset[int]] = {}
         self.kept_blocked_versions: dict[str, BlockedVersions] = {}
         self.on_disk: set[int] = set()
-        self.loading = FakeLoaders()
+        self.loading = FakeLoader()
         self.loaders = ManualExecutor()
         self.unloaders = ManualExecutor()
         self.monitor = StateMonitor(self.clock)
@@ -103,7 +103,7 @@ class World:
         self.memory = FakeVersionMemory()
         self.changeovers: list[tuple[str, int, int | None, str]] = []
         self.manager = AspiredVersionsManager(
-            make_loader=self.loading.make,
+            loader=self.loading,
             loaders=self.loaders,
             unloaders=self.unloaders,
             version_memory=self.memory,

@@ -17,12 +17,15 @@ from serving.core.model_settings import (
 )
 from serving.core.servable import ServableId
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
-from serving.loading.loader import LoadSettings, SavedModelLoader
+from serving.loading.batch_records import BatchRecords
+from serving.loading.batch_refusals import BatchRefusals
+from serving.loading.loader import LoadSettings
 from serving.loading.reservoirs import Reservoirs
-from serving.server.batching import Batching
-from serving.server.model_loaders import ModelLoaders, serving_count
+from serving.reload.batching import Batching
+from serving.reload.model_loads import ModelLoads, serving_count
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.loads import FakeProgress
 
 M = ModelConfig(name="m", base_path="/m")
 
@@ -37,41 +40,47 @@ def plane() -> FakePlane:
 
 
 @pytest.fixture
-def loaders(plane: FakePlane) -> ModelLoaders:
-    return make_loaders(plane)
+def loads(plane: FakePlane) -> ModelLoads:
+    return make_loads(plane)
 
 
-def make_loaders(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> ModelLoaders:
+def make_loads(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> ModelLoads:
     settings = LoadSettings(
         tags=("serve",),
         warm_up=nothing,
         self_warm_up=nothing,
+        incumbent=nothing,
+        batch_records=BatchRecords(),
+        batch_refusals=BatchRefusals(FakeClock()),
         has_strict_input_shapes=has_strict_input_shapes,
     )
     reservoirs = Reservoirs(partial(plane.RequestReservoir, request_count_max=1))
     batching = Batching(plane, BATCHING_OFF, reads_version_files=False)
-    return ModelLoaders(
+    return ModelLoads(
         settings, reservoirs=reservoirs, batching=batching, plane=plane, clock=FakeClock()
     )
 
 
-def settings_of(loaders: ModelLoaders, name: str = "m") -> LoadSettings:
-    loader = loaders.make(ServableId(name, 1), str(Path("/m/1")))
-    assert isinstance(loader, SavedModelLoader)
-    return loader._settings
+def settings_of(loads: ModelLoads) -> LoadSettings:
+    return loads.settings(ServableId("m", 1))
 
 
-def test_make_for_unconfigured_model_is_cancelled(loaders: ModelLoaders) -> None:
-    loaders.set_models([M])
+def batching_of(settings: LoadSettings) -> Any:
+    assert settings.batching is not None
+    return settings.batching(Path("/m/1"))
+
+
+def test_load_of_unconfigured_model_is_cancelled(loads: ModelLoads) -> None:
+    loads.set_models([M])
     with pytest.raises(Cancelled, match="n/1: its model is no longer configured"):
-        loaders.make(ServableId("n", 1), "/n/1")
+        loads.load(ServableId("n", 1), "/n/1", FakeProgress())
 
 
-def test_make_uses_current_config(loaders: ModelLoaders) -> None:
+def test_load_uses_current_config(loads: ModelLoads) -> None:
     gates = GateSettings(signature=GateMode.ENFORCE)
-    loaders.set_models([M])
-    assert settings_of(loaders).gates() == GateSettings()
-    loaders.set_models(
+    loads.set_models([M])
+    assert settings_of(loads).gates == GateSettings()
+    loads.set_models(
         [
             ModelConfig(
                 name="m",
@@ -81,7 +90,7 @@ def test_make_uses_current_config(loaders: ModelLoaders) -> None:
             )
         ]
     )
-    assert (settings_of(loaders).gates(), settings_of(loaders).serving_count) == (gates, 3)
+    assert (settings_of(loads).gates, settings_of(loads).serving_count) == (gates, 3)
 
 
 @pytest.mark.parametrize(
@@ -96,49 +105,47 @@ def test_make_uses_current_config(loaders: ModelLoaders) -> None:
 def test_input_shapes_of_a_model_go_before_the_flag(
     plane: FakePlane, is_strict_by_flag: bool, of_model: InputShapes, is_strict: bool
 ) -> None:
-    loaders = make_loaders(plane, has_strict_input_shapes=is_strict_by_flag)
+    loads = make_loads(plane, has_strict_input_shapes=is_strict_by_flag)
     settings = ModelSettings(input_shapes=of_model)
-    loaders.set_models([ModelConfig(name="m", base_path="/m", settings=settings)])
-    assert settings_of(loaders).has_strict_input_shapes is is_strict
+    loads.set_models([ModelConfig(name="m", base_path="/m", settings=settings)])
+    assert settings_of(loads).has_strict_input_shapes is is_strict
 
 
-def test_changed_batching_counts_for_later_loads(loaders: ModelLoaders) -> None:
-    loaders.set_models([M])
-    before = settings_of(loaders)
+def test_changed_batching_counts_for_later_loads(loads: ModelLoads) -> None:
+    loads.set_models([M])
+    before = settings_of(loads)
     batching = BatchingSettings(enabled=BatchingChoice.ON, max_batch_size=7)
-    loaders.set_models(
+    loads.set_models(
         [ModelConfig(name="m", base_path="/m", settings=ModelSettings(batching=batching))]
     )
-    assert before.batching(Path("/m/1")) is None
-    after: Any = settings_of(loaders).batching(Path("/m/1"))
-    assert after["rows_max"] == 7
+    assert batching_of(before) is None
+    assert batching_of(settings_of(loads))["rows_max"] == 7
 
 
-def test_limit_of_batches_lives_as_long_as_its_model(loaders: ModelLoaders) -> None:
+def test_limit_of_batches_lives_as_long_as_its_model(loads: ModelLoads) -> None:
     batching = BatchingSettings(enabled=BatchingChoice.ON, num_batch_threads=2)
     model = ModelConfig(name="m", base_path="/m", settings=ModelSettings(batching=batching))
 
     def slots() -> object:
-        settings: Any = settings_of(loaders).batching(Path("/m/1"))
-        return settings["slots"]
+        return batching_of(settings_of(loads))["slots"]
 
-    loaders.set_models([model])
+    loads.set_models([model])
     first = slots()
-    loaders.set_models([model])
+    loads.set_models([model])
     assert slots() is first
-    loaders.set_models([])
-    loaders.set_models([model])
+    loads.set_models([])
+    loads.set_models([model])
     assert slots() is not first
 
 
-def test_reservoir_lives_as_long_as_model_config(loaders: ModelLoaders, plane: FakePlane) -> None:
-    loaders.set_models([M])
-    loaders.set_models([ModelConfig(name="m", base_path="/other")])
+def test_reservoir_lives_as_long_as_model_config(loads: ModelLoads, plane: FakePlane) -> None:
+    loads.set_models([M])
+    loads.set_models([ModelConfig(name="m", base_path="/other")])
     (first,) = plane.reservoirs
-    assert settings_of(loaders).reservoir is first
-    loaders.set_models([])
-    loaders.set_models([M])
-    assert settings_of(loaders).reservoir is plane.reservoirs[1]
+    assert settings_of(loads).reservoir is first
+    loads.set_models([])
+    loads.set_models([M])
+    assert settings_of(loads).reservoir is plane.reservoirs[1]
 
 
 @pytest.mark.parametrize(

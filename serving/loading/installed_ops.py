@@ -10,18 +10,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from serving.base.errors import InvalidConfig
-from serving.base.tensorflow_package import installed_version
-from serving.config.op_library_files import op_libraries_of
 
 _log = structlog.get_logger(__name__)
 
 BUILT_IN_THERE = ("tensorflow-text",)
 """The packages whose ops TensorFlow Serving has built in; others need --op_package."""
-
-
-def installed_op_libraries(package: str) -> tuple[str, ...]:
-    """Returns the op libraries of a package for the TensorFlow that runs. Raises InvalidConfig."""
-    return op_libraries_of(package, tensorflow_version=installed_version())
 
 
 class InstalledOps:

@@ -1,8 +1,9 @@
-"""ModelLoaders: makes the loaders of each model's versions, while models are added and removed."""
+"""ModelLoads: loads the versions of each model, while models are added and removed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from serving.base.clock import Clock
 from serving.base.errors import Cancelled
@@ -11,15 +12,17 @@ from serving.core.model_settings import InputShapes, ModelSettings
 from serving.core.servable import ServableId
 from serving.core.version_selection import Latest, Specific, VersionSelection
 from serving.data_plane.plane import DataPlane
-from serving.loading.loader import Loader, LoadSettings, SavedModelLoader
+from serving.data_plane.servables import Servable
+from serving.loading.load import Load
+from serving.loading.loader import LoadProgress, LoadSettings
 from serving.loading.reservoirs import Reservoirs
-from serving.server.batching import Batching
+from serving.reload.batching import Batching
 
 
-class ModelLoaders:
-    """Makes a loader for each load, from the configuration at that time.
+class ModelLoads:
+    """The `Loader` of a server: makes each `Load` from the configuration at that time.
 
-    Any thread may make a loader; one thread at a time sets the models. A model's reservoir of live
+    Any thread may load; one thread at a time sets the models. A model's reservoir of live
     requests outlives its versions and lasts as long as the model is configured.
     """
 
@@ -38,7 +41,7 @@ class ModelLoaders:
         self._batching = batching
         self._plane = plane
         self._clock = clock
-        # Replaced as a whole, because `make` reads it without a lock.
+        # Replaced as a whole, because `load` reads it without a lock.
         self._by_name: Mapping[str, LoadSettings] = {}
 
     def set_models(self, models: Sequence[ModelConfig]) -> None:
@@ -51,21 +54,31 @@ class ModelLoaders:
             self._reservoirs.forget(name)
             self._batching.forget(name)
 
-    def make(self, servable_id: ServableId, directory: str) -> Loader:
-        """See `loader.MakeLoader`. Raises Cancelled if the model is not configured any more."""
+    def load(self, servable_id: ServableId, directory: str, progress: LoadProgress) -> Servable:
+        """See `Loader`. Raises Cancelled if the model is not configured any more."""
+        load = Load(
+            servable_id,
+            Path(directory),
+            settings=self.settings(servable_id),
+            plane=self._plane,
+            progress=progress,
+            clock=self._clock,
+        )
+        return load.run()
+
+    def settings(self, servable_id: ServableId) -> LoadSettings:
+        """Returns the settings of a load that begins now. Raises Cancelled as `load` does."""
         settings = self._by_name.get(servable_id.name)
         if settings is None:
             raise Cancelled(f"{servable_id}: its model is no longer configured")
-        return SavedModelLoader(
-            servable_id, directory, settings=settings, plane=self._plane, clock=self._clock
-        )
+        return settings
 
     def _settings_of(self, model: ModelConfig) -> LoadSettings:
         return replace(
             self._settings,
             serving_count=serving_count(model.version_selection),
             reservoir=self._reservoirs.of(model.name),
-            gates=lambda: model.settings.gates,
+            gates=model.settings.gates,
             batching=partial(self._batching.of_version, model.name, model.settings.batching),
             has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
         )
