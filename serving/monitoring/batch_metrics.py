@@ -11,7 +11,7 @@ from serving.data_plane.servables import SignatureBatching
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples, edge_labels
-from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.monitored_parts import MonitoredParts
 
 _SIZE_EDGES = tuple(2**power for power in range(15))
 """The edges of the data plane's counts by rows and by requests. Its last class is unbounded."""
@@ -28,12 +28,12 @@ _TIME_LABELS = edge_labels(
 _Labels = tuple[str, str, str]
 
 
-def batch_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
+def batch_metrics(parts: MonitoredParts, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
     """Yields the metrics of batches. `statuses` has the versions to show."""
     states = {
         (status.id.name, str(status.id.version), state.signature): state
         for status in statuses
-        for state in sources.batching(status.id)
+        for state in parts.batches.of(status.id)
     }
     # A refused signature has no batches, unless it was batched at first.
     batched = {

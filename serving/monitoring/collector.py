@@ -23,7 +23,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.registry import Collector
 
 from serving.monitoring.batch_metrics import batch_metrics
-from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.process_metrics import process_metrics
 from serving.monitoring.request_metrics import request_metrics
 from serving.monitoring.swap_metrics import swap_metrics
@@ -46,24 +46,24 @@ _OPENMETRICS_2_ENCODER = partial(openmetrics_text, escaping=ALLOWUTF8, version="
 
 
 class MetricsCollector:
-    """Reads the sources at each scrape and keeps nothing. Any thread, one at a time."""
+    """Reads the parts at each scrape and keeps nothing. Any thread, one at a time."""
 
-    def __init__(self, sources: MetricSources, *, is_native: bool = False) -> None:
+    def __init__(self, parts: MonitoredParts, *, is_native: bool = False) -> None:
         """`is_native` adds native histograms of latencies, which older text formats cannot hold."""
-        self._sources = sources
+        self._parts = parts
         self._is_native = is_native
 
     def collect(self) -> Iterator[Metric]:
         """Yields each family once, a family without samples too, so that its name can be found."""
-        sources = self._sources
-        statuses = shown_statuses(sources.statuses(), sources.clock.wall_ns())
-        yield from request_metrics(sources.requests.methods(), is_native=self._is_native)
-        yield from batch_metrics(sources, statuses)
-        yield from version_metrics(sources, statuses)
-        yield from swap_metrics(sources.swaps())
-        yield from process_metrics(sources)
+        parts = self._parts
+        statuses = shown_statuses(parts.monitor.statuses(), parts.clock.wall_ns())
+        yield from request_metrics(parts.requests.methods(), is_native=self._is_native)
+        yield from batch_metrics(parts, statuses)
+        yield from version_metrics(parts, statuses)
+        yield from swap_metrics(parts.swaps.records())
+        yield from process_metrics(parts)
         yield from tensorflow_serving_metrics(
-            sources.requests.model_methods(), statuses, sources.base_path
+            parts.requests.model_methods(), statuses, parts.served.base_path
         )
 
 
@@ -79,9 +79,9 @@ class ExpositionFormat:
 class MetricsExposition:
     """Makes pages from its own registries. `negotiate` runs on any thread, one `page` at a time."""
 
-    def __init__(self, sources: MetricSources) -> None:
-        self._classic = _registry(MetricsCollector(sources))
-        self._native = _registry(MetricsCollector(sources, is_native=True))
+    def __init__(self, parts: MonitoredParts) -> None:
+        self._classic = _registry(MetricsCollector(parts))
+        self._native = _registry(MetricsCollector(parts, is_native=True))
 
     def negotiate(self, accept: str, accept_encoding: str) -> ExpositionFormat:
         """Returns the format for the headers of these names; a missing header is ""."""
@@ -95,7 +95,7 @@ class MetricsExposition:
         return ExpositionFormat(content_type, gzip_accepted(accept_encoding), encode)
 
     def page(self, wanted: ExpositionFormat) -> bytes:
-        """Collects the metrics, in milliseconds. An exception of a source is a bug, and is raised."""
+        """Collects the metrics, in milliseconds. An exception of a part is a bug, and is raised."""
         # Only this format can hold a native histogram; the plain format would write nonsense.
         is_native = wanted.content_type.startswith(_OPENMETRICS_2)
         text = wanted.encode(self._native if is_native else self._classic)

@@ -3,18 +3,18 @@
 Nothing is computed or kept between two polls, so the page costs nothing while it is closed.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
-from serving.data_plane.request_statistics import PHASES, MethodStatistics, RequestStatistics
+from serving.data_plane.request_statistics import PHASES, MethodStatistics
 from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.manager.state_monitor import Statuses
-from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
 
@@ -45,50 +45,6 @@ Reasons = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageSources:
-    """The sources of the page's data. Each is called at each poll, and must return at once.
-
-    `arena`, `batching` and `default_version` are as in MetricSources. `swaps` are newest first. `reasons` gives for
-    each configured model why no version is AVAILABLE; None if one is. `base_path` returns None for a
-    model that is not configured. `canary_progress` is "" without a canary.
-    """
-
-    requests: RequestStatistics
-    statuses: Callable[[], Statuses]
-    arena: Callable[[ServableId], ArenaStatistics | None]
-    routing: Callable[[str], Routing]
-    default_version: Callable[[str], int | None]
-    swaps: Callable[[], Sequence[SwapRecord]]
-    batching: Callable[[ServableId], Sequence[SignatureBatching]] = lambda servable_id: ()
-    reasons: Callable[[], Reasons] = dict
-    base_path: Callable[[str], str | None] = lambda name: None
-    stuck_sources: Callable[[], Collection[str]] = frozenset
-    canary_progress: Callable[[str], str] = lambda name: ""
-
-
-def page_sources(
-    metrics: MetricSources,
-    swaps: Callable[[], Sequence[SwapRecord]],
-    reasons: Callable[[], Reasons],
-    canary_progress: Callable[[str], str],
-) -> PageSources:
-    """Takes the facts of the page from the metrics' sources, `SwapTimeline.records` and the others."""
-    return PageSources(
-        requests=metrics.requests,
-        statuses=metrics.statuses,
-        arena=metrics.arena,
-        routing=metrics.routing,
-        default_version=metrics.default_version,
-        swaps=swaps,
-        batching=metrics.batching,
-        reasons=reasons,
-        base_path=metrics.base_path,
-        stuck_sources=metrics.stuck_sources,
-        canary_progress=canary_progress,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class PageQuestion:
     """A poll: the model that the page shows (None: all), and the data that it already has.
 
@@ -105,17 +61,15 @@ class PageData:
 
     def __init__(
         self,
-        sources: PageSources,
-        clock: Clock,
-        server_version: str,
+        parts: MonitoredParts,
         *,
         started_wall_ns: int | None = None,
     ) -> None:
         """`started_wall_ns` None means that the server starts now."""
-        self._sources = sources
-        self._clock = clock
-        self._server_version = server_version
-        self._started_wall_ns = clock.wall_ns() if started_wall_ns is None else started_wall_ns
+        self._parts = parts
+        self._clock = parts.clock
+        now_wall_ns = parts.clock.wall_ns()
+        self._started_wall_ns = now_wall_ns if started_wall_ns is None else started_wall_ns
 
     def answer(self, question: PageQuestion) -> dict[str, Any]:
         """Returns an answer that JSON can hold. Times are Unix seconds by the server's clock.
@@ -125,12 +79,12 @@ class PageData:
         """
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         since_ns = self._since_ns(question.cursor, now_ns)
-        history = self._sources.requests.history(question.model, since_ns)
+        history = self._parts.requests.history(question.model, since_ns)
         points, cursor_ns = points_json(history, since_ns, wall_ns - now_ns)
-        statuses, reasons = self._sources.statuses(), self._sources.reasons()
+        statuses, reasons = self._parts.monitor.statuses(), self._parts.reasons()
         answer = {
             "server": {
-                "version": self._server_version,
+                "version": self._parts.build_info["millpond"],
                 "started_at": _unix_seconds(self._started_wall_ns),
             },
             "now": _unix_seconds(wall_ns),
@@ -138,10 +92,10 @@ class PageData:
             "cursor": f"{self._started_wall_ns:x}.{cursor_ns}",
             "is_continued": since_ns > 0,
             "points": points,
-            "codes": codes_json(self._sources.requests.model_methods(), question.model),
+            "codes": codes_json(self._parts.requests.model_methods(), question.model),
             "versions": self._versions(statuses, question.model),
-            "stuck": sorted(self._sources.stuck_sources())[:WAITING_MODEL_COUNT_MAX],
-            **waiting_json(reasons, self._sources.base_path, question.model),
+            "stuck": sorted(self._parts.pollers.stuck_keys)[:WAITING_MODEL_COUNT_MAX],
+            **waiting_json(reasons, self._parts.served.base_path, question.model),
         }
         return answer | self._swaps(question, now_ns)
 
@@ -155,16 +109,14 @@ class PageData:
         return since_ns if since_ns <= now_ns else 0
 
     def _versions(self, statuses: Statuses, model: str | None) -> list[dict[str, Any]]:
-        methods = _methods_by_version(self._sources.requests.methods())
+        methods = _methods_by_version(self._parts.requests.methods())
         return [
             version_json(
                 status,
-                route_json(
-                    status, routing, default_version, self._sources.canary_progress(status.id.name)
-                ),
+                route_json(status, routing, default_version, self._canary_progress(name)),
                 methods.get(status.id, ()),
-                self._sources.arena(status.id) if status.state is AVAILABLE else None,
-                self._sources.batching(status.id) if status.state is AVAILABLE else (),
+                self._parts.arena(status.id) if status.state is AVAILABLE else None,
+                self._parts.batches.of(status.id) if status.state is AVAILABLE else (),
             )
             for name, routing, default_version in self._routes(statuses, model)
             for status in reversed(statuses[name])
@@ -174,13 +126,19 @@ class PageData:
         self, statuses: Statuses, model: str | None
     ) -> list[tuple[str, Routing, int | None]]:
         return [
-            (name, self._sources.routing(name), self._sources.default_version(name))
+            (name, self._parts.streams.routing(name), self._parts.streams.answering(name))
             for name in sorted(statuses)
             if model in (None, name)
         ]
 
+    def _canary_progress(self, name: str) -> str:
+        status = self._parts.streams.status(name)
+        return "" if status is None else status.canary_progress
+
     def _swaps(self, question: PageQuestion, now_ns: int) -> dict[str, Any]:
-        swaps = [swap for swap in self._sources.swaps() if question.model in (None, swap.model)]
+        swaps = [
+            swap for swap in self._parts.swaps.records() if question.model in (None, swap.model)
+        ]
         tag = swaps_tag(question.model, swaps)
         if tag == question.swaps_tag:
             return {"swaps_tag": tag}

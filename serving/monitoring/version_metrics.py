@@ -1,11 +1,10 @@
 """Metrics of versions and models: states, stages, gates, swaps, routing, arenas, reservoirs."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -15,13 +14,16 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics
+from serving.data_plane.servables import ArenaStatistics
+from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import Statuses
+from serving.manager.streams import Streams
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
 from serving.monitoring.metric_samples import Samples
-from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.swap_record import SwapResult
+from serving.rpc.health import HealthView
 
 
 def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
@@ -35,7 +37,7 @@ def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
     ]
 
 
-def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
+def version_metrics(parts: MonitoredParts, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
     """Yields the metrics of versions and models. `statuses` has the versions to show."""
     yield _states(statuses)
     yield _healths(statuses)
@@ -44,14 +46,14 @@ def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) 
     yield _stages(families.UNLOAD_STAGE, UnloadStage, statuses)
     yield _verdicts(statuses)
     available = [status.id for status in statuses if status.state is AVAILABLE]
-    yield _routing_shares(sources, available)
-    yield from _arenas(sources.arena, available)
-    yield _swaps(sources.swap_counts(), statuses)
-    models_ready = sources.models_ready()
-    yield _readiness(models_ready)
-    yield _blocked(models_ready, sources.blocked_versions)
-    yield _stuck(models_ready, sources.stuck_sources())
-    yield from _reservoirs(sources.reservoirs())
+    yield _routing_shares(parts.streams, available)
+    yield from _arenas(parts, available)
+    yield _swaps(parts.swaps.counts(), statuses)
+    view = parts.health.view()
+    yield _readiness(view)
+    yield _blocked(view.models, parts.streams)
+    yield _stuck(view.models, parts.pollers.stuck_keys)
+    yield from _reservoirs(parts.reservoirs)
 
 
 def _identity(servable_id: ServableId) -> tuple[str, str]:
@@ -103,10 +105,10 @@ def _verdicts(statuses: Sequence[ServableStatus]) -> Metric:
     return samples.metric
 
 
-def _routing_shares(sources: MetricSources, available: Sequence[ServableId]) -> Metric:
+def _routing_shares(streams: Streams, available: Sequence[ServableId]) -> Metric:
     samples = Samples(families.ROUTING_SHARE)
     for name in dict.fromkeys(servable_id.name for servable_id in available):
-        routing, default_version = sources.routing(name), sources.default_version(name)
+        routing, default_version = streams.routing(name), streams.answering(name)
         canary_share = 0.0
         if routing.canary_version is not None:
             canary_share = routing.canary_weight
@@ -116,34 +118,42 @@ def _routing_shares(sources: MetricSources, available: Sequence[ServableId]) -> 
     return samples.metric
 
 
-def _arenas(
-    arena_of: Callable[[ServableId], ArenaStatistics | None], available: Sequence[ServableId]
-) -> Iterator[Metric]:
-    arenas = [
-        (_identity(servable_id), arena)
-        for servable_id in available
-        if (arena := arena_of(servable_id)) is not None
-    ]
-    for family, read in _ARENA_FIGURES.items():
-        samples = Samples(family)
-        for identity, arena in arenas:
-            samples.add(identity, read(arena))
-        yield samples.metric
+_ARENA_FAMILIES = (
+    families.ARENA_ALLOCATED,
+    families.ARENA_ACTIVE_UNUSED,
+    families.ARENA_RETAINED,
+    families.ARENA_UNUSED,
+    families.ARENA_SLAB,
+    families.ARENA_RESIDENT,
+)
 
 
-_ARENA_FIGURES: Mapping[MetricFamily, Callable[[ArenaStatistics], int]] = {
-    families.ARENA_ALLOCATED: lambda arena: arena.allocated_bytes,
-    families.ARENA_ACTIVE_UNUSED: lambda arena: arena.active_unused_bytes,
-    families.ARENA_RETAINED: lambda arena: arena.retained_bytes,
-    families.ARENA_UNUSED: lambda arena: arena.unused_bytes,
-    families.ARENA_SLAB: lambda arena: (
+def _arenas(parts: MonitoredParts, available: Sequence[ServableId]) -> Iterator[Metric]:
+    samples = {family: Samples(family) for family in _ARENA_FAMILIES}
+    for servable_id in available:
+        arena = parts.arena(servable_id)
+        figures = {} if arena is None else _arena_figures(arena)
+        for family, value in figures.items():
+            samples[family].add(_identity(servable_id), value)
+    for of_family in samples.values():
+        yield of_family.metric
+
+
+def _arena_figures(arena: ArenaStatistics) -> Mapping[MetricFamily, int]:
+    slab_bytes = (
         arena.allocated_bytes
         + arena.active_unused_bytes
         + arena.retained_bytes
         + arena.unused_bytes
-    ),
-    families.ARENA_RESIDENT: lambda arena: arena.slab_resident_bytes,
-}
+    )
+    return {
+        families.ARENA_ALLOCATED: arena.allocated_bytes,
+        families.ARENA_ACTIVE_UNUSED: arena.active_unused_bytes,
+        families.ARENA_RETAINED: arena.retained_bytes,
+        families.ARENA_UNUSED: arena.unused_bytes,
+        families.ARENA_SLAB: slab_bytes,
+        families.ARENA_RESIDENT: arena.slab_resident_bytes,
+    }
 
 
 def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableStatus]) -> Metric:
@@ -156,10 +166,10 @@ def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableSta
     return samples.metric
 
 
-def _blocked(models: Iterable[str], blocked: Callable[[str], BlockedVersions]) -> Metric:
+def _blocked(models: Iterable[str], streams: Streams) -> Metric:
     samples = Samples(families.VERSION_BLOCKED)
     for model in models:
-        for version, block in sorted(blocked(model).items()):
+        for version, block in sorted(streams.blocks(model).items()):
             samples.add((model, str(version), block.by.value), 1)
     return samples.metric
 
@@ -171,16 +181,18 @@ def _stuck(models: Iterable[str], stuck: Collection[str]) -> Metric:
     return samples.metric
 
 
-def _readiness(models_ready: Mapping[str, bool]) -> Metric:
+def _readiness(view: HealthView) -> Metric:
+    """Returns for each configured model the decision that `/readyz?model=` shows."""
     samples = Samples(families.MODEL_READY)
-    for model, is_ready in models_ready.items():
-        samples.add((model,), int(is_ready))
+    for model in view.models:
+        samples.add((model,), int(view.is_model_serving(model)))
     return samples.metric
 
 
-def _reservoirs(by_model: Mapping[str, RequestReservoirStatistics]) -> Iterator[Metric]:
+def _reservoirs(reservoirs: Reservoirs) -> Iterator[Metric]:
     requests, sizes = Samples(families.RESERVOIR_REQUESTS), Samples(families.RESERVOIR_BYTES)
-    for model, figures in by_model.items():
+    for model, reservoir in reservoirs.by_name().items():
+        figures = reservoir.statistics()
         requests.add((model,), figures.request_count)
         sizes.add((model,), figures.request_bytes)
     yield requests.metric

@@ -5,11 +5,11 @@ an earlier version back.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument, Unavailable
@@ -17,14 +17,14 @@ from serving.base.json_requests import parse_object
 from serving.core.blocked_versions import BlockedVersions, as_rows
 from serving.core.servable import ServableId, ServableStatus
 from serving.data_plane.servables import Servable, SignatureBatching
+from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.rollout import Rollback
+from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamStatus
+from serving.reload.served_models import ServedModels
+from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.rare_calls import Waiting, patience_seconds
 from serving.source.notes import Note
-
-if TYPE_CHECKING:
-    from serving.manager.state_monitor import Statuses
-    from serving.reload.config_watch import ConfigRefusal
 
 LIST_MODELS = "/millpond.v1.Admin/ListModels"
 ROLLBACK = "/millpond.v1.Admin/Rollback"
@@ -61,31 +61,25 @@ class StreamReader(Protocol):
 class AdminService:
     """Answers on the threads of the rare calls. Keeps nothing from one call to the next.
 
-    `model_names` returns the configured models. `notes` returns the notes of a model's source on its
-    base path, and `found_versions` the versions that the source found there. `statuses` is
-    `StateMonitor.statuses`, `refused_config` is `ConfigWatcher.refusal`, and `wait_until_kept` is the
-    method of `BlockedVersionKeeper`.
+    `keeper` keeps the blocked versions that the answers tell of.
     """
 
     def __init__(
         self,
-        model_names: Callable[[], Collection[str]],
-        statuses: "Callable[[], Statuses]",
+        *,
+        served: ServedModels,
+        monitor: StateMonitor,
         control: VersionControl,
         streams: StreamReader,
-        notes: Callable[[str], Collection[Note]] = lambda name: (),
-        found_versions: Callable[[str], Collection[int]] = lambda name: (),
-        refused_config: "Callable[[], ConfigRefusal | None]" = lambda: None,
-        wait_until_kept: Callable[[float], str] = lambda timeout_seconds: "",
+        refusals: ConfigRefusals,
+        keeper: BlockedVersionKeeper,
     ) -> None:
-        self._model_names = model_names
-        self._statuses = statuses
+        self._served = served
+        self._monitor = monitor
         self._control = control
         self._streams = streams
-        self._notes = notes
-        self._found_versions = found_versions
-        self._refused_config = refused_config
-        self._wait_until_kept = wait_until_kept
+        self._refusals = refusals
+        self._keeper = keeper
 
     @property
     def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
@@ -105,10 +99,10 @@ class AdminService:
         too: an operator looks for exactly these.
         """
         del request
-        statuses = self._statuses()
-        names = sorted({*self._model_names(), *statuses})
+        statuses = self._monitor.statuses()
+        names = sorted({*self._served.names, *statuses})
         models = [self._model(name, statuses.get(name, ())) for name in names]
-        refusal = self._refused_config()
+        refusal = self._refusals.first
         reply = {"models": models, "refused_config": asdict(refusal) if refusal else None}
         return json.dumps(reply).encode()
 
@@ -154,7 +148,7 @@ class AdminService:
         """Waits until a change is on disk; returns "", or the warning that it is not."""
         patience = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
         # Waits half of that time, because the control thread may have used some of it.
-        reason = self._wait_until_kept(min(KEPT_TIMEOUT_SECONDS, patience / 2))
+        reason = self._keeper.wait_until_kept(min(KEPT_TIMEOUT_SECONDS, patience / 2))
         if not reason:
             return ""
         return (
@@ -167,8 +161,8 @@ class AdminService:
         return {
             "name": name,
             **(asdict(stream) if stream else self._blocks(name)),
-            "found_versions": sorted(self._found_versions(name)),
-            "notes": [_note(note) for note in sorted(self._notes(name), key=repr)],
+            "found_versions": sorted(self._served.found_versions(name)),
+            "notes": [_note(note) for note in sorted(self._served.notes(name), key=repr)],
             "versions": [self._version(status) for status in statuses],
         }
 

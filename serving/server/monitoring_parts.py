@@ -1,27 +1,22 @@
 """Makes the parts that record and show the server's work."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 from starlette.routing import BaseRoute
 
 from serving.base.clock import Clock
-from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
-from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import GrpcServer
-from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
 from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import StateMonitor
-from serving.manager.stream import StreamStatus
 from serving.manager.streams import Streams
 from serving.monitoring.collector import MetricsExposition
-from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.metrics_routes import metrics_routes
+from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
 from serving.monitoring.otlp import OtlpExporter
-from serving.monitoring.page_data import PageData, page_sources
+from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import page_routes
 from serving.monitoring.swap_record import SwapRecord
 from serving.monitoring.swap_routes import swap_routes
@@ -33,7 +28,8 @@ from serving.monitoring.tracing import (
     NoTracing,
     Tracing,
 )
-from serving.rpc.health import HealthView
+from serving.rpc.config_refusals import ConfigRefusals
+from serving.rpc.health import HealthReporter
 from serving.server.foundation import Foundation
 from serving.server.logs import dropped_line_count
 from serving.server.model_parts import ModelControl
@@ -86,7 +82,18 @@ def make_tracing(foundation: Foundation) -> Tracing | NoTracing:
     )
 
 
-def make_metric_sources(
+def make_routes(
+    foundation: Foundation, parts: MonitoredParts, swaps: SwapTimeline
+) -> list[BaseRoute]:
+    """Returns the routes of the metrics, the swaps and the page."""
+    return [
+        *metrics_routes(MetricsExposition(parts), foundation.config.metrics_path),
+        *swap_routes(swaps),
+        *page_routes(PageData(parts)),
+    ]
+
+
+def make_monitored_parts(
     foundation: Foundation,
     control: ModelControl,
     *,
@@ -96,88 +103,32 @@ def make_metric_sources(
     slab_pool: SlabPool | None,
     batches: BatchRecords,
     reservoirs: Reservoirs,
-    health: Callable[[], HealthView],
-    is_config_refused: Callable[[], bool],
-    spans_dropped: Callable[[], Mapping[str, int]],
-) -> MetricSources:
-    return MetricSources(
+    health: HealthReporter,
+    refusals: ConfigRefusals,
+    tracing: Tracing | NoTracing,
+) -> MonitoredParts:
+    return MonitoredParts(
+        plane=foundation.data_plane,
         requests=requests.statistics,
         admission=requests.admission,
         budget=requests.memory.budget,
         grpc=grpc,
-        runs_ended_by_memory=foundation.data_plane.runs_ended_by_memory,
-        statuses=control.monitor.statuses,
-        swap_counts=swaps.counts,
-        arena=partial(arena_statistics, foundation.data_plane, control.streams.servable),
-        batching=batches.of,
-        slab_pool=None if slab_pool is None else slab_pool.statistics,
-        request_memory=foundation.data_plane.request_memory_statistics,
-        reservoirs=partial(reservoir_statistics, reservoirs),
-        routing=control.streams.routing,
-        default_version=control.streams.answering,
-        base_path=control.served.base_path,
-        config_change_count=lambda: control.reloader.applied_count,
-        is_config_refused=is_config_refused,
-        swaps=swaps.records,
-        blocked_versions=control.streams.blocks,
-        restart_count=restart_count,
-        models_ready=partial(models_ready, health),
+        monitor=control.monitor,
+        streams=control.streams,
+        served=control.served,
+        reloader=control.reloader,
+        pollers=control.pollers,
+        swaps=swaps,
+        batches=batches,
+        reservoirs=reservoirs,
+        slab_pool=slab_pool,
+        health=health,
+        refusals=refusals,
+        tracing=tracing,
+        process=ProcessFigures(
+            dropped_line_count=dropped_line_count, restart_count=restart_count()
+        ),
         model_memory_limit_bytes=foundation.config.model_memory_limit_bytes,
-        spans_dropped=spans_dropped,
-        log_lines_dropped=dropped_line_count,
-        stuck_sources=lambda: control.pollers.stuck_keys,
         build_info=foundation.data_plane.build_info(),
         clock=foundation.clock,
     )
-
-
-def make_routes(
-    foundation: Foundation,
-    metrics: MetricSources,
-    swaps: SwapTimeline,
-    *,
-    reasons: Callable[[], Mapping[str, str | None]],
-    stream_status: Callable[[str], StreamStatus | None],
-) -> list[BaseRoute]:
-    """Returns the routes of the metrics, the swaps and the page.
-
-    `reasons` returns why models are not ready.
-    """
-
-    def canary_progress(name: str) -> str:
-        status = stream_status(name)
-        return status.canary_progress if status else ""
-
-    sources = page_sources(metrics, swaps.records, reasons, canary_progress)
-    page = PageData(sources, foundation.clock, metrics.build_info["millpond"])
-    return [
-        *metrics_routes(MetricsExposition(metrics), foundation.config.metrics_path),
-        *swap_routes(swaps),
-        *page_routes(page),
-    ]
-
-
-def models_ready(health: Callable[[], HealthView]) -> Mapping[str, bool]:
-    """Returns for each configured model the decision that `/readyz?model=` shows."""
-    view = health()
-    return {name: view.is_model_serving(name) for name in view.models}
-
-
-def arena_statistics(
-    plane: DataPlane,
-    servable: Callable[[ServableId], Servable | None],
-    servable_id: ServableId,
-) -> ArenaStatistics | None:
-    """Returns the figures of a version's arena; None if it has no arena or is not loaded."""
-    loaded = servable(servable_id)
-    if loaded is None:
-        return None
-    try:
-        return loaded.arena_statistics()
-    except plane.StatusError:
-        return None  # It was destroyed after the look-up.
-
-
-def reservoir_statistics(reservoirs: Reservoirs) -> Mapping[str, RequestReservoirStatistics]:
-    """Returns the figures of each model's reservoir, by model."""
-    return {name: reservoir.statistics() for name, reservoir in reservoirs.by_name().items()}

@@ -14,9 +14,10 @@ from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
 from serving.loading.reservoirs import Reservoirs
-from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
+from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.rpc.admin_service import AdminService
 from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.config_service import ConfigService
 from serving.rpc.health import HealthView
 from serving.rpc.model_service import GET_MODEL_STATUS, ModelService
@@ -63,17 +64,13 @@ def make_rare_handlers(
     control: ModelControl,
     *,
     reservoirs: Reservoirs,
-    watcher: ConfigWatcher | None,
-    transport: Transport,
-    wait_until_kept: Callable[[float], str],
+    refusals: ConfigRefusals,
+    blocked_version_keeper: BlockedVersionKeeper,
 ) -> dict[str, Handler]:
     """Returns the handlers of the methods that Python answers, by the methods' full names."""
 
     def names() -> Collection[str]:
         return control.served.names
-
-    def refused_config() -> ConfigRefusal | None:
-        return (watcher.refusal if watcher else None) or transport.refusal
 
     return {
         GET_MODEL_STATUS: ModelService(
@@ -82,14 +79,12 @@ def make_rare_handlers(
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(control.reloader, control.served).handlers,
         **AdminService(
-            model_names=names,
-            statuses=control.monitor.statuses,
+            served=control.served,
+            monitor=control.monitor,
             control=control.manager,
             streams=control.streams,
-            notes=control.served.notes,
-            found_versions=control.served.found_versions,
-            refused_config=refused_config,
-            wait_until_kept=wait_until_kept,
+            refusals=refusals,
+            keeper=blocked_version_keeper,
         ).handlers,
     }
 

@@ -34,6 +34,7 @@ from serving.manager.state_monitor import StateMonitor
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.model_loads import ModelLoads
 from serving.reload.served_models import ServedModels
+from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.health import HealthReporter, HealthView
 from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.rare_calls import Handler
@@ -238,6 +239,7 @@ class Server:
         config = self._config
         self._drain_notice = DrainNotice(self._clock)
         self._transport = Transport(config, self._plane, self._clock)
+        self._refusals = ConfigRefusals(self._watcher, self._transport)
         self._inference_questions = rpc_parts.make_inference_questions(
             self._foundation,
             self._control,
@@ -248,9 +250,8 @@ class Server:
             **rpc_parts.make_rare_handlers(
                 self._control,
                 reservoirs=self._reservoirs,
-                watcher=self._watcher,
-                transport=self._transport,
-                wait_until_kept=self._blocked_version_keeper.wait_until_kept,
+                refusals=self._refusals,
+                blocked_version_keeper=self._blocked_version_keeper,
             ),
             **InferenceService(self._inference_questions).handlers,
             **rpc_parts.make_fleet_handlers(
@@ -325,7 +326,7 @@ class Server:
             names=lambda: self._models.names,
             statuses=self._monitor.statuses,
         )
-        metrics = monitoring_parts.make_metric_sources(
+        monitored = monitoring_parts.make_monitored_parts(
             self._foundation,
             self._control,
             requests=self._requests,
@@ -334,19 +335,13 @@ class Server:
             slab_pool=self._slab_pool,
             batches=self._batch_records,
             reservoirs=self._reservoirs,
-            health=self._health_view,
-            is_config_refused=self._is_config_refused,
-            spans_dropped=self._tracing.dropped_counts,
+            health=self._health,
+            refusals=self._refusals,
+            tracing=self._tracing,
         )
         routes = [
             *health_routes(self._health_view, self._models.notes),
-            *monitoring_parts.make_routes(
-                self._foundation,
-                metrics,
-                self._swaps,
-                reasons=self._readiness.reasons,
-                stream_status=self._control.streams.status,
-            ),
+            *monitoring_parts.make_routes(self._foundation, monitored, self._swaps),
         ]
         return http_parts.make_http_server(self._foundation, settings, routes, rest)
 
@@ -552,10 +547,6 @@ class Server:
     def _health_view(self) -> HealthView:
         """Returns the health; a method, because `_health` is made later than its callers."""
         return self._health.view()
-
-    def _is_config_refused(self) -> bool:
-        is_config_refused = self._watcher is not None and self._watcher.refusal is not None
-        return is_config_refused or self._transport.refusal is not None
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._loads.set_models(models)

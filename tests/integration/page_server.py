@@ -12,21 +12,21 @@ from starlette.routing import BaseRoute
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import page_routes
-from tests.unit.fakes.page import FakePageSources
+from tests.unit.fakes.monitored import FakeParts
 
 STARTUP_SECONDS_MAX = 20.0
 
 
 @contextmanager
 def serve_page(
-    scene: FakePageSources, clock: Clock, port: int = 0, *, started_seconds_ago: float = 3_600
+    scene: FakeParts, clock: Clock, port: int = 0, *, started_seconds_ago: float = 3_600
 ) -> Iterator[str]:
     """Yields the page's address.
 
     It answers inside the context; afterwards nothing listens there.
     """
     started_wall_ns = clock.wall_ns() - round(started_seconds_ago * NS_PER_SECOND)
-    data = PageData(scene.sources(), clock, "1.2.3", started_wall_ns=started_wall_ns)
+    data = PageData(scene.parts(clock), started_wall_ns=started_wall_ns)
     with serve_routes(page_routes(data), port) as address:
         yield address
 

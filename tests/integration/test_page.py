@@ -30,7 +30,7 @@ from tests.integration.page_visit import (
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.page import (
     FakeMethod,
-    FakePageSources,
+    FakeParts,
     FakePoint,
     busy_scene,
     span_latency,
@@ -91,7 +91,7 @@ def busy_address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def empty_address() -> Iterator[str]:
-    with serve_page(FakePageSources(), UpForHours()) as address:
+    with serve_page(FakeParts(), UpForHours()) as address:
         yield address
 
 
@@ -123,7 +123,7 @@ def empty(open_module_page: OpenPage, empty_address: str) -> Visit:
 
 def test_page_shows_phases_and_batches(open_page: OpenPage) -> None:
     on, refused = busy_batching()
-    scene = FakePageSources(statuses=[status("m", 1)], batching={ServableId("m", 1): [on, refused]})
+    scene = FakeParts(statuses=[status("m", 1)], batching={ServableId("m", 1): [on, refused]})
     phase_us = {"queue": 30, "decode": 6, "batch": 200, "run": 900, "encode": 8}
     latency = FakeLatency(count=2_000, p99_ns=3_000_000, p999_ns=4_000_000)
     scene.statistics.by_version = [FakeMethod("m", 1, latency_10s=latency, phase_us=phase_us)]
@@ -230,7 +230,7 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
     clock = FakeClock()
     few = FakeLatency(999, 1_000_000, 2_000_000, 3_000_000)
     tail = {name: span_latency(999, 0.0061) for name in ("before", "during", "after")}
-    scene = FakePageSources(
+    scene = FakeParts(
         statuses=[status("ctr", 2)],
         swaps=[swap("ctr", 2, clock.now_ns() - 60 * NS_PER_SECOND, **tail)],
     )
@@ -252,7 +252,7 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
 
 
 def test_page_of_idle_server_shows_no_old_figures(open_page: OpenPage) -> None:
-    clock, scene = UpForHours(), FakePageSources()
+    clock, scene = UpForHours(), FakeParts()
     latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
     now = clock.now_ns() // NS_PER_SECOND
     scene.statistics.points[None] = [
@@ -273,13 +273,13 @@ def test_page_of_idle_server_shows_no_old_figures(open_page: OpenPage) -> None:
 @pytest.fixture(scope="module")
 def swaps(open_module_page: OpenPage) -> Iterator[Page]:
     """A page of three swaps, each of a model of its own."""
-    clock, scene = UpForHours(), FakePageSources()
+    clock, scene = UpForHours(), FakeParts()
     during = replace(span_latency(2_000, 0.004), failed_count=39, unmatched_count=7)
     other = replace(span_latency(2_000, 0.004), unmatched_count=7)
     figures = {"self_warm_up_request_count": 12, "self_warm_up_failed_count": 3}
     verdict = GateVerdict(gate="drift", mode="warn", is_passed=False, reason="NaN")
     now_ns = clock.now_ns()
-    scene.swaps = [
+    scene.swaps.shown = [
         swap("team/ctr %1?", 7, now_ns, id="team/ctr %1?-7-1763769600"),
         swap("hurt", 7, now_ns, during=during, after=other),
         swap("replayed", 7, now_ns, figures=figures, verdicts=(verdict,)),
@@ -316,12 +316,12 @@ def test_page_swap_with_failed_replays_is_not_green(swaps: Page) -> None:
 
 def test_page_shows_models_without_a_version(open_page: OpenPage) -> None:
     reason = "no version has been found in its base path"
-    scene = FakePageSources(
+    scene = FakeParts(
         statuses=[
             status("broken", 4, END, health=Health(StatusCode.DATA_LOSS, "a crc32c")),
             status("ctr", 1),
         ],
-        reasons={"broken": "version 4 failed", "ctr": None, "empty": reason},
+        configured=["broken", "ctr", "empty"],
     )
     with serve_page(scene, UpForHours()) as address:
         page = open_page(address).page
@@ -333,14 +333,13 @@ def test_page_shows_models_without_a_version(open_page: OpenPage) -> None:
         expect(page.locator("#versions-count")).to_have_text(
             "1 available · 2 models without an available version"
         )
-        scene.statuses.append(status("empty", 1))
-        scene.reasons["empty"] = None
+        scene.monitor.shown.append(status("empty", 1))
         expect(rows.nth(2)).to_contain_text("v1")
 
 
 @pytest.mark.parametrize("seconds", [3, 40])
 def test_page_chart_shows_the_time_the_server_has(open_page: OpenPage, seconds: int) -> None:
-    clock, scene = UpForHours(), FakePageSources()
+    clock, scene = UpForHours(), FakeParts()
     latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
     now = clock.now_ns() // NS_PER_SECOND
     scene.statistics.points[None] = [
@@ -399,11 +398,11 @@ def test_page_fetches_only_new_data(busy: Visit) -> None:
 
 
 def test_page_shows_a_new_version_without_reload(open_page: OpenPage) -> None:
-    scene = FakePageSources(statuses=[status("ctr", 1)])
+    scene = FakeParts(statuses=[status("ctr", 1)])
     with serve_page(scene, UpForHours()) as address:
         page = open_page(address).page
         expect(page.get_by_text("ctr v1")).to_be_visible()
-        scene.statuses = [
+        scene.monitor.shown = [
             status("ctr", 1, END),
             status("ctr", 2, END, health=Health(StatusCode.INTERNAL, "no such op")),
         ]
@@ -437,7 +436,7 @@ def test_page_reports_lost_server_and_recovers(browser: BrowserContext) -> None:
     expect(lost).to_contain_text("Connection to the server lost")
     # The old data is still there.
     expect(page.get_by_role("table", name="Swaps").locator("tbody tr")).to_have_count(6)
-    with serve_page(FakePageSources(), clock, urlparse(address).port or 0):
+    with serve_page(FakeParts(), clock, urlparse(address).port or 0):
         expect(lost).to_be_hidden()
         # Another process starts without the data of the one before.
         expect(page.get_by_text("No swap yet")).to_be_visible()
@@ -452,7 +451,7 @@ def test_page_names_with_markup_are_inert(open_page: OpenPage) -> None:
     failed = status(MARKUP, 2, END, health=Health(StatusCode.INTERNAL, MARKUP))
     refused = swap(MARKUP, 2, NS_PER_SECOND, result=SwapResult.REFUSED, reason=MARKUP)
     refused = replace(refused, stages=(replace(refused.stages[0], name=MARKUP),))
-    scene = FakePageSources(
+    scene = FakeParts(
         statuses=[status(MARKUP, 1), failed],
         routings={MARKUP: Routing(labels={MARKUP: 1})},
         swaps=[refused],
@@ -490,12 +489,12 @@ def test_page_never_scrolls_sideways(open_page: OpenPage) -> None:
     scene = busy_scene(clock)
     name = "x" * 120
     reason = f"/models/{'y' * 200}: not found"
-    scene.statuses += [
+    scene.monitor.shown += [
         status(name, 1),
         status(name, 2, END, health=Health(StatusCode.NOT_FOUND, reason)),
     ]
-    scene.routings[name] = Routing(labels={"z" * 80: 1})
-    scene.swaps.insert(0, swap(name, 2, clock.now_ns() - 9 * NS_PER_SECOND, reason=reason))
+    scene.streams.routings[name] = Routing(labels={"z" * 80: 1})
+    scene.swaps.shown.insert(0, swap(name, 2, clock.now_ns() - 9 * NS_PER_SECOND, reason=reason))
     with serve_page(scene, clock) as address:
         visit = open_page(address)
         for width in (320, 400, 760, 1024):
@@ -519,7 +518,7 @@ def test_page_columns_do_not_run_together(open_page: OpenPage) -> None:
         for name, count, failed in (("before", 6, 6), ("during", 169, 12_345), ("after", 6, 66))
     }
     began_at_ns = clock.now_ns() - 9 * NS_PER_SECOND
-    scene.swaps.insert(0, swap("ctr", 44, began_at_ns, wall_offset_ns=0, **few))
+    scene.swaps.shown.insert(0, swap("ctr", 44, began_at_ns, wall_offset_ns=0, **few))
     scene.statistics.by_version.append(
         FakeMethod(
             "ctr", 43, in_flight_count=88_888, latency_10s=FakeLatency(999, 10**9, 10**10, 10**11)

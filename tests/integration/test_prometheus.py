@@ -26,7 +26,8 @@ from tests.integration.exports import ScaleModel
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.prometheus import Prometheus, Sample, running_prometheus
 from tests.unit import promtool
-from tests.unit.fakes.metrics import FakeMethod, fake_sources
+from tests.unit.fakes.metrics import FakeMethod
+from tests.unit.fakes.monitored import fake_parts
 from tests.unit.fakes.requests import FakeRequestStatistics
 
 REQUEST_COUNT = 3_000
@@ -82,7 +83,7 @@ def statistics() -> FakeRequestStatistics:
 
 @pytest.fixture
 def fake_fed(tmp_path: Path, statistics: FakeRequestStatistics) -> Iterator[Prometheus]:
-    routes = metrics_routes(MetricsExposition(fake_sources(requests=statistics)))
+    routes = metrics_routes(MetricsExposition(fake_parts(statistics=statistics)))
     http = HttpServer(
         make_http_app(routes, HttpSettings()),
         host="127.0.0.1",

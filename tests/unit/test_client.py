@@ -35,6 +35,7 @@ from serving.commands.cli import main
 from serving.commands.status import age_text, print_models, refusal_text, roles
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
+from serving.manager.blocked_version_file import BlockedVersionKeeper, NoBlockedVersionKeeper
 from serving.manager.rollout import Rollback, RollbackBlock
 from serving.manager.stream import StreamStatus
 from serving.reload.config_watch import ConfigRefusal
@@ -42,6 +43,7 @@ from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
+from tests.unit.fakes.parts import FakeMonitor, FakeRefusals, FakeServedModels
 from tests.unit.fakes.servables import FakeServable, FakeSignatureBatching, busy_batching
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.fakes.terminals import Terminal
@@ -144,14 +146,34 @@ REFUSED = (
 )
 
 CONTROL = FakeControl()
-ADMIN = AdminService(
-    lambda: ["m", "empty"],
-    lambda: {"m": STATUSES},
-    CONTROL,
-    CONTROL,
-    lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
-    lambda name: [10, 9, 8] if name == "m" else [],
-    lambda: REFUSAL,
+
+
+def admin_service(
+    control: FakeControl = CONTROL,
+    *,
+    served: FakeServedModels | None = None,
+    statuses: Sequence[ServableStatus] = (),
+    refusal: ConfigRefusal | None = None,
+    keeper: BlockedVersionKeeper | None = None,
+) -> AdminService:
+    return AdminService(
+        served=served or FakeServedModels(),
+        monitor=FakeMonitor(statuses),
+        control=control,
+        streams=control,
+        refusals=FakeRefusals(refusal),
+        keeper=keeper or NoBlockedVersionKeeper(),
+    )
+
+
+ADMIN = admin_service(
+    served=FakeServedModels(
+        ["m", "empty"],
+        notes={"m": [Note.of("version_incomplete", version=11)]},
+        found={"m": [10, 9, 8]},
+    ),
+    statuses=STATUSES,
+    refusal=REFUSAL,
 )
 
 
@@ -361,7 +383,7 @@ def test_status_command_as_json_prints_full_status(target: str, capsys: pytest.C
 
 
 def test_refusal_text_without_refusal_is_empty():
-    reply = json.loads(AdminService(list, dict, FakeControl(), FakeControl()).list_models(b""))
+    reply = json.loads(admin_service().list_models(b""))
     assert reply == {"models": [], "refused_config": None}
     assert refusal_text(reply["refused_config"], 0) == ""
 
@@ -414,9 +436,7 @@ def batched_version(states: Sequence[FakeSignatureBatching]) -> dict[str, Any]:
     servable = FakeServable(ServableId("ctr", 7))
     servable.batched = list(states)
     status = ServableStatus(id=servable.id, state=AVAILABLE)
-    admin = AdminService(
-        list, lambda: {"ctr": (status,)}, FakeControl(), FakeControl(loaded=[servable])
-    )
+    admin = admin_service(FakeControl(loaded=[servable]), statuses=[status])
     (model,) = json.loads(admin.list_models(b""))["models"]
     (version,) = model["versions"]
     assert isinstance(version, dict)
@@ -563,7 +583,7 @@ def test_admin_answers_in_time_if_control_thread_hangs():
         def promote(self, name: str) -> Future[int]:
             return Future()
 
-    admin = AdminService(lambda: ["m"], dict, Stuck(), FakeControl())
+    admin = admin_service(Stuck())
     call = FakeRareCall(PROMOTE, b'{"model": "m"}', remaining_seconds=0.01)
     answer(call, admin.handlers)
     ((code, message),) = (item for item in call.answers if isinstance(item, tuple))
@@ -574,11 +594,12 @@ def test_admin_answers_in_time_if_control_thread_hangs():
 def test_reply_that_is_not_on_disk_carries_a_warning():
     waits: list[float] = []
 
-    def refuse(timeout_seconds: float) -> str:
-        waits.append(timeout_seconds)
-        return "blocked_versions.json: disk full"
+    class FullDisk(NoBlockedVersionKeeper):
+        def wait_until_kept(self, timeout_seconds: float) -> str:
+            waits.append(timeout_seconds)
+            return "blocked_versions.json: disk full"
 
-    admin = AdminService(lambda: ["m"], dict, FakeControl(), FakeControl(), wait_until_kept=refuse)
+    admin = admin_service(keeper=FullDisk())
     rolled_back = json.loads(admin.rollback(b'{"model": "m"}'))
     assert (rolled_back["rolled_back"], rolled_back["version"]) == (10, 9)
     allowed = json.loads(admin.allow(b'{"model": "m", "version": 10}', 2.0))

@@ -14,7 +14,7 @@ from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
-from tests.unit.fakes.metrics import fake_sources
+from tests.unit.fakes.monitored import fake_parts
 
 
 class Pages:
@@ -71,7 +71,7 @@ def test_scrape_requests_same_format_as_prometheus(pages: Pages):
     scrape(connection)
     connection.close()
     ((accept, encoding),) = pages.scrape_headers
-    wanted = MetricsExposition(fake_sources()).negotiate(accept, encoding)
+    wanted = MetricsExposition(fake_parts()).negotiate(accept, encoding)
     assert wanted.content_type.startswith("application/openmetrics-text")
     assert wanted.is_compressed
 

@@ -33,17 +33,20 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.loading.memory_fit import UNLIMITED_BYTES
+from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
-from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.native_histogram import EDGES_NS, native_histogram
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS
 from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
+from serving.reload.config_watch import ConfigRefusal
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import FakeArenaStatistics
-from tests.unit.fakes.metrics import FakeMethod, fake_sources, swap_of
-from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoirStatistics
+from tests.unit.fakes.metrics import FakeMethod, swap_of
+from tests.unit.fakes.monitored import fake_parts
+from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoir
 from tests.unit.fakes.servables import (
     FakeBatchFigures,
     FakeSignatureBatching,
@@ -59,16 +62,16 @@ NATIVE = "application/openmetrics-text;version=2.0.0"
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def text_of(sources: MetricSources, accept: str = "") -> str:
-    exposition = MetricsExposition(sources)
+def text_of(parts: MonitoredParts, accept: str = "") -> str:
+    exposition = MetricsExposition(parts)
     return exposition.page(exposition.negotiate(accept, "")).decode()
 
 
-def series_of(sources: MetricSources) -> Series:
+def series_of(parts: MonitoredParts) -> Series:
     """Returns every sample of the plain text format, by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for metric in plain_families(text_of(sources))
+        for metric in plain_families(text_of(parts))
         for sample in metric.samples
     }
 
@@ -108,7 +111,7 @@ def serving_models(*methods: FakeMethod) -> FakeRequestStatistics:
 
 def test_requests_of_each_code_are_counted_and_timed():
     method = FakeMethod(latencies_ns={0: [MS, 2 * MS, 3 * MS], 4: [50 * MS]})
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     labels = {"model": "m", "version": "1", "method": "Predict"}
     assert value(series, "serving_requests_total", **labels, code="OK") == 3
     assert value(series, "serving_requests_total", **labels, code="DEADLINE_EXCEEDED") == 1
@@ -124,13 +127,13 @@ def test_requests_of_each_code_are_counted_and_timed():
 def test_slow_request_counts_only_in_infinite_bucket():
     method = FakeMethod(latencies_ns={0: [30 * NS_PER_SECOND]})
     buckets = having(
-        series_of(fake_sources(requests=serving(method))), "serving_request_latency_seconds_bucket"
+        series_of(fake_parts(statistics=serving(method))), "serving_request_latency_seconds_bucket"
     )
     assert {edge: count for (_, edge, *_), count in buckets.items() if count} == {"+Inf": 1}
 
 
 def test_predict_has_series_before_first_request():
-    series = series_of(fake_sources(requests=serving(FakeMethod())))
+    series = series_of(fake_parts(statistics=serving(FakeMethod())))
     labels = {"model": "m", "version": "1", "method": "Predict", "code": "OK"}
     assert value(series, "serving_requests_total", **labels) == 0
     assert value(series, "serving_request_latency_seconds_bucket", **labels, le="0.001") == 0
@@ -138,14 +141,14 @@ def test_predict_has_series_before_first_request():
 
 def test_uncalled_method_has_no_series():
     method = FakeMethod(method="GetModelMetadata")
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     assert having(series, "serving_requests_total") == {}
     assert having(series, "serving_request_latency_seconds_bucket") == {}
 
 
 def test_unknown_model_requests_have_empty_labels():
     method = FakeMethod(model="", version=0, latencies_ns={5: [MS]}, in_flight_count=3)
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     counts = having(series, "serving_requests_total")
     assert counts == {("NOT_FOUND", "Predict", "", ""): 1}
     assert having(series, "serving_servable_handles") == {}
@@ -153,27 +156,27 @@ def test_unknown_model_requests_have_empty_labels():
 
 def test_versionless_model_requests_keep_model_name():
     method = FakeMethod(model="m", version=-1, latencies_ns={5: [MS]}, in_flight_count=0)
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     counts = having(series, "serving_requests_total")
     assert counts == {("NOT_FOUND", "Predict", "m", ""): 1}
     assert having(series, "serving_servable_handles") == {}
 
 
 def test_version_number_0_keeps_its_number():
-    series = series_of(fake_sources(requests=serving(FakeMethod(version=0))))
+    series = series_of(fake_parts(statistics=serving(FakeMethod(version=0))))
     assert set(having(series, "serving_requests_total")) == {("OK", "Predict", "m", "0")}
 
 
 def test_unknown_status_code_is_shown_by_its_number():
     method = FakeMethod(method="GetModelStatus", latencies_ns={99: [MS]})
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     assert set(having(series, "serving_requests_total")) == {("99", "GetModelStatus", "m", "1")}
 
 
 def test_quantiles_are_those_of_the_last_ten_seconds():
     recent = {"total": [MS * number for number in range(1, 1_001)]}
     method = FakeMethod(phases_ns={"total": [NS_PER_SECOND]}, recent_phases_ns=recent)
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     quantiles = having(series, "serving_request_latency_quantile_seconds")
     assert {quantile: seconds for (*_, quantile, _), seconds in quantiles.items()} == {
         "0.5": 0.5,
@@ -186,7 +189,7 @@ def test_quantiles_are_those_of_the_last_ten_seconds():
 
 def test_window_without_requests_has_no_quantiles():
     method = FakeMethod(phases_ns={"run": [MS], "total": [MS]})
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     assert having(series, "serving_request_latency_quantile_seconds") == {}
     assert having(series, "serving_request_phase_seconds") == {}
     assert having(series, "serving_request_phase_seconds_sum") == {
@@ -196,7 +199,7 @@ def test_window_without_requests_has_no_quantiles():
 
 def test_phases_have_sum_count_and_recent_quantiles():
     method = FakeMethod(phases_ns={"queue": [MS, 3 * MS]}, recent_phases_ns={"queue": [3 * MS]})
-    series = series_of(fake_sources(requests=serving(method)))
+    series = series_of(fake_parts(statistics=serving(method)))
     labels = {"model": "m", "version": "1", "method": "Predict", "phase": "queue"}
     name = "serving_request_phase_seconds"
     assert value(series, f"{name}_count", **labels) == 2
@@ -206,7 +209,7 @@ def test_phases_have_sum_count_and_recent_quantiles():
 
 def test_model_of_any_name_is_read_back_as_it_is():
     name = 'a "model"\\with\na line'
-    series = series_of(fake_sources(requests=serving(FakeMethod(model=name))))
+    series = series_of(fake_parts(statistics=serving(FakeMethod(model=name))))
     assert set(having(series, "serving_requests_total")) == {("OK", "Predict", name, "1")}
 
 
@@ -216,7 +219,7 @@ def test_in_flight_requests_count_once_per_version():
         FakeMethod(method="GetModelMetadata", in_flight_count=4),
         FakeMethod(version=2, in_flight_count=1),
     ]
-    series = series_of(fake_sources(requests=serving(*methods)))
+    series = series_of(fake_parts(statistics=serving(*methods)))
     assert having(series, "serving_servable_handles") == {("m", "1"): 4, ("m", "2"): 1}
 
 
@@ -237,7 +240,7 @@ def test_tensorflow_serving_counts_requests_per_model():
         FakeMethod(version=0, method="Classify", latencies_ns={0: [MS]}),
         FakeMethod(version=0, method="GetModelMetadata", latencies_ns={0: [MS]}),
     )
-    series = series_of(fake_sources(requests=requests))
+    series = series_of(fake_parts(statistics=requests))
     assert having(series, ":tensorflow:serving:request_count") == {
         ("m", "OK"): 3,
         ("m", "INVALID_ARGUMENT"): 1,
@@ -246,7 +249,7 @@ def test_tensorflow_serving_counts_requests_per_model():
 
 def test_tensorflow_serving_latency_is_of_successes():
     requests = serving_models(FakeMethod(version=0, latencies_ns={0: [20_000], 3: [MS]}))
-    series = series_of(fake_sources(requests=requests))
+    series = series_of(fake_parts(statistics=requests))
     labels = {"model_name": "m", "API": "Predict", "entrypoint": "GRPC"}
     name = ":tensorflow:serving:request_latency"
     assert value(series, f"{name}_count", **labels) == 1
@@ -257,13 +260,13 @@ def test_tensorflow_serving_latency_is_of_successes():
 
 def test_tensorflow_serving_latency_needs_success():
     requests = serving_models(FakeMethod(version=0, latencies_ns={3: [MS]}))
-    series = series_of(fake_sources(requests=requests))
+    series = series_of(fake_parts(statistics=requests))
     assert having(series, ":tensorflow:serving:request_latency_count") == {}
 
 
 def test_tensorflow_serving_runtime_latency_is_the_run():
     requests = serving_models(FakeMethod(version=0, phases_ns={"run": [20_000, 5_000]}))
-    series = series_of(fake_sources(requests=requests))
+    series = series_of(fake_parts(statistics=requests))
     labels = {"model_name": "m", "API": "Predict", "runtime": "TF1"}
     name = ":tensorflow:serving:runtime_latency"
     assert value(series, f"{name}_bucket", **labels, le="10.0") == 1
@@ -281,7 +284,7 @@ def test_tensorflow_serving_entrypoints_share_run():
         ),
         FakeMethod(version=0, method="ModelInfer", latencies_ns={0: [MS]}),
     )
-    series = series_of(fake_sources(requests=requests))
+    series = series_of(fake_parts(statistics=requests))
     latency = ":tensorflow:serving:request_latency_count"
     for entrypoint, count in {"GRPC": 1, "REST": 2}.items():
         labels = {"model_name": "m", "API": "Predict", "entrypoint": entrypoint}
@@ -312,7 +315,7 @@ def test_tensorflow_serving_warmup_has_path_outcome(health, stages, outcome):
     state = END if health.code is not StatusCode.OK else AVAILABLE
     wall_ns = FakeClock().wall_ns()
     loaded = status(state=state, health=health, stage_seconds=stages, state_changed_wall_ns=wall_ns)
-    series = series_of(fake_sources(statuses=[loaded]))
+    series = series_of(fake_parts(statuses=[loaded]))
     labels = {"model_path": "/models/m/1", "status": outcome}
     name = ":tensorflow:serving:model_warmup_latency"
     assert value(series, f"{name}_sum", **labels) == 500_000
@@ -323,7 +326,7 @@ def test_tensorflow_serving_warmup_has_path_outcome(health, stages, outcome):
 
 
 def test_version_has_one_series_for_each_state():
-    series = series_of(fake_sources(statuses=[status(state=LOADING)]))
+    series = series_of(fake_parts(statuses=[status(state=LOADING)]))
     states = having(series, "serving_servable_state")
     assert states == {
         ("m", "START", "1"): 0,
@@ -344,20 +347,20 @@ def test_ended_version_goes_after_ten_minutes(health):
         stage_seconds={LoadStage.WARM_UP: 1.0, UnloadStage.QUIESCE: 1.0},
         verdicts=(GateVerdict(gate="golden", mode="enforce", is_passed=False),),
     )
-    sources = fake_sources(statuses=[ended], clock=clock)
+    parts = fake_parts(statuses=[ended], clock=clock)
     clock.advance(599)
-    assert having(series_of(sources), "serving_servable_state")
+    assert having(series_of(parts), "serving_servable_state")
     clock.advance(1)
-    later = series_of(sources)
+    later = series_of(parts)
     assert [labels for _, labels in later if ("version", "1") in labels] == []
     assert having(later, ":tensorflow:serving:model_warmup_latency_count") == {}
 
 
 def test_old_serving_version_stays_exposed():
     clock = FakeClock()
-    sources = fake_sources(statuses=[status(state_changed_wall_ns=clock.wall_ns())], clock=clock)
+    parts = fake_parts(statuses=[status(state_changed_wall_ns=clock.wall_ns())], clock=clock)
     clock.advance(1_000_000)
-    assert having(series_of(sources), "serving_servable_state")["m", "AVAILABLE", "1"] == 1
+    assert having(series_of(parts), "serving_servable_state")["m", "AVAILABLE", "1"] == 1
 
 
 def test_health_shows_error_of_load():
@@ -367,14 +370,14 @@ def test_health_shows_error_of_load():
         failed_load_count=3,
         state_changed_wall_ns=FakeClock().wall_ns(),
     )
-    series = series_of(fake_sources(statuses=[failed]))
+    series = series_of(fake_parts(statuses=[failed]))
     assert having(series, "serving_servable_health") == {("DATA_LOSS", "m", "1"): 1}
     assert having(series, "serving_servable_failed_loads") == {("m", "1"): 3}
 
 
 def test_stages_of_load_and_unload_are_two_metrics():
     stages = {LoadStage.RESTORE: 1.5, UnloadStage.DESTROY: 0.25}
-    series = series_of(fake_sources(statuses=[status(state=UNLOADING, stage_seconds=stages)]))
+    series = series_of(fake_parts(statuses=[status(state=UNLOADING, stage_seconds=stages)]))
     assert having(series, "serving_load_stage_seconds") == {("m", "restore", "1"): 1.5}
     assert having(series, "serving_unload_stage_seconds") == {("m", "destroy", "1"): 0.25}
 
@@ -385,7 +388,7 @@ def test_verdict_of_a_gate_is_its_last():
         GateVerdict(gate="golden", mode="enforce", is_passed=False),
         GateVerdict(gate="latency", mode="report", is_passed=True),
     )
-    series = series_of(fake_sources(statuses=[status(verdicts=verdicts)]))
+    series = series_of(fake_parts(statuses=[status(verdicts=verdicts)]))
     assert having(series, "serving_gate_passed") == {
         ("latency", "report", "m", "1"): 1,
         ("golden", "enforce", "m", "1"): 0,
@@ -393,43 +396,36 @@ def test_verdict_of_a_gate_is_its_last():
 
 
 def test_swaps_that_never_happened_are_counted_as_0():
-    sources = fake_sources(statuses=[status()], swap_counts=lambda: {("m", "published"): 4})
-    swaps = having(series_of(sources), "serving_swaps_total")
+    parts = fake_parts(statuses=[status()], swap_counts={("m", "published"): 4})
+    swaps = having(series_of(parts), "serving_swaps_total")
     assert swaps["m", "published"] == 4
     assert swaps["m", "load_failed"] == 0
 
 
 def test_swap_counts_outlive_versions_of_model():
-    sources = fake_sources(swap_counts=lambda: {("gone", "load_failed"): 1})
-    assert having(series_of(sources), "serving_swaps_total")["gone", "load_failed"] == 1
+    parts = fake_parts(swap_counts={("gone", "load_failed"): 1})
+    assert having(series_of(parts), "serving_swaps_total")["gone", "load_failed"] == 1
 
 
 def test_default_and_canary_shares_sum_to_one():
     routing = Routing(default_version=1, canary_version=2, canary_weight=0.25)
-    sources = fake_sources(
+    parts = fake_parts(
         statuses=[status(), status(version=2), status(version=3)],
-        routing=lambda name: routing,
-        default_version=lambda name: 1,
+        routings={"m": routing},
     )
-    shares = having(series_of(sources), "serving_routing_share_ratio")
+    shares = having(series_of(parts), "serving_routing_share_ratio")
     assert shares == {("m", "1"): 0.75, ("m", "2"): 0.25}
 
 
 def test_default_version_without_canary_has_everything():
-    series = series_of(fake_sources(statuses=[status(), status(version=2)]))
+    series = series_of(fake_parts(statuses=[status(), status(version=2)]))
     assert having(series, "serving_routing_share_ratio") == {("m", "2"): 1}
 
 
 def test_arena_is_that_of_versions_that_are_available():
-    asked: list[ServableId] = []
-
-    def arena(servable_id: ServableId) -> FakeArenaStatistics | None:
-        asked.append(servable_id)
-        return FakeArenaStatistics() if servable_id.version == 1 else None
-
     statuses = [status(), status(version=2), status(version=3, state=UNLOADING)]
-    series = series_of(fake_sources(statuses=statuses, arena=arena))
-    assert asked == [ServableId("m", 1), ServableId("m", 2)]
+    arenas = {ServableId("m", version): FakeArenaStatistics() for version in (1, 3)}
+    series = series_of(fake_parts(statuses=statuses, arenas=arenas))
     assert having(series, "serving_arena_allocated_bytes") == {("m", "1"): 1_000}
     assert having(series, "serving_arena_active_unused_bytes") == {("m", "1"): 100}
     assert having(series, "serving_arena_retained_bytes") == {("m", "1"): 10}
@@ -438,8 +434,15 @@ def test_arena_is_that_of_versions_that_are_available():
     assert having(series, "serving_arena_resident_bytes") == {("m", "1"): 1_100}
 
 
+def kept_requests() -> Reservoirs:
+    """Returns the reservoir of a model with two requests of 32 bytes."""
+    reservoirs = Reservoirs(lambda: FakeReservoir(kept=[b"x" * 32] * 2))
+    reservoirs.of("m")
+    return reservoirs
+
+
 def test_reservoirs_are_shown_by_model():
-    series = series_of(fake_sources(reservoirs=lambda: {"m": FakeReservoirStatistics()}))
+    series = series_of(fake_parts(reservoirs=kept_requests()))
     assert having(series, "serving_reservoir_requests") == {("m",): 2}
     assert having(series, "serving_reservoir_bytes") == {("m",): 64}
 
@@ -449,7 +452,7 @@ def test_reservoirs_are_shown_by_model():
 
 def batched_series(states: Sequence[FakeSignatureBatching] | None = None) -> Series:
     shown = busy_batching() if states is None else states
-    return series_of(fake_sources(statuses=[status()], batching=lambda servable_id: shown))
+    return series_of(fake_parts(statuses=[status()], batching={ServableId("m", 1): shown}))
 
 
 def histogram_of(series: Series, name: str, **labels: str) -> dict[str, float]:
@@ -530,17 +533,17 @@ def test_joint_runs_have_an_empty_signature():
 def test_batches_of_ended_version_leave_later():
     clock = FakeClock()
     ended = status(state=END, state_changed_wall_ns=clock.wall_ns())
-    sources = fake_sources(
-        statuses=[ended], clock=clock, batching=lambda servable_id: busy_batching()
+    parts = fake_parts(
+        statuses=[ended], clock=clock, batching={ServableId("m", 1): busy_batching()}
     )
     clock.advance(599)
-    assert having(series_of(sources), "serving_batch_rows_count")
+    assert having(series_of(parts), "serving_batch_rows_count")
     clock.advance(1)
-    assert having(series_of(sources), "serving_batch_rows_count") == {}
+    assert having(series_of(parts), "serving_batch_rows_count") == {}
 
 
 def test_server_without_batches_has_no_series_of_them():
-    series = series_of(fake_sources())
+    series = series_of(fake_parts())
     assert [name for name, _ in series if "batch" in name] == []
 
 
@@ -548,7 +551,7 @@ def test_server_without_batches_has_no_series_of_them():
 
 
 def test_process_shows_slabs_memory_config_and_build():
-    series = series_of(fake_sources(is_config_refused=lambda: True))
+    series = series_of(fake_parts(refusal=ConfigRefusal("/m.toml", "no", 0)))
     assert {
         name: number for (name, labels), number in series.items() if "slab" in name and not labels
     } == {
@@ -581,28 +584,28 @@ def test_process_shows_slabs_memory_config_and_build():
     assert value(series, "serving_log_lines_dropped_total") == 8
     assert value(series, "process_resident_memory_bytes") > 1_000_000
     (labels,) = (labels for name, labels in series if name == "serving_build_info")
-    assert dict(labels)["version"] == "0.1.0"
+    assert dict(labels)["version"] == "1.2.3"
     assert dict(labels)["allocator"] == "jemalloc"
 
 
 def test_free_memory_and_limit_are_exposed_if_known():
-    series = series_of(fake_sources(model_memory_limit_bytes=9_000))
+    series = series_of(fake_parts(model_memory_limit_bytes=9_000))
     assert value(series, "serving_memory_available_bytes") == 8_000
     assert value(series, "serving_model_memory_limit_bytes") == 9_000
-    unlimited = series_of(fake_sources(memory_available_bytes=lambda: UNLIMITED_BYTES))
+    unlimited = series_of(fake_parts(available_bytes=UNLIMITED_BYTES))
     assert having(unlimited, "serving_memory_available_bytes") == {}
     assert having(unlimited, "serving_model_memory_limit_bytes") == {}
 
 
 def test_server_without_slab_pool_has_no_slab_series():
-    series = series_of(fake_sources(slab_pool=None))
+    series = series_of(fake_parts(slab_pool=None))
     assert [name for name, _ in series if name.startswith("serving_slab")] == []
 
 
 # --- The formats ----------------------------------------------------------------------------------------
 
 
-def busy_sources() -> MetricSources:
+def busy_parts() -> MonitoredParts:
     """A page with a sample of every family."""
     latencies: dict[int, Sequence[int]] = {0: [MS, 2 * MS], 5: [MS]}
     phases = {phase: [MS] for phase in ("queue", "decode", "batch", "run", "encode", "total")}
@@ -610,15 +613,15 @@ def busy_sources() -> MetricSources:
     lost = FakeMethod(model="", version=0, latencies_ns={5: [MS]})
     stages = {LoadStage.WARM_UP: 0.5, UnloadStage.QUIESCE: 0.5}
     verdict = GateVerdict(gate="golden", mode="enforce", is_passed=True)
-    return fake_sources(
-        requests=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
+    return fake_parts(
+        statistics=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
-        arena=lambda servable_id: FakeArenaStatistics(),
-        batching=lambda servable_id: busy_batching(),
-        reservoirs=lambda: {"m": FakeReservoirStatistics()},
-        swaps=lambda: [swap_of("m")],
-        models_ready=lambda: {"m": True},
-        blocked_versions=lambda model: {6: BlockedVersion(by=BlockedBy.CRASH)},
+        arenas={ServableId("m", 1): FakeArenaStatistics()},
+        batching={ServableId("m", 1): busy_batching()},
+        reservoirs=kept_requests(),
+        swaps=[swap_of("m")],
+        configured=["m"],
+        blocked={"m": {6: BlockedVersion(by=BlockedBy.CRASH)}},
         model_memory_limit_bytes=9_000,
     )
 
@@ -643,7 +646,7 @@ def check_against_table(metric: Metric, family: MetricFamily) -> None:
 
 def test_exposed_families_are_exactly_those_of_table():
     exposed = {
-        metric.name: metric for metric in openmetrics_families(text_of(busy_sources(), OPENMETRICS))
+        metric.name: metric for metric in openmetrics_families(text_of(busy_parts(), OPENMETRICS))
     }
     assert set(exposed) == {family.base_name for family in FAMILIES}
     for family in FAMILIES:
@@ -652,14 +655,14 @@ def test_exposed_families_are_exactly_those_of_table():
 
 
 def test_families_are_exposed_before_first_count():
-    text = text_of(fake_sources())
+    text = text_of(fake_parts())
     for family in FAMILIES:
         assert f"# TYPE {family.name} " in text
 
 
 def test_no_family_and_no_series_comes_twice():
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-    lines = [line for line in text_of(busy_sources()).splitlines() if not line.startswith("#")]
+    lines = [line for line in text_of(busy_parts()).splitlines() if not line.startswith("#")]
     names = [line.rpartition(" ")[0] for line in lines]
     assert len(names) == len(set(names))
 
@@ -694,14 +697,14 @@ def test_documented_metrics_are_exposed():
     ],
 )
 def test_format_follows_accept_header(accept, content_type):
-    exposition = MetricsExposition(fake_sources())
+    exposition = MetricsExposition(fake_parts())
     wanted = exposition.negotiate(accept, "")
     assert wanted.content_type == content_type
     assert b"serving_build_info" in exposition.page(wanted)
 
 
 def test_page_is_compressed_if_gzip_is_accepted():
-    exposition = MetricsExposition(busy_sources())
+    exposition = MetricsExposition(busy_parts())
     plain = exposition.page(exposition.negotiate("", ""))
     compressed = exposition.page(exposition.negotiate("", "deflate, gzip;q=1.0"))
     assert len(compressed) < len(plain) / 5
@@ -715,7 +718,7 @@ def test_page_is_compressed_if_gzip_is_accepted():
 def native_histograms(accept: str) -> list[NativeHistogram]:
     return [
         sample.native_histogram
-        for line in openmetrics_families(text_of(busy_sources(), accept))
+        for line in openmetrics_families(text_of(busy_parts(), accept))
         for sample in line.samples
         if sample.native_histogram is not None
     ]
@@ -729,7 +732,7 @@ def test_native_histograms_are_offered_to_readers():
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
 def test_older_formats_have_no_native_histograms(accept):
-    text = text_of(busy_sources(), accept)
+    text = text_of(busy_parts(), accept)
     assert "schema" not in text
     assert "serving_request_latency_seconds{" not in text
 
@@ -766,12 +769,12 @@ def test_native_histogram_has_latency_in_its_bucket(latencies_ns):
 
 
 def test_promtool_finds_nothing_in_our_names():
-    lines = promtool.complaints(text_of(busy_sources()))
+    lines = promtool.complaints(text_of(busy_parts()))
     assert [line for line in lines if not line.startswith(":tensorflow:serving:")] == []
 
 
 def test_promtool_objects_only_to_foreign_colons():
-    lines = promtool.complaints(text_of(busy_sources()))
+    lines = promtool.complaints(text_of(busy_parts()))
     assert {line.partition(" ")[2] for line in lines} == {
         "metric names should not contain ':'",
     }

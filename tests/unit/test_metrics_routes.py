@@ -10,10 +10,11 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from serving.manager.state_monitor import Statuses
+from serving.manager.state_monitor import StateMonitor, Statuses
 from serving.monitoring.collector import ExpositionFormat, MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
-from tests.unit.fakes.metrics import fake_sources
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.monitored import fake_parts
 
 PLAIN = {"accept": "text/plain", "accept-encoding": "identity"}
 OPENMETRICS = {
@@ -25,10 +26,11 @@ TIMEOUT_SECONDS = 10
 Answer = TypeVar("Answer")
 
 
-class HeldSources:
-    """A source with collections that begin at once and end when it is opened."""
+class HeldMonitor(StateMonitor):
+    """A monitor that is read at once, and answers when it is opened."""
 
     def __init__(self, *, is_open: bool = False) -> None:
+        super().__init__(FakeClock())
         self._open = threading.Event()
         if is_open:
             self._open.set()
@@ -51,8 +53,8 @@ class HeldSources:
 class CountedExposition(MetricsExposition):
     """Lets a test wait for scrapers: after its negotiation a scraper requests the page at once."""
 
-    def __init__(self, statuses: Callable[[], Statuses]) -> None:
-        super().__init__(replace(fake_sources(), statuses=statuses))
+    def __init__(self, monitor: StateMonitor) -> None:
+        super().__init__(replace(fake_parts(), monitor=monitor))
         self._negotiated = threading.Semaphore(0)
 
     def negotiate(self, accept: str, accept_encoding: str) -> ExpositionFormat:
@@ -82,7 +84,7 @@ def visit(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_metrics_are_at_both_paths(path):
-    exposition = MetricsExposition(fake_sources())
+    exposition = MetricsExposition(fake_parts())
     response = visit(exposition, lambda client: client.get(path, headers=PLAIN))
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -91,7 +93,7 @@ def test_metrics_are_at_both_paths(path):
 
 
 def test_metrics_come_in_requested_format():
-    exposition = MetricsExposition(fake_sources())
+    exposition = MetricsExposition(fake_parts())
     headers = {**OPENMETRICS, "accept-encoding": "gzip"}
     response = visit(exposition, lambda client: client.get(PATHS[0], headers=headers))
     assert response.headers["content-type"].startswith("application/openmetrics-text; version=1")
@@ -101,54 +103,54 @@ def test_metrics_come_in_requested_format():
 
 
 def test_scrapes_of_one_format_share_a_page():
-    sources = HeldSources()
-    exposition = CountedExposition(sources.statuses)
+    monitor = HeldMonitor()
+    exposition = CountedExposition(monitor)
 
     async def scrape(client: httpx.AsyncClient) -> list[httpx.Response]:
         scrapes = [client.get(path, headers=PLAIN) for path in (*PATHS, PATHS[0])]
         responses = asyncio.gather(*scrapes)
         await exposition.wait_for(len(scrapes))
-        sources.open()
+        monitor.open()
         return await responses
 
     responses = visit(exposition, scrape)
-    assert sources.collection_count == 1
+    assert monitor.collection_count == 1
     assert len({response.content for response in responses}) == 1
 
 
 def test_formats_are_collected_one_after_the_other():
-    sources = HeldSources()
-    exposition = CountedExposition(sources.statuses)
+    monitor = HeldMonitor()
+    exposition = CountedExposition(monitor)
 
     async def scrape(client: httpx.AsyncClient) -> list[httpx.Response]:
         responses = asyncio.gather(
             client.get(PATHS[0], headers=PLAIN), client.get(PATHS[0], headers=OPENMETRICS)
         )
         await exposition.wait_for(2)
-        sources.open()
+        monitor.open()
         return list(await responses)
 
     plain, openmetrics = visit(exposition, scrape)
-    assert (sources.collection_count, sources.running_count_max) == (2, 1)
+    assert (monitor.collection_count, monitor.running_count_max) == (2, 1)
     assert openmetrics.text.endswith("# EOF\n")
     assert not plain.text.endswith("# EOF\n")
 
 
 def test_page_is_made_anew_for_the_next_scrape():
-    sources = HeldSources(is_open=True)
-    exposition = CountedExposition(sources.statuses)
+    monitor = HeldMonitor(is_open=True)
+    exposition = CountedExposition(monitor)
 
     async def scrape(client: httpx.AsyncClient) -> None:
         for path in PATHS:
             await client.get(path, headers=PLAIN)
 
     visit(exposition, scrape)
-    assert sources.collection_count == 2
+    assert monitor.collection_count == 2
 
 
 def test_leaving_scraper_keeps_page_for_others():
-    sources = HeldSources()
-    exposition = CountedExposition(sources.statuses)
+    monitor = HeldMonitor()
+    exposition = CountedExposition(monitor)
 
     async def scrape(client: httpx.AsyncClient) -> httpx.Response:
         leaving, staying = (
@@ -158,29 +160,30 @@ def test_leaving_scraper_keeps_page_for_others():
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        sources.open()
+        monitor.open()
         return await staying
 
     assert visit(exposition, scrape).status_code == 200
-    assert sources.collection_count == 1
+    assert monitor.collection_count == 1
 
 
 def test_failing_page_is_error_and_next_one_works():
     failures = [RuntimeError("a bug")]
 
-    def statuses() -> Statuses:
-        if failures:
-            raise failures.pop()
-        return {}
+    class BrokenOnce(StateMonitor):
+        def statuses(self) -> Statuses:
+            if failures:
+                raise failures.pop()
+            return {}
 
     async def scrape(client: httpx.AsyncClient) -> list[int]:
         return [(await client.get(PATHS[0])).status_code for _ in range(2)]
 
-    assert visit(CountedExposition(statuses), scrape) == [500, 200]
+    assert visit(CountedExposition(BrokenOnce(FakeClock())), scrape) == [500, 200]
 
 
 def test_metrics_cannot_be_posted_to():
-    exposition = MetricsExposition(fake_sources())
+    exposition = MetricsExposition(fake_parts())
     response = visit(exposition, lambda client: client.post(PATHS[0]))
     assert response.status_code == 405
 
@@ -189,5 +192,5 @@ def test_metrics_cannot_be_posted_to():
     ("also_at", "more"), [("", []), ("/mine", ["/mine"]), (PATHS[1], [])], ids=str
 )
 def test_metrics_routes_are_default_and_configured(also_at: str, more: list[str]):
-    routes = metrics_routes(MetricsExposition(fake_sources()), also_at)
+    routes = metrics_routes(MetricsExposition(fake_parts()), also_at)
     assert [route.path for route in routes] == [*PATHS, *more]

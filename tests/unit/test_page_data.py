@@ -23,23 +23,22 @@ from serving.monitoring.page_data import (
     WAITING_MODEL_COUNT_MAX,
     PageData,
     PageQuestion,
-    page_sources,
     route_json,
 )
 from serving.monitoring.page_points import points_json
 from serving.monitoring.swap_record import SwapResult
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import FakeArenaStatistics
-from tests.unit.fakes.metrics import fake_sources
-from tests.unit.fakes.page import FakeMethod, FakePageSources, FakePoint, busy_scene, status, swap
+from tests.unit.fakes.monitored import FakeParts
+from tests.unit.fakes.page import FakeMethod, FakePoint, busy_scene, status, swap
 from tests.unit.fakes.requests import FakeLatency
 from tests.unit.fakes.servables import busy_batching
 
 SECOND = NS_PER_SECOND
 
 
-def make_page(scene: FakePageSources, clock: FakeClock | None = None) -> PageData:
-    return PageData(scene.sources(), clock or FakeClock(), "1.2.3")
+def make_page(scene: FakeParts, clock: FakeClock | None = None) -> PageData:
+    return PageData(scene.parts(clock))
 
 
 # Points
@@ -108,14 +107,14 @@ def test_points_lose_no_request_at_any_poll_rate(gaps_ms: list[int], polls: set[
 
 
 def test_page_lists_models_without_version() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 1)])
-    scene.reasons = {"ctr": None, "empty": "no version has been found", "other": "is LOADING"}
+    statuses = [status("ctr", 1), status("other", 1, LOADING)]
+    scene = FakeParts(statuses=statuses, configured=["ctr", "empty", "other"])
     answer = make_page(scene).answer(PageQuestion())
     assert answer["models"] == ["ctr", "empty", "other"]
     assert answer["waiting_count"] == 2
     assert answer["waiting"][0] == {
         "model": "empty",
-        "reason": "no version has been found",
+        "reason": "no version has been found in its base path",
         "base_path": "/models/empty",
     }
     of_one = make_page(scene).answer(PageQuestion(model="other"))
@@ -123,19 +122,19 @@ def test_page_lists_models_without_version() -> None:
 
 
 def test_page_names_models_whose_base_path_hangs() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 1)])
+    scene = FakeParts(statuses=[status("ctr", 1)])
     assert make_page(scene).answer(PageQuestion())["stuck"] == []
-    scene.stuck_sources = {"z", "ctr"}
+    scene.pollers.stuck = {"z", "ctr"}
     assert make_page(scene).answer(PageQuestion())["stuck"] == ["ctr", "z"]
 
 
 def test_page_of_thousands_of_hanging_paths_is_bounded() -> None:
-    scene = FakePageSources(stuck_sources={f"m{number:04}" for number in range(3_000)})
+    scene = FakeParts(stuck_sources={f"m{number:04}" for number in range(3_000)})
     assert len(make_page(scene).answer(PageQuestion())["stuck"]) == WAITING_MODEL_COUNT_MAX
 
 
 def test_page_of_thousands_of_wrong_paths_is_bounded() -> None:
-    scene = FakePageSources(reasons={f"m{number:04}": "no version" for number in range(3_000)})
+    scene = FakeParts(configured=[f"m{number:04}" for number in range(3_000)])
     answer = make_page(scene).answer(PageQuestion())
     assert (answer["waiting_count"], len(answer["waiting"])) == (3_000, WAITING_MODEL_COUNT_MAX)
 
@@ -144,7 +143,7 @@ def test_page_of_thousands_of_wrong_paths_is_bounded() -> None:
 
 
 def test_page_polls_give_all_then_new_points() -> None:
-    clock, scene = FakeClock(), FakePageSources()
+    clock, scene = FakeClock(), FakeParts()
     scene.statistics.points[None] = [FakePoint(second * SECOND, 1) for second in (998, 999, 1_000)]
     page = make_page(scene, clock)
     first = page.answer(PageQuestion())
@@ -157,7 +156,7 @@ def test_page_polls_give_all_then_new_points() -> None:
 
 @pytest.mark.parametrize("cursor", ["", "5", "abc.5", "x.y", "٣.٣", "." + "9" * 5_000])
 def test_page_cursor_of_another_process_begins_anew(cursor: str) -> None:
-    scene = FakePageSources()
+    scene = FakeParts()
     answer = make_page(scene).answer(PageQuestion(cursor=cursor))
     assert not answer["is_continued"]
     assert scene.statistics.questions == [(None, 0)]
@@ -165,14 +164,14 @@ def test_page_cursor_of_another_process_begins_anew(cursor: str) -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 19, "9" * 5_000, "-5", "1.5", "٣"])
 def test_page_cursor_that_cannot_be_begins_anew(digits: str) -> None:
-    scene = FakePageSources()
+    scene = FakeParts()
     page = make_page(scene)
     started = page.answer(PageQuestion())["cursor"].partition(".")[0]
     assert not page.answer(PageQuestion(cursor=f"{started}.{digits}"))["is_continued"]
 
 
 def test_page_without_anything_new_keeps_its_cursor() -> None:
-    clock, scene = FakeClock(), FakePageSources()
+    clock, scene = FakeClock(), FakeParts()
     scene.statistics.points[None] = [FakePoint(1_000 * SECOND, 1)]
     page = make_page(scene, clock)
     cursor = page.answer(PageQuestion())["cursor"]
@@ -193,13 +192,13 @@ def test_page_of_a_model_that_is_gone_is_empty() -> None:
 
 
 def test_page_of_an_empty_server_is_json() -> None:
-    answer = make_page(FakePageSources()).answer(PageQuestion())
+    answer = make_page(FakeParts()).answer(PageQuestion())
     assert json.loads(json.dumps(answer)) == answer
     assert (answer["models"], answer["versions"], answer["swaps"]) == ([], [], [])
 
 
 def test_page_counts_requests_by_code_over_models() -> None:
-    scene = FakePageSources()
+    scene = FakeParts()
     scene.statistics.by_model = [
         FakeMethod("a", count_by_code={0: 5}),
         FakeMethod("b", count_by_code={0: 2, 4: 1}),
@@ -214,25 +213,15 @@ def test_page_counts_requests_by_code_over_models() -> None:
     }
 
 
-def test_page_sources_are_those_of_the_metrics() -> None:
-    metrics = fake_sources(statuses=[status("ctr", 7)])
-    sources = page_sources(metrics, list, dict, "progress of {}".format)
-    assert sources.requests is metrics.requests
-    assert sources.arena is metrics.arena
-    assert sources.default_version("ctr") == 7
-    assert sources.statuses().keys() == {"ctr"}
-    assert sources.canary_progress("ctr") == "progress of ctr"
-
-
 # Swaps
 
 
 def test_page_swaps_are_sent_once_until_one_changes() -> None:
-    scene = FakePageSources(swaps=[swap("ctr", 7, 10 * SECOND, result=None, ended_at_ns=None)])
+    scene = FakeParts(swaps=[swap("ctr", 7, 10 * SECOND, result=None, ended_at_ns=None)])
     page = make_page(scene)
     first = page.answer(PageQuestion())
     again = page.answer(PageQuestion(swaps_tag=first["swaps_tag"]))
-    scene.swaps[0] = swap("ctr", 7, 10 * SECOND)
+    scene.swaps.shown[0] = swap("ctr", 7, 10 * SECOND)
     changed = page.answer(PageQuestion(swaps_tag=first["swaps_tag"]))
     assert ("swaps" in first, "swaps" in again, "swaps" in changed) == (True, False, True)
 
@@ -249,17 +238,17 @@ def test_page_swaps_are_sent_once_until_one_changes() -> None:
     ],
 )
 def test_page_swaps_are_sent_again_after_any_change(change: dict[str, object]) -> None:
-    scene = FakePageSources(swaps=[swap("ctr", 7, 10 * SECOND)])
+    scene = FakeParts(swaps=[swap("ctr", 7, 10 * SECOND)])
     page = make_page(scene)
     tag = page.answer(PageQuestion())["swaps_tag"]
-    scene.swaps[0] = swap("ctr", 7, 10 * SECOND, **change)
+    scene.swaps.shown[0] = swap("ctr", 7, 10 * SECOND, **change)
     assert page.answer(PageQuestion(swaps_tag=tag))["swaps_tag"] != tag
 
 
 def test_page_lists_newest_swaps_and_marks_visible() -> None:
     clock = FakeClock()
     clock.advance(10_000)
-    scene = FakePageSources(
+    scene = FakeParts(
         swaps=[swap("ctr", 200 - i, clock.now_ns() - 10 * i * SECOND) for i in range(200)]
     )
     answer = make_page(scene, clock).answer(PageQuestion())
@@ -274,7 +263,7 @@ def test_page_marks_no_version_that_only_went() -> None:
         swap("ctr", version, clock.now_ns() - SECOND, result=result)
         for version, result in ((1, SwapResult.UNLOADED), (2, SwapResult.PUBLISHED))
     ]
-    answer = make_page(FakePageSources(swaps=swaps), clock).answer(PageQuestion())
+    answer = make_page(FakeParts(swaps=swaps), clock).answer(PageQuestion())
     assert [mark["version"] for mark in answer["marks"]] == [2]
     assert [item["version"] for item in answer["swaps"]] == [1, 2]
 
@@ -282,7 +271,7 @@ def test_page_marks_no_version_that_only_went() -> None:
 def test_page_marks_load_from_its_start() -> None:
     clock = FakeClock()
     began_at_ns = clock.now_ns() - 5 * SECOND
-    scene = FakePageSources(swaps=[swap("ctr", 7, began_at_ns, wall_offset_ns=100 * SECOND)])
+    scene = FakeParts(swaps=[swap("ctr", 7, began_at_ns, wall_offset_ns=100 * SECOND)])
     [mark] = make_page(scene, clock).answer(PageQuestion())["marks"]
     assert mark["began_at"] == began_at_ns / SECOND + 1 + 100
 
@@ -295,7 +284,7 @@ def test_failed_version_has_error() -> None:
     verdict = GateVerdict(gate="golden", mode="enforce", is_passed=False, reason="Δ 0.3")
     passed = GateVerdict(gate="signatures", mode="enforce", is_passed=True)
     failed = status("ctr", 7, END, health=health, verdicts=(passed, verdict))
-    [version] = make_page(FakePageSources(statuses=[failed])).answer(PageQuestion())["versions"]
+    [version] = make_page(FakeParts(statuses=[failed])).answer(PageQuestion())["versions"]
     assert version["state"] == "END"
     assert version["health"] == {"code": "DATA_LOSS", "message": "crc32c does not match"}
     assert version["failed_gates"] == [{"gate": "golden", "mode": "enforce", "reason": "Δ 0.3"}]
@@ -304,14 +293,14 @@ def test_failed_version_has_error() -> None:
 
 
 def test_unavailable_version_has_no_arena_query() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 7, UNLOADING)])
-    scene.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
+    scene = FakeParts(statuses=[status("ctr", 7, UNLOADING)])
+    scene.streams.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert version["arena_allocated_bytes"] is None
 
 
 def test_loading_version_has_stage() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 7, LOADING, stage=LoadStage.RESTORE)])
+    scene = FakeParts(statuses=[status("ctr", 7, LOADING, stage=LoadStage.RESTORE)])
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert (version["state"], version["stage"], version["is_default"]) == (
         "LOADING",
@@ -321,7 +310,7 @@ def test_loading_version_has_stage() -> None:
 
 
 def test_version_has_quantiles_of_busiest_method() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 7)])
+    scene = FakeParts(statuses=[status("ctr", 7)])
     scene.statistics.by_version = [
         FakeMethod("ctr", 7, "Predict", 4, latency_10s=FakeLatency(2_000, 1_000, 2_000, 3_000)),
         FakeMethod("ctr", 7, "Classify", 4, latency_10s=FakeLatency(2, 9_000, 9_000, 9_000)),
@@ -338,7 +327,7 @@ def test_version_has_quantiles_of_busiest_method() -> None:
 
 
 def test_version_excludes_its_earlier_life() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 7, LOADING)])
+    scene = FakeParts(statuses=[status("ctr", 7, LOADING)])
     scene.statistics.by_version = [
         FakeMethod("ctr", 7, ended_seconds=5.0, latency_10s=FakeLatency(9, 1, 1, 1))
     ]
@@ -347,14 +336,14 @@ def test_version_excludes_its_earlier_life() -> None:
 
 
 def test_version_has_the_bytes_of_its_arena() -> None:
-    scene = FakePageSources(statuses=[status("ctr", 7)])
-    scene.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
+    scene = FakeParts(statuses=[status("ctr", 7)])
+    scene.streams.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert (version["arena_allocated_bytes"], version["arena_resident_bytes"]) == (1_000, 4_096)
 
 
 def test_versions_are_grouped_by_model_newest_first() -> None:
-    scene = FakePageSources(statuses=[status("b", 1), status("a", 1), status("a", 2)])
+    scene = FakeParts(statuses=[status("b", 1), status("a", 1), status("a", 2)])
     versions = make_page(scene).answer(PageQuestion())["versions"]
     assert [(item["model"], item["version"]) for item in versions] == [("a", 2), ("a", 1), ("b", 1)]
 
@@ -385,7 +374,7 @@ def test_route_to_unavailable_canary_is_zero() -> None:
 # Batches and phases
 
 
-def version_of(scene: FakePageSources) -> dict[str, object]:
+def version_of(scene: FakeParts) -> dict[str, object]:
     (version,) = make_page(scene).answer(PageQuestion(model="m"))["versions"]
     assert isinstance(version, dict)
     return version
@@ -396,20 +385,20 @@ def test_version_has_mean_phases_of_its_busiest_method() -> None:
         "m", 1, latency_10s=FakeLatency(count=9), phase_us={"queue": 30, "batch": 200, "run": 900}
     )
     other = FakeMethod("m", 1, "Classify", latency_10s=FakeLatency(count=8), phase_us={"run": 5})
-    scene = FakePageSources(statuses=[status("m", 1)])
+    scene = FakeParts(statuses=[status("m", 1)])
     scene.statistics.by_version = [other, busy]
     assert version_of(scene)["phases"] == {"queue": 30.0, "batch": 200.0, "run": 900.0}
 
 
 def test_version_without_requests_has_no_phases() -> None:
-    scene = FakePageSources(statuses=[status("m", 1)])
+    scene = FakeParts(statuses=[status("m", 1)])
     scene.statistics.by_version = [FakeMethod("m", 1, phase_us={"run": 5})]
     version = version_of(scene)
     assert (version["phases"], version["latency"]) == ({}, None)
 
 
 def test_version_shows_batched_and_refused_signatures() -> None:
-    scene = FakePageSources(statuses=[status("m", 1)])
+    scene = FakeParts(statuses=[status("m", 1)])
     scene.batching[ServableId("m", 1)] = busy_batching()
     assert version_of(scene)["batching"] == [
         {
@@ -440,6 +429,6 @@ def test_version_shows_batched_and_refused_signatures() -> None:
 
 
 def test_version_that_does_not_serve_shows_no_batches() -> None:
-    scene = FakePageSources(statuses=[status("m", 1, UNLOADING)])
+    scene = FakeParts(statuses=[status("m", 1, UNLOADING)])
     scene.batching[ServableId("m", 1)] = busy_batching()
     assert version_of(scene)["batching"] == []

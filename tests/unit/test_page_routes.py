@@ -10,21 +10,21 @@ from serving.base.errors import StatusCode
 from serving.core.servable import END, Health
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import PAGE_DIRECTORY, page_routes, read_page_files
-from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.page import FakePageSources, FakePoint, status
+from tests.unit.fakes.monitored import FakeParts
+from tests.unit.fakes.page import FakePoint, status
 
 
 @pytest.fixture
-def scene() -> FakePageSources:
-    return FakePageSources()
+def scene() -> FakeParts:
+    return FakeParts()
 
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 @pytest.fixture
-def client(scene: FakePageSources) -> TestClient:
-    page = PageData(scene.sources(), FakeClock(), "1.2.3")
+def client(scene: FakeParts) -> TestClient:
+    page = PageData(scene.parts())
     return TestClient(Starlette(routes=page_routes(page)), headers=BROWSER)
 
 
@@ -74,8 +74,8 @@ def test_page_vendored_file_lies_beside_its_licence() -> None:
     assert "Leon Sorokin" in licence
 
 
-def test_page_poll_follows_its_query(client: TestClient, scene: FakePageSources) -> None:
-    scene.statuses = [status("a&b", 1), status("other", 1)]
+def test_page_poll_follows_its_query(client: TestClient, scene: FakeParts) -> None:
+    scene.monitor.shown = [status("a&b", 1), status("other", 1)]
     scene.statistics.points["a&b"] = [FakePoint(999_000_000_000, 1)]
     first = client.get("/v1/page", params={"model": "a&b"})
     query = {"model": "a&b", "cursor": first.json()["cursor"]}
@@ -86,11 +86,9 @@ def test_page_poll_follows_its_query(client: TestClient, scene: FakePageSources)
     assert (again.json()["points"]["at"], "swaps" in again.json()) == ([], False)
 
 
-def test_page_poll_survives_message_outside_utf_8(
-    client: TestClient, scene: FakePageSources
-) -> None:
+def test_page_poll_survives_message_outside_utf_8(client: TestClient, scene: FakeParts) -> None:
     health = Health(StatusCode.NOT_FOUND, "/models/\udcff: no such file")
-    scene.statuses = [status("ctr", 1, END, health=health)]
+    scene.monitor.shown = [status("ctr", 1, END, health=health)]
     [version] = client.get("/v1/page").json()["versions"]
     assert version["health"]["message"] == health.message
 
@@ -103,7 +101,7 @@ def test_root_tells_programs_that_the_server_lives(client: TestClient, accept: s
     assert client.get("/").headers["vary"] == response.headers["vary"] == "Accept"
 
 
-def test_page_costs_nothing_without_polls(client: TestClient, scene: FakePageSources) -> None:
+def test_page_costs_nothing_without_polls(client: TestClient, scene: FakeParts) -> None:
     client.get("/")
     client.get("/static/page.js")
     assert scene.statistics.questions == []

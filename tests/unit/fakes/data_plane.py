@@ -30,6 +30,7 @@ class FakePlane:
 
     def __init__(self) -> None:
         self.warm_up_bytes = 0
+        self.runs_ended_count = 0
         self.serving_map = FakeServingMap()
         self.grpc = FakeGrpcServer()
         self.admin_grpc = FakeGrpcServer()
@@ -144,7 +145,7 @@ class FakePlane:
         self.replay_seconds = seconds
 
     def runs_ended_by_memory(self) -> int:
-        return 0
+        return self.runs_ended_count
 
     def ServerCertificates(self, **certificates: object) -> FakeServerCertificates:  # noqa: N802
         return FakeServerCertificates(certificates)

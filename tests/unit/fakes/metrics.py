@@ -1,18 +1,12 @@
-"""Fakes of the metrics' sources: recorded requests, memory, routing."""
+"""Recorded requests and swaps, as metrics read them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.servable import Routing, ServableId, ServableStatus
-from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.swap_record import SwapRecord, SwapResult
-from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.memory import FakeRequestMemory, FakeSlabPoolStatistics
 from tests.unit.fakes.page import span_latency
-from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget, FakeRequestStatistics
-from tests.unit.fakes.servers import FakeGrpcServer
 
 
 @dataclass(frozen=True)
@@ -96,14 +90,6 @@ def _cumulative_counts(latencies_ns: Sequence[int], edges_ns: Sequence[int]) -> 
     return [sum(latency <= edge for latency in latencies_ns) for edge in edges_ns]
 
 
-@dataclass(frozen=True)
-class FakePageFaults:
-    """Page faults as in `resource.getrusage`."""
-
-    ru_minflt: int = 11
-    ru_majflt: int = 2
-
-
 def swap_of(model: str, **changes: object) -> SwapRecord:
     """Returns a swap that loaded for half a second, took two seconds in all and has ended."""
     record = SwapRecord(
@@ -122,64 +108,3 @@ def swap_of(model: str, **changes: object) -> SwapRecord:
         after=span_latency(0),
     )
     return replace(record, **changes)  # type: ignore[arg-type]
-
-
-BUILD_INFO = {
-    "millpond": "0.1.0",
-    "tensorflow": "2.21.0",
-    "wire": "nghttp2 1.52.0, OpenSSL 3.0.17",
-    "jemalloc": "5.3.0",
-    "allocator": "jemalloc",
-}
-
-
-def busy_grpc() -> FakeGrpcServer:
-    """Returns a gRPC server with counts to find again."""
-    grpc = FakeGrpcServer()
-    grpc.connection_count = 11
-    grpc.limit_counts = {"pause": 12, "pings": 0}
-    return grpc
-
-
-def fake_sources(
-    *,
-    requests: FakeRequestStatistics | None = None,
-    statuses: Sequence[ServableStatus] = (),
-    clock: FakeClock | None = None,
-    **changes: object,
-) -> MetricSources:
-    """Returns the sources of a server without loaded versions, with `changes`."""
-    by_name: dict[str, tuple[ServableStatus, ...]] = {}
-    for status in statuses:
-        by_name[status.id.name] = (*by_name.get(status.id.name, ()), status)
-    sources = MetricSources(
-        requests=requests or FakeRequestStatistics(),
-        admission=FakeAdmission(100, in_flight_count=5, refused_count=6),
-        budget=FakeByteBudget(1_000, in_use_bytes=7, refused_count=3),
-        grpc=busy_grpc(),
-        runs_ended_by_memory=lambda: 2,
-        statuses=lambda: by_name,
-        swap_counts=dict,
-        arena=_no_arena,
-        slab_pool=FakeSlabPoolStatistics,
-        request_memory=FakeRequestMemory,
-        page_faults=FakePageFaults,
-        memory_available_bytes=lambda: 8_000,
-        routing=lambda name: Routing(),
-        default_version=lambda name: max(
-            (item.id.version for item in by_name.get(name, ())), default=None
-        ),
-        base_path=lambda name: f"/models/{name}",
-        config_change_count=lambda: 4,
-        is_config_refused=lambda: False,
-        spans_dropped=lambda: {"over_rate": 3, "full": 0, "export": 2},
-        log_lines_dropped=lambda: 8,
-        stuck_sources=lambda: {"m"},
-        build_info=BUILD_INFO,
-        clock=clock or FakeClock(),
-    )
-    return replace(sources, **changes)  # type: ignore[arg-type]
-
-
-def _no_arena(servable_id: ServableId) -> None:
-    del servable_id

@@ -25,10 +25,9 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
-from serving.data_plane.servables import ArenaStatistics, SignatureBatching
-from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.requests import FakeLatency, FakeRequestStatistics
 from tests.unit.fakes.servables import busy_batching
 
@@ -79,51 +78,6 @@ class FakeMethod:
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
         raise AssertionError(f"the page asks for no buckets, {phase} {edges_ns}")
-
-
-@dataclass
-class FakePageSources:
-    """`sources()` reads these values at each poll."""
-
-    statistics: FakeRequestStatistics = field(default_factory=FakeRequestStatistics)
-    statuses: list[ServableStatus] = field(default_factory=list)
-    routings: dict[str, Routing] = field(default_factory=dict)
-    arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
-    batching: dict[ServableId, Sequence[SignatureBatching]] = field(default_factory=dict)
-    swaps: list[SwapRecord] = field(default_factory=list)
-    reasons: dict[str, str | None] = field(default_factory=dict)
-    stuck_sources: set[str] = field(default_factory=set)
-    canary_progress: dict[str, str] = field(default_factory=dict)
-
-    def sources(self) -> PageSources:
-        return PageSources(
-            requests=self.statistics,
-            statuses=self._statuses_by_model,
-            arena=lambda servable_id: self.arenas.get(servable_id),
-            routing=lambda name: self.routings.get(name, Routing()),
-            default_version=self._default_version,
-            swaps=lambda: self.swaps,
-            batching=lambda servable_id: self.batching.get(servable_id, ()),
-            reasons=lambda: self.reasons,
-            stuck_sources=lambda: self.stuck_sources,
-            base_path=lambda name: f"/models/{name}",
-            canary_progress=lambda name: self.canary_progress.get(name, ""),
-        )
-
-    def _statuses_by_model(self) -> Mapping[str, tuple[ServableStatus, ...]]:
-        by_model: dict[str, list[ServableStatus]] = {}
-        for item in sorted(self.statuses, key=lambda item: item.id):
-            by_model.setdefault(item.id.name, []).append(item)
-        return {name: tuple(items) for name, items in by_model.items()}
-
-    def _default_version(self, name: str) -> int | None:
-        routing = self.routings.get(name, Routing())
-        available = [
-            item.id.version
-            for item in self.statuses
-            if item.id.name == name and item.state is AVAILABLE
-        ]
-        return routing.default_version or max(available, default=None)
 
 
 def status(
@@ -244,7 +198,7 @@ class LiveHistory(FakeRequestStatistics):
         return FakePoint(at_ns, count, 3 if second % 97 == 0 else 0, latency)
 
 
-def busy_scene(clock: Clock) -> FakePageSources:
+def busy_scene(clock: Clock) -> FakeParts:
     """Returns five models: one is in a swap, one has a canary, and one's new version failed."""
     now_ns, wall_ns = clock.now_ns(), clock.wall_ns()
 
@@ -265,7 +219,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
     ]
     serving = [item.id for item in statuses if item.state in (AVAILABLE, UNLOADING)]
     arena = FakeArenaStatistics(allocated_bytes=1_210_000_000, slab_resident_bytes=1_250_000_000)
-    return FakePageSources(
+    return FakeParts(
         statistics=LiveHistory(
             clock=clock,
             per_second={None: 4_200, "ctr": 3_000, "ranker": 900, "spelling": 40},

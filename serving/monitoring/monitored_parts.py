@@ -1,0 +1,98 @@
+"""The parts of a server that metrics and the live page read.
+
+Each read is quick, does not wait for requests, and may happen on any thread.
+"""
+
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from serving.base.clock import Clock
+from serving.core.servable import ServableId
+from serving.data_plane.loads import SlabPool
+from serving.data_plane.plane import DataPlane
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.requests import Admission, ByteBudget, GrpcServer
+from serving.data_plane.servables import ArenaStatistics
+from serving.http.health_routes import readiness
+from serving.loading.batch_records import BatchRecords
+from serving.loading.memory_fit import available_bytes
+from serving.loading.reservoirs import Reservoirs
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
+from serving.monitoring.swap_timeline import SwapTimeline
+from serving.monitoring.tracing import NoTracing, Tracing
+from serving.reload.config_reload import ConfigReloader
+from serving.reload.served_models import ServedModels
+from serving.rpc.config_refusals import ConfigRefusals
+from serving.rpc.health import HealthReporter
+from serving.source.poller_pool import PollerPool
+
+
+class PageFaults(Protocol):
+    """The counts since the process began (`resource.getrusage`)."""
+
+    @property
+    def ru_minflt(self) -> int: ...
+    @property
+    def ru_majflt(self) -> int: ...
+
+
+def _process_page_faults() -> PageFaults:
+    return resource.getrusage(resource.RUSAGE_SELF)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFigures:
+    """The figures of the process. `available_bytes` is UNLIMITED_BYTES if the system has no limit."""
+
+    dropped_line_count: Callable[[], int]
+    page_faults: Callable[[], PageFaults] = _process_page_faults
+    available_bytes: Callable[[], int] = available_bytes
+    restart_count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoredParts:
+    """The parts of one server.
+
+    `slab_pool` is None if versions have no arenas. `model_memory_limit_bytes` 0 means no limit.
+    `build_info` is that of the data plane.
+    """
+
+    plane: DataPlane
+    requests: RequestStatistics
+    admission: Admission
+    budget: ByteBudget
+    grpc: GrpcServer
+    monitor: StateMonitor
+    streams: Streams
+    served: ServedModels
+    reloader: ConfigReloader
+    pollers: PollerPool
+    swaps: SwapTimeline
+    batches: BatchRecords
+    reservoirs: Reservoirs
+    slab_pool: SlabPool | None
+    health: HealthReporter
+    refusals: ConfigRefusals
+    tracing: Tracing | NoTracing
+    process: ProcessFigures
+    model_memory_limit_bytes: int = 0
+    build_info: Mapping[str, str] = field(default_factory=dict)
+    clock: Clock
+
+    def arena(self, servable_id: ServableId) -> ArenaStatistics | None:
+        """Returns the figures of a version's arena; None if it has no arena or is not AVAILABLE."""
+        servable = self.streams.servable(servable_id)
+        if servable is None:
+            return None
+        try:
+            return servable.arena_statistics()
+        except self.plane.StatusError:
+            return None  # It was destroyed after the look-up.
+
+    def reasons(self) -> Mapping[str, str | None]:
+        """Returns for each configured model why it is not ready; None if it is ready."""
+        return readiness(self.health.view(), self.served.notes).reason_by_model

@@ -1,0 +1,132 @@
+"""The parts of a server that metrics and the live page read, with values that a test sets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from serving.base.clock import Clock
+from serving.core.blocked_versions import BlockedVersions
+from serving.core.servable import Routing, ServableId, ServableStatus
+from serving.data_plane.servables import SignatureBatching
+from serving.loading.reservoirs import Reservoirs
+from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
+from serving.monitoring.swap_record import SwapRecord
+from serving.reload.config_watch import ConfigRefusal
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
+from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.parts import (
+    FakeBatches,
+    FakeHealth,
+    FakeMonitor,
+    FakePollers,
+    FakeRefusals,
+    FakeReloader,
+    FakeServedModels,
+    FakeStreams,
+    FakeSwaps,
+    FakeTracing,
+)
+from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget, FakeRequestStatistics
+from tests.unit.fakes.servers import FakeGrpcServer
+
+BUILD_INFO = {
+    "millpond": "1.2.3",
+    "tensorflow": "2.21.0",
+    "wire": "nghttp2 1.52.0, OpenSSL 3.0.17",
+    "jemalloc": "5.3.0",
+    "allocator": "jemalloc",
+}
+
+
+@dataclass(frozen=True)
+class FakePageFaults:
+    """Page faults as in `resource.getrusage`."""
+
+    ru_minflt: int = 11
+    ru_majflt: int = 2
+
+
+class FakeParts:
+    """The parts of a server without loaded versions, with changes. `parts` shows later changes too.
+
+    `configured` are the models of which the health is shown.
+    """
+
+    def __init__(
+        self,
+        *,
+        statistics: FakeRequestStatistics | None = None,
+        statuses: Sequence[ServableStatus] = (),
+        configured: Sequence[str] = (),
+        routings: dict[str, Routing] | None = None,
+        arenas: dict[ServableId, FakeArenaStatistics] | None = None,
+        batching: dict[ServableId, Sequence[SignatureBatching]] | None = None,
+        blocked: dict[str, BlockedVersions] | None = None,
+        reservoirs: Reservoirs | None = None,
+        swaps: list[SwapRecord] | None = None,
+        swap_counts: Mapping[tuple[str, str], int] | None = None,
+        stuck_sources: set[str] | None = None,
+        canary_progress: dict[str, str] | None = None,
+        refusal: ConfigRefusal | None = None,
+        available_bytes: int = 8_000,
+    ) -> None:
+        self.statistics = FakeRequestStatistics() if statistics is None else statistics
+        self.monitor = FakeMonitor(statuses)
+        self.batching = {} if batching is None else batching
+        self.streams = FakeStreams(
+            self.monitor, routings or {}, arenas or {}, blocked or {}, canary_progress or {}
+        )
+        self.swaps = FakeSwaps(swaps or [], swap_counts)
+        self.pollers = FakePollers(stuck_sources or set())
+        self.health = FakeHealth(configured, self.monitor)
+        self._reservoirs = reservoirs or Reservoirs(None)
+        self._refusal = refusal
+        self._available_bytes = available_bytes
+
+    def parts(self, clock: Clock | None = None) -> MonitoredParts:
+        plane = FakePlane()
+        plane.runs_ended_count = 2
+        return MonitoredParts(
+            plane=plane,
+            requests=self.statistics,
+            admission=FakeAdmission(100, in_flight_count=5, refused_count=6),
+            budget=FakeByteBudget(1_000, in_use_bytes=7, refused_count=3),
+            grpc=busy_grpc(),
+            monitor=self.monitor,
+            streams=self.streams,
+            served=FakeServedModels(),
+            reloader=FakeReloader(4),
+            pollers=self.pollers,
+            swaps=self.swaps,
+            batches=FakeBatches(self.batching),
+            reservoirs=self._reservoirs,
+            slab_pool=FakeSlabPool(),
+            health=self.health,
+            refusals=FakeRefusals(self._refusal),
+            tracing=FakeTracing(),
+            process=ProcessFigures(
+                dropped_line_count=lambda: 8,
+                page_faults=FakePageFaults,
+                available_bytes=lambda: self._available_bytes,
+            ),
+            build_info=BUILD_INFO,
+            clock=clock or FakeClock(),
+        )
+
+
+def fake_parts(clock: Clock | None = None, **values: object) -> MonitoredParts:
+    """Returns the parts with values of `FakeParts` and, if they have other names, of MonitoredParts."""
+    of_parts = {name: values.pop(name) for name in _OF_PARTS & values.keys()}
+    parts = FakeParts(**values).parts(clock)  # type: ignore[arg-type]
+    return replace(parts, **of_parts)  # type: ignore[arg-type]
+
+
+_OF_PARTS = frozenset({"model_memory_limit_bytes", "slab_pool", "build_info"})
+
+
+def busy_grpc() -> FakeGrpcServer:
+    """Returns a gRPC server with counts to find again."""
+    grpc = FakeGrpcServer()
+    grpc.connection_count = 11
+    grpc.limit_counts = {"pause": 12, "pings": 0}
+    return grpc
