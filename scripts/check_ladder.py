@@ -46,6 +46,7 @@ SIBLINGS = {"rest": frozenset({"rpc"}), "tf": frozenset({"inference", "rpc", "re
 SERVING_ROOMS = (
     "base",
     "core",
+    "client",
     "data_plane",
     "gates",
     "loading",
@@ -59,7 +60,6 @@ SERVING_ROOMS = (
     "rest",
     "kserve",
     "monitoring",
-    "client",
     "supervisor",
     "server",
     "commands",

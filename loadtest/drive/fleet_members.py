@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from serving.rpc.fleet_service import FLEET_REPORT, GRANT
+from serving.core.operator_api import FLEET_REPORT, GRANT
 
 MODEL = "m"
 _REQUEST_COUNT = 100_000

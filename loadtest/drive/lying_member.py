@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from loadtest.drive.shell_server import free_port
-from serving.rpc.fleet_service import FLEET_REPORT
+from serving.core.operator_api import FLEET_REPORT
 
 _REPORT = b'{"models": [' + b"1," * 30_000_000 + b"1]}"
 _STOP_SECONDS = 30

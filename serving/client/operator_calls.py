@@ -1,6 +1,7 @@
 """Millpond's calls for operators, each to a single server.
 
-They import the control plane when they are called: a client that only predicts does not pay for it.
+The calls about the configuration and about warm-up records import what they read when they are called:
+a client that only predicts does not pay for it.
 """
 
 import json
@@ -13,12 +14,23 @@ from serving.client.calls import Call
 from serving.client.channels import ChooseMethod
 from serving.client.connection import Connection
 from serving.client.results import VersionStatus
+from serving.core.operator_api import (
+    ALLOW,
+    CAPTURE_WARM_UP,
+    FLEET_REPORT,
+    GET_CONFIG,
+    GRANT,
+    LIST_MODELS,
+    PROMOTE,
+    RELOAD_CONFIG,
+    ROLLBACK,
+    Rollback,
+    RollbackBlock,
+)
 from serving.core.servable import ServableState
 
 if TYPE_CHECKING:
-    from serving.config.model_settings_file import SettingsByModel
-    from serving.config.server_config import ModelConfig
-    from serving.manager.rollout import Rollback
+    from serving.core.model_config import ModelConfig, SettingsByModel
 
 
 ROLLBACK_POLL_SECONDS = 0.1
@@ -38,7 +50,6 @@ class OperatorCalls:
 
         Raises NotFound for an unknown model, and FailedPrecondition if there are no requests.
         """
-        from serving.rpc.capture_service import CAPTURE_WARM_UP
         from warmup.records import decode_records
 
         request = json.dumps({"model": name, "count_max": count_max}).encode()
@@ -47,8 +58,6 @@ class OperatorCalls:
 
     def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
         """Returns the reply of Millpond's ListModels: all about the server's models and config files."""
-        from serving.rpc.admin_service import LIST_MODELS
-
         reply: dict[str, Any] = json.loads(self._ask(LIST_MODELS, b"", timeout_seconds))
         return reply
 
@@ -67,7 +76,7 @@ class OperatorCalls:
 
     def rollback(
         self, name: str, *, is_cold_allowed: bool = False, timeout_seconds: float = 10
-    ) -> "Rollback":
+    ) -> Rollback:
         """Puts the previous version in the place of the version that answers.
 
         The next request is answered by it. If the previous version is not in memory, raises
@@ -77,9 +86,6 @@ class OperatorCalls:
         call returns, unless the result has a `warning`. `blocked` of the result has each version that
         the rollback blocks, and the reason.
         """
-        from serving.manager.rollout import Rollback, RollbackBlock
-        from serving.rpc.admin_service import ROLLBACK
-
         request = {"model": name, "is_cold_allowed": is_cold_allowed}
         reply = self._order(ROLLBACK, request, timeout_seconds)
         blocked = tuple(RollbackBlock(**item) for item in reply.pop("blocked", ()))
@@ -114,8 +120,6 @@ class OperatorCalls:
 
         Raises FailedPrecondition if the model has no canary.
         """
-        from serving.rpc.admin_service import PROMOTE
-
         version: int = self._order(PROMOTE, {"model": name}, timeout_seconds)["version"]
         return version
 
@@ -124,8 +128,6 @@ class OperatorCalls:
 
         Returns "", or a warning that a restart of the server would undo it.
         """
-        from serving.rpc.admin_service import ALLOW
-
         reply = self._order(ALLOW, {"model": name, "version": version}, timeout_seconds)
         warning: str = reply.get("warning", "")
         return warning
@@ -134,7 +136,7 @@ class OperatorCalls:
         self, *, timeout_seconds: float = 10
     ) -> "tuple[tuple[ModelConfig, ...], SettingsByModel]":
         """Returns the configured models, and the settings of these models and of models to come."""
-        from serving.config.document import GET_CONFIG, parse_config
+        from serving.core.config_document import parse_config
 
         return parse_config(self._ask(GET_CONFIG, b"", timeout_seconds))
 
@@ -145,8 +147,7 @@ class OperatorCalls:
         FailedPrecondition if a new model failed, and UNKNOWN if one is not loaded yet. The server
         answers a little before `timeout_seconds` are over, and after a minute at most.
         """
-        from serving.config.model_config_file import encode_reload_request
-        from serving.rpc.config_service import RELOAD_CONFIG
+        from serving.core.model_config_messages import encode_reload_request
 
         self._ask(RELOAD_CONFIG, encode_reload_request(config), timeout_seconds)
 
@@ -154,8 +155,6 @@ class OperatorCalls:
         self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
     ) -> dict[str, Any]:
         """Returns what a fleet's coordinator decides by. Only a server with --fleet_member has it."""
-        from serving.rpc.fleet_service import FLEET_REPORT
-
         request = {"latency_edges_ns": list(latency_edges_ns)}
         reply: dict[str, Any] = self._order(FLEET_REPORT, request, timeout_seconds)
         return reply
@@ -168,8 +167,6 @@ class OperatorCalls:
         None withdraws the last grant. Another version is returned if the server has taken a grant with a
         higher `order`.
         """
-        from serving.rpc.fleet_service import GRANT
-
         request = {"model": name, "version": version, "order": order}
         granted: int | None = self._order(GRANT, request, timeout_seconds)["version"]
         return granted

@@ -18,8 +18,8 @@ from serving.config.model_config_file import (
 )
 from serving.config.model_settings_file import read_model_settings_file
 from serving.config.plan import ConfigPlan, plan_change
-from serving.config.server_config import ModelConfig
 from serving.core.label_targets import KnownVersions, absent_targets
+from serving.core.model_config import ModelConfig
 from serving.core.version_selection import select_unblocked
 from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS
 

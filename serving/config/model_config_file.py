@@ -2,25 +2,18 @@
 
 import os
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-)
-from google.protobuf.descriptor import FileDescriptor
+from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from serving.base.errors import InvalidArgument, InvalidConfig
-from serving.base.protos import model_management_pb2
 from serving.config.config_text import read_config_text
-from serving.config.server_config import PLATFORM, ModelConfig, check_models
+from serving.core.model_config import PLATFORM, ModelConfig, check_models
+from serving.core.model_config_messages import config_message, reload_request
+from serving.core.store_urls import is_store_url
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
-from serving.storage.store_urls import is_store_url
 
 
 def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
@@ -44,7 +37,7 @@ def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return text_format.Parse(text, _config_message())
+        return text_format.Parse(text, config_message())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         # The text of TensorFlow Serving, which operators and tests recognize; `error` has line and
         # column.
@@ -58,7 +51,7 @@ def decode_reload_request(serialized: bytes) -> tuple[ModelConfig, ...]:
 
     Raises InvalidArgument if it is no such message.
     """
-    request = _reload_request()
+    request = reload_request()
     try:
         request.ParseFromString(serialized)
     except DecodeError as error:
@@ -66,20 +59,12 @@ def decode_reload_request(serialized: bytes) -> tuple[ModelConfig, ...]:
     return decode_model_config(request.config.SerializeToString(), "request")
 
 
-def encode_reload_request(config: bytes) -> bytes:
-    """Returns the serialized ReloadConfigRequest of a serialized ModelServerConfig."""
-    request = _reload_request()
-    request.config.ParseFromString(config)
-    serialized: bytes = request.SerializeToString()
-    return serialized
-
-
 def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...]:
     """Decodes a serialized ModelServerConfig from `where`; otherwise as `read_model_config_file`.
 
     Raises InvalidConfig also if there is no list of models. An empty list is one: no model is left.
     """
-    config = _config_message()
+    config = config_message()
     try:
         config.ParseFromString(serialized)
     except DecodeError as error:
@@ -97,50 +82,6 @@ def encode_model_config(path: Path) -> bytes:
     """Returns the serialized ModelServerConfig of a file that `read_model_config_file` accepts."""
     serialized: bytes = _parsed(read_config_text(path), str(path)).SerializeToString()
     return serialized
-
-
-def _config_message() -> Any:
-    """Returns a ModelServerConfig whose `version_labels` are a list of pairs, as on the wire, and whose
-    `base_path` is bytes.
-
-    A map would silently keep the last of two entries for one label, so a duplicate label would not be
-    reported. A path need not be UTF-8, which protobuf wants of a string.
-    """
-    return message_factory.GetMessageClass(
-        _own_pool().FindMessageTypeByName("tensorflow.serving.ModelServerConfig")
-    )()
-
-
-def _reload_request() -> Any:
-    """Returns a ReloadConfigRequest of such a ModelServerConfig."""
-    return message_factory.GetMessageClass(
-        _own_pool().FindMessageTypeByName("tensorflow.serving.ReloadConfigRequest")
-    )()
-
-
-@cache
-def _own_pool() -> descriptor_pool.DescriptorPool:
-    pool = descriptor_pool.DescriptorPool()
-
-    def add(file: FileDescriptor) -> None:
-        for dependency in file.dependencies:
-            add(dependency)
-        proto = descriptor_pb2.FileDescriptorProto()
-        file.CopyToProto(proto)
-        for message in proto.message_type:
-            for nested in message.nested_type:
-                if nested.name == "VersionLabelsEntry":
-                    nested.options.ClearField("map_entry")
-            if message.name == "ModelConfig":
-                _field(message, "base_path").type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
-        pool.Add(proto)
-
-    add(model_management_pb2.DESCRIPTOR)
-    return pool
-
-
-def _field(message: Any, name: str) -> Any:
-    return next(field for field in message.field if field.name == name)
 
 
 def _models(config: Any, where: str) -> tuple[ModelConfig, ...]:

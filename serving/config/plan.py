@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.base.errors import InvalidConfig
-from serving.config.model_settings_file import as_table
-from serving.config.server_config import ModelConfig, check_models
+from serving.core.model_config import ModelConfig, check_models
 from serving.core.model_settings import ModelSettings
+from serving.core.settings_table import as_table
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,22 @@
 """The configuration of a server: the models to serve, and all flags. Values only."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from serving.base.errors import InvalidConfig
-from serving.base.name_text import fault_of_name
 from serving.base.tensorflow_package import installed_version
 from serving.config.lab_settings import NO_LAB, LabSettings
-from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
+from serving.config.model_settings_file import read_model_settings_file
 from serving.config.op_library_files import op_libraries_of
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import (
     BATCHING_OFF,
     BatchingChoice,
     BatchingSettings,
-    ModelSettings,
 )
-from serving.core.version_selection import Latest, Specific, VersionSelection
-from serving.storage.store_urls import check_store_url, is_store_url
-
-PLATFORM = "tensorflow"
-"""The only platform, by which the loader is chosen."""
+from serving.core.store_urls import check_store_url, is_store_url
 
 
 @dataclass(frozen=True)
@@ -41,22 +35,6 @@ class HttpPort:
 
     def __str__(self) -> str:
         return {None: "0", 0: "auto"}.get(self.number, str(self.number))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """One model: its name, the base path of its versions, their selection, labels and settings."""
-
-    name: str
-    base_path: str
-    platform: str = PLATFORM
-    version_selection: VersionSelection = Latest(1)
-    # The version of each label, which takes effect once that version is AVAILABLE.
-    labels: Mapping[str, int] = field(default_factory=dict)
-    settings: ModelSettings = field(default_factory=ModelSettings)
-    # True if the model's requests should be logged, which this release does not do. It changes nothing,
-    # so models are compared without it.
-    has_logging_config: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,45 +169,6 @@ class ServerConfig:
     def is_tracing(self) -> bool:
         """True if the trace context of requests is read."""
         return bool(self.otlp_endpoint) or self.slow_request_log_seconds > 0
-
-
-def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
-    """Raises InvalidConfig, whose message begins with `where`, if the models cannot be served.
-
-    Refuses duplicate names, names with a control character, base paths that are not absolute, and
-    labels of invalid versions or of versions that the model's version policy never loads.
-    """
-    seen: set[str] = set()
-    for model in models:
-        if model.name in seen:
-            raise InvalidConfig(
-                f"{where}duplicate model {model.name!r}; give each model its own name"
-            )
-        if fault := fault_of_name(model.name):
-            raise InvalidConfig(f"{where}model {model.name!r}: {fault}")
-        seen.add(model.name)
-        _check_model(model, f"{where}model {model.name!r}: ")
-
-
-def _check_model(model: ModelConfig, where: str) -> None:
-    selection = model.version_selection
-    if is_store_url(model.base_path):
-        check_store_url(model.base_path, where)
-    elif not os.path.isabs(model.base_path):
-        raise InvalidConfig(
-            f"{where}base_path {model.base_path!r} must be an absolute path of the server's machine, "
-            "or a URL like s3://bucket/path"
-        )
-    for label, version in model.labels.items():
-        if version < 0:
-            raise InvalidConfig(
-                f"{where}label {label!r}: {version} is not a version; give 0 or more"
-            )
-        if isinstance(selection, Specific) and version not in selection.versions:
-            raise InvalidConfig(
-                f"{where}label {label!r} is of version {version}, which model_version_policy "
-                f"({selection}) does not load; add it there or move the label"
-            )
 
 
 _FIELD_NAMES = frozenset(field.name for field in fields(ServerConfig))

@@ -28,6 +28,7 @@ from serving.base.executor import Executor
 from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.model_settings import ModelSettings
+from serving.core.operator_api import Rollback
 from serving.core.servable import AspiredVersion, LoadStage, ServableId, UnloadStage
 from serving.data_plane.servables import Servable, ServingMap
 from serving.loading.loader import Loader
@@ -48,7 +49,6 @@ from serving.manager.control_thread import (
 from serving.manager.decision import decide
 from serving.manager.harness import LoaderHarness
 from serving.manager.listener import ManagerListener
-from serving.manager.rollout import Rollback
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamState
 from serving.manager.streams import Streams

@@ -5,11 +5,11 @@ which selects versions on disk; the stream, whose versions are loaded and kept.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from serving.base.errors import FailedPrecondition
 from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.core.operator_api import Rollback, RollbackBlock
 from serving.core.servable import LOADING, START, GateVerdict
 from serving.manager import canary
 from serving.manager.blocked_state import BlockedState
@@ -24,32 +24,6 @@ BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
 """The originator of a promotion in the log: a person, the canary's rule, or a weight of 0."""
-
-
-@dataclass(frozen=True)
-class RollbackBlock:
-    """A version that a rollback blocks. `reason` is for people.
-
-    `has_served` is True if it was AVAILABLE since this server started.
-    """
-
-    version: int
-    has_served: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class Rollback:
-    """The result of a rollback. `version` answers now; None: an earlier one is being loaded from disk.
-
-    `warning` is the reason why the rollback may be lost when the server ends, or "". `blocked` are the
-    versions that this rollback blocks: `rolled_back`, and newer ones that would serve in its place.
-    """
-
-    rolled_back: int
-    version: int | None
-    warning: str = ""
-    blocked: tuple[RollbackBlock, ...] = ()
 
 
 # --- Rollback -------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ import structlog
 from serving.base.clock import Clock, seconds_since
 from serving.base.errors import FailedPrecondition, NotFound, OperatorError, StatusCode, Unavailable
 from serving.base.name_text import listed
-from serving.config.model_settings_file import SettingsByModel
 from serving.config.plan import ConfigPlan, plan_change
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, START, ServableStatus
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.served_models import ServedModels

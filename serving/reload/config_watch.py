@@ -12,8 +12,8 @@ from serving.base.clock import Clock, pause
 from serving.base.errors import InvalidConfig, MillpondError, from_exception
 from serving.base.periodic_thread import PeriodicThread
 from serving.config.config_text import read_config_text
-from serving.config.model_settings_file import SettingsByModel, parse_model_settings
-from serving.config.server_config import ModelConfig
+from serving.config.model_settings_file import parse_model_settings
+from serving.core.model_config import ModelConfig, SettingsByModel
 
 SETTLE_SECONDS = 0.1
 """A changed file that stays the same for this long is taken as complete."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serving.base.clock import Clock
 from serving.base.errors import Cancelled
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import InputShapes, ModelSettings
 from serving.core.servable import ServableId
 from serving.core.version_selection import Latest, Specific, VersionSelection

@@ -8,7 +8,7 @@ import structlog
 
 from serving.base.name_text import encodable, listed, printable
 from serving.config.plan import ConfigPlan, ModelChange, applied
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import Specific, VersionSelection

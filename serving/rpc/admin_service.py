@@ -15,21 +15,16 @@ from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument, Unavailable
 from serving.base.json_requests import parse_object
 from serving.core.blocked_versions import BlockedVersions, as_rows
+from serving.core.operator_api import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK, Rollback
 from serving.core.servable import ServableId, ServableStatus
 from serving.data_plane.servables import Servable, SignatureBatching
 from serving.manager.blocked_version_file import BlockedVersionKeeper
-from serving.manager.rollout import Rollback
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamStatus
 from serving.reload.served_models import ServedModels
 from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.rare_calls import Waiting, patience_seconds
 from serving.source.notes import Note
-
-LIST_MODELS = "/millpond.v1.Admin/ListModels"
-ROLLBACK = "/millpond.v1.Admin/Rollback"
-PROMOTE = "/millpond.v1.Admin/Promote"
-ALLOW = "/millpond.v1.Admin/Allow"
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 """The control thread answers within a millisecond, so a longer wait means that it is stuck. A caller

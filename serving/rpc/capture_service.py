@@ -20,8 +20,6 @@ from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
 from warmup.records import encode_record, write_records_at
 
-CAPTURE_WARM_UP = "/millpond.v1.Admin/CaptureWarmUp"
-
 
 class CaptureService:
     """Answers `CAPTURE_WARM_UP` from the reservoirs, on the threads of the rare calls. Keeps nothing."""

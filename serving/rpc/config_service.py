@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from serving.base.protos import model_management_pb2
-from serving.config.document import GET_CONFIG, config_document
 from serving.config.model_config_file import decode_reload_request
+from serving.core.config_document import config_document
+from serving.core.operator_api import GET_CONFIG, RELOAD_CONFIG
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
 from serving.rpc.rare_calls import Waiting, patience_seconds
-
-RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 RELOAD_TIMEOUT_SECONDS = 60.0
 """The longest that a reload waits for new models, if its caller would wait longer.

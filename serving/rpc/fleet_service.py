@@ -10,13 +10,11 @@ from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
 from serving.core.granted_versions import GrantedVersion
 from serving.core.model_settings import GateMode
+from serving.core.operator_api import FLEET_REPORT, GRANT
 from serving.core.servable import END, HEALTHY, START, GateVerdict, ServableId, ServableStatus
 from serving.data_plane.request_statistics import MethodStatistics
 from serving.data_plane.servables import Servable
 from serving.manager.stream import StreamStatus
-
-FLEET_REPORT = "/millpond.v1.Admin/FleetReport"
-GRANT = "/millpond.v1.Admin/Grant"
 
 EDGE_COUNT_MAX = 1_000
 """The most edges of a report: a coordinator asks for about a hundred."""

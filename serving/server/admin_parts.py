@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 
 from serving.config.server_config import ServerConfig
+from serving.core.operator_api import RELOAD_CONFIG
 from serving.data_plane.requests import GrpcServer
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
 from serving.loading.memory_fit import available_bytes
-from serving.rpc.config_service import RELOAD_CONFIG
 from serving.rpc.operator_access import NOBODY, OperatorAccess
 from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
 from serving.rpc.profiler_service import ProfilerService

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from serving.base.errors import InvalidConfig
 from serving.base.executor import ThreadExecutor
-from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
+from serving.config.server_config import ServerConfig
 from serving.core.blocked_versions import BlockedVersions, crashed_of
+from serving.core.model_config import PLATFORM, ModelConfig
 from serving.core.servable import END, AspiredVersion
+from serving.core.store_urls import is_store_url
 from serving.data_plane.servables import ServingMap
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.arenas import Arenas
@@ -38,7 +40,6 @@ from serving.server.loading_parts import FIRST_RETRY_NS
 from serving.source.file_system_source import FileSystemSource, SourceListener, SourceSettings
 from serving.source.notes import Note
 from serving.source.poller_pool import PollerPool
-from serving.storage.store_urls import is_store_url
 
 if TYPE_CHECKING:
     from serving.reload.grants import Grants

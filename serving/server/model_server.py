@@ -18,8 +18,8 @@ from serving.base.errors import FailedPrecondition, MillpondError, NotFound, Una
 from serving.base.parent_process import STOP_AT_STDIN_EOF
 from serving.client import Client, Tls, VersionStatus
 from serving.core.servable import ServableState
+from serving.core.store_urls import is_store_url
 from serving.server.server_log import LogEvent, LogReader
-from serving.storage.store_urls import is_store_url
 
 # The pause between two polls of a model's status: too short for a person to notice, and long enough
 # not to load the server.

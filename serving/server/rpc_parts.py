@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
+from serving.core.operator_api import CAPTURE_WARM_UP
 from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
 from serving.data_plane.requests import GrpcServer, RareCall
 from serving.data_plane.status_errors import statuses_as_errors
@@ -16,7 +17,7 @@ from serving.kserve.repository import Repository
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.rpc.admin_service import AdminService
-from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.rpc.capture_service import CaptureService
 from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.config_service import ConfigService
 from serving.rpc.health import HealthView

@@ -19,7 +19,8 @@ from serving.base.service_manager import ServiceManager
 from serving.config.lab_settings import LAB_VARIABLE, NO_LAB
 from serving.config.listen_addresses import listen_addresses
 from serving.config.plan import plan_change
-from serving.config.server_config import ModelConfig, ServerConfig
+from serving.config.server_config import ServerConfig
+from serving.core.model_config import ModelConfig
 from serving.core.servable import LOADING, START, ServableStatus
 from serving.data_plane.plane import DataPlane, native_module
 from serving.data_plane.request_statistics import RequestStatistics

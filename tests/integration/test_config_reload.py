@@ -18,8 +18,8 @@ from serving.base.protos import get_model_status_pb2, model_management_pb2
 from serving.client import Client
 from serving.client.stubs import ModelServiceStub
 from serving.config.model_config_file import encode_model_config
+from serving.core.operator_api import RELOAD_CONFIG
 from serving.core.servable import AVAILABLE, END
-from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.clients import (
     SERVING,
     TIMEOUT_SECONDS,

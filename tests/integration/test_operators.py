@@ -15,11 +15,14 @@ import pytest
 from serving import ModelServer
 from serving.base.errors import MillpondError, StatusCode
 from serving.client import Client, Tls
-from serving.config.document import GET_CONFIG
+from serving.core.operator_api import (
+    CAPTURE_WARM_UP,
+    GET_CONFIG,
+    LIST_MODELS,
+    RELOAD_CONFIG,
+    ROLLBACK,
+)
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
-from serving.rpc.admin_service import LIST_MODELS, ROLLBACK
-from serving.rpc.capture_service import CAPTURE_WARM_UP
-from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.clients import TIMEOUT_SECONDS
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

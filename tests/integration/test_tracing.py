@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from serving import ModelServer
 from serving.base.clock import NS_PER_SECOND, SystemClock
-from serving.rpc.admin_service import ROLLBACK
+from serving.core.operator_api import ROLLBACK
 from tests.integration.clients import (
     PREDICT,
     TIMEOUT_SECONDS,

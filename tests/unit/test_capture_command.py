@@ -9,7 +9,8 @@ import pytest
 from serving.base.errors import MillpondError
 from serving.base.protos import get_model_metadata_pb2, predict_pb2, types_pb2
 from serving.commands.cli import main
-from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.core.operator_api import CAPTURE_WARM_UP
+from serving.rpc.capture_service import CaptureService
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
 from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs

@@ -34,12 +34,12 @@ from serving.client import Client, Signature, TensorSpec, VersionStatus
 from serving.commands.cli import main
 from serving.commands.status import age_text, print_models, refusal_text, roles
 from serving.core.blocked_versions import BlockedVersions
+from serving.core.operator_api import ALLOW, PROMOTE, ROLLBACK, Rollback, RollbackBlock
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
 from serving.manager.blocked_version_file import BlockedVersionKeeper, NoBlockedVersionKeeper
-from serving.manager.rollout import Rollback, RollbackBlock
 from serving.manager.stream import StreamStatus
 from serving.reload.config_watch import ConfigRefusal
-from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
+from serving.rpc.admin_service import AdminService
 from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
 from tests.unit.fakes.grpc_services import abort_with, grpc_service

@@ -25,9 +25,7 @@ from serving.base.errors import (
 from serving.base.protos import predict_pb2
 from serving.client import AsyncClient, Client, RetryPolicy, Tls
 from serving.client.service_config import service_config
-from serving.config.document import GET_CONFIG
-from serving.rpc.admin_service import LIST_MODELS
-from serving.rpc.capture_service import CAPTURE_WARM_UP
+from serving.core.operator_api import CAPTURE_WARM_UP, GET_CONFIG, LIST_MODELS
 from tests.unit.fakes.client import UNAVAILABLE, GrpcServer, Refusal
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

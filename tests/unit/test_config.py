@@ -5,13 +5,8 @@ import pytest
 
 from serving.base.errors import InvalidConfig
 from serving.config.flags import parse_flags
-from serving.config.server_config import (
-    HttpPort,
-    ModelConfig,
-    ServerConfig,
-    check_models,
-    server_config,
-)
+from serving.config.server_config import HttpPort, ServerConfig, server_config
+from serving.core.model_config import ModelConfig, check_models
 from serving.core.model_settings import BatchingChoice, BatchingSettings, ModelSettings
 
 

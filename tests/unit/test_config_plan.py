@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from serving.base.errors import InvalidConfig
 from serving.config.plan import ConfigPlan, ModelChange, applied, plan_change
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import CanarySettings, GateMode, GateSettings, ModelSettings
 from serving.core.version_selection import Specific
 from tests.unit.worlds.reload import CONFIGS

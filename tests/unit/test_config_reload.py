@@ -11,8 +11,7 @@ from serving.base.errors import (
     StatusCode,
     Unavailable,
 )
-from serving.config.model_settings_file import SettingsByModel
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     AVAILABLE,

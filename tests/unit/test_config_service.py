@@ -2,14 +2,14 @@ import pytest
 
 from serving.base.errors import InvalidArgument, InvalidConfig, StatusCode
 from serving.base.protos import model_management_pb2, model_server_config_pb2
-from serving.config.document import parse_config
-from serving.config.model_settings_file import SettingsByModel
-from serving.config.server_config import ModelConfig
+from serving.core.config_document import parse_config
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import CanarySettings, ModelSettings
+from serving.core.operator_api import RELOAD_CONFIG
 from serving.core.servable import AVAILABLE
 from serving.core.version_selection import All, Latest, Specific
 from serving.reload.config_reload import ConfigReloader
-from serving.rpc.config_service import RELOAD_CONFIG, RELOAD_TIMEOUT_SECONDS, ConfigService
+from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS, ConfigService
 from serving.rpc.rare_calls import answer
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.worlds.reload import Reload

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.base.errors import InvalidConfig
-from serving.config.model_settings_file import SettingsByModel
-from serving.config.server_config import ModelConfig, ServerConfig
+from serving.config.server_config import ServerConfig
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
 from serving.server.foundation import Foundation
 from serving.server.model_parts import make_config_watcher

@@ -26,12 +26,12 @@ from fleet.waves.wave_settings import Wave, WaveSettings
 from serving.config.flags import FLAGS, Flag, parse_flags
 from serving.config.model_config_file import parse_model_config
 from serving.config.model_settings_file import parse_model_settings
+from serving.core.store_urls import BACKENDS
 from serving.core.version_selection import All, Latest, Specific
 from serving.http.health_routes import health_routes
 from serving.monitoring.metric_families import FAMILIES
 from serving.monitoring.metrics_routes import PATHS as METRICS_PATHS
 from serving.server.drain import READERS_SECONDS, REPORT_SECONDS_MAX
-from serving.storage.store_urls import BACKENDS
 from tests.documents import blocks_of
 from tests.kubernetes.fake_cluster import FakeCluster, permits, selects
 from tests.kubernetes.manifests import (

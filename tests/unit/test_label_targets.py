@@ -5,7 +5,6 @@ import pytest
 
 from serving.commands.config import plan_warnings
 from serving.config.plan import plan_change
-from serving.config.server_config import ModelConfig
 from serving.core.label_targets import (
     NOT_FOUND,
     NOT_SELECTED,
@@ -15,6 +14,7 @@ from serving.core.label_targets import (
     KnownVersions,
     absent_targets,
 )
+from serving.core.model_config import ModelConfig
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 
 # Version 5 is selected, 6 is being copied, 3 was rolled back, and label `kept` leads to 1.

@@ -32,8 +32,8 @@ from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.commands.ctr_request import predict_request
 from serving.config.model_config_file import read_model_config_file
-from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
-from serving.config.server_config import ModelConfig
+from serving.config.model_settings_file import read_model_settings_file
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import GateMode, PolicyName
 from serving.core.version_selection import All, Latest, Specific
 from tests.unit.fakes.clocks import FakeClock

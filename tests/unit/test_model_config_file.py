@@ -8,16 +8,15 @@ import pytest
 
 from serving.base.errors import InvalidConfig
 from serving.base.protos import model_server_config_pb2
-from serving.config.document import config_document, parse_config
 from serving.config.model_config_file import (
     decode_model_config,
     decode_reload_request,
     encode_model_config,
-    encode_reload_request,
     read_model_config_file,
 )
-from serving.config.model_settings_file import SettingsByModel
-from serving.config.server_config import ModelConfig
+from serving.core.config_document import config_document, parse_config
+from serving.core.model_config import ModelConfig, SettingsByModel
+from serving.core.model_config_messages import encode_reload_request
 from serving.core.version_selection import All, Latest, Specific
 
 

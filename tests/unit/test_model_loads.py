@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from serving.base.errors import Cancelled
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import (
     BATCHING_OFF,
     BatchingChoice,

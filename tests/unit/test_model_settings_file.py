@@ -4,13 +4,8 @@ from pathlib import Path
 import pytest
 
 from serving.base.errors import InvalidConfig
-from serving.config.model_settings_file import (
-    SettingsByModel,
-    as_table,
-    overridden,
-    parse_model_settings,
-    read_model_settings_file,
-)
+from serving.config.model_settings_file import parse_model_settings, read_model_settings_file
+from serving.core.model_config import SettingsByModel
 from serving.core.model_settings import (
     BatchingChoice,
     BatchingSettings,
@@ -20,6 +15,7 @@ from serving.core.model_settings import (
     ModelSettings,
     PolicyName,
 )
+from serving.core.settings_table import as_table, overridden
 
 MODELS = ("ctr", "rank")
 

@@ -1,4 +1,4 @@
-"""What metrics read of the real parts of a server."""
+"""Metrics of the real parts of a server."""
 
 import os
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ import pytest
 import tomli
 
 from serving.base.tensorflow_package import MINOR_VERSION, REQUIREMENT
-from serving.storage.store_urls import BACKENDS
+from serving.core.store_urls import BACKENDS
 
 PYPROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 

@@ -6,7 +6,8 @@ import pytest
 from starlette.types import Message, Scope
 
 from serving.base.errors import StatusCode
-from serving.config.server_config import ModelConfig, ServerConfig
+from serving.config.server_config import ServerConfig
+from serving.core.model_config import ModelConfig
 from serving.http.app import HttpSettings
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.rest.asgi import read_body

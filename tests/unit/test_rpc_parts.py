@@ -1,4 +1,4 @@
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.server.rpc_parts import model_limits
 

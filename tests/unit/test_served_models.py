@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.base.errors import InvalidConfig
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.version_selection import Latest
 from tests.unit.worlds.reload import CONFIGS, World

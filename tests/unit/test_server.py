@@ -16,16 +16,23 @@ from tritonclient.grpc import service_pb2
 
 from serving.base.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
 from serving.base.protos import get_model_status_pb2, model_management_pb2
-from serving.config.document import GET_CONFIG, parse_config
 from serving.config.lab_settings import LabSettings
-from serving.config.server_config import HttpPort, ModelConfig, ServerConfig
+from serving.config.server_config import HttpPort, ServerConfig
+from serving.core.config_document import parse_config
+from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
+from serving.core.operator_api import (
+    ALLOW,
+    CAPTURE_WARM_UP,
+    GET_CONFIG,
+    LIST_MODELS,
+    PROMOTE,
+    RELOAD_CONFIG,
+    ROLLBACK,
+)
 from serving.core.servable import AVAILABLE, END, ServableId, ServableState
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD
 from serving.manager.state_monitor import Statuses
-from serving.rpc.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
-from serving.rpc.capture_service import CAPTURE_WARM_UP
-from serving.rpc.config_service import RELOAD_CONFIG
 from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
 from serving.server.server import Server

@@ -1,7 +1,7 @@
 import pytest
 
 from serving.base.errors import InvalidConfig
-from serving.storage.store_urls import BACKENDS, check_store_url, is_store_url
+from serving.core.store_urls import BACKENDS, check_store_url, is_store_url
 
 
 def check(url: str, *, is_installed: bool = True) -> None:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import strategies as st
 
 from serving.base.errors import InvalidConfig, MillpondError
-from serving.config.model_settings_file import SettingsByModel
 from serving.config.plan import plan_change
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     HEALTHY,

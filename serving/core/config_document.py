@@ -4,12 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serving.config.model_settings_file import SettingsByModel, as_table, overridden
-from serving.config.server_config import ModelConfig
+from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import ModelSettings
+from serving.core.settings_table import as_table, overridden
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
-
-GET_CONFIG = "/millpond.v1.Admin/GetConfig"
 
 
 def config_document(models: Sequence[ModelConfig], settings: SettingsByModel) -> bytes:
