@@ -1,18 +1,20 @@
 """Answers the requests of the open inference protocol, except inference, over gRPC and HTTP."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from serving.base.errors import NotFound, Unavailable, Unimplemented
 from serving.base.name_text import listed
 from serving.core.servable import ServableId
-from serving.data_plane.request_statistics import MethodStatistics
-from serving.data_plane.servables import BatchFigures, Servable
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.servables import BatchFigures
 from serving.kserve import documents
 from serving.kserve.repository import Repository, ready_versions, unsupported_load_parameters
 from serving.kserve.statistics import model_statistics
-from serving.manager.state_monitor import Statuses
-from serving.rpc.health import HealthView, why_unavailable
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
+from serving.reload.served_models import ServedModels
+from serving.rpc.health import HealthReporter, why_unavailable
 
 VERSION_DIGITS_MAX = 18
 """The most digits of a version's number (see `SetModelVersion` in the data plane)."""
@@ -24,50 +26,39 @@ def version_number(version: str) -> int | None:
     return int(version) if is_number else None
 
 
-class Routes(Protocol):
-    """The part of `Streams` that chooses the version of a request."""
-
-    def answering(self, name: str) -> int | None: ...
-    def labels(self, name: str) -> Mapping[str, int]: ...
-
-
 class InferenceQuestions:
     """Returns documents in the form of the protocol's JSON. Any thread.
 
-    `names` returns the configured models. `servable` is `Streams.servable`, `view` is
-    `HealthReporter.view`, and `methods` is `RequestStatistics.methods`. `server_version` is the
-    server's own version.
+    `server_version` is the server's own version.
     """
 
     def __init__(
         self,
         *,
-        names: Callable[[], Collection[str]],
-        statuses: Callable[[], Statuses],
-        servable: Callable[[ServableId], Servable | None],
-        routes: Routes,
-        view: Callable[[], HealthView],
+        served: ServedModels,
+        monitor: StateMonitor,
+        streams: Streams,
+        health: HealthReporter,
+        requests: RequestStatistics,
         repository: Repository,
         server_version: str,
-        methods: Callable[[], Sequence[MethodStatistics]],
     ) -> None:
-        self._names = names
-        self._statuses = statuses
-        self._servable = servable
-        self._routes = routes
-        self._view = view
+        self._served = served
+        self._monitor = monitor
+        self._streams = streams
+        self._health = health
+        self._requests = requests
         self._repository = repository
         self._server_version = server_version
-        self._methods = methods
 
     def is_server_ready(self) -> bool:
         """Returns True if gRPC's health reports the server as SERVING."""
-        return self._view().is_serving
+        return self._health.view().is_serving
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Returns True if the model answers requests. Raises NotFound if it is not configured."""
         versions = self._ready_versions(name)
-        if self._view().is_draining or not versions:
+        if self._health.view().is_draining or not versions:
             return False
         try:
             return self._chosen(name, version) in versions
@@ -96,8 +87,8 @@ class InferenceQuestions:
 
         An empty `name` means all models, an empty `version` all serving versions.
         """
-        rows, found = self._methods(), []
-        for model in [name] if name else sorted(self._names()):
+        rows, found = self._requests.methods(), []
+        for model in [name] if name else sorted(self._served.names):
             versions = self._ready_versions(model)
             if version:
                 chosen = self._chosen(model, version)
@@ -112,8 +103,8 @@ class InferenceQuestions:
     def index(self, *, is_ready_only: bool = False) -> list[dict[str, Any]]:
         """Returns a row for each version of each configured model."""
         return documents.repository_index(
-            self._names(),
-            self._statuses(),
+            self._served.names,
+            self._monitor.statuses(),
             self._repository.unloaded,
             is_ready_only=is_ready_only,
         )
@@ -136,24 +127,24 @@ class InferenceQuestions:
         self._repository.unload(name, wait_seconds)
 
     def _batches(self, servable_id: ServableId) -> list[BatchFigures]:
-        servable = self._servable(servable_id)
+        servable = self._streams.servable(servable_id)
         return [state.figures for state in servable.batching()] if servable else []
 
     def _ready_versions(self, name: str) -> list[int]:
-        names = self._names()
+        names = self._served.names
         if name not in names:
             known = listed(sorted(names))
             raise NotFound(f"model {name!r} is not configured; configured: {known}")
-        return ready_versions(self._statuses().get(name, ()))
+        return ready_versions(self._monitor.statuses().get(name, ()))
 
     def _chosen(self, name: str, version: str) -> int | None:
         """Returns the number of `version`; None if the model has no default version."""
         if not version:
-            return self._routes.answering(name)
+            return self._streams.answering(name)
         number = version_number(version)
         if number is not None:
             return number
-        labels = self._routes.labels(name)
+        labels = self._streams.labels(name)
         if version not in labels:
             known = listed(sorted(labels))
             raise NotFound(f"model {name!r} has no version {version!r}; labels: {known}")
@@ -163,8 +154,10 @@ class InferenceQuestions:
         versions = self._ready_versions(name)
         chosen = self._chosen(name, version)
         if not versions or chosen is None:
-            raise Unavailable(f"model {name!r}: {why_unavailable(self._statuses().get(name, ()))}")
-        servable = self._servable(ServableId(name, chosen)) if chosen in versions else None
+            raise Unavailable(
+                f"model {name!r}: {why_unavailable(self._monitor.statuses().get(name, ()))}"
+            )
+        servable = self._streams.servable(ServableId(name, chosen)) if chosen in versions else None
         if servable is None:
             known = listed(map(str, versions))
             raise NotFound(f"model {name!r} has no version {version}; available: {known}")

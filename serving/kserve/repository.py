@@ -6,7 +6,7 @@ that keeps the model, does not undo the unload. A restart does.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
@@ -16,6 +16,7 @@ from serving.base.name_text import listed
 from serving.core.servable import END, ServableStatus
 from serving.manager.state_monitor import Statuses
 from serving.reload.config_reload import has_come, has_failed
+from serving.reload.served_models import ServedModels
 from serving.rpc.health import why_unavailable
 
 WAIT_SECONDS_MAX = 60.0
@@ -52,13 +53,13 @@ class Repository:
         self,
         selection: Selection,
         monitor: Monitor,
-        names: Callable[[], Collection[str]],
+        served: ServedModels,
         *,
         is_allowed: bool,
     ) -> None:
         self._selection = selection
         self._monitor = monitor
-        self._names = names
+        self._served = served
         self._is_allowed = is_allowed
         self._waiting = threading.Lock()
 
@@ -114,7 +115,7 @@ class Repository:
                 "models are loaded and unloaded by their directories and the configuration; start "
                 "the server with --allow_repository_control to let clients do it"
             )
-        names = self._names()
+        names = self._served.names
         if name not in names:
             known = listed(sorted(names))
             raise NotFound(

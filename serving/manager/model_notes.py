@@ -177,11 +177,10 @@ class NotePublisher:
         self,
         serving_map: ServingMap,
         versions: Callable[[str], Sequence[ServableStatus]],
-        on_refused_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_refused_changed` must return at once. It is called with locks held."""
         self._map = serving_map
-        self._on_refused_changed = on_refused_changed
+        # Set once, before the first model: called with locks held, so it must return at once.
+        self.on_refused_changed: Callable[[], None] | None = None
         self._versions = versions
         # Held while publishing, so that older notes never replace newer ones.
         self._lock = threading.Lock()
@@ -241,5 +240,5 @@ class NotePublisher:
         )
         if notes == ModelNotes():
             del self._published[name]
-        if notes.is_refused != before.is_refused:
-            self._on_refused_changed()
+        if notes.is_refused != before.is_refused and self.on_refused_changed is not None:
+            self.on_refused_changed()

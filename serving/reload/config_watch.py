@@ -14,6 +14,7 @@ from serving.base.periodic_thread import PeriodicThread
 from serving.config.config_text import read_config_text
 from serving.config.model_settings_file import parse_model_settings
 from serving.core.model_config import ModelConfig, SettingsByModel
+from serving.reload.served_models import ServedModels
 
 SETTLE_SECONDS = 0.1
 """A changed file that stays the same for this long is taken as complete."""
@@ -74,14 +75,14 @@ class ConfigWatcher:
         *,
         period_seconds: float,
         change: Change,
-        model_names: Callable[[], Collection[str]],
+        served: ServedModels,
         clock: Clock,
     ) -> None:
-        """Takes `ConfigReloader.change` and a function that returns the configured models' names."""
+        """Takes `ConfigReloader.change`, and the models that are configured now."""
         self._config_file = config_file
         self._settings_file = settings_file
         self._change = change
-        self._model_names = model_names
+        self._served = served
         self._clock = clock
         # Two values, because refused contents are seen but not applied.
         self._seen = _Texts()
@@ -158,7 +159,9 @@ class ConfigWatcher:
             with self._blaming(self._config_file):
                 models = parse_model_config(_text(config, self._config_file), self._config_file)
                 self._check_not_emptied(models)
-        names = self._model_names() if models is None else [model.name for model in models]
+        names: Collection[str] = (
+            self._served.names if models is None else [model.name for model in models]
+        )
         by_model = None
         if settings is not None:
             with self._blaming(self._settings_file):
@@ -172,7 +175,7 @@ class ConfigWatcher:
 
         A file may be empty by mistake: a disk was full, a template rendered nothing.
         """
-        if not models and self._model_names():
+        if not models and self._served.names:
             raise InvalidConfig(
                 f"{self._config_file}: no model in it, and a file that is polled removes no server's "
                 "last model; if that is meant, write `model_config_list {}` into a file and send it: "

@@ -64,10 +64,11 @@ class BasePaths(Protocol):
 
 
 class Manager(Protocol):
-    """The part of `AspiredVersionsManager` that receives models' versions and settings."""
+    """The part of `AspiredVersionsManager` that receives models' versions, settings and labels."""
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None: ...
     def set_settings(self, name: str, settings: ModelSettings) -> None: ...
+    def set_labels(self, name: str, labels: Mapping[str, int]) -> None: ...
 
 
 class ServedModels:
@@ -83,18 +84,13 @@ class ServedModels:
         make_source: Callable[[ModelConfig], Source],
         set_loaders: Callable[[Sequence[ModelConfig]], None],
         manager: Manager,
-        set_labels: Callable[[str, Mapping[str, int]], None],
         names_changed: Callable[[Sequence[str]], None],
         base_paths: BasePaths,
     ) -> None:
-        """Takes the parts to notify.
-
-        `set_loaders` is `ModelLoads.set_models`, and `set_labels` is `AspiredVersionsManager.set_labels`.
-        """
+        """Takes the parts to notify. `set_loaders` receives the models whose versions may be loaded."""
         self._make_source = make_source
         self._set_loaders = set_loaders
         self._manager = manager
-        self._set_labels = set_labels
         self._names_changed = names_changed
         self._base_paths = base_paths
         # Both are replaced as a whole, so that they can be read without a lock.
@@ -222,7 +218,7 @@ class ServedModels:
 
     def _add_one(self, model: ModelConfig) -> None:
         self._manager.set_settings(model.name, model.settings)
-        self._set_labels(model.name, model.labels)
+        self._manager.set_labels(model.name, model.labels)
         local = self._base_paths.local(model.name, model.base_path)
         source = self._make_source(replace(model, base_path=local))
         # Registered before it starts: its first finding may cause calls of its other methods.
@@ -237,7 +233,7 @@ class ServedModels:
         if change.is_of_settings:
             self._manager.set_settings(name, after.settings)
         if change.is_of_labels:
-            self._set_labels(name, after.labels)
+            self._manager.set_labels(name, after.labels)
         if local is not None:
             source = self._sources[name]
             # First, so that the source does not report the missing directory of a new mirror.
@@ -265,7 +261,7 @@ class ServedModels:
     def _forget(self, name: str) -> None:
         """Removes the model's labels, versions and settings, once its source has stopped."""
         self._base_paths.close(name)
-        self._set_labels(name, {})
+        self._manager.set_labels(name, {})
         self._manager.set_aspired(name, [])
         # Settings come last: if they changed earlier, a canary would end as the default version.
         self._manager.set_settings(name, ModelSettings())

@@ -1,6 +1,6 @@
 """`/v1`: TensorFlow Serving's REST API, and a list of models, which that API lacks."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import anyio.to_thread
@@ -8,7 +8,8 @@ from starlette.types import Receive, Scope, Send
 
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.http.app import HttpSettings
-from serving.manager.state_monitor import Statuses
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.served_models import ServedModels
 from serving.rest import model_documents
 from serving.rest.asgi import RestApplication, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
@@ -27,14 +28,14 @@ class ModelQuestions:
         *,
         get_model_status: Callable[[bytes], bytes],
         get_model_metadata: Callable[[str, int | None, str | None], bytes],
-        names: Callable[[], Collection[str]],
-        statuses: Callable[[], Statuses],
+        served: ServedModels,
+        monitor: StateMonitor,
         status_error: type[Exception],
     ) -> None:
         self._get_model_status = get_model_status
         self._get_model_metadata = get_model_metadata
-        self._names = names
-        self._statuses = statuses
+        self._served = served
+        self._monitor = monitor
         self._status_error = status_error
 
     def status(self, question: StatusQuestion) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class ModelQuestions:
 
     def all_models(self) -> dict[str, Any]:
         """Returns the status of every configured model."""
-        return model_documents.list_document(self._names(), self._statuses())
+        return model_documents.list_document(self._served.names, self._monitor.statuses())
 
 
 class ModelApi(RestApplication):

@@ -14,13 +14,13 @@ from typing import Any, Protocol, TypeVar
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument, Unavailable
 from serving.base.json_requests import parse_object
-from serving.core.blocked_versions import BlockedVersions, as_rows
+from serving.core.blocked_versions import as_rows
 from serving.core.operator_api import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK, Rollback
-from serving.core.servable import ServableId, ServableStatus
+from serving.core.servable import ServableStatus
 from serving.data_plane.servables import Servable, SignatureBatching
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
-from serving.manager.stream import StreamStatus
+from serving.manager.streams import Streams
 from serving.reload.served_models import ServedModels
 from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.rare_calls import Waiting, patience_seconds
@@ -45,14 +45,6 @@ class VersionControl(Protocol):
     def allow(self, name: str, version: int) -> Future[None]: ...
 
 
-class StreamReader(Protocol):
-    """The part of `Streams` that an operator's status shows."""
-
-    def status(self, name: str) -> StreamStatus | None: ...
-    def blocks(self, name: str) -> BlockedVersions: ...
-    def servable(self, servable_id: ServableId) -> Servable | None: ...
-
-
 class AdminService:
     """Answers on the threads of the rare calls. Keeps nothing from one call to the next.
 
@@ -65,7 +57,7 @@ class AdminService:
         served: ServedModels,
         monitor: StateMonitor,
         control: VersionControl,
-        streams: StreamReader,
+        streams: Streams,
         refusals: ConfigRefusals,
         keeper: BlockedVersionKeeper,
     ) -> None:

@@ -4,7 +4,7 @@ The request is JSON (UTF-8), `{"model": NAME, "count_max": N}`. The reply is a T
 PredictionLogs, in the form of `assets.extra/tf_serving_warmup_requests`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -16,6 +16,8 @@ from serving.base.json_requests import parse_object
 from serving.base.name_text import file_name, listed
 from serving.base.periodic_thread import PeriodicThread
 from serving.data_plane.servables import RequestReservoir
+from serving.loading.reservoirs import Reservoirs
+from serving.reload.served_models import ServedModels
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
 from warmup.records import encode_record, write_records_at
@@ -24,13 +26,8 @@ from warmup.records import encode_record, write_records_at
 class CaptureService:
     """Answers `CAPTURE_WARM_UP` from the reservoirs, on the threads of the rare calls. Keeps nothing."""
 
-    def __init__(
-        self,
-        model_names: Callable[[], Collection[str]],
-        reservoirs: Callable[[str], RequestReservoir | None],
-    ) -> None:
-        """`model_names` returns the configured models. `reservoirs` returns None for a model without."""
-        self._model_names = model_names
+    def __init__(self, served: ServedModels, reservoirs: Reservoirs) -> None:
+        self._served = served
         self._reservoirs = reservoirs
 
     def capture_warm_up(self, request: bytes) -> bytes:
@@ -41,9 +38,10 @@ class CaptureService:
         requests are kept or no request has come yet.
         """
         name, count_max = _parse(request)
-        if name not in self._model_names():
-            raise NotFound(f"no model {name!r}; there are {listed(sorted(self._model_names()))}")
-        reservoir = self._reservoirs(name)
+        names = self._served.names
+        if name not in names:
+            raise NotFound(f"no model {name!r}; there are {listed(sorted(names))}")
+        reservoir = self._reservoirs.of(name)
         if reservoir is None:
             raise FailedPrecondition(
                 f"model {name!r}: no requests are kept; start the server with "

@@ -1,9 +1,9 @@
 """The two calls by which a fleet's coordinator works with a server (--fleet_member). JSON (UTF-8)."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from serving.base.errors import InvalidArgument, NotFound
 from serving.base.json_requests import parse_object
@@ -11,10 +11,14 @@ from serving.base.name_text import listed
 from serving.core.granted_versions import GrantedVersion
 from serving.core.model_settings import GateMode
 from serving.core.operator_api import FLEET_REPORT, GRANT
-from serving.core.servable import END, HEALTHY, START, GateVerdict, ServableId, ServableStatus
-from serving.data_plane.request_statistics import MethodStatistics
+from serving.core.servable import END, HEALTHY, START, GateVerdict, ServableStatus
+from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
 from serving.data_plane.servables import Servable
-from serving.manager.stream import StreamStatus
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
+from serving.reload.grants import Grants
+from serving.reload.served_models import ServedModels
+from serving.rpc.health import HealthReporter
 
 EDGE_COUNT_MAX = 1_000
 """The most edges of a report: a coordinator asks for about a hundred."""
@@ -28,20 +32,6 @@ TEXT_LENGTH_MAX = 4_000
 _WITHOUT_A_RUN = frozenset({"GetModelMetadata", "GetModelStatus"})
 
 
-class StreamReader(Protocol):
-    """The part of `Streams` that reports read."""
-
-    def status(self, name: str) -> StreamStatus | None: ...
-    def servable(self, servable_id: ServableId) -> Servable | None: ...
-
-
-class GrantTaker(Protocol):
-    """`Grants`."""
-
-    def granted(self, name: str) -> GrantedVersion | None: ...
-    def grant(self, name: str, version: int | None, order: int) -> GrantedVersion: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class FleetSources:
     """The parts that a report is read from. `free_bytes` is the memory that the server may still take.
@@ -49,12 +39,11 @@ class FleetSources:
     `drain_reported` is called with each report that shows the drain.
     """
 
-    model_names: Callable[[], Collection[str]]
-    statuses: Callable[[], Mapping[str, Sequence[ServableStatus]]]
-    streams: StreamReader
-    found_versions: Callable[[str], Collection[int]]
-    methods: Callable[[], Iterable[MethodStatistics]]
-    is_draining: Callable[[], bool]
+    served: ServedModels
+    monitor: StateMonitor
+    streams: Streams
+    requests: RequestStatistics
+    health: HealthReporter
     drain_reported: Callable[[], None]
     free_bytes: Callable[[], int]
     incarnation: int
@@ -63,7 +52,7 @@ class FleetSources:
 class FleetService:
     """Answers on the threads of the rare calls. Keeps nothing from one call to the next."""
 
-    def __init__(self, sources: FleetSources, grants: GrantTaker) -> None:
+    def __init__(self, sources: FleetSources, grants: Grants) -> None:
         self._sources = sources
         self._grants = grants
 
@@ -81,16 +70,16 @@ class FleetService:
         """
         edges = _edges(parse_object(request).get("latency_edges_ns", []))
         sources = self._sources
-        counts = _latency_counts(sources.methods(), edges)
-        statuses = sources.statuses()
-        is_draining = sources.is_draining()
+        counts = _latency_counts(sources.requests.methods(), edges)
+        statuses = sources.monitor.statuses()
+        is_draining = sources.health.view().is_draining
         reply = {
             "incarnation": sources.incarnation,
             "is_draining": is_draining,
             "free_bytes": sources.free_bytes(),
             "models": {
                 name: self._model(name, statuses.get(name, ()), counts)
-                for name in sorted(sources.model_names())
+                for name in sorted(sources.served.names)
             },
         }
         if is_draining:
@@ -108,7 +97,7 @@ class FleetService:
         is_version = "version" in parsed and (version is None or type(version) is int)
         if not is_version or type(order) is not int:
             raise InvalidArgument(f"version {version!r} or order {order!r} is not a number")
-        names = self._sources.model_names()
+        names = self._sources.served.names
         if name not in names:
             raise NotFound(f"no model {name!r}; models: {listed(sorted(names))}")
         taken = self._grants.grant(str(name), version, order)
@@ -126,7 +115,7 @@ class FleetService:
             "granted": granted.version if granted else None,
             "order": granted.order if granted else 0,
             "default_version": stream.default_version if stream else None,
-            "found": sorted(self._sources.found_versions(name))[-FOUND_COUNT_MAX:],
+            "found": sorted(self._sources.served.found_versions(name))[-FOUND_COUNT_MAX:],
             "blocked": {
                 row["version"]: row["reason"][:TEXT_LENGTH_MAX]
                 for row in _latest(stream.blocked_versions if stream else ())

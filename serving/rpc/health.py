@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, ServableStatus
-from serving.manager.state_monitor import Statuses
+from serving.data_plane.requests import GrpcServer
+from serving.manager.state_monitor import StateMonitor, Statuses
 
 # "" is the whole server. The others are TensorFlow Serving's services, which probes may name: it knows
 # them by the short names, and gRPC's convention is the long ones.
@@ -17,8 +18,6 @@ SERVER_SERVICES = (
     "tensorflow.serving.ModelService",
     "tensorflow.serving.PredictionService",
 )
-
-SetHealth = Callable[[str, bool], None]
 
 
 def serving_by_service(
@@ -94,9 +93,8 @@ class HealthReporter:
     def __init__(
         self,
         models: Iterable[str],
-        statuses: Callable[[], Statuses],
-        set_health: SetHealth,
-        remove_health: Callable[[str], None],
+        monitor: StateMonitor,
+        *,
         excused: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """`excused` returns the models that a client has unloaded: the server is SERVING without them.
@@ -104,9 +102,8 @@ class HealthReporter:
         Such a model counts again once it has come.
         """
         self._models = tuple(models)
-        self._statuses = statuses
-        self._set_health = set_health
-        self._remove_health = remove_health
+        self._monitor = monitor
+        self._grpc: GrpcServer | None = None
         # The models that the server needs to be SERVING: all at first, then the models that came.
         self._needed = frozenset(self._models)
         self._excused = excused
@@ -115,6 +112,10 @@ class HealthReporter:
         self._is_draining = False
         # Held while pushing, so that an older view never overwrites a newer one.
         self._lock = threading.Lock()
+
+    def push_to(self, grpc: GrpcServer) -> None:
+        """Tells the gRPC server of changes from now on. Call it once, before the first update."""
+        self._grpc = grpc
 
     def update(self) -> None:
         """Brings the gRPC server's view up to date."""
@@ -136,7 +137,7 @@ class HealthReporter:
         with self._lock:
             return HealthView(
                 models=self._models,
-                statuses=self._statuses(),
+                statuses=self._monitor.statuses(),
                 needed=self._needed,
                 is_draining=self._is_draining,
             )
@@ -151,17 +152,19 @@ class HealthReporter:
 
     def _look(self) -> None:
         self._needed -= frozenset(self._excused())
-        wanted = serving_by_service(self._models, self._statuses(), self._needed)
+        wanted = serving_by_service(self._models, self._monitor.statuses(), self._needed)
         self._has_served |= wanted[""]
         if self._has_served:
             self._needed |= {name for name in self._models if wanted[name]}
         self._push(wanted)
 
     def _push(self, wanted: dict[str, bool]) -> None:
+        if self._grpc is None:
+            return
         for service in self._pushed.keys() - wanted.keys():
-            self._remove_health(service)
+            self._grpc.remove_health(service)
         for service, is_serving in wanted.items():
             value = is_serving and not self._is_draining
             if self._pushed.get(service) != value:
-                self._set_health(service, value)
+                self._grpc.set_health(service, value)
         self._pushed = {service: wanted[service] and not self._is_draining for service in wanted}

@@ -1,7 +1,6 @@
 """ModelService: the status of models for clients. Handlers from bytes to bytes, off the hot path."""
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -10,33 +9,22 @@ from serving.base.name_text import listed
 from serving.base.protos import get_model_status_pb2, model_pb2
 from serving.core.servable import ServableStatus
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
+from serving.reload.served_models import ServedModels
 
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
-
-
-class Models(Protocol):
-    """The part of `ServedModels` that returns the configured models."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    def base_path(self, name: str) -> str | None: ...
 
 
 class ModelService:
     """Answers from the state monitor. Any thread.
 
-    `served` has the configured models. `labels` is `Streams.label_targets`.
+    `served` has the configured models, and `streams` the versions of their labels.
     """
 
-    def __init__(
-        self,
-        monitor: StateMonitor,
-        served: Models,
-        labels: Callable[[str], Mapping[str, int]],
-    ) -> None:
+    def __init__(self, monitor: StateMonitor, served: ServedModels, streams: Streams) -> None:
         self._monitor = monitor
         self._served = served
-        self._labels = labels
+        self._streams = streams
 
     def get_model_status(self, request: bytes) -> bytes:
         """Answers a GetModelStatusRequest with a GetModelStatusResponse, versions in descending order.
@@ -63,7 +51,7 @@ class ModelService:
 
     def _version(self, spec: model_pb2.ModelSpec) -> int | None:
         if spec.WhichOneof("version_choice") == "version_label":
-            labels = self._labels(spec.name)
+            labels = self._streams.label_targets(spec.name)
             if spec.version_label not in labels:
                 raise InvalidArgument(_unknown_label(spec, labels))
             return labels[spec.version_label]

@@ -1,7 +1,7 @@
 """The parts that answer over HTTP."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 from starlette.routing import BaseRoute, Mount
@@ -18,7 +18,8 @@ from serving.http.server import HTTP_NICE, HttpServer
 from serving.kserve.inference_api import InferenceApi
 from serving.kserve.questions import InferenceQuestions
 from serving.loading.request_cores import RequestCores
-from serving.manager.state_monitor import Statuses
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.served_models import ServedModels
 from serving.rest.asgi import PrefixRouter
 from serving.rest.bridge import RestBridge
 from serving.rest.model_api import ModelApi, ModelQuestions
@@ -104,8 +105,8 @@ def make_rest_applications(
     bridge: RestBridge,
     get_model_status: Handler,
     inference_questions: InferenceQuestions,
-    names: Callable[[], Sequence[str]],
-    statuses: Callable[[], Statuses],
+    served: ServedModels,
+    monitor: StateMonitor,
 ) -> dict[str, ASGIApp]:
     """Returns the applications of TensorFlow Serving's REST API and of the open inference protocol,
     by path prefix.
@@ -113,8 +114,8 @@ def make_rest_applications(
     questions = ModelQuestions(
         get_model_status=get_model_status,
         get_model_metadata=workers.get_model_metadata,
-        names=names,
-        statuses=statuses,
+        served=served,
+        monitor=monitor,
         status_error=foundation.data_plane.StatusError,
     )
     return {

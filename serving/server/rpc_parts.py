@@ -1,44 +1,35 @@
 """Makes the parts that answer over gRPC, and bounds the memory of requests."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
-from serving.core.model_config import ModelConfig
 from serving.core.operator_api import CAPTURE_WARM_UP
-from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
 from serving.data_plane.requests import GrpcServer, RareCall
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
-from serving.loading.reservoirs import Reservoirs
-from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.rpc.admin_service import AdminService
 from serving.rpc.capture_service import CaptureService
 from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.config_service import ConfigService
-from serving.rpc.health import HealthView
 from serving.rpc.model_service import GET_MODEL_STATUS, ModelService
 from serving.rpc.rare_calls import AnsweredCall, Deferred, Handler, RareCallThreads
 from serving.rpc.transport import Transport
 from serving.server.admin_parts import guarded, rare_message_bytes_max
 from serving.server.foundation import Foundation
-from serving.server.model_parts import ModelControl
+from serving.server.models import Models
 from serving.server.request_parts import RequestParts
+from serving.server.status import Status
+from serving.server.versions import Versions
 
 if TYPE_CHECKING:
-    from serving.reload.grants import Grants
+    pass
 
 _log = structlog.get_logger(__name__)
-
-
-def model_limits(models: Iterable[ModelConfig]) -> dict[str, int]:
-    """Returns the most requests in flight of each model by name; models without a limit are left out."""
-    limits = {model.name: model.settings.max_in_flight_requests for model in models}
-    return {name: limit for name, limit in limits.items() if limit > 0}
 
 
 def initialize(foundation: Foundation) -> None:
@@ -62,89 +53,74 @@ def initialize(foundation: Foundation) -> None:
 
 
 def make_rare_handlers(
-    control: ModelControl,
-    *,
-    reservoirs: Reservoirs,
-    refusals: ConfigRefusals,
-    blocked_version_keeper: BlockedVersionKeeper,
+    versions: Versions, models: Models, refusals: ConfigRefusals
 ) -> dict[str, Handler]:
     """Returns the handlers of the methods that Python answers, by the methods' full names."""
-
-    def names() -> Collection[str]:
-        return control.served.names
-
+    served, monitor, streams = models.served, versions.monitor, versions.streams
     return {
-        GET_MODEL_STATUS: ModelService(
-            control.monitor, control.served, control.streams.label_targets
-        ).get_model_status,
-        CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
-        **ConfigService(control.reloader, control.served).handlers,
+        GET_MODEL_STATUS: ModelService(monitor, served, streams).get_model_status,
+        CAPTURE_WARM_UP: CaptureService(served, versions.reservoirs).capture_warm_up,
+        **ConfigService(models.reloader, served).handlers,
         **AdminService(
-            served=control.served,
-            monitor=control.monitor,
-            control=control.manager,
-            streams=control.streams,
+            served=served,
+            monitor=monitor,
+            control=versions.manager,
+            streams=streams,
             refusals=refusals,
-            keeper=blocked_version_keeper,
+            keeper=versions.keeper,
         ).handlers,
     }
 
 
 def make_fleet_handlers(
     foundation: Foundation,
-    control: ModelControl,
+    versions: Versions,
+    models: Models,
+    status: Status,
     *,
-    grants: "Grants | None",
-    methods: Callable[[], Iterable[MethodStatistics]],
-    view: Callable[[], HealthView],
-    drain_reported: Callable[[], None],
+    requests: RequestParts,
 ) -> Mapping[str, Handler]:
     """Returns the handlers for a fleet's coordinator; none for a server that runs alone."""
-    if grants is None:
+    if models.grants is None:
         return {}
     from serving.loading.memory_fit import available_bytes
     from serving.rpc.fleet_service import FleetService, FleetSources
 
     sources = FleetSources(
-        model_names=lambda: control.served.names,
-        statuses=control.monitor.statuses,
-        streams=control.streams,
-        found_versions=control.served.found_versions,
-        methods=methods,
-        is_draining=lambda: view().is_draining,
-        drain_reported=drain_reported,
+        served=models.served,
+        monitor=versions.monitor,
+        streams=versions.streams,
+        requests=requests.statistics,
+        health=status.health,
+        drain_reported=status.drain_notice.note_report,
         free_bytes=available_bytes,
         incarnation=foundation.clock.wall_ns(),
     )
-    return FleetService(sources, grants).handlers
+    return FleetService(sources, models.grants).handlers
 
 
 def make_inference_questions(
     foundation: Foundation,
-    control: ModelControl,
+    versions: Versions,
+    models: Models,
+    status: Status,
     *,
-    request_statistics: RequestStatistics,
-    view: Callable[[], HealthView],
+    requests: RequestParts,
 ) -> InferenceQuestions:
     """Returns the answers to the open inference protocol's methods other than inference."""
-
-    def names() -> Collection[str]:
-        return control.served.names
-
     return InferenceQuestions(
-        names=names,
-        statuses=control.monitor.statuses,
-        servable=control.streams.servable,
-        routes=control.streams,
-        view=view,
+        served=models.served,
+        monitor=versions.monitor,
+        streams=versions.streams,
+        health=status.health,
+        requests=requests.statistics,
         repository=Repository(
-            control.reloader,
-            control.monitor,
-            names,
+            models.reloader,
+            versions.monitor,
+            models.served,
             is_allowed=foundation.config.allow_repository_control,
         ),
         server_version=foundation.data_plane.build_info()["millpond"],
-        methods=request_statistics.methods,
     )
 
 

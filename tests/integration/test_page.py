@@ -28,9 +28,9 @@ from tests.integration.page_visit import (
     running_browser,
 )
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.page import (
     FakeMethod,
-    FakeParts,
     FakePoint,
     busy_scene,
     span_latency,

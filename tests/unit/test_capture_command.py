@@ -12,6 +12,7 @@ from serving.commands.cli import main
 from serving.core.operator_api import CAPTURE_WARM_UP
 from serving.rpc.capture_service import CaptureService
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
+from tests.unit.fakes.parts import FakeReservoirs, FakeServedModels
 from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 
@@ -24,7 +25,7 @@ class FakeModelServer:
 
     def __init__(self) -> None:
         reservoir = FakeReservoir(kept=[*map(request_for, "abc")])
-        self._captures = CaptureService(lambda: ["m"], lambda name: reservoir)
+        self._captures = CaptureService(FakeServedModels(["m"]), FakeReservoirs({"m": reservoir}))
 
     def answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         if method.endswith("/GetModelMetadata"):

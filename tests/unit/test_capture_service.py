@@ -4,6 +4,7 @@ import pytest
 
 from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.rpc.capture_service import CaptureService
+from tests.unit.fakes.parts import FakeReservoirs, FakeServedModels
 from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import Log
 from warmup.records import decode_records
@@ -12,7 +13,7 @@ from warmup.records import decode_records
 def service() -> CaptureService:
     """Model `busy` with requests for a, b and c, `idle` without any, `off` without a reservoir."""
     reservoirs = {"busy": FakeReservoir(kept=[*map(request_for, "abc")]), "idle": FakeReservoir()}
-    return CaptureService(lambda: ["busy", "idle", "off"], reservoirs.get)
+    return CaptureService(FakeServedModels(["busy", "idle", "off"]), FakeReservoirs(reservoirs))
 
 
 def captured(request: object) -> list[str]:

@@ -38,6 +38,7 @@ from serving.core.operator_api import ALLOW, PROMOTE, ROLLBACK, Rollback, Rollba
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
 from serving.manager.blocked_version_file import BlockedVersionKeeper, NoBlockedVersionKeeper
 from serving.manager.stream import StreamStatus
+from serving.manager.streams import Streams
 from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.admin_service import AdminService
 from serving.rpc.rare_calls import answer
@@ -71,10 +72,11 @@ STATUSES = (
 )
 
 
-class FakeControl:
+class FakeControl(Streams):
     """Version 10 of `m` answers. Only version 9 can be rolled back to; other operations fail."""
 
     def __init__(self, *, loaded: Sequence[FakeServable] = ()) -> None:
+        super().__init__()
         self._loaded = {servable.id: servable for servable in loaded}
         self._statuses_to_come: list[StreamStatus] = []
 

@@ -11,9 +11,10 @@ from serving.config.server_config import ServerConfig
 from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
 from serving.server.foundation import Foundation
-from serving.server.model_parts import make_config_watcher
+from serving.server.models import make_config_watcher
 from tests.unit.fakes.clocks import FakeClock, WritingClock
 from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.parts import FakeServedModels
 from tests.unit.worlds.reload import Reload
 
 
@@ -32,7 +33,7 @@ class Watch:
         self.settings.write_text("")
         self.changes: list[tuple[list[str] | None, list[str]]] = []
         self.error: Exception | None = None
-        self.names = ["a"]
+        self.served = FakeServedModels(["a"])
         self.clock = FakeClock()
         self.watcher = self.make(str(self.config), str(self.settings))
         self.watcher.poll()
@@ -44,7 +45,7 @@ class Watch:
             settings_file,
             period_seconds=5,
             change=self.change,
-            model_names=lambda: self.names,
+            served=self.served,
             clock=self.clock,
         )
 
@@ -55,7 +56,7 @@ class Watch:
         self.changes.append((names, list(settings.by_name if settings else ())))
         if self.error is not None:
             raise self.error
-        self.names = self.names if names is None else names
+        self.served.configured = self.served.configured if names is None else tuple(names)
 
     def refusal(self) -> ConfigRefusal | None:
         return self.watcher.refusal
@@ -110,7 +111,7 @@ def test_config_watcher_without_a_period_is_none(
 
 
 def test_watcher_of_a_server_without_models_adds_them(watch: Watch) -> None:
-    watch.names = []
+    watch.served.configured = ()
     watch.config.write_text("model_config_list {}")
     watch.watcher.poll()
     watch.config.write_text(config_text("a"))
@@ -133,7 +134,7 @@ def test_watcher_edited_config_is_applied_once(watch: Watch) -> None:
 
 def test_watcher_edited_settings_keep_models(watch: Watch) -> None:
     # An RPC has made these models: the config file lacks model b.
-    watch.names = ["a", "b"]
+    watch.served.configured = ("a", "b")
     watch.settings.write_text("[models.b]\nkeep_previous_seconds = 5")
     watch.watcher.poll()
     assert watch.changes == [(None, ["b"])]
@@ -252,7 +253,7 @@ def test_watcher_retries_change_that_fails_elsewhere(
     assert len(watch.changes) == 2
     watch.error = None
     watch.watcher.poll()
-    assert (watch.refusal(), watch.names) == (None, ["a", "b"])
+    assert (watch.refusal(), watch.served.names) == (None, ("a", "b"))
 
 
 def test_watcher_refusal_dates_from_first_fault(watch: Watch) -> None:
@@ -297,7 +298,7 @@ def test_watcher_thread_looks_and_stops_at_once(tmp_path: Path) -> None:
         "",
         period_seconds=3600,
         change=lambda models, settings: has_looked.set(),
-        model_names=list,
+        served=FakeServedModels(),
         clock=SystemClock(),
     )
     watcher.start()
@@ -318,7 +319,7 @@ def test_changing_file_is_read_once_it_rests(tmp_path: Path):
     whole = config_text("a", "b", "c")
     clock = WritingClock(path)
     watcher = ConfigWatcher(
-        str(path), "", period_seconds=5, change=change, model_names=lambda: ["a"], clock=clock
+        str(path), "", period_seconds=5, change=change, served=FakeServedModels(["a"]), clock=clock
     )
     watcher.poll()
     # The file is empty first, then holds a part that parses, then all of it.

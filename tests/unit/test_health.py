@@ -5,6 +5,7 @@ from serving.core.servable import ServableStatus as Status
 from serving.manager.state_monitor import StateMonitor, Statuses
 from serving.rpc.health import SERVER_SERVICES, HealthReporter, serving_by_service
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.servers import FakeGrpcServer
 
 
 def statuses(name: str, *states: ServableState) -> tuple[Status, ...]:
@@ -54,19 +55,30 @@ def test_server_without_configured_models_is_serving(service: str) -> None:
     assert serving_by_service([], {})[service]
 
 
+class PushedHealth(FakeGrpcServer):
+    """Records what is pushed to it, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pushed: list[tuple[str, bool]] = []
+        self.removed: list[str] = []
+
+    def set_health(self, service: str, is_serving: bool) -> None:
+        self.pushed.append((service, is_serving))
+
+    def remove_health(self, service: str) -> None:
+        self.removed.append(service)
+
+
 class Reporter:
     """A reporter, its monitor, and the health that it has pushed."""
 
     def __init__(self) -> None:
         self.monitor = StateMonitor(FakeClock())
-        self.pushed: list[tuple[str, bool]] = []
-        self.removed: list[str] = []
-        self.reporter = HealthReporter(
-            ["m"],
-            self.monitor.statuses,
-            lambda *health: self.pushed.append(health),
-            self.removed.append,
-        )
+        grpc = PushedHealth()
+        self.pushed, self.removed = grpc.pushed, grpc.removed
+        self.reporter = HealthReporter(["m"], self.monitor)
+        self.reporter.push_to(grpc)
 
     def update(self, state: ServableState, name: str = "m") -> list[tuple[str, bool]]:
         """Returns the pushed health when the one version gets to `state`."""
@@ -101,13 +113,14 @@ def test_reporter_draining_is_not_serving_for_good() -> None:
 
 
 def test_reporter_draining_looks_at_no_model_again() -> None:
-    monitor, looks = StateMonitor(FakeClock()), list[int]()
+    looks: list[int] = []
 
-    def look() -> Statuses:
-        looks.append(1)
-        return monitor.statuses()
+    class CountingMonitor(StateMonitor):
+        def statuses(self) -> Statuses:
+            looks.append(1)
+            return super().statuses()
 
-    reporter = HealthReporter(["m"], look, lambda service, is_serving: None, lambda service: None)
+    reporter = HealthReporter(["m"], CountingMonitor(FakeClock()))
     reporter.update()
     reporter.drain()
     looks.clear()
@@ -158,10 +171,10 @@ def test_reporter_counts_model_added_before_ready() -> None:
 
 
 def test_reporter_ignores_unloaded_model_until_loaded() -> None:
-    monitor, pushed, excused = StateMonitor(FakeClock()), dict[str, bool](), set[str]()
-    reporter = HealthReporter(
-        ["m", "n"], monitor.statuses, pushed.__setitem__, pushed.__delitem__, lambda: excused
-    )
+    monitor, grpc, excused = StateMonitor(FakeClock()), FakeGrpcServer(), set[str]()
+    pushed = grpc.health
+    reporter = HealthReporter(["m", "n"], monitor, excused=lambda: excused)
+    reporter.push_to(grpc)
 
     def record(name: str, state: ServableState) -> None:
         monitor.record(statuses(name, state)[0])

@@ -144,9 +144,7 @@ class Probes:
 
     def __init__(self) -> None:
         self.monitor = StateMonitor(FakeClock())
-        self.reporter = HealthReporter(
-            ["m", "n"], self.monitor.statuses, lambda service, value: None, lambda service: None
-        )
+        self.reporter = HealthReporter(["m", "n"], self.monitor)
         app = make_http_app(health_routes(self.reporter.view), HttpSettings())
         self.client = TestClient(app)
 

@@ -1,7 +1,7 @@
 """The form of the same answers over gRPC and over HTTP."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,35 +16,38 @@ from serving.kserve.inference_service import InferenceService
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import Repository
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
 from serving.rest.bridge import RestTarget
-from serving.rpc.health import HealthView
 from serving.rpc.rare_calls import Waiting
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.parts import FakeHealth, FakeServedModels
+from tests.unit.fakes.requests import FakeRequestStatistics
 from tests.unit.fakes.rest import FakeBridge, FakeSelection
-from tests.unit.fakes.servables import FakeSignatureBatching
+from tests.unit.fakes.servables import FakeServable
 from tests.unit.fakes.servers import FakeEndedRequest
 from tests.unit.signatures import mixed_signatures
 
 PREFIX = "/inference.GRPCInferenceService/"
 
 
-class FakeSignatures:
+class SignedServable(FakeServable):
     def signature_def_map(self) -> bytes:
         return mixed_signatures()
 
-    def batching(self) -> list[FakeSignatureBatching]:
-        return []
 
+class FakeRoutes(Streams):
+    """The default version of m is 3, whose labels are known."""
 
-class FakeRoutes:
-    def __init__(self) -> None:
-        self.default: int | None = 3
+    default: int | None = 3
 
     def answering(self, name: str) -> int | None:
         return self.default if name == "m" else None
 
     def labels(self, name: str) -> Mapping[str, int]:
         return {"stable": 3, "old": 2}
+
+    def servable(self, servable_id: ServableId) -> SignedServable:
+        return SignedServable(servable_id)
 
 
 class World:
@@ -58,34 +61,24 @@ class World:
             ServableStatus(id=ServableId("m", 2), state=END, state_changed_wall_ns=now_ns)
         )
         self.monitor.record(ServableStatus(id=ServableId("m", 3), state=AVAILABLE))
-        self.is_draining = False
-        self.methods: list[Any] = []
+        names = ["m", "new"]
+        served = FakeServedModels(names)
+        self.health = FakeHealth(names, self.monitor)
+        self.requests = FakeRequestStatistics()
         self.routes = FakeRoutes()
         self.selection = FakeSelection()
         self.bridge = FakeBridge()
-        servable: Callable[[ServableId], Any] = lambda id_: FakeSignatures()  # noqa: E731
         self.questions = InferenceQuestions(
-            names=lambda: ["m", "new"],
-            statuses=self.monitor.statuses,
-            servable=servable,
-            routes=self.routes,
-            view=self.view,
-            repository=Repository(
-                self.selection, self.monitor, lambda: ["m", "new"], is_allowed=True
-            ),
+            served=served,
+            monitor=self.monitor,
+            streams=self.routes,
+            health=self.health,
+            requests=self.requests,
+            repository=Repository(self.selection, self.monitor, served, is_allowed=True),
             server_version="1.2.3",
-            methods=lambda: self.methods,
         )
         self.handlers = InferenceService(self.questions).handlers
         self.http = TestClient(InferenceApi(self.bridge, self.questions, HttpSettings()))
-
-    def view(self) -> HealthView:
-        return HealthView(
-            models=("m", "new"),
-            statuses=self.monitor.statuses(),
-            needed=frozenset(),
-            is_draining=self.is_draining,
-        )
 
     def ask(self, method: str, **fields: object) -> Any:
         request = getattr(service_pb2, f"{method}Request")(**fields)
@@ -107,7 +100,7 @@ def test_readiness_goes_by_version_label_and_drain(world: World) -> None:
         assert world.http.get(path).status_code == (200 if is_ready else 503)
     assert not world.ask("ModelReady", name="nowhere").ready
     assert world.http.get("/v2/models/nowhere/ready").status_code == 404
-    world.is_draining = True
+    world.health.is_draining = True
     assert not world.ask("ModelReady", name="m").ready
     assert not world.ask("ServerReady").ready
     assert world.ask("ServerLive").live

@@ -28,6 +28,7 @@ from serving.kserve.repository import (
 )
 from serving.manager.state_monitor import StateMonitor
 from tests.unit.fakes.clocks import EventClock, FakeClock
+from tests.unit.fakes.parts import FakeServedModels
 from tests.unit.fakes.rest import FakeSelection
 
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
@@ -41,7 +42,7 @@ class Served:
         self.monitor = StateMonitor(self.clock)
         self.selection = FakeSelection()
         self.repository = Repository(
-            self.selection, self.monitor, lambda: ["m"], is_allowed=is_allowed
+            self.selection, self.monitor, FakeServedModels(["m"]), is_allowed=is_allowed
         )
 
     def record(self, state: ServableState, health: Health = HEALTHY) -> None:

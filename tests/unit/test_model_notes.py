@@ -173,7 +173,8 @@ def test_model_with_predecessor_is_not_refused() -> None:
 def test_publisher_reports_refused_models() -> None:
     changes: list[None] = []
     published = FakeServingMap()
-    publisher = NotePublisher(published, lambda name: (), lambda: changes.append(None))
+    publisher = NotePublisher(published, lambda name: ())
+    publisher.on_refused_changed = lambda: changes.append(None)
     publisher.set_crashed({"m": {2: CRASHED}})
     publisher.set_models(["m"])
     assert publisher.refused == frozenset()

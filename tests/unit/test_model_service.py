@@ -7,29 +7,31 @@ from serving.core.servable import (
     END,
     LOADING,
     Health,
+    Routing,
     ServableId,
     ServableState,
     ServableStatus,
 )
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import StreamState
+from serving.manager.streams import Streams
 from serving.rpc.model_service import ModelService
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.parts import FakeServedModels
 
 
-class Models:
-    """The configured models."""
-
-    names = ("m", "empty")
-
+class Models(FakeServedModels):
     def base_path(self, name: str) -> str | None:
-        return f"/models/{name}" if name in self.names else None
+        return super().base_path(name) if name in self.names else None
 
 
 def service_with(*statuses: ServableStatus, **labels: int) -> ModelService:
     monitor = StateMonitor(FakeClock())
     for status in statuses:
         monitor.record(status)
-    return ModelService(monitor, Models(), lambda name: labels if name == "m" else {})
+    streams = Streams()
+    streams.replace(StreamState(name="m", routing=Routing(labels=labels), is_idle=False))
+    return ModelService(monitor, Models(["m", "empty"]), streams)
 
 
 def status(version: int, state: ServableState, health: Health | None = None) -> ServableStatus:

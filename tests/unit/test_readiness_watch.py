@@ -40,9 +40,7 @@ class World:
         models: Any = FakeModels()
         self.models = models
         self.reported: list[int] = []
-        health = HealthReporter(
-            models.names, self.monitor.statuses, lambda name, is_serving: None, lambda name: None
-        )
+        health = HealthReporter(models.names, self.monitor)
         self.watch = ReadinessWatch(
             models=models,
             monitor=self.monitor,

@@ -10,32 +10,27 @@ from starlette.testclient import TestClient
 
 from serving.base.errors import StatusCode
 from serving.base.protos import get_model_metadata_pb2
-from serving.core.servable import AVAILABLE, ServableId, ServableStatus
+from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.http.app import HttpSettings, make_http_app
-from serving.manager.state_monitor import Statuses
+from serving.manager.stream import StreamState
+from serving.manager.streams import Streams
 from serving.rest.asgi import PrefixRouter
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rpc.model_service import ModelService
 from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.parts import FakeMonitor, FakeServedModels
 from tests.unit.fakes.rest import FakeBridge
 from tests.unit.fakes.servers import FakeEndedRequest
 
 BODY = b'{"instances": [1, 2]}'
 ERROR = {"error": "m has no such version"}
-STATUSES: Statuses = {"m": (ServableStatus(id=ServableId("m", 3), state=AVAILABLE),)}
+STATUSES = [ServableStatus(id=ServableId("m", 3), state=AVAILABLE)]
 
 
-class FakeModels:
-    names = ("m", "new")
-
+class ModelsOfTwoNames(FakeServedModels):
     def base_path(self, name: str) -> str | None:
         return "/models/new" if name == "new" else None
-
-
-class FakeMonitor:
-    def statuses(self) -> Statuses:
-        return STATUSES
 
 
 def metadata(model: str, version: int | None, label: str | None) -> bytes:
@@ -55,13 +50,15 @@ def metadata(model: str, version: int | None, label: str | None) -> bytes:
 
 
 def make_app(bridge: RestBridge, settings: HttpSettings) -> PrefixRouter:
-    monitor: object = FakeMonitor()
-    service = ModelService(monitor, FakeModels(), lambda name: {"stable": 3})  # type: ignore[arg-type]
+    monitor, served = FakeMonitor(STATUSES), ModelsOfTwoNames(["m", "new"])
+    streams = Streams()
+    streams.replace(StreamState(name="m", routing=Routing(labels={"stable": 3}), is_idle=False))
+    service = ModelService(monitor, served, streams)
     questions = ModelQuestions(
         get_model_status=service.get_model_status,
         get_model_metadata=metadata,
-        names=lambda: FakeModels.names,
-        statuses=lambda: STATUSES,
+        served=served,
+        monitor=monitor,
         status_error=StatusError,
     )
     models = ModelApi(bridge, questions, settings)

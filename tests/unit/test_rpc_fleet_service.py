@@ -18,7 +18,11 @@ from serving.core.servable import (
     ServableStatus,
 )
 from serving.manager.stream import StreamStatus
+from serving.manager.streams import Streams
+from serving.reload.grants import Grants
 from serving.rpc.fleet_service import FleetService, FleetSources
+from tests.unit.fakes.parts import FakeHealth, FakeMonitor, FakeServedModels
+from tests.unit.fakes.requests import FakeRequestStatistics
 from tests.unit.fakes.servables import FakeServable
 
 EDGES = [1_000_000, 2_000_000]
@@ -43,6 +47,36 @@ class FakeMethod:
         return self.cumulative
 
 
+class FakeStreamsOfM(Streams):
+    """Version 1 answers, and version 9 is blocked."""
+
+    def status(self, name: str) -> StreamStatus:
+        assert name == "m"
+        row = {"version": 9, "by": "operator", "reason": "bad", "since_wall_ns": 0}
+        return StreamStatus(policy="availability", default_version=1, blocked_versions=[row])
+
+    def servable(self, servable_id: ServableId) -> FakeServable | None:
+        return FakeServable(servable_id) if servable_id.version == 1 else None
+
+
+class FakeGrants(Grants):
+    """Has one grant, and notes those that it takes."""
+
+    def __init__(
+        self, granted: GrantedVersion | None, taken: list[tuple[str, int | None, int]]
+    ) -> None:
+        self._given = granted
+        self._taken = taken
+
+    def granted(self, name: str) -> GrantedVersion | None:
+        assert name == "m"
+        return self._given
+
+    def grant(self, name: str, version: int | None, order: int) -> GrantedVersion:
+        self._taken.append((name, version, order))
+        return GrantedVersion(version, order)
+
+
 @dataclass
 class World:
     """A server with version 1 AVAILABLE and version 2 failed."""
@@ -56,22 +90,6 @@ class World:
     found: list[int] = field(default_factory=lambda: [2, 1])
     message: str = "torn"
 
-    def granted(self, name: str) -> GrantedVersion | None:
-        assert name == "m"
-        return self.granted_version
-
-    def grant(self, name: str, version: int | None, order: int) -> GrantedVersion:
-        self.taken.append((name, version, order))
-        return GrantedVersion(version, order)
-
-    def status(self, name: str) -> StreamStatus:
-        assert name == "m"
-        row = {"version": 9, "by": "operator", "reason": "bad", "since_wall_ns": 0}
-        return StreamStatus(policy="availability", default_version=1, blocked_versions=[row])
-
-    def servable(self, servable_id: ServableId) -> FakeServable | None:
-        return FakeServable(servable_id) if servable_id.version == 1 else None
-
     def service(self) -> FleetService:
         failed = Health(StatusCode.DATA_LOSS, self.message)
         statuses = (
@@ -80,18 +98,20 @@ class World:
                 id=ServableId("m", 2), state=END, health=failed, state_changed_wall_ns=50
             ),
         )
-        sources: Any = FleetSources(
-            model_names=lambda: ["m"],
-            statuses=lambda: {"m": statuses},
-            streams=self,
-            found_versions=lambda name: self.found,
-            methods=lambda: self.methods,  # type: ignore[arg-type,return-value]
-            is_draining=lambda: self.is_draining,
+        monitor = FakeMonitor(statuses)
+        health = FakeHealth(["m"], monitor)
+        health.is_draining = self.is_draining
+        sources = FleetSources(
+            served=FakeServedModels(["m"], found={"m": self.found}),
+            monitor=monitor,
+            streams=FakeStreamsOfM(),
+            requests=FakeRequestStatistics(by_version=list(self.methods)),  # type: ignore[arg-type]
+            health=health,
             drain_reported=lambda: self.drain_reports.append("report"),
             free_bytes=lambda: 12,
             incarnation=77,
         )
-        return FleetService(sources, self)
+        return FleetService(sources, FakeGrants(self.granted_version, self.taken))
 
     def report(self) -> dict[str, Any]:
         reply = self.service().report(json.dumps({"latency_edges_ns": EDGES}).encode())

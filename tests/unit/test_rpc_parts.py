@@ -1,6 +1,6 @@
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
-from serving.server.rpc_parts import model_limits
+from serving.server.models import model_limits
 
 
 def model(name: str, max_in_flight_requests: int = 0) -> ModelConfig:

@@ -168,7 +168,7 @@ def test_server_health_follows_models_until_drain(tmp_path: Path, plane: FakePla
         if all(plane.grpc.health.values()):
             serving.set()
 
-    server._health._set_health = set_health
+    plane.grpc.set_health = set_health  # type: ignore[method-assign]
     server.start()
     assert serving.wait(30)
     names = {"PredictionService", "ModelService"}
@@ -327,7 +327,7 @@ def test_member_of_a_fleet_reports_its_drain(
     )
     server = Server(config, native=plane)
     waits: list[float] = []
-    monkeypatch.setattr(server._drain_notice, "wait", waits.append)
+    monkeypatch.setattr(server._status.drain_notice, "wait", waits.append)
     server.start()
     assert server.stop()
     assert waits == ([1.0] if is_member else [])
@@ -809,8 +809,8 @@ def test_server_stop_answers_http_before_workers_end(tmp_path: Path, plane: Fake
     with closing(HTTPConnection("127.0.0.1", server.http_port, timeout=30)) as connection:
         connection.request("POST", "/v1/models/m:predict", b"{}")
         assert has_come.wait(30)
-        server._http.join = partial(  # type: ignore[method-assign]
-            end_request_and_join, plane, server._http.join
+        server._front.http.join = partial(  # type: ignore[method-assign]
+            end_request_and_join, plane, server._front.http.join
         )
         assert server.stop()
         response = connection.getresponse()
@@ -935,8 +935,8 @@ def test_server_exports_spans_of_swaps_and_calls(
     plane.grpc.call(call)
     assert call.is_answered.wait(30)
     # The real time is ten seconds after the swap's end; here it is over at once.
-    (record,) = server._swaps.records()
-    for listener in server._swaps._listeners:
+    (record,) = server._versions.swaps.records()
+    for listener in server._versions.swaps._listeners:
         listener(record)
     assert server.stop()
     assert endpoints == ["http://c:4318"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_server_that_cannot_listen_stops_what_it_began(
 ) -> None:
     plane = FakePlane()
     plane.grpc = FakeGrpcServer(start_error=plane.StatusError(14, "in use"))
-    server = Server(full_config(tmp_path), native=plane)
+    server = Server(replace(full_config(tmp_path), state_directory=""), native=plane)
     with recorded(monkeypatch) as called, pytest.raises(Exception, match="in use"):
         server.start()
     assert called == ["AdminListener.stop", "HttpServer.stop", "FakeRestWorkers.shutdown"]

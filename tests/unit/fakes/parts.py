@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
-from serving.data_plane.servables import ArenaStatistics, SignatureBatching
+from serving.data_plane.servables import SignatureBatching
 from serving.loading.batch_records import BatchRecords
+from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import StateMonitor, Statuses
 from serving.manager.stream import StreamStatus
 from serving.manager.streams import Streams
@@ -22,6 +23,8 @@ from serving.source.notes import Note
 from serving.source.poll_schedule import PollLimits
 from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.requests import FakeReservoir
 from tests.unit.fakes.servables import FakeServable
 
 
@@ -49,13 +52,13 @@ class FakeServedModels(ServedModels):
         notes: Mapping[str, list[Note]] | None = None,
         found: Mapping[str, Collection[int]] | None = None,
     ) -> None:
-        self._names = tuple(names)
+        self.configured = tuple(names)
         self._notes = notes or {}
         self._found = found or {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self._names
+        return self.configured
 
     def base_path(self, name: str) -> str | None:
         return f"/models/{name}"
@@ -145,6 +148,17 @@ class FakeBatches(BatchRecords):
         return self._by_version.get(servable_id, ())
 
 
+class FakeReservoirs(Reservoirs):
+    """The reservoirs of some models; the other models keep no requests."""
+
+    def __init__(self, by_name: Mapping[str, FakeReservoir]) -> None:
+        super().__init__(None)
+        self._known = by_name
+
+    def of(self, name: str) -> FakeReservoir | None:
+        return self._known.get(name)
+
+
 class FakeTracing(NoTracing):
     """Has lost spans."""
 
@@ -158,7 +172,7 @@ class FakeStreams(Streams):
 
     monitor: StateMonitor
     routings: dict[str, Routing] = field(default_factory=dict)
-    arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
+    arenas: dict[ServableId, FakeArenaStatistics] = field(default_factory=dict)
     blocked_versions: dict[str, BlockedVersions] = field(default_factory=dict)
     canary_progress: dict[str, str] = field(default_factory=dict)
 

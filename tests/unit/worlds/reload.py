@@ -128,7 +128,6 @@ class World:
             make_source=lambda model: FakeSource(self, model),
             set_loaders=self.set_loaders,
             manager=self,
-            set_labels=self.set_labels,
             names_changed=self.set_names,
             base_paths=self,
         )

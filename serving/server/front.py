@@ -1,0 +1,214 @@
+"""Front: the ports of a server, and the threads that answer there."""
+
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+from starlette.routing import BaseRoute
+
+from serving.config.listen_addresses import listen_addresses
+from serving.http.health_routes import health_routes
+from serving.http.server import HttpServer
+from serving.kserve.inference_service import InferenceService
+from serving.kserve.questions import InferenceQuestions
+from serving.loading.request_cores import pin_always
+from serving.monitoring.tracing import NoTracing, Tracing
+from serving.rpc.config_refusals import ConfigRefusals
+from serving.rpc.model_service import GET_MODEL_STATUS
+from serving.rpc.rare_calls import Handler
+from serving.rpc.transport import Transport
+from serving.server import http_parts, loading_parts, monitoring_parts, rpc_parts
+from serving.server.admin_parts import make_admin_listener, make_profiler
+from serving.server.drain import drain
+from serving.server.foundation import Foundation
+from serving.server.models import Models
+from serving.server.port_reservation import PortReservation
+from serving.server.request_parts import RequestParts
+from serving.server.status import Status
+from serving.server.stop_timeouts import PROFILER_TIMEOUT_SECONDS, SOURCE_TIMEOUT_SECONDS
+from serving.server.versions import Versions
+
+_log = structlog.get_logger(__name__)
+
+
+class Front:
+    """gRPC with its rare calls, the listener for operators, and HTTP with REST. Opened and drained once."""
+
+    def __init__(
+        self,
+        foundation: Foundation,
+        *,
+        requests: RequestParts,
+        versions: Versions,
+        models: Models,
+        status: Status,
+        tracing: Tracing | NoTracing,
+        reserved_port: PortReservation | None,
+        on_listening: Callable[[int], None],
+    ) -> None:
+        """Makes the parts. Nothing listens yet.
+
+        `reserved_port` is a reservation of gRPC's port, which is closed when the port opens. If it is
+        None, `open` reserves the port.
+        """
+        self._foundation = foundation
+        self._requests = requests
+        self._versions = versions
+        self._models = models
+        self._status = status
+        self._tracing = tracing
+        self._reserved_port = reserved_port
+        self._on_listening = on_listening
+        config, plane = foundation.config, foundation.data_plane
+        self._transport = Transport(config, plane, foundation.clock)
+        self._refusals = ConfigRefusals(models.watcher, self._transport)
+        self._profiler = make_profiler(foundation)
+        questions = rpc_parts.make_inference_questions(
+            foundation, versions, models, status, requests=requests
+        )
+        handlers = self._make_handlers(questions)
+        calls = {**handlers, **(self._profiler.handlers if config.enable_profiler else {})}
+        make_grpc = partial(
+            rpc_parts.make_grpc_server,
+            foundation,
+            requests=requests,
+            rare_methods=list(calls),
+            transport=self._transport,
+        )
+        self.grpc = make_grpc()
+        self._admin = make_admin_listener(
+            foundation, handlers=calls, make_grpc=make_grpc, on_answered=tracing.add_call
+        )
+        self._rare_calls = rpc_parts.make_rare_calls(
+            foundation, self.grpc.take_rare_call, calls, on_answered=tracing.add_call
+        )
+        self._cores = loading_parts.make_request_cores(config, self.grpc)
+        versions.threads.keep_off(self._cores)
+        self._rest_workers = http_parts.make_rest_workers(foundation, requests=requests)
+        self.grpc.share_batches_with(self._rest_workers.waiting_requests)
+        self._rest_bridge = http_parts.make_rest_bridge(
+            foundation, workers=self._rest_workers, cores=self._cores
+        )
+        self.http = self._make_http(handlers[GET_MODEL_STATUS], questions)
+        status.attach(self.grpc, self.http)
+
+    def _make_handlers(self, questions: InferenceQuestions) -> dict[str, Handler]:
+        return {
+            **rpc_parts.make_rare_handlers(self._versions, self._models, self._refusals),
+            **InferenceService(questions).handlers,
+            **rpc_parts.make_fleet_handlers(
+                self._foundation,
+                self._versions,
+                self._models,
+                self._status,
+                requests=self._requests,
+            ),
+        }
+
+    def _make_http(self, get_model_status: Handler, questions: InferenceQuestions) -> HttpServer:
+        foundation = self._foundation
+        settings = http_parts.http_settings(foundation.config, self._requests.memory.budget)
+        rest = http_parts.make_rest_applications(
+            foundation,
+            settings,
+            workers=self._rest_workers,
+            bridge=self._rest_bridge,
+            get_model_status=get_model_status,
+            inference_questions=questions,
+            served=self._models.served,
+            monitor=self._versions.monitor,
+        )
+        monitored = monitoring_parts.make_monitored_parts(
+            foundation,
+            self._versions,
+            self._models,
+            requests=self._requests,
+            grpc=self.grpc,
+            health=self._status.health,
+            refusals=self._refusals,
+            tracing=self._tracing,
+        )
+        routes: list[BaseRoute] = [
+            *health_routes(self._status.health.view, self._models.served.notes),
+            *monitoring_parts.make_routes(foundation, monitored),
+        ]
+        return http_parts.make_http_server(foundation, settings, routes, rest)
+
+    def open(self) -> None:
+        """Reserves gRPC's port, and opens the other ports; gRPC's too if `listen_before_ready` is set.
+
+        Raises Unavailable or InvalidConfig if a port cannot be opened; then none is open.
+        """
+        config = self._foundation.config
+        reserved = self._reserved_port
+        self._reserved_port = reserved or PortReservation.take(listen_addresses(config))
+        try:
+            http_parts.start_http(self._foundation, self.http, self._rest_workers)
+            self._admin.start()
+            if config.listen_before_ready:
+                self.listen()
+        except BaseException:
+            self._admin.stop()
+            self._reserved_port.close()
+            self.http.stop()
+            self.http.join()
+            self._rest_workers.shutdown(0)
+            raise
+        if not config.listen_before_ready and self.http.port is not None:
+            _log.info("http_listening", host=config.http_host, http_port=self.http.port)
+
+    def listen(self) -> None:
+        """Opens gRPC's port. Raises Unavailable or InvalidConfig."""
+        assert self._reserved_port is not None
+        config = self._foundation.config
+        self._versions.threads.end_initial()
+        self._reserved_port.let_go()
+        with rpc_parts.grpc_status_details(self._foundation):
+            self.grpc.start()
+        self._reserved_port.close()
+        port = self.grpc.port
+        _log.info("listening", host=config.host, port=port, http_port=self.http.port)
+        self._on_listening(port)
+        if config.pin_request_threads == "always":
+            pin_always(self.grpc.pin_request_threads)
+        elif self._cores is not None:
+            self._cores.pin_again()
+        self._status.listens(port)
+
+    def answer(self) -> None:
+        """Answers rare calls. The first configuration precedes them, because a call may change it."""
+        self._rare_calls.start()
+        self._admin.answer()
+
+    def watch_files(self) -> None:
+        """Takes new certificates from now on."""
+        self._transport.start()
+
+    def end_waits(self) -> None:
+        """Ends traces and the waits of calls, which a drain would wait for. Takes no new requests of REST."""
+        self._rest_bridge.drain()
+        self._transport.stop()
+        self._profiler.stop()
+
+    def drain(self) -> bool:
+        """Lets the running requests end, or cuts them short, and closes the ports.
+
+        Returns False if a thread still runs.
+        """
+        drain(
+            self._foundation.config.drain_seconds,
+            grpc=self.grpc,
+            admin=self._admin,
+            http=self.http,
+            rest_workers=self._rest_workers,
+            clock=self._foundation.clock,
+        )
+        if self._reserved_port is not None:
+            self._reserved_port.close()
+        is_over = [self._rare_calls.stop(), self._profiler.join(PROFILER_TIMEOUT_SECONDS)]
+        return all(is_over)
+
+    def join(self) -> bool:
+        """Waits, after `drain`, for the threads of HTTP and of the certificates."""
+        is_over = [self._transport.join(SOURCE_TIMEOUT_SECONDS), self.http.join()]
+        return all(is_over)

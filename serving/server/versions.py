@@ -1,0 +1,213 @@
+"""Versions: the parts that load and unload versions, and that decide which of them answer."""
+
+import random
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from serving.base.clock import Clock
+from serving.core.blocked_versions import BlockedVersions, crashed_of
+from serving.data_plane.loads import SlabPool
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.loading.batch_records import BatchRecords
+from serving.loading.batch_refusals import BatchRefusals
+from serving.manager.blocked_version_file import (
+    BlockedVersionFile,
+    BlockedVersionKeeper,
+    NoBlockedVersionKeeper,
+)
+from serving.manager.harness import RetryPolicy
+from serving.manager.listener import ManagerListener
+from serving.manager.manager import AspiredVersionsManager
+from serving.manager.model_notes import NotePublisher
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import Rules
+from serving.manager.streams import Streams
+from serving.monitoring.swap_timeline import SwapTimeline
+from serving.monitoring.tracing import NoTracing, Tracing
+from serving.reload.model_loads import ModelLoads
+from serving.reload.served_models import ServedModels
+from serving.server import loading_parts
+from serving.server.foundation import Foundation
+from serving.server.load_threads import LoadThreads
+from serving.server.request_parts import RequestParts
+from serving.server.stop_timeouts import (
+    BLOCKED_VERSIONS_TIMEOUT_SECONDS,
+    CAPTURE_TIMEOUT_SECONDS,
+    TRACING_TIMEOUT_SECONDS,
+    UNLOAD_TIMEOUT_SECONDS,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class ModelEvents(ManagerListener):
+    """Passes the manager's events on to the sources, the swap timeline and the state directory.
+
+    `served` is set when the models have been made, which is after the manager and before its start.
+    """
+
+    served: ServedModels
+
+    def __init__(self, swaps: SwapTimeline, keeper: BlockedVersionKeeper) -> None:
+        self._swaps = swaps
+        self._keeper = keeper
+
+    def found_versions(self, name: str) -> Collection[int]:
+        return self.served.selectable_versions(name)
+
+    def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
+        self.served.set_blocked(name, versions)
+
+    def keep_blocked_versions(self, name: str, blocked_versions: BlockedVersions) -> None:
+        self._keeper.keep(name, blocked_versions)
+
+    def default_version_changed(
+        self, name: str, version: int, previous_version: int | None, how: str
+    ) -> None:
+        self._swaps.default_version_changed(name, version, previous_version, how)
+
+
+class Versions:
+    """The versions of all models: their memory and threads, the manager, and the records of them."""
+
+    def __init__(
+        self,
+        foundation: Foundation,
+        *,
+        requests: RequestParts,
+        monitor: StateMonitor,
+        notes: NotePublisher,
+        tracing: Tracing | NoTracing,
+    ) -> None:
+        """Makes the parts. Raises InvalidConfig. Nothing loads yet."""
+        plane, clock = foundation.data_plane, foundation.clock
+        self._statistics = requests.statistics
+        self._tracing = tracing
+        self.monitor = monitor
+        self.slab_pool = loading_parts.make_slab_pool(foundation)
+        self.threads = LoadThreads(foundation)
+        self.reservoirs = loading_parts.make_reservoirs(foundation)
+        self._capture = loading_parts.make_capture(
+            foundation,
+            reservoirs=self.reservoirs,
+            enter_background=self.threads.enter_background,
+        )
+        arenas = loading_parts.make_arenas(foundation.config, self.slab_pool)
+        self.streams = _make_streams(foundation)
+        self.batches = BatchRecords()
+        monitor.add_listener(self.batches.on_status)
+        self._batch_refusals = BatchRefusals(clock)
+        monitor.add_listener(self._batch_refusals.on_status)
+        self.loads = ModelLoads(
+            loading_parts.load_settings(
+                foundation,
+                arenas=arenas,
+                incumbent=self.streams.incumbent,
+                request_statistics=requests.statistics,
+                batch_records=self.batches,
+                batch_refusals=self._batch_refusals,
+            ),
+            reservoirs=self.reservoirs,
+            batching=loading_parts.make_batching(foundation),
+            plane=plane,
+            clock=clock,
+        )
+        self.keeper = _make_keeper(foundation)
+        self.swaps = _make_swap_timeline(
+            requests.statistics, monitor, self.streams, self.slab_pool, clock
+        )
+        self.swaps.add_listener(tracing.add_swap)
+        self.events = ModelEvents(self.swaps, self.keeper)
+        blocked = self.keeper.read()
+        notes.set_crashed({name: crashed_of(versions) for name, versions in blocked.items()})
+        self.manager = AspiredVersionsManager(
+            loader=self.loads,
+            loaders=self.threads.loaders,
+            unloaders=self.threads.unloaders,
+            version_memory=arenas,
+            serving_map=requests.serving_map,
+            streams=self.streams,
+            listener=self.events,
+            blocked_versions=blocked,
+            random=random.random,
+            monitor=monitor,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        """Starts to load the versions that are aspired."""
+        self.threads.start()
+        self._batch_refusals.start()
+        if self._capture is not None:
+            self._capture.start()
+        self.keeper.start()
+        self.swaps.start()
+        self._tracing.start()
+        self.manager.start()
+
+    def unload(self) -> bool:
+        """Unloads all versions, at full speed: call it when no request is left.
+
+        Returns False if a load or an unload still runs after UNLOAD_TIMEOUT_SECONDS.
+        """
+        self.threads.hurry_unloads()
+        self.swaps.begin_stop()
+        return self.manager.stop(UNLOAD_TIMEOUT_SECONDS)
+
+    def write_last(self) -> bool:
+        """Writes the last blocked versions and captured requests, when neither come any more."""
+        is_over = self.keeper.stop(BLOCKED_VERSIONS_TIMEOUT_SECONDS)
+        if self._capture is not None:
+            is_over &= self._capture.stop(CAPTURE_TIMEOUT_SECONDS)
+        return is_over
+
+    def stop(self) -> None:
+        """Ends the records and the threads. The timeline passes its last swaps to tracing, so it is first."""
+        self.swaps.stop()
+        if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
+            _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
+        self._statistics.stop()
+        self._batch_refusals.stop()
+        self.threads.stop()
+        if self.slab_pool is not None:
+            self.slab_pool.stop()
+
+
+def _make_streams(foundation: Foundation) -> Streams:
+    """Returns the states of all models, which the manager will replace."""
+    config = foundation.config
+    retry = RetryPolicy(
+        retry_count_max=config.max_num_load_retries,
+        interval_ns=config.load_retry_interval_micros * 1_000,
+        first_interval_ns=loading_parts.FIRST_RETRY_NS,
+    )
+    return Streams(Rules(retry=retry, swap_jitter_seconds=config.load_jitter_seconds))
+
+
+def _make_keeper(foundation: Foundation) -> BlockedVersionKeeper:
+    if not foundation.config.state_directory:
+        return NoBlockedVersionKeeper()
+    return BlockedVersionFile(Path(foundation.config.state_directory), clock=foundation.clock)
+
+
+def _make_swap_timeline(
+    statistics: RequestStatistics,
+    monitor: StateMonitor,
+    streams: Streams,
+    slab_pool: SlabPool | None,
+    clock: Clock,
+) -> SwapTimeline:
+    def is_slab_due() -> bool:
+        return slab_pool is not None and slab_pool.statistics().surplus_resident_bytes > 0
+
+    swaps = SwapTimeline(
+        statistics,
+        status=monitor.status,
+        answering=streams.answering,
+        is_slab_due=is_slab_due,
+        clock=clock,
+    )
+    monitor.add_listener(swaps.on_status)
+    return swaps
