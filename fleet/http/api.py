@@ -50,19 +50,26 @@ def change_of(
         raise InvalidArgument('the request names no model: give {"model": NAME}')
     if name == "allow" and type(version) is not int:
         raise InvalidArgument(f"version {version!r} is not a version number")
-    changes: Mapping[str, Change] = {
-        "pause": lambda state: operations.paused(state, model),
-        "resume": lambda state: operations.resumed(state, model),
-        "promote": lambda state: operations.promoted(state, model, settings),
-        "abort": lambda state: operations.aborted(state, model, reason, wall_ns),
-        "rollback": lambda state: operations.rolled_back(
-            state, model, reason, wall_ns, (views or {}).get(model)
-        ),
-        "allow": lambda state: operations.allowed(state, model, int(version or 0)),
-    }
-    if not isinstance(name, str) or name not in changes:
+    if not isinstance(name, str) or name not in OPERATIONS:
         raise InvalidArgument(f"operation {name!r} is not one of {listed(OPERATIONS)}")
-    return changes[name]
+    view = (views or {}).get(model)
+
+    def change(state: FleetState) -> FleetState:
+        match name:
+            case "pause":
+                return operations.paused(state, model)
+            case "resume":
+                return operations.resumed(state, model)
+            case "promote":
+                return operations.promoted(state, model, settings)
+            case "abort":
+                return operations.aborted(state, model, reason, wall_ns)
+            case "rollback":
+                return operations.rolled_back(state, model, reason, wall_ns, view)
+            case _:
+                return operations.allowed(state, model, int(version or 0))
+
+    return change
 
 
 def check_operator(request: Request) -> None:

@@ -143,7 +143,7 @@ class _RenewedLease:
         self._thread = PeriodicThread(
             "fleet-lease",
             holder.turn,
-            wait_seconds=lambda: RENEW_SECONDS,
+            wait_seconds=RENEW_SECONDS,
             failure_event="fleet_lease_failed",
             clock=clock,
         )

@@ -17,7 +17,7 @@ def _nothing() -> None:
 
 
 class PeriodicThread:
-    """Calls `turn` on a daemon thread `name`, each time `wait_seconds()` have passed or at `wake`.
+    """Calls `turn` on a daemon thread `name`, each time `wait_seconds` have passed or at `wake`.
 
     An exception of a turn is a bug: it is logged as `failure_event`, and the next turn runs as usual.
     No lock is held while a turn runs, so `stop` and `wake` return at once.
@@ -28,7 +28,7 @@ class PeriodicThread:
         name: str,
         turn: Callable[[], object],
         *,
-        wait_seconds: Callable[[], float | None],
+        wait_seconds: float | Callable[[], float | None],
         failure_event: str,
         at_start: Callable[[], object] = _nothing,
         at_end: Callable[[], object] = _nothing,
@@ -36,8 +36,8 @@ class PeriodicThread:
     ) -> None:
         """Makes the thread; `start` starts it.
 
-        `wait_seconds` is called before each wait, under a lock. If it returns None, the thread waits
-        until it is woken. `at_start` runs on the thread before the first wait, `at_end` after the
+        If `wait_seconds` is a function, it is called before each wait, under a lock. If it returns None,
+        the thread waits until it is woken. `at_start` runs on the thread before the first wait, `at_end` after the
         last turn.
         """
         self._turn = turn
@@ -81,7 +81,8 @@ class PeriodicThread:
         """Waits until a turn is due; returns False after `stop`. Called by the thread or by a test."""
         with self._changed:
             if not self._is_woken and not self._is_stopping:
-                self._clock.wait(self._changed, self._wait_seconds())
+                wanted = self._wait_seconds
+                self._clock.wait(self._changed, wanted() if callable(wanted) else wanted)
             self._is_woken = False
             return not self._is_stopping
 

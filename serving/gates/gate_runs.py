@@ -292,7 +292,8 @@ class GateRuns:
     def _signatures(
         self, gate: Gate, find_faults: Callable[[bytes, bytes], list[str]], mode: GateMode
     ) -> GateVerdict:
-        before = self._trials.read_predecessor(lambda servable: servable.signature_def_map())
+        with self._trials.reading_predecessor() as predecessor:
+            before = predecessor.signature_def_map()
         after = self._subject.candidate.signature_def_map()
         return verdict_of(gate, mode, find_faults(before, after))
 
@@ -427,9 +428,10 @@ class GateRuns:
 
     def _may_write_variables(self) -> bool:
         """Returns True if either version may write variables: such requests must not be repeated."""
-        return self._candidate_writes() or self._trials.read_predecessor(
-            lambda servable: servable.may_write_variables
-        )
+        if self._candidate_writes():
+            return True
+        with self._trials.reading_predecessor() as predecessor:
+            return predecessor.may_write_variables
 
     def _compared_trials(self) -> list[Trial]:
         """Returns the trials of the latency and the drift gate, which share them."""

@@ -1,6 +1,7 @@
 """Gate trials: the same requests, run in turn on a new version and on its predecessor."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,6 @@ SHADOW_POLL_SECONDS = 0.1
 """The period of looking for new requests; the reservoir takes about 20 requests a second."""
 
 Predict = Callable[[bytes], bytes]
-Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 
@@ -134,11 +134,12 @@ class GateTrials:
         self._incumbent = serving
         return True
 
-    def read_predecessor(self, read: Callable[[Servable], Result]) -> Result:
-        """Returns the result of `read` on the predecessor. Raises."""
+    @contextmanager
+    def reading_predecessor(self) -> Iterator[Servable]:
+        """Yields the predecessor, to be read in the block. Raises."""
         try:
             with statuses_as_errors(self._subject.status_error):
-                return read(self._predecessor())
+                yield self._predecessor()
         except FailedPrecondition as error:
             raise PredecessorGone from error
 

@@ -14,7 +14,7 @@ import structlog
 from serving.base.errors import FailedPrecondition, NotFound, PermissionDenied, Unavailable
 from serving.base.name_text import listed
 from serving.core.servable import END, ServableStatus
-from serving.manager.state_monitor import Statuses
+from serving.manager.state_monitor import StateMonitor, Statuses
 from serving.reload.config_reload import has_come, has_failed
 from serving.reload.served_models import ServedModels
 from serving.rpc.health import why_unavailable
@@ -33,15 +33,6 @@ class Selection(Protocol):
     def set_unloaded(self, name: str, *, is_unloaded: bool) -> None: ...
 
 
-class Monitor(Protocol):
-    """The part of `StateMonitor` that returns and awaits statuses."""
-
-    def statuses(self) -> Statuses: ...
-    def wait_until(
-        self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None
-    ) -> bool: ...
-
-
 class Repository:
     """Loads and unloads models at a client's request. Any thread.
 
@@ -52,7 +43,7 @@ class Repository:
     def __init__(
         self,
         selection: Selection,
-        monitor: Monitor,
+        monitor: StateMonitor,
         served: ServedModels,
         *,
         is_allowed: bool,

@@ -238,11 +238,13 @@ class LoaderHarness:
         return replace(self, status=status, retry_at_ns=now.ns + delay_ns)
 
     def cancel(self, now: Now) -> "LoaderHarness":
-        """Ends a life that is not AVAILABLE yet.
+        """Ends a life that is not AVAILABLE yet. Raises IllegalMove for any other life.
 
         Moves to END at once if no load is under way. Otherwise the load has to be stopped, and
         `load_failed` follows.
         """
+        if self.state not in (START, LOADING):
+            raise IllegalMove(f"{self.id}: {self.state.name} cannot be cancelled")
         ended = self
         if not self.is_load_under_way:
             ended = self._move(END, now, health=Health.of(_cancelled(self.id)))

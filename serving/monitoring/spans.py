@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from serving.base.errors import StatusCode
 from serving.base.trace_context import CallTrace
+from serving.data_plane.request_statistics import PHASES
 from serving.data_plane.requests import RequestSpan
 from serving.monitoring.swap_record import StageSpan, SwapRecord, SwapResult
 from serving.rpc.rare_calls import AnsweredCall
@@ -18,7 +19,7 @@ NewId = Callable[[], str]
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 
 # The phases of a request, one after the other (native/metrics/request_phases.h).
-_PHASES = ("queue", "decode", "batch", "run", "encode")
+_PHASES = tuple(phase for phase in PHASES if phase != "total")
 
 SERVER_FAULT_CODES = frozenset(
     {

@@ -2,26 +2,16 @@
 
 import json
 import re
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.monitoring.swap_record import SwapRecord, record_document, trace_document
+from serving.monitoring.swap_record import record_document, trace_document
+from serving.monitoring.swap_timeline import SwapTimeline
 
 
-class Swaps(Protocol):
-    """The methods of `SwapTimeline` that the routes call."""
-
-    def records(self) -> list[SwapRecord]:
-        """Returns the swaps, newest first."""
-        ...
-
-    def record(self, record_id: str) -> SwapRecord | None: ...
-
-
-def swap_routes(swaps: Swaps) -> list[Route]:
+def swap_routes(swaps: SwapTimeline) -> list[Route]:
     """Returns `GET /v1/swaps[?model=NAME]`, `GET /v1/swaps/ID` and `GET /v1/swaps/ID/trace`."""
 
     def list_swaps(request: Request) -> Response:

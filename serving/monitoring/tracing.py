@@ -104,7 +104,7 @@ class Tracing:
         self._thread = PeriodicThread(
             "tracing",
             self.look_now,
-            wait_seconds=lambda: PERIOD_SECONDS,
+            wait_seconds=PERIOD_SECONDS,
             failure_event="tracing_failed",
             at_start=_lower_priority,
             at_end=self.look_now,

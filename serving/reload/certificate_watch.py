@@ -42,7 +42,7 @@ class CertificateWatcher:
         self._thread = PeriodicThread(
             "certificates",
             self.poll,
-            wait_seconds=lambda: period_seconds,
+            wait_seconds=period_seconds,
             failure_event="certificate_poll_failed",
             clock=clock,
         )

@@ -91,7 +91,7 @@ class ConfigWatcher:
         self._thread = PeriodicThread(
             "config",
             self.poll,
-            wait_seconds=lambda: period_seconds,
+            wait_seconds=period_seconds,
             failure_event="config_poll_failed",
             at_start=self.poll,
             clock=clock,

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from serving.base.errors import StatusCode
 from serving.data_plane.requests import RestAnswer, RestWorkers
 from serving.http.connections import Holder
+from serving.loading.request_cores import RequestCores
 
 SWEEP_SECONDS = 0.25
 """The time between two checks for requests that are late. A run ends by itself at its deadline,
@@ -74,8 +75,7 @@ class RestBridge:
     """Takes requests on one event loop, the loop of its first `submit`.
 
     `status_error` is the error that the data plane raises for a request that it refuses.
-    `hold_cores` (`RequestCores.hold`) is called on the loop: with True when requests begin to come,
-    with False when they have ended.
+    `cores` are held from the first request until requests have ended; None: no thread is pinned.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class RestBridge:
         *,
         timeout_seconds: float,
         status_error: type[Exception],
-        hold_cores: Callable[[bool], None] = lambda is_held: None,
+        cores: RequestCores | None = None,
     ) -> None:
         self._workers = workers
         self._timeout_seconds = timeout_seconds
         self._status_error = status_error
-        self._hold_cores = hold_cores
+        self._cores = cores
         self._pending: dict[int, _Pending] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         # True from the first request until no request has come for LINGER_SECONDS.
@@ -142,7 +142,7 @@ class RestBridge:
         self._pending[number] = _Pending(answer, self._last_request + timeout)
         if not self._is_sweeping:
             self._is_sweeping = True
-            self._hold_cores(True)
+            self._hold_cores(is_held=True)
             self._sweep_later()
         if connection is not None:
             connection.on_lost = lambda: self._workers.cancel(number)
@@ -154,6 +154,10 @@ class RestBridge:
         finally:
             if connection is not None:
                 connection.on_lost = None
+
+    def _hold_cores(self, *, is_held: bool) -> None:
+        if self._cores is not None:
+            self._cores.hold(is_held)
 
     def _attach(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()
@@ -183,7 +187,7 @@ class RestBridge:
             self._sweep_later()
         else:
             self._is_sweeping = False
-            self._hold_cores(False)
+            self._hold_cores(is_held=False)
 
 
 _TOOK_TOO_LONG = Refusal(

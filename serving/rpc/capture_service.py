@@ -100,7 +100,7 @@ class CaptureDirectory:
         self._thread = PeriodicThread(
             "warm-up-capture",
             self.write_now,
-            wait_seconds=lambda: PERIOD_SECONDS,
+            wait_seconds=PERIOD_SECONDS,
             failure_event="warm_up_capture_failed",
             at_start=on_thread_start,
             at_end=self.write_now,

@@ -82,7 +82,7 @@ def make_rest_bridge(
 ) -> RestBridge:
     return RestBridge(
         workers,
-        hold_cores=cores.hold if cores else lambda is_held: None,
+        cores=cores,
         timeout_seconds=foundation.config.rest_api_timeout_in_ms / 1_000,
         status_error=foundation.data_plane.StatusError,
     )

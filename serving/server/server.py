@@ -66,12 +66,7 @@ class Server:
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._first_plan = plan_change((), config.models)
         check_platforms(config)
-        if config.lab != NO_LAB:
-            _log.warning(
-                "lab_settings",
-                **asdict(config.lab),
-                remedy=f"unset {LAB_VARIABLE} to serve: its settings are for load tests",
-            )
+        _warn_of_lab(config)
         rpc_parts.initialize(foundation)
         # Each part needs the parts before it.
         tracing = monitoring_parts.make_tracing(foundation)
@@ -225,6 +220,15 @@ class Server:
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._requests.statistics.add_models(list(names))
         self._status.names_changed(names)
+
+
+def _warn_of_lab(config: ServerConfig) -> None:
+    if config.lab != NO_LAB:
+        _log.warning(
+            "lab_settings",
+            **asdict(config.lab),
+            remedy=f"unset {LAB_VARIABLE} to serve: its settings are for load tests",
+        )
 
 
 def _do_nothing(port: int) -> None:

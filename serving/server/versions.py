@@ -10,6 +10,7 @@ from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions, crashed_of
 from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.loading.arenas import Arenas
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.manager.blocked_version_file import (
@@ -82,7 +83,7 @@ class Versions:
         tracing: Tracing | NoTracing,
     ) -> None:
         """Makes the parts. Raises InvalidConfig. Nothing loads yet."""
-        plane, clock = foundation.data_plane, foundation.clock
+        clock = foundation.clock
         self._statistics = requests.statistics
         self._tracing = tracing
         self.monitor = monitor
@@ -100,20 +101,7 @@ class Versions:
         monitor.add_listener(self.batches.on_status)
         self._batch_refusals = BatchRefusals(clock)
         monitor.add_listener(self._batch_refusals.on_status)
-        self.loads = ModelLoads(
-            loading_parts.load_settings(
-                foundation,
-                arenas=arenas,
-                incumbent=self.streams.incumbent,
-                request_statistics=requests.statistics,
-                batch_records=self.batches,
-                batch_refusals=self._batch_refusals,
-            ),
-            reservoirs=self.reservoirs,
-            batching=loading_parts.make_batching(foundation),
-            plane=plane,
-            clock=clock,
-        )
+        self.loads = self._make_loads(foundation, arenas)
         self.keeper = _make_keeper(foundation)
         self.swaps = _make_swap_timeline(
             requests.statistics, monitor, self.streams, self.slab_pool, clock
@@ -134,6 +122,23 @@ class Versions:
             random=random.random,
             monitor=monitor,
             clock=clock,
+        )
+
+    def _make_loads(self, foundation: Foundation, arenas: Arenas | None) -> ModelLoads:
+        settings = loading_parts.load_settings(
+            foundation,
+            arenas=arenas,
+            incumbent=self.streams.incumbent,
+            request_statistics=self._statistics,
+            batch_records=self.batches,
+            batch_refusals=self._batch_refusals,
+        )
+        return ModelLoads(
+            settings,
+            reservoirs=self.reservoirs,
+            batching=loading_parts.make_batching(foundation),
+            plane=foundation.data_plane,
+            clock=foundation.clock,
         )
 
     def start(self) -> None:

@@ -32,8 +32,10 @@ from tests.integration.model_host import HostedModel, ModelHost  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 """Starts a server with these arguments of `ModelServer`; it is stopped at the end of the scope."""
+
+WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
+"""Writes a config file with the base path of each model, and returns its path."""
 
 _LOG_LINE_COUNT = 60
 _started: list[ModelServer] = []

@@ -219,6 +219,16 @@ def test_harness_cancelled_before_its_load_ends() -> None:
     assert life.harness.is_discarded
 
 
+@pytest.mark.parametrize("state", [AVAILABLE, UNLOADING, END])
+def test_harness_cancelled_after_its_load_raises(state: ServableState) -> None:
+    life = Life()
+    life.go_to(state)
+    before = life.harness
+    with pytest.raises(IllegalMove, match=f"{state.name} cannot be cancelled"):
+        life.cancel()
+    assert life.harness is before
+
+
 def test_harness_cancelled_between_retries_ends() -> None:
     life = Life()
     life.go_to(LOADING)

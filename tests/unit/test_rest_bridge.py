@@ -5,6 +5,7 @@ import pytest
 
 from serving.base.errors import StatusCode
 from serving.http.connections import Holder
+from serving.loading.request_cores import RequestCores
 from serving.rest import bridge as bridge_module
 from serving.rest.bridge import RestBridge, RestTarget
 from tests.unit.fakes.errors import StatusError
@@ -144,13 +145,17 @@ def test_cores_are_held_while_requests_come(workers, monkeypatch):
     async def main() -> None:
         released = asyncio.Event()
 
-        def hold_cores(is_held: bool) -> None:
+        def pin(is_held: bool) -> bool:
             held.append(is_held)
             if not is_held:
                 released.set()
+            return True
 
         bridge = RestBridge(
-            workers, timeout_seconds=30, status_error=StatusError, hold_cores=hold_cores
+            workers,
+            timeout_seconds=30,
+            status_error=StatusError,
+            cores=RequestCores(pin, core_count=2),
         )
         answers = [asyncio.create_task(bridge.submit(TARGET, HEADERS, b"")) for _ in range(2)]
         await submitted(workers, 2)
