@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import HEALTHY, LoadStage, ServableId, ServableStatus
+from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import HistoryPoint, RequestStatistics
 from serving.monitoring.swap_record import (
     SpanLatency,
@@ -65,13 +66,19 @@ NEXT_PHASE: Mapping[Phase, Phase] = MappingProxyType(
 class SwapProbes:
     """The measurements of a server that describe its swaps.
 
-    `is_slab_due` returns True while memory is on its way back to the system. `fault_count` returns
+    `slab_pool` is None if versions have no arenas. `fault_count` returns
     the page faults of the process so far.
     """
 
     statistics: RequestStatistics
-    is_slab_due: Callable[[], bool]
+    slab_pool: SlabPool | None
     fault_count: Callable[[], int]
+
+    @property
+    def is_slab_due(self) -> bool:
+        """True while memory is on its way back to the system."""
+        pool = self.slab_pool
+        return pool is not None and pool.statistics().surplus_resident_bytes > 0
 
 
 class OpenSwap:
@@ -239,7 +246,7 @@ class OpenSwap:
         unloaded_at_ns = self._unloaded_at_ns
         if self._unloading or unloaded_at_ns is None or self._slab_back_at_ns is not None:
             return
-        if self._probes.is_slab_due() and now_ns < unloaded_at_ns + SLAB_RETURN_NS_MAX:
+        if self._probes.is_slab_due and now_ns < unloaded_at_ns + SLAB_RETURN_NS_MAX:
             return
         self._slab_back_at_ns = now_ns
         stage = _slab_returned(self.record, unloaded_at_ns, now_ns)

@@ -11,7 +11,10 @@ import structlog
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.periodic_thread import Watch
 from serving.core.servable import AVAILABLE, END, LOADING, UNLOADING, ServableId, ServableStatus
+from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
 from serving.manager.task_figures import page_fault_count
 from serving.monitoring.open_swap import OpenSwap, Phase, SwapProbes, with_load
 from serving.monitoring.swap_record import SwapRecord, SwapResult, log_fields, problem_of
@@ -50,24 +53,20 @@ class SwapTimeline:
         self,
         statistics: RequestStatistics,
         *,
-        status: Callable[[ServableId], ServableStatus | None],
-        answering: Callable[[str], int | None],
-        is_slab_due: Callable[[], bool],
+        monitor: StateMonitor,
+        streams: Streams,
+        slab_pool: SlabPool | None,
         clock: Clock,
         fault_count: Callable[[], int] | None = None,
     ) -> None:
-        """`status` returns the last status of a version.
-
-        `answering` returns the version that answers a model's requests.
-        `is_slab_due` returns True while memory is on its way back to the system.
-        """
+        """`slab_pool` is None if versions have no arenas."""
         self._statistics = statistics
-        self._status = status
-        self._answering = answering
+        self._monitor = monitor
+        self._streams = streams
         self._clock = clock
         self._probes = SwapProbes(
             statistics=statistics,
-            is_slab_due=is_slab_due,
+            slab_pool=slab_pool,
             fault_count=fault_count or partial(page_fault_count, resource.RUSAGE_SELF),
         )
         self._lock = threading.Lock()
@@ -85,7 +84,7 @@ class SwapTimeline:
         # Watches the key "open" while at least one swap is open, and is idle otherwise.
         self._watch: Watch[str, None] = Watch(
             "swap-timeline",
-            lambda _: self.advance_swaps(),
+            self._advance,
             period_seconds=PERIOD_SECONDS,
             clock=clock,
         )
@@ -140,7 +139,7 @@ class SwapTimeline:
     def _as_of_now(self, record: SwapRecord) -> SwapRecord:
         if record.result is not None:
             return record
-        status = self._status(ServableId(record.model, record.version))
+        status = self._monitor.status(ServableId(record.model, record.version))
         return record if status is None else with_load(record, status)
 
     # --- The control thread -----------------------------------------------------------------------
@@ -183,13 +182,13 @@ class SwapTimeline:
     def _aspired(self, status: ServableStatus, now_ns: int) -> None:
         is_fresh = 0 <= now_ns - status.found_at_ns < FRESH_NS
         began_at_ns = (status.detected_at_ns or status.found_at_ns) if is_fresh else now_ns
-        self._open_record(status.id, began_at_ns, self._answering(status.id.name))
+        self._open_record(status.id, began_at_ns, self._streams.answering(status.id.name))
 
     def _load_began(self, status: ServableStatus, now_ns: int) -> None:
         opened = self._open_of(status.id)
         if opened is not None:
             self._begin(opened, now_ns)
-            answering = self._answering(status.id.name)
+            answering = self._streams.answering(status.id.name)
             previous_version = None if answering == status.id.version else answering
             opened.load_began(now_ns, previous_version)
 
@@ -243,6 +242,10 @@ class SwapTimeline:
             opened.advance(now_ns, self._statistics.cut)
 
     # --- The timeline's thread --------------------------------------------------------------------
+
+    def _advance(self, watched: Mapping[str, None]) -> None:
+        del watched
+        self.advance_swaps()
 
     def advance_swaps(self) -> None:
         """Advances the open swaps. Closes and logs each swap whose comparison is complete."""

@@ -14,6 +14,7 @@ from serving.rest import model_documents
 from serving.rest.asgi import RestApplication, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.paths import ListQuestion, MetadataQuestion, StatusQuestion, parse_path
+from serving.rpc.rare_calls import Handler
 
 
 class ModelQuestions:
@@ -26,7 +27,7 @@ class ModelQuestions:
     def __init__(
         self,
         *,
-        get_model_status: Callable[[bytes], bytes],
+        get_model_status: Handler,
         get_model_metadata: Callable[[str, int | None, str | None], bytes],
         served: ServedModels,
         monitor: StateMonitor,

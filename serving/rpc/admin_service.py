@@ -5,7 +5,7 @@ an earlier version back.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
@@ -23,7 +23,7 @@ from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
 from serving.reload.served_models import ServedModels
 from serving.rpc.config_refusals import ConfigRefusals
-from serving.rpc.rare_calls import Waiting, patience_seconds
+from serving.rpc.rare_calls import Handler, Waiting, patience_seconds
 from serving.source.notes import Note
 
 ANSWER_TIMEOUT_SECONDS = 10.0
@@ -69,7 +69,7 @@ class AdminService:
         self._keeper = keeper
 
     @property
-    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+    def handlers(self) -> Mapping[str, Handler]:
         """The handlers, by the full name of the method."""
         return {
             LIST_MODELS: self.list_models,

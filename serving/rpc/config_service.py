@@ -1,6 +1,6 @@
 """The rare RPCs about configuration: TensorFlow Serving's reload, and Millpond's GetConfig."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from serving.base.protos import model_management_pb2
 from serving.config.model_config_file import decode_reload_request
@@ -8,7 +8,7 @@ from serving.core.config_document import config_document
 from serving.core.operator_api import GET_CONFIG, RELOAD_CONFIG
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
-from serving.rpc.rare_calls import Waiting, patience_seconds
+from serving.rpc.rare_calls import Handler, Waiting, patience_seconds
 
 RELOAD_TIMEOUT_SECONDS = 60.0
 """The longest that a reload waits for new models, if its caller would wait longer.
@@ -25,7 +25,7 @@ class ConfigService:
         self._served = served
 
     @property
-    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+    def handlers(self) -> Mapping[str, Handler]:
         """The handlers, by the full name of the method."""
         return {RELOAD_CONFIG: Waiting(self.reload_config), GET_CONFIG: self.get_config}
 

@@ -19,6 +19,7 @@ from serving.manager.streams import Streams
 from serving.reload.grants import Grants
 from serving.reload.served_models import ServedModels
 from serving.rpc.health import HealthReporter
+from serving.rpc.rare_calls import Handler
 
 EDGE_COUNT_MAX = 1_000
 """The most edges of a report: a coordinator asks for about a hundred."""
@@ -57,7 +58,7 @@ class FleetService:
         self._grants = grants
 
     @property
-    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+    def handlers(self) -> Mapping[str, Handler]:
         """The handlers, by the full name of the method."""
         return {FLEET_REPORT: self.report, GRANT: self.grant}
 

@@ -7,11 +7,9 @@ trace. It answers the call when the trace is over, and sooner if the client is g
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -25,7 +23,9 @@ from serving.base.errors import (
     StatusCode,
     Unavailable,
 )
+from serving.data_plane.plane import DataPlane
 from serving.data_plane.requests import RareCall
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.data_plane.traces import TraceSession
 from serving.rpc.profiler_requests import (
     MonitorQuestion,
@@ -61,12 +61,6 @@ PROFILER_NICE = 10
 _log = structlog.get_logger(__name__)
 
 
-class StartTrace(Protocol):
-    """`DataPlane.start_trace`."""
-
-    def __call__(self, *, host_level: int, includes_dataset_ops: bool) -> TraceSession: ...
-
-
 class TraceRuns(CallerError):
     """Another trace runs; there is one trace at a time."""
 
@@ -84,21 +78,18 @@ class _Running:
 class ProfilerService:
     """Runs one trace at a time and answers its call. Thread-safe.
 
-    `start_trace` is the data plane's, and `native_errors` raises its errors as ours.
     `available_bytes` returns the free memory.
     """
 
     def __init__(
         self,
-        start_trace: StartTrace,
+        plane: DataPlane,
         *,
-        native_errors: Callable[[], AbstractContextManager[None]],
         available_bytes: Callable[[], int],
         xspace_bytes_max: int,
         clock: Clock,
     ) -> None:
-        self._start_trace = start_trace
-        self._native_errors = native_errors
+        self._plane = plane
         self._available_bytes = available_bytes
         self._xspace_bytes_max = min(xspace_bytes_max, XSPACE_BYTES_MAX)
         self._clock = clock
@@ -175,7 +166,7 @@ class ProfilerService:
         error: MillpondError | None = None
         response = b""
         try:
-            with self._native_errors():
+            with statuses_as_errors(self._plane.StatusError):
                 response = self._record(call, running, answer)
         except MillpondError as failure:
             error = failure
@@ -193,7 +184,7 @@ class ProfilerService:
         plan = running.plan
         self._wait(call, running, plan.delay_ns, lambda: "")
         available_bytes = self._available_bytes()
-        session = self._start_trace(
+        session = self._plane.start_trace(
             host_level=plan.host_level, includes_dataset_ops=plan.includes_dataset_ops
         )
         _log.info("trace_started", peer=call.peer, duration_ms=plan.duration_ms)

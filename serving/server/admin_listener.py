@@ -7,7 +7,6 @@ method of the data port: `millpond capture --with_responses` sends predictions.
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import structlog
@@ -15,6 +14,7 @@ import structlog
 from serving.base.errors import OperatorError, Unavailable
 from serving.config.listen_addresses import bind_reason
 from serving.data_plane.requests import GrpcServer
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.rpc.rare_calls import RareCallThreads, TakeRareCall
 from serving.server.admin_sockets import AdminSocket, default_socket_path
 
@@ -33,7 +33,7 @@ class AdminListener:
     """Listens for operators. It is started and stopped once, and `answer` is called in between.
 
     `address` is --admin_address. `make_grpc` makes the gRPC server for the given addresses;
-    `make_calls` makes the threads that answer its calls.
+    `make_calls` makes the threads that answer its calls. `status_error` is the data plane's.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class AdminListener:
         data_port: int,
         make_grpc: Callable[[Sequence[str]], GrpcServer],
         make_calls: Callable[[TakeRareCall], RareCallThreads],
-        native_errors: Callable[[], AbstractContextManager[None]],
+        status_error: type[Exception],
     ) -> None:
         self._wanted = address
         self._data_port = data_port
         self._make_grpc = make_grpc
         self._make_calls = make_calls
-        self._native_errors = native_errors
+        self._status_error = status_error
         self._socket: AdminSocket | None = None
         self._grpc: GrpcServer | None = None
         self._calls: RareCallThreads | None = None
@@ -125,7 +125,7 @@ class AdminListener:
 
     def _start_grpc(self, address: str) -> None:
         grpc = self._make_grpc([address])
-        with self._native_errors():
+        with statuses_as_errors(self._status_error):
             grpc.start()
         self._grpc = grpc
         self._calls = self._make_calls(grpc.take_rare_call)

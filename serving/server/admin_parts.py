@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from serving.config.server_config import ServerConfig
 from serving.core.operator_api import RELOAD_CONFIG
 from serving.data_plane.requests import GrpcServer
-from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
 from serving.loading.memory_fit import available_bytes
 from serving.rpc.operator_access import NOBODY, OperatorAccess
@@ -64,8 +62,7 @@ def guarded(
 def make_profiler(foundation: Foundation) -> ProfilerService:
     """Returns the service that answers the profiler's methods if they are switched on."""
     return ProfilerService(
-        foundation.data_plane.start_trace,
-        native_errors=partial(statuses_as_errors, foundation.data_plane.StatusError),
+        foundation.data_plane,
         available_bytes=available_bytes,
         xspace_bytes_max=foundation.config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
         clock=foundation.clock,
@@ -108,5 +105,5 @@ def make_admin_listener(
             thread_name="admin-call",
             clock=foundation.clock,
         ),
-        native_errors=partial(statuses_as_errors, foundation.data_plane.StatusError),
+        status_error=foundation.data_plane.StatusError,
     )

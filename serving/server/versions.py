@@ -6,10 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions, crashed_of
-from serving.data_plane.loads import SlabPool
-from serving.data_plane.request_statistics import RequestStatistics
 from serving.loading.arenas import Arenas
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -103,9 +100,14 @@ class Versions:
         monitor.add_listener(self._batch_refusals.on_status)
         self.loads = self._make_loads(foundation, arenas)
         self.keeper = _make_keeper(foundation)
-        self.swaps = _make_swap_timeline(
-            requests.statistics, monitor, self.streams, self.slab_pool, clock
+        self.swaps = SwapTimeline(
+            requests.statistics,
+            monitor=monitor,
+            streams=self.streams,
+            slab_pool=self.slab_pool,
+            clock=clock,
         )
+        monitor.add_listener(self.swaps.on_status)
         self.swaps.add_listener(tracing.add_swap)
         self.events = ModelEvents(self.swaps, self.keeper)
         blocked = self.keeper.read()
@@ -195,24 +197,3 @@ def _make_keeper(foundation: Foundation) -> BlockedVersionKeeper:
     if not foundation.config.state_directory:
         return NoBlockedVersionKeeper()
     return BlockedVersionFile(Path(foundation.config.state_directory), clock=foundation.clock)
-
-
-def _make_swap_timeline(
-    statistics: RequestStatistics,
-    monitor: StateMonitor,
-    streams: Streams,
-    slab_pool: SlabPool | None,
-    clock: Clock,
-) -> SwapTimeline:
-    def is_slab_due() -> bool:
-        return slab_pool is not None and slab_pool.statistics().surplus_resident_bytes > 0
-
-    swaps = SwapTimeline(
-        statistics,
-        status=monitor.status,
-        answering=streams.answering,
-        is_slab_due=is_slab_due,
-        clock=clock,
-    )
-    monitor.add_listener(swaps.on_status)
-    return swaps

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from serving.base.errors import InvalidConfig, MillpondError, Unavailable
 from serving.config.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
 from serving.server.admin_listener import AdminListener
+from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.servers import FakeGrpcServer
 
 
@@ -155,7 +155,7 @@ def test_admin_port_in_use_is_reported_with_its_flag():
             data_port=8500,
             make_grpc=refuse,
             make_calls=lambda take: pytest.fail("no server, no calls"),
-            native_errors=nullcontext,
+            status_error=StatusError,
         )
         with pytest.raises(Unavailable) as caught:
             listener.start()

@@ -1,7 +1,6 @@
 """Traces run one at a time, and each has an end."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from serving.base.errors import ResourceExhausted, StatusCode
 from serving.rpc.profiler_service import MONITOR, PROFILE, TERMINATE, ProfilerService
 from serving.rpc.rare_calls import answer
 from tests.unit.fakes.clocks import FakeClock, HeldClock
+from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.fakes.tracing import FakeTracer
 
@@ -25,9 +25,10 @@ class Bench:
         self.clock = clock or FakeClock()
         self.tracer = FakeTracer()
         self.free_bytes: Callable[[], int] = lambda: FREE_BYTES
+        plane = FakePlane()
+        plane.start_trace = self.tracer.start
         self.service = ProfilerService(
-            self.tracer.start,
-            native_errors=nullcontext,
+            plane,
             available_bytes=lambda: self.free_bytes(),
             xspace_bytes_max=500,
             clock=self.clock,

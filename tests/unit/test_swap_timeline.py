@@ -146,11 +146,11 @@ def test_failed_swap_is_logged_in_ten_keys(world: World) -> None:
 
 
 def test_outstanding_slab_keeps_swap_open(world: World) -> None:
-    world.is_slab_due = True
+    world.slab_pool.is_due = True
     world.swap(1, 2)
     world.pass_time(5)
     assert world.newest.ended_at_ns is None
-    world.is_slab_due = False
+    world.slab_pool.is_due = False
     world.pass_time(0.25)
     returned = world.newest.stages[-1]
     assert (returned.name, returned.seconds) == ("return_slab", 5.25)
@@ -158,7 +158,7 @@ def test_outstanding_slab_keeps_swap_open(world: World) -> None:
 
 
 def test_timeline_slab_that_is_due_for_ever_does_not(world: World) -> None:
-    world.is_slab_due = True
+    world.slab_pool.is_due = True
     world.swap(1, 2)
     world.pass_time(75)
     assert world.newest.after is not None

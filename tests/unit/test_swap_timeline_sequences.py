@@ -93,7 +93,7 @@ def lives_of(steps: Steps) -> Lives:
     lives = Lives()
     with capture_logs():
         for version, seconds, choice, is_slab_due in steps:
-            lives.world.is_slab_due = is_slab_due
+            lives.world.slab_pool.is_due = is_slab_due
             lives.pass_time(seconds)
             lives.step(version, choice)
         lives.end()

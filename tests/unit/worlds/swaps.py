@@ -1,6 +1,6 @@
 """The swap timeline, with the lives of versions and concurrent requests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,13 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
 from serving.monitoring.swap_record import SwapRecord
 from serving.monitoring.swap_timeline import SwapTimeline
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakeSlabPool
+from tests.unit.fakes.memory import FakeSlabPoolStatistics
 from tests.unit.fakes.metrics import FakeFigures
 from tests.unit.fakes.page import FakePoint
 from tests.unit.fakes.requests import FakeRequestStatistics
@@ -57,6 +61,33 @@ class RecordedRequests(FakeRequestStatistics):
         return self._clock.now_ns()
 
 
+class _Statuses(StateMonitor):
+    def __init__(self, statuses: Mapping[ServableId, ServableStatus]) -> None:
+        super().__init__(FakeClock())
+        self._shown = statuses
+
+    def status(self, servable_id: ServableId) -> ServableStatus | None:
+        return self._shown.get(servable_id)
+
+
+class _Answering(Streams):
+    def __init__(self, versions: Mapping[str, int]) -> None:
+        super().__init__()
+        self._versions = versions
+
+    def answering(self, name: str) -> int | None:
+        return self._versions.get(name)
+
+
+class _DueSlabs(FakeSlabPool):
+    """Memory is on its way back to the system while `is_due`."""
+
+    is_due = False
+
+    def statistics(self) -> FakeSlabPoolStatistics:
+        return FakeSlabPoolStatistics(surplus_resident_bytes=int(self.is_due))
+
+
 class World:
     """A timeline and the lives of its versions."""
 
@@ -64,14 +95,14 @@ class World:
         self.clock = FakeClock()
         self.requests = RecordedRequests(self.clock)
         self.answering: dict[str, int] = {}
-        self.is_slab_due = False
+        self.slab_pool = _DueSlabs()
         self.fault_count = 0
         self.statuses: dict[ServableId, ServableStatus] = {}
         self.timeline = SwapTimeline(
             self.requests,
-            status=self.statuses.get,
-            answering=self.answering.get,
-            is_slab_due=lambda: self.is_slab_due,
+            monitor=_Statuses(self.statuses),
+            streams=_Answering(self.answering),
+            slab_pool=self.slab_pool,
             clock=self.clock,
             fault_count=lambda: self.fault_count,
         )
