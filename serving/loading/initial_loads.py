@@ -4,23 +4,12 @@ Until the port opens, no client waits for a core that a load uses. So loads run 
 until then, and in the background afterwards.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
-IDLE = "idle"
-NICE = "nice"
-_LOWEST_NICE = 19
-
-
-def lower_thread(thread_id: int, priority: str) -> None:
-    """Gives a thread of this process the priority of a value of --load_priority. Raises OSError."""
-    if priority == IDLE:
-        os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
-    elif priority == NICE:
-        os.setpriority(os.PRIO_PROCESS, thread_id, _LOWEST_NICE)
+from serving.loading.load_priority import LoadPriority
 
 
 def graph_runner_threads() -> list[int]:
@@ -43,23 +32,17 @@ class InitialLoads:
 
     def __init__(
         self,
+        priority: LoadPriority,
         *,
-        enter_initial: Callable[[], None],
-        enter_background: Callable[[], None],
-        lower: Callable[[int], None],
         around_background: Callable[[int], AbstractContextManager[None]],
         other_threads: Callable[[], list[int]] = graph_runner_threads,
     ) -> None:
-        """Takes the functions that set priorities.
+        """`around_background` is entered for each load of lowered priority, with the id of its thread.
 
-        `enter_initial` and `enter_background` set the priority of the calling thread; `lower` lowers
-        the thread with an id. `around_background` is entered for each load of lowered priority, with the
-        id of its thread. Another thread may enter it, but the load's thread leaves it. The threads
-        that `other_threads` returns are lowered too, because an initial load may have started them.
+        Another thread may enter it, but the load's thread leaves it. The threads that `other_threads`
+        returns are lowered too, because an initial load may have started them.
         """
-        self._enter_initial = enter_initial
-        self._enter_background = enter_background
-        self._lower = lower
+        self._priority = priority
         self._around_background = around_background
         self._other_threads = other_threads
         self._lock = threading.Lock()
@@ -76,7 +59,10 @@ class InitialLoads:
             if is_initial:
                 self._thread_ids.add(threading.get_native_id())
         self._of_thread.is_initial = is_initial
-        (self._enter_initial if is_initial else self._enter_background)()
+        if is_initial:
+            self._priority.enter_initial()
+        else:
+            self._priority.enter_background()
 
     @contextmanager
     def task(self) -> Iterator[None]:
@@ -99,7 +85,7 @@ class InitialLoads:
             self._has_ended = True
             others = self._other_threads() if self._thread_ids else []
             for thread_id in (*self._thread_ids, *others):
-                self._lower(thread_id)
+                self._priority.lower(thread_id)
             self._thread_ids.clear()
             for thread_id, stack in self._running.items():
                 stack.enter_context(self._around_background(thread_id))
@@ -117,4 +103,4 @@ class InitialLoads:
     def _enter_background_once(self) -> None:
         if self._of_thread.is_initial:
             self._of_thread.is_initial = False
-            self._enter_background()
+            self._priority.enter_background()

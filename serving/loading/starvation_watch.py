@@ -7,7 +7,7 @@ thread the priority of requests until its task ends.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.periodic_thread import Watch
+from serving.loading.load_priority import LoadPriority
 
 PERIOD_SECONDS = 0.2
 """The period of the watch while tasks run; it sleeps otherwise."""
@@ -63,20 +64,19 @@ class _Watched:
 class StarvationWatch:
     """Watches the background threads while they work, on a thread `load-patience`.
 
-    Make it on a thread of the usual priority, which `load-patience` inherits. `lower` sets the calling
-    thread back to its background priority.
+    Make it on a thread of the usual priority, which `load-patience` inherits.
     """
 
     def __init__(
         self,
         seconds: float,
         *,
-        lower: Callable[[], None],
+        priority: LoadPriority,
         scheduler: Scheduler | None = None,
         clock: Clock,
     ) -> None:
         self._patience_ns = round(seconds * NS_PER_SECOND)
-        self._lower = lower
+        self._priority = priority
         self._scheduler = scheduler or LinuxScheduler()
         self._watch: Watch[int, _Watched] = Watch(
             "load-patience", self._look, period_seconds=PERIOD_SECONDS, clock=clock
@@ -99,7 +99,7 @@ class StarvationWatch:
                 yield
         finally:
             if watched.is_raised:
-                self._lower()
+                self._priority.enter_background()
 
     def look(self) -> None:
         """Raises the threads that have waited too long."""

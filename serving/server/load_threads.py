@@ -9,7 +9,8 @@ import structlog
 
 from serving.base.executor import ThreadExecutor
 from serving.config.server_config import ServerConfig
-from serving.loading.initial_loads import InitialLoads, lower_thread
+from serving.loading.initial_loads import InitialLoads
+from serving.loading.load_priority import LoadPriority
 from serving.loading.request_cores import RequestCores
 from serving.loading.starvation_watch import StarvationWatch
 from serving.server.foundation import Foundation
@@ -26,13 +27,15 @@ class LoadThreads:
     def __init__(self, foundation: Foundation) -> None:
         self._foundation = foundation
         self._cores: RequestCores | None = None
-        self.enter_background = make_background(foundation)
-        self._starvation_watch = make_starvation_watch(
-            foundation, enter_background=self.enter_background
+        config = foundation.config
+        self.priority = LoadPriority(
+            foundation.data_plane, config.load_priority, is_stock=config.lab.is_stock
         )
-        self._initial_loads = make_initial_loads(
-            foundation, around_background=self._around_background
-        )
+        self._starvation_watch = make_starvation_watch(foundation, self.priority)
+        # Initial loads use memory as background threads do; their priority is lowered later.
+        self._initial_loads = InitialLoads(self.priority, around_background=self._around_background)
+        if config.listen_before_ready:
+            self._initial_loads.end()
         self.loaders = make_executor(
             "loader",
             foundation.config.num_load_threads,
@@ -43,7 +46,7 @@ class LoadThreads:
         self.unloaders = make_executor(
             "unloader",
             foundation.config.num_unload_threads,
-            enter_thread=self.enter_background,
+            enter_thread=self.priority.enter_background,
             around_task=self._around_unload,
         )
 
@@ -69,7 +72,7 @@ class LoadThreads:
         self.unloaders.hurry(
             max(self._foundation.config.num_unload_threads, len(os.sched_getaffinity(0))),
             # They use memory as background threads do, as for other unloads.
-            on_thread_start=make_background(self._foundation, priority="normal"),
+            on_thread_start=self.priority.enter_initial,
         )
 
     def stop(self) -> None:
@@ -101,37 +104,6 @@ def initial_thread_count(config: ServerConfig) -> int:
     return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
 
 
-def make_initial_loads(
-    foundation: Foundation, *, around_background: Callable[[int], AbstractContextManager[None]]
-) -> InitialLoads:
-    """Returns the initial loads, which have ended already if gRPC's port opens before the first
-    load.
-    """
-
-    def lower(thread_id: int) -> None:
-        if foundation.config.lab.is_stock:
-            return
-        try:
-            lower_thread(thread_id, foundation.config.load_priority)
-        except OSError as error:
-            _log.warning(
-                "load_priority_refused",
-                requested=foundation.config.load_priority,
-                reason=str(error),
-            )
-
-    loads = InitialLoads(
-        # It uses memory as a background thread does from its start; its priority is lowered later.
-        enter_initial=make_background(foundation, priority="normal"),
-        enter_background=make_background(foundation),
-        lower=lower,
-        around_background=around_background,
-    )
-    if foundation.config.listen_before_ready:
-        loads.end()
-    return loads
-
-
 def make_executor(
     name: str,
     thread_count: int,
@@ -154,30 +126,10 @@ def make_executor(
     )
 
 
-def make_starvation_watch(
-    foundation: Foundation, *, enter_background: Callable[[], None]
-) -> StarvationWatch | None:
+def make_starvation_watch(foundation: Foundation, priority: LoadPriority) -> StarvationWatch | None:
     """Returns None if loads run at normal priority and so cannot starve, or if they may starve."""
     is_lowered = foundation.config.load_priority != "normal" and not foundation.config.lab.is_stock
     patience_seconds = foundation.config.lab.load_patience_seconds
     if not is_lowered or patience_seconds == 0:
         return None
-    return StarvationWatch(patience_seconds, lower=enter_background, clock=foundation.clock)
-
-
-def make_background(foundation: Foundation, *, priority: str | None = None) -> Callable[[], None]:
-    """Returns the first step of a thread that loads or unloads; `priority` is --load_priority by
-    default.
-    """
-    if foundation.config.lab.is_stock:
-        return lambda: None
-    requested = priority or foundation.config.load_priority
-
-    def enter() -> None:
-        try:
-            foundation.data_plane.enter_background_thread(requested)
-        except foundation.data_plane.StatusError as error:
-            # The load goes on: a sandbox may refuse to lower a thread's priority.
-            _log.warning("load_priority_refused", requested=requested, reason=str(error))
-
-    return enter
+    return StarvationWatch(patience_seconds, priority=priority, clock=foundation.clock)

@@ -58,7 +58,7 @@ class Models:
                 config,
                 versions.monitor,
                 check=foundation.check_saved_model,
-                enter_background=versions.threads.enter_background,
+                enter_background=versions.threads.priority.enter_background,
                 clock=clock,
             ),
         )

@@ -90,7 +90,7 @@ class Versions:
         self._capture = loading_parts.make_capture(
             foundation,
             reservoirs=self.reservoirs,
-            enter_background=self.threads.enter_background,
+            enter_background=self.threads.priority.enter_background,
         )
         arenas = loading_parts.make_arenas(foundation.config, self.slab_pool)
         self.streams = _make_streams(foundation)

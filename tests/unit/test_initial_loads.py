@@ -6,12 +6,30 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from serving.base.executor import ThreadExecutor
-from serving.loading.initial_loads import InitialLoads, lower_thread
+from serving.loading.initial_loads import InitialLoads
+from serving.loading.load_priority import LoadPriority, lower_thread
 from serving.loading.request_cores import RequestCores
 from serving.loading.starvation_watch import StarvationWatch
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.servers import FakeGrpcServer
 from tests.unit.fakes.threads import FakeScheduler
+
+
+class FakePriority(LoadPriority):
+    """Notes the threads that it would change."""
+
+    def __init__(self, log: list[str], lowered: list[int]) -> None:
+        self._log = log
+        self._lowered = lowered
+
+    def enter_initial(self) -> None:
+        self._log.append("initial")
+
+    def enter_background(self) -> None:
+        self._log.append("background")
+
+    def lower(self, thread_id: int) -> None:
+        self._lowered.append(thread_id)
 
 
 class Threads:
@@ -21,9 +39,7 @@ class Threads:
         self.log: list[str] = []
         self.lowered: list[int] = []
         self.loads = InitialLoads(
-            enter_initial=lambda: self.log.append("initial"),
-            enter_background=lambda: self.log.append("background"),
-            lower=self.lowered.append,
+            FakePriority(self.log, self.lowered),
             around_background=self.around_background,
             other_threads=lambda: [12],
         )
@@ -100,13 +116,9 @@ def test_load_raising_after_end_leaves_background() -> None:
 
 
 def test_load_that_end_lowers_is_watched_and_pinned() -> None:
-    scheduler, server, lowered = FakeScheduler(), FakeGrpcServer(), list[int]()
-    patience = StarvationWatch(
-        2,
-        lower=lambda: lowered.append(threading.get_native_id()),
-        scheduler=scheduler,
-        clock=FakeClock(),
-    )
+    scheduler, server, log, lowered = FakeScheduler(), FakeGrpcServer(), list[str](), list[int]()
+    priority = FakePriority(log, lowered)
+    patience = StarvationWatch(2, priority=priority, scheduler=scheduler, clock=FakeClock())
     cores = RequestCores(server.pin_request_threads, lowered.__contains__, core_count=2)
 
     @contextmanager
@@ -114,13 +126,7 @@ def test_load_that_end_lowers_is_watched_and_pinned() -> None:
         with cores.pinned(thread_id), patience.watched(thread_id):
             yield
 
-    loads = InitialLoads(
-        enter_initial=lambda: None,
-        enter_background=lambda: None,
-        lower=lowered.append,
-        around_background=around_background,
-        other_threads=list,
-    )
+    loads = InitialLoads(priority, around_background=around_background, other_threads=list)
     loader_id = threading.get_native_id()
     loads.enter_thread()
     with ExitStack() as load:
@@ -135,8 +141,9 @@ def test_load_that_end_lowers_is_watched_and_pinned() -> None:
         patience.look()
         assert scheduler.raised == [loader_id]
     assert server.pins == [True, False]
-    # The first time by `end`, the second after the starvation watch had raised it.
-    assert lowered == [loader_id, loader_id]
+    assert lowered == [loader_id]
+    # After the starvation watch had raised it.
+    assert log == ["initial", "background"]
 
 
 def test_loads_after_the_end_enter_the_background_once() -> None:

@@ -4,6 +4,7 @@ import threading
 from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
+from serving.loading.load_priority import LoadPriority
 from serving.loading.starvation_watch import LinuxScheduler, StarvationWatch
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.threads import FakeScheduler
@@ -11,18 +12,23 @@ from tests.unit.fakes.threads import FakeScheduler
 SECOND_NS = 1_000_000_000
 
 
+class CountingPriority(LoadPriority):
+    def __init__(self) -> None:
+        self.lowered = 0
+
+    def enter_background(self) -> None:
+        self.lowered += 1
+
+
 class Watch:
     """A starvation watch of 2 s; a test makes it look."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
-        self.lowered = 0
+        self.priority = CountingPriority()
         self.patience = StarvationWatch(
-            2, lower=self.lower, scheduler=self.scheduler, clock=FakeClock()
+            2, priority=self.priority, scheduler=self.scheduler, clock=FakeClock()
         )
-
-    def lower(self) -> None:
-        self.lowered += 1
 
 
 def test_running_thread_is_left_alone() -> None:
@@ -31,7 +37,7 @@ def test_running_thread_is_left_alone() -> None:
         watch.scheduler.waited = 2 * SECOND_NS - 1
         watch.patience.look()
     assert watch.scheduler.raised == []
-    assert watch.lowered == 0
+    assert watch.priority.lowered == 0
 
 
 def test_starving_thread_is_raised_until_task_ends() -> None:
@@ -40,9 +46,9 @@ def test_starving_thread_is_raised_until_task_ends() -> None:
         watch.scheduler.waited = 2 * SECOND_NS
         watch.patience.look()
         watch.patience.look()
-        assert watch.lowered == 0
+        assert watch.priority.lowered == 0
     assert watch.scheduler.raised == [threading.get_native_id()]
-    assert watch.lowered == 1
+    assert watch.priority.lowered == 1
     assert [(log["event"], log["waited_seconds"]) for log in logs] == [
         ("load_priority_raised", 2.0)
     ]
@@ -66,13 +72,15 @@ def test_watch_unable_to_raise_logs_remedy_once() -> None:
         watch.patience.look()
     assert [log["event"] for log in logs] == ["load_starving"]
     assert "--load_priority=normal" in logs[0]["remedy"]
-    assert watch.lowered == 0
+    assert watch.priority.lowered == 0
 
 
 def test_patience_watches_by_itself_once_it_is_started() -> None:
     scheduler, raised = FakeScheduler(), threading.Event()
     scheduler.raise_priority = lambda thread_id: raised.set()  # type: ignore[method-assign]
-    patience = StarvationWatch(0, lower=lambda: None, scheduler=scheduler, clock=SystemClock())
+    patience = StarvationWatch(
+        0, priority=CountingPriority(), scheduler=scheduler, clock=SystemClock()
+    )
     patience.start()
     with patience.watched(threading.get_native_id()):
         assert raised.wait(timeout=30)
