@@ -1,6 +1,7 @@
 """The files that a coordinator keeps for clients and proxies: the registry, and HAProxy's configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
@@ -105,23 +106,22 @@ class Outputs:
             return
         self.registry = registry_document(servers)
         if self._registry_file:
-            self._guarded(self._registry_file, lambda: self._write_registry(self.registry))
-        haproxy = self._haproxy
-        if haproxy is not None:
-            self._guarded(haproxy.file, lambda: self._write_haproxy(haproxy, servers))
+            with self._guarded(self._registry_file):
+                self._write(self._registry_file, self.registry, FILE_MODE)
+        if self._haproxy is not None:
+            with self._guarded(self._haproxy.file):
+                self._write_haproxy(self._haproxy, servers)
 
-    def _guarded(self, file: str, write: Callable[[], None]) -> None:
+    @contextmanager
+    def _guarded(self, file: str) -> Iterator[None]:
         try:
-            write()
+            yield
         except Exception as error:  # noqa: BLE001 (the servers need the coordinator more than this file)
             if self._failed.get(file) != str(error):
                 _log.warning("fleet_file_not_written", file=file, reason=str(error))
             self._failed[file] = str(error)
         else:
             self._failed.pop(file, None)
-
-    def _write_registry(self, text: str) -> None:
-        self._write(self._registry_file, text, FILE_MODE)
 
     def _write_haproxy(self, haproxy: HaproxyFiles, servers: Sequence[RegisteredServer]) -> None:
         text = haproxy_text(

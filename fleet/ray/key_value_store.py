@@ -14,8 +14,9 @@ term whose mark is not there any more is over.
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from ray.experimental import internal_kv
 
@@ -32,8 +33,6 @@ _KEPT_TERMS = 3
 _VALID_SECONDS = 1.0
 # 268 million changes of the state are more than one term makes. An order has 59 bits until 2038.
 _ORDER_BITS = 28
-
-Answer = TypeVar("Answer")
 
 
 class AnotherCluster(OSError):
@@ -53,31 +52,28 @@ class KeyValueStore:
     def get(self, key: str) -> str | None:
         """Returns a value; None if there is none. Raises OSError."""
         # Ray's annotation leaves None out.
-        value: Any = _answer(
-            lambda: internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
-        )
+        value: Any
+        with _as_errors_of_the_store():
+            value = internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
         return None if value is None else bytes(value).decode()
 
     def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
         """Sets a value, and returns False if it `is_new` and another process was first. Raises OSError."""
-        was_there = _answer(
-            lambda: internal_kv._internal_kv_put(  # noqa: SLF001
+        with _as_errors_of_the_store():
+            was_there = internal_kv._internal_kv_put(  # noqa: SLF001
                 self._key(key), text.encode(), overwrite=not is_new, namespace=_NAMESPACE
             )
-        )
         return not (is_new and was_there)
 
     def remove(self, key: str) -> None:
         """Removes a value if it is there. Raises OSError."""
-        _answer(
-            lambda: internal_kv._internal_kv_del(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
-        )
+        with _as_errors_of_the_store():
+            internal_kv._internal_kv_del(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
 
     def keys(self, prefix: str) -> list[str]:
         """Returns the names that begin with `prefix`. Raises OSError."""
-        found = _answer(
-            lambda: internal_kv._internal_kv_list(self._key(prefix), namespace=_NAMESPACE)  # noqa: SLF001
-        )
+        with _as_errors_of_the_store():
+            found = internal_kv._internal_kv_list(self._key(prefix), namespace=_NAMESPACE)  # noqa: SLF001
         return [bytes(key).decode().removeprefix(self._prefix) for key in found]
 
     def _key(self, key: str) -> bytes:
@@ -202,9 +198,11 @@ def _numbers_in(keys: Iterable[str]) -> list[int]:
     return [int(text) for text in found if text.isdecimal()]
 
 
-def _answer(call: Callable[[], Answer]) -> Answer:
+@contextmanager
+def _as_errors_of_the_store() -> Iterator[None]:
+    """Raises OSError for any error of Ray."""
     try:
-        return call()
+        yield
     except Exception as error:
         # Ray has no type for it. With Redis behind it, a store that is back has the same id.
         kind = AnotherCluster if "WrongClusterID" in str(error) else OSError
