@@ -6,8 +6,10 @@ includes zlib too, and so do rest and rpc, which compress. No rung includes gRPC
 generator does. No units of native/ include one another in a circle; a unit is a header with its
 source file.
 
-A room of serving/, fleet/ or loadtest/ imports only itself and the rooms below it. A package imports
-no package above it, and fleet/ only those rooms of serving/ that have to do with it.
+A room of serving/, fleet/ or loadtest/ imports only itself and the rooms below it; warmup/ has a place
+among the rooms of serving/. A package imports no package above it, and fleet/ only those rooms of
+serving/ that have to do with it. No modules import one another in a circle. An import inside a
+function counts too, because it would only hide the circle until the function runs.
 
 No file below tests/ imports a test file: what test files share is in modules beside them.
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +48,7 @@ SIBLINGS = {"rest": frozenset({"rpc"}), "tf": frozenset({"inference", "rpc", "re
 SERVING_ROOMS = (
     "base",
     "core",
+    "warmup",
     "client",
     "data_plane",
     "gates",
@@ -82,7 +85,11 @@ ROOMS = {
     "loadtest": ("plan", "drive", "measure", "report", "commands"),
 }
 
-# From the lowest to the highest. Those of one row may import each other.
+# A package that stands among the rooms of another one, because rooms above it need it, and it needs rooms
+# below it.
+PACKAGES_AS_ROOMS = {"warmup": "serving"}
+
+# From the lowest to the highest. The packages of one row are ordered by ROOMS.
 PACKAGES = (("serving", "warmup"), ("fleet",), ("millpond",), ("loadtest",))
 
 # The rooms that a fleet shares with a server. It reaches all else of a server over the network.
@@ -142,7 +149,7 @@ class Violation(NamedTuple):
 
 
 def rung_of_include(included: str) -> str | None:
-    """Returns the rung of a path like `tf/device.h` or `native/tf/device.h`; None for other
+    """The rung of a path like `tf/device.h` or `native/tf/device.h`; None for other
     paths.
     """
     first, _, rest = included.removeprefix("native/").partition("/")
@@ -150,7 +157,7 @@ def rung_of_include(included: str) -> str | None:
 
 
 def problem_with(rung: str, included: str) -> str | None:
-    """Returns the rule that a file of `rung` breaks by including `included`, or None."""
+    """The rule that a file of `rung` breaks by including `included`, or None."""
     if ".." in Path(included).parts:
         return f"'{included}' leaves its folder: give the path from native/"
     other = rung_of_include(included)
@@ -182,7 +189,7 @@ def check_file(source: Path, rung: str) -> Iterator[Violation]:
 
 
 def check_ladder(native: Path) -> list[Violation]:
-    """Returns every violation below `native`, in the order of the paths."""
+    """Finds every violation below `native`, in the order of the paths."""
     violations: list[Violation] = []
     for source in sorted(native.rglob("*")):
         if source.suffix not in SOURCE_SUFFIXES:
@@ -199,13 +206,13 @@ def check_ladder(native: Path) -> list[Violation]:
 
 @cache
 def import_nodes(source: Path) -> list[ast.Import | ast.ImportFrom]:
-    """Returns the imports of a file. Each file is looked at by several checks."""
+    """The imports of a file. Each file is looked at by several checks."""
     tree = ast.parse(source.read_text(encoding="utf-8"))
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def includes_between_units(native: Path) -> dict[str, dict[str, Violation]]:
-    """Returns, for each unit below `native`, the units that it includes, each with the place."""
+    """The units that each unit below `native` includes, each with the place."""
     units: dict[str, dict[str, Violation]] = {}
     for source in sorted(native.rglob("*")):
         if source.suffix not in SOURCE_SUFFIXES:
@@ -220,66 +227,109 @@ def includes_between_units(native: Path) -> dict[str, dict[str, Violation]]:
     return units
 
 
-def check_cycles(native: Path) -> list[Violation]:
-    """Returns a violation for each include that closes a circle of units below `native`."""
-    units = includes_between_units(native)
+def circles_of(imports: Mapping[str, Mapping[str, Violation]], kind: str) -> list[Violation]:
+    """Finds each import that closes a circle. `imports` has the imports of each unit or module."""
     violations: list[Violation] = []
     done: set[str] = set()
 
     def visit(unit: str, way: tuple[str, ...]) -> None:
         if unit in done:
             return
-        for other, (source, line, included) in units.get(unit, {}).items():
+        for other, (source, line, included) in imports.get(unit, {}).items():
             if other in way:
                 circle = " → ".join([*way[way.index(other) :], other])
-                message = f"'{included}' closes a circle of units: {circle}"
+                message = f"'{included}' closes a circle of {kind}: {circle}"
                 violations.append(Violation(source, line, message))
             else:
                 visit(other, (*way, other))
         done.add(unit)
 
-    for unit in units:
+    for unit in imports:
         visit(unit, (unit,))
     return violations
 
 
-def imports_of(source: Path, package: str) -> Iterator[tuple[int, str]]:
-    """Yields the line and the dotted name of each module of `package` that `source` imports."""
+def check_cycles(native: Path) -> list[Violation]:
+    """Finds a violation for each include that closes a circle of units below `native`."""
+    return circles_of(includes_between_units(native), "units")
+
+
+def imports_between_modules(repository: Path) -> dict[str, dict[str, Violation]]:
+    """The modules that each module of the packages imports, each with the place.
+
+    An import inside a function counts like one at the top.
+    """
+    sources = {
+        ".".join(source.relative_to(repository).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): source
+        for names in PACKAGES
+        for package in names
+        for source in sorted((repository / package).rglob("*.py"))
+    }
+    modules: dict[str, dict[str, Violation]] = {}
+    for module, source in sources.items():
+        imports = modules.setdefault(module, {})
+        for line, name in names_imported(source):
+            other = name if name in sources else name.rpartition(".")[0]
+            if other in sources and other != module:
+                imports.setdefault(other, Violation(source, line, other))
+    return modules
+
+
+def check_import_circles(repository: Path) -> list[Violation]:
+    """Finds a violation for each import that closes a circle of Python modules."""
+    return circles_of(imports_between_modules(repository), "modules")
+
+
+def imports_of(source: Path, packages: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yields the line and the dotted name of each module of `packages` that `source` imports."""
     for node in import_nodes(source):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        elif node.module == package:
-            modules = [f"{package}.{alias.name}" for alias in node.names]
+        elif node.module in packages:
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             modules = [node.module or ""]
-        yield from ((node.lineno, name) for name in modules if name.startswith(f"{package}."))
+        yield from ((node.lineno, name) for name in modules if name.partition(".")[0] in packages)
+
+
+def sources_of_rooms(package: Path) -> Iterator[tuple[Path, str]]:
+    """Yields each file of a package, and of the packages that stand among its rooms, with its room."""
+    for source in sorted(package.rglob("*.py")):
+        room = source.relative_to(package).parts[0]
+        if room not in ABOVE_ROOMS:
+            yield source, room.removesuffix(".py")
+    for name in packages_among_rooms(package.name):
+        yield from ((source, name) for source in sorted((package.parent / name).rglob("*.py")))
+
+
+def packages_among_rooms(package: str) -> list[str]:
+    return [name for name, home in PACKAGES_AS_ROOMS.items() if home == package]
 
 
 def check_rooms(package: Path) -> list[Violation]:
-    """Returns every violation below `package`, in the order of the paths."""
+    """Finds every violation below `package`, in the order of the paths."""
     rooms = ROOMS[package.name]
     violations: list[Violation] = []
-    for source in sorted(package.rglob("*.py")):
-        room = source.relative_to(package).parts[0]
-        if room in ABOVE_ROOMS:
-            continue
-        room = room.removesuffix(".py")
+    for source, room in sources_of_rooms(package):
         if room not in rooms:
             violations.append(Violation(source, 1, f"'{room}' is not a room: {' < '.join(rooms)}"))
             continue
-        for line, module in imports_of(source, package.name):
-            other = module.split(".")[1]
-            if other not in rooms:
+        for line, module in imports_of(source, [package.name, *packages_among_rooms(package.name)]):
+            first, _, rest = module.partition(".")
+            other = rest.partition(".")[0] if first == package.name else first
+            if other and other not in rooms:
                 message = f"{room} imports '{module}', which is not in a room"
                 violations.append(Violation(source, line, message))
-            elif rooms.index(other) > rooms.index(room):
+            elif other and rooms.index(other) > rooms.index(room):
                 message = f"{room} imports '{module}', but {other} is above it"
                 violations.append(Violation(source, line, message))
     return violations
 
 
 def problem_of_package(package: str, imported: str) -> str | None:
-    """Returns the rule that a file of `package` breaks by importing `imported`, or None."""
+    """The rule that a file of `package` breaks by importing `imported`, or None."""
     rows = {name: row for row, names in enumerate(PACKAGES) for name in names}
     other, _, rest = imported.partition(".")
     if rows.get(other, -1) > rows[package]:
@@ -292,7 +342,7 @@ def problem_of_package(package: str, imported: str) -> str | None:
 
 
 def check_packages(repository: Path) -> list[Violation]:
-    """Returns each import of a package above, and of a room of serving/ that a fleet must not know."""
+    """Finds each import of a package above, and of a room of serving/ that a fleet must not know."""
     return [
         Violation(source, line, message)
         for names in PACKAGES
@@ -313,7 +363,7 @@ def names_imported(source: Path) -> Iterator[tuple[int, str]]:
 
 
 def check_tests(tests: Path) -> list[Violation]:
-    """Returns every import of a test file below `tests`, in the order of the paths."""
+    """Finds every import of a test file below `tests`, in the order of the paths."""
     return [
         Violation(source, line, f"'{name}' is in a test file; move it to a module beside")
         for source in sorted(tests.rglob("*.py"))
@@ -331,7 +381,7 @@ def main(arguments: list[str]) -> int:
     violations = check_ladder(repository / "native") + check_cycles(repository / "native")
     for package in ROOMS:
         violations += check_rooms(repository / package)
-    violations += check_packages(repository)
+    violations += check_packages(repository) + check_import_circles(repository)
     violations += check_tests(repository / "tests")
     for violation in violations:
         print(violation, file=sys.stderr)

@@ -136,6 +136,52 @@ def test_check_rooms_good_import_passes(tmp_path: Path, name: str, line: str) ->
 @pytest.mark.parametrize(
     ("name", "line", "violation_count"),
     [
+        ("warmup/replay.py", "from serving.client import Client", 1),
+        ("serving/core/servable.py", "from warmup import records", 1),
+        ("warmup/replay.py", "from serving.base.errors import DataLoss", 0),
+        ("warmup/replay.py", "from warmup.records import read_records", 0),
+        ("serving/gates/gates.py", "from warmup.replay import Ask", 0),
+    ],
+)
+def test_check_rooms_warm_up_stands_below_the_gates(
+    tmp_path: Path, name: str, line: str, violation_count: int
+) -> None:
+    write(tmp_path, name, f"{line}\n")
+
+    assert len(check_ladder.check_rooms(tmp_path / "serving")) == violation_count
+
+
+def test_check_import_circles_sees_a_hidden_one(tmp_path: Path) -> None:
+    write(tmp_path, "serving/__init__.py", "")
+    write(tmp_path, "serving/core/first.py", "import os\nimport serving.core.second\n")
+    write(tmp_path, "serving/core/second.py", "from serving.core import third\n")
+    write(
+        tmp_path,
+        "serving/core/third.py",
+        "def late() -> None:\n    from serving.core.first import x\n",
+    )
+
+    (violation,) = check_ladder.check_import_circles(tmp_path)
+
+    assert (violation.path, violation.line) == (tmp_path / "serving/core/third.py", 2)
+    circle = "serving.core.first → serving.core.second → serving.core.third → serving.core.first"
+    assert circle in str(violation)
+    assert check_ladder.main([str(tmp_path)]) == 2
+    (tmp_path / "native").mkdir()
+    assert check_ladder.main([str(tmp_path)]) == 1
+
+
+def test_check_import_circles_ways_that_meet_pass(tmp_path: Path) -> None:
+    write(tmp_path, "serving/core/first.py", "from serving.core import second, third\n")
+    write(tmp_path, "serving/core/second.py", "from serving.core.third import x\n")
+    write(tmp_path, "serving/core/third.py", "import os\n")
+
+    assert check_ladder.check_import_circles(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "violation_count"),
+    [
         ("plan/arrivals.py", "from loadtest.measure.latency import figures", 1),
         ("drive/generator.py", "from loadtest import report", 1),
         ("extra/thing.py", "import os", 1),
