@@ -23,7 +23,8 @@ Prepare = Callable[[bytes], object]
 # A callable's second run is as fast as any later one (docs/design.md, "Run inline").
 ITERATIONS = 2
 
-# Live requests are only probable on the new version: waiting longer for them would delay the swap.
+# It is not certain that clients will send such requests again, so longer replays are not worth a later
+# swap.
 TIME_BUDGET_SECONDS = 10.0
 
 # If a version's requests do not end, they must not occupy its loader for the sum of their
@@ -47,10 +48,12 @@ class SelfWarmUpResult:
     """The error of the first request that failed; "" if all requests succeeded."""
     seconds: float
     unrepeatable_count: int = 0
-    """The requests that ended before they would change what cannot be put back. They are counted nowhere
-    else."""
+    """The requests that ended before they would change what cannot be put back.
+
+    No other count includes them.
+    """
     unrepeatable_reason: str = ""
-    """The reason of the first of them, with the node that would change it."""
+    """The reason of the first such request, with the node that would change something."""
     failed_requests: tuple[bytes, ...] = ()
     """The failed requests, which the gates send to the predecessor. Some may have failed by a deadline."""
 
@@ -68,11 +71,11 @@ def self_warm_up(
     """Prepares each of `requests` and sends it through `predict` `iterations` times, in their
     order.
 
-    On the calling thread. Once the time budget is spent, only the first request of each pair of
-    signature and set of outputs is run. After TIME_LIMIT_SECONDS no request is run. A request that
-    fails is counted and not tried again: the gates send it to the predecessor, and refuse a version
-    if too many requests fail on it alone. A request that would change what cannot be put back ends
-    there, with PermissionDenied: what it ran until then is warm.
+    On the calling thread. Once the time budget is spent, only the first request of each pair of signature
+    and set of outputs is run. After TIME_LIMIT_SECONDS no request is run. A request that fails is counted
+    and not tried again. The gates send it to the predecessor, and refuse a version on which too many
+    requests fail that the predecessor answers. A request that would change what cannot be put back ends
+    there, with PermissionDenied, and what it ran until then is warm.
 
     Raises Cancelled, before the next call, once it is cancelled.
     """
@@ -149,7 +152,7 @@ def warm_joint_runs(
 def _run(
     request: bytes, prepare: Prepare, predict: Predict, cancellation: Cancellation, iterations: int
 ) -> str | None:
-    """Returns why the request ended, if that is because it would change what cannot be put back."""
+    """Runs one request. Returns the reason if it ended because it would change what cannot be put back."""
     refusal = None
     _check_is_wanted(cancellation)
     # If there are too many callables, the callable for all outputs answers.
@@ -170,7 +173,7 @@ def _check_is_wanted(cancellation: Cancellation) -> None:
 
 
 def pair_of(request: bytes) -> Pair:
-    """Returns the pair of a PredictRequest.
+    """The signature and outputs of a PredictRequest.
 
     Bytes that do not parse get the default pair; the request fails when it is run.
     """

@@ -105,7 +105,7 @@ def death_reason(text: str) -> str:
 def found_launches(
     fleet: str, living: Collection[str], table: Iterable[Mapping[str, Any]]
 ) -> list[FoundLaunch]:
-    """Returns the launches of a fleet's servers. Pure.
+    """The launches of a fleet's servers. Pure.
 
     `table` are the rows of Ray's table of actors, and `living` the names of those that have not ended.
     """
@@ -169,7 +169,7 @@ class RayServers:
         )
 
     def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
-        """Returns the last answer of each replica's present launch, and asks again. Does not wait."""
+        """Asks the present launch of each replica, and returns its last answer. Does not wait."""
         launches = {replica.launch for replica in replicas}
         for known in (self._looking, self._looked, self._actors, self._draining):
             for launch in known.keys() - launches:
@@ -209,7 +209,7 @@ class RayServers:
         return sorted(filter(self._is_server, names - known))
 
     def launches(self) -> list[FoundLaunch]:
-        """Returns the launches of this fleet's servers that Ray knows, those that have ended too."""
+        """The launches of this fleet's servers that Ray knows, also of servers that have ended."""
         with _ray_calls():
             named: Any = ray.util.list_named_actors(all_namespaces=True)
             table: dict[str, dict[str, Any]] = cluster_state.actor_table(None)

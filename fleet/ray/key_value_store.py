@@ -1,6 +1,6 @@
 """The state of a fleet in the key-value store of a Ray cluster, and the terms in which it is written.
 
-The store has no compare-and-swap, but it sets a key that is *new* for one of two writers only. Two rules
+The store has no compare-and-swap, but if two writers set a *new* key, only one of them succeeds. Two rules
 make that enough:
 
 1. Each term writes keys of its own, `NAME/TERM`, and begins with the value of the highest term before it.
@@ -8,8 +8,8 @@ make that enough:
 2. A write ends with a look at the terms. If it returns, no later term had begun, so each later term
    begins with this value. If it raises, the writer must not act on the value.
 
-A term has a second key with a mark of its process. If somebody deletes the keys, a number may come again: a
-term whose mark is not there any more is over.
+A term has a second key with a mark of its process. If the keys are deleted, a number may come again. So a
+term whose mark is gone is over.
 """
 
 import threading
@@ -24,14 +24,14 @@ from serving.base.clock import Clock, seconds_since
 
 _NAMESPACE = b"millpond"
 _TERMS = "term"
-# Before the mark in a key.
+# Stands before the mark in a key.
 _MARK = "."
 
-# The terms whose values stay in the store: for people, and for a coordinator that reads at this moment.
+# The terms whose values stay in the store, for people and for a coordinator that is just reading.
 _KEPT_TERMS = 3
-# The time for which a look at the terms is enough for a grant.
+# A look at the terms is valid for this time: grants in it need no other look.
 _VALID_SECONDS = 1.0
-# 268 million changes of the state are more than one term makes. An order has 59 bits until 2038.
+# One term makes fewer than 268 million changes of the state. An order then has 59 bits until 2038.
 _ORDER_BITS = 28
 
 
@@ -50,7 +50,7 @@ class KeyValueStore:
         self._prefix = f"{fleet}/"
 
     def get(self, key: str) -> str | None:
-        """Returns a value; None if there is none. Raises OSError."""
+        """Reads a value; None if there is none. Raises OSError."""
         # Ray's annotation leaves None out.
         value: Any
         with _as_errors_of_the_store():
@@ -71,7 +71,7 @@ class KeyValueStore:
             internal_kv._internal_kv_del(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
 
     def keys(self, prefix: str) -> list[str]:
-        """Returns the names that begin with `prefix`. Raises OSError."""
+        """Lists the names that begin with `prefix`. Raises OSError."""
         with _as_errors_of_the_store():
             found = internal_kv._internal_kv_list(self._key(prefix), namespace=_NAMESPACE)  # noqa: SLF001
         return [bytes(key).decode().removeprefix(self._prefix) for key in found]
@@ -83,8 +83,8 @@ class KeyValueStore:
 class StoredTerm:
     """The time in which one process may write the state of a fleet. The next term ends it. Thread-safe.
 
-    Ray runs one actor of a name. But an actor that is cut off may live on while the next one has begun:
-    it finds the next term in the store, and does nothing more.
+    Ray runs one actor of a name. But an actor that is cut off may live on after the next one has begun. It
+    then finds the next term in the store, and does nothing more.
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock, first: int = 1) -> None:
@@ -98,7 +98,8 @@ class StoredTerm:
         self._mark = uuid.uuid4().hex
         self.number = self._claimed(first)
         self._store.put(self._marked(), "")
-        # An old number is free again once its key is removed, and the claim may have come late.
+        # Checked after the claim: once its key is removed, an old number is free again, and this claim may
+        # have come late.
         self.check()
 
     @property
@@ -128,7 +129,10 @@ class StoredTerm:
             )
 
     def is_valid(self) -> bool:
-        """Returns True if no later term had begun a second ago. False if the store does not answer."""
+        """True if no later term had begun at the last look, which is at most a second old.
+
+        False if the store does not answer.
+        """
         with self._lock:
             if self._is_over:
                 return False
@@ -142,7 +146,10 @@ class StoredTerm:
         return True
 
     def remove_old(self, name: str) -> None:
-        """Removes the keys of a name that no term needs. Only if this term has one. Raises OSError."""
+        """Removes the keys of a name that no term needs any more, if this term has a key of its own.
+
+        Raises OSError.
+        """
         for key in self._store.keys(f"{name}/"):
             number = key.rpartition("/")[2].partition(_MARK)[0]
             if number.isdecimal() and int(number) < self.number - _KEPT_TERMS:
@@ -177,19 +184,22 @@ class StoredText:
         return text
 
     def write(self, text: str) -> None:
-        """See `StateStore`. Raises Deposed, and then no later term reads the text, or it has been copied."""
+        """See `StateStore`.
+
+        If it raises Deposed, either no later term reads the text, or the next one has already copied it.
+        """
         self._term.check()
         self._store.put(f"{self._name}/{self._term.number}", text)
         if not self._has_written:
             self._term.remove_old(self._name)
             self._term.remove_old(_TERMS)
             self._has_written = True
-        # Last: if this passes, the next term has yet to begin, and begins with this text.
+        # Checked last: if this passes, the next term has yet to begin, and will begin with this text.
         self._term.check()
 
 
 def _numbers(store: KeyValueStore, name: str) -> list[int]:
-    """Returns the terms that have a key of this name."""
+    """The numbers of the terms that have a key of this name."""
     return _numbers_in(store.keys(f"{name}/"))
 
 
@@ -204,6 +214,6 @@ def _as_errors_of_the_store() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Ray has no type for it. With Redis behind it, a store that is back has the same id.
+        # Ray has no type for this error. With Redis behind it, a store that comes back has the same id.
         kind = AnotherCluster if "WrongClusterID" in str(error) else OSError
         raise kind(f"Ray's key-value store does not answer: {error}") from error

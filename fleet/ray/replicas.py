@@ -210,7 +210,7 @@ class RayReplicas:
         return self.state
 
     def _found(self, error: DataLoss) -> ReplicaState:
-        """Returns the state as the cluster has it. Raises Unavailable."""
+        """Finds the state as the cluster has it. Raises Unavailable."""
         state = found_state(self._servers.launches(), self._wanted)
         servers = sorted(state.replicas, key=natural_order)
         # The unreadable text stays in the store, under the number of its term.

@@ -187,7 +187,7 @@ class FoundLaunch:
 
 
 def found_state(found: Iterable[FoundLaunch], wanted: Iterable[WantedModel]) -> ReplicaState:
-    """Returns the state of a fleet whose stored one is lost, from the launches that the cluster knows.
+    """The state of a fleet whose stored one is lost, from the launches that the cluster knows.
 
     The latest launch of each replica that runs is taken over. It counts as ready, so that clients keep it
     and it restarts only while the others are ready. Its flags are not known, so it restarts.

@@ -104,7 +104,7 @@ class StepClock:
         return self.second * NS_PER_SECOND
 
     def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        """Returns at once, because a simulation does not wait."""
+        """Does not wait, because this is a simulation."""
         del condition, timeout_seconds
         return False
 

@@ -46,7 +46,7 @@ class OperatorCalls:
     def capture_warm_up(
         self, name: str, *, count_max: int, timeout_seconds: float = 60
     ) -> Iterator[bytes]:
-        """Returns at most `count_max` warm-up records, made from the model's recent live requests.
+        """Fetches at most `count_max` warm-up records, made from the model's recent live requests.
 
         Raises NotFound for an unknown model, and FailedPrecondition if there are no requests.
         """
@@ -57,17 +57,17 @@ class OperatorCalls:
         return decode_records(reply, f"the reply of {self._connection.targets[0]}")
 
     def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
-        """Returns the reply of Millpond's ListModels: all about the server's models and config files."""
+        """The reply of Millpond's ListModels: all about the server's models and config files."""
         reply: dict[str, Any] = json.loads(self._ask(LIST_MODELS, b"", timeout_seconds))
         return reply
 
     def describe_models(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
-        """Returns the models of `describe`, by name."""
+        """The models of `describe`, by name."""
         reply = self.describe(timeout_seconds=timeout_seconds)
         return {model["name"]: model for model in reply["models"]}
 
     def list_models(self, *, timeout_seconds: float = 10) -> dict[str, tuple[VersionStatus, ...]]:
-        """Returns every model and its versions. TensorFlow Serving does not have this call."""
+        """Lists every model and its versions. TensorFlow Serving does not have this call."""
         models = self.describe_models(timeout_seconds=timeout_seconds)
         return {
             name: tuple(_version_status(version) for version in model["versions"])
@@ -135,7 +135,7 @@ class OperatorCalls:
     def config(
         self, *, timeout_seconds: float = 10
     ) -> "tuple[tuple[ModelConfig, ...], SettingsByModel]":
-        """Returns the configured models, and the settings of these models and of models to come."""
+        """The configured models, and the settings of these models and of models to come."""
         from serving.core.config_document import parse_config
 
         return parse_config(self._ask(GET_CONFIG, b"", timeout_seconds))
@@ -154,7 +154,10 @@ class OperatorCalls:
     def fleet_report(
         self, latency_edges_ns: Sequence[int], *, timeout_seconds: float = 10
     ) -> dict[str, Any]:
-        """Returns what a fleet's coordinator decides by. Only a server with --fleet_member has it."""
+        """Fetches the report by which a fleet's coordinator decides.
+
+        Only a server with --fleet_member has it.
+        """
         request = {"latency_edges_ns": list(latency_edges_ns)}
         reply: dict[str, Any] = self._order(FLEET_REPORT, request, timeout_seconds)
         return reply
@@ -189,7 +192,7 @@ class OperatorCalls:
 
 
 def replacement_of(model: Mapping[str, Any], rolled_back: int) -> int | None:
-    """Returns the version that answers in the place of `rolled_back`; None if it is still to come. Pure.
+    """The version that answers in the place of `rolled_back`; None if it is still to come. Pure.
 
     `model` is of `Client.describe_models`. Raises FailedPrecondition if no version is to come.
     """
@@ -215,7 +218,7 @@ def replacement_of(model: Mapping[str, Any], rolled_back: int) -> int | None:
 
 
 def coming_versions(model: Mapping[str, Any]) -> list[int]:
-    """Returns the versions that are not blocked and may still be loaded, ascending. Pure.
+    """The versions that are not blocked and may still be loaded, ascending. Pure.
 
     `model` is of `Client.describe_models`. Versions that already serve are left out.
     """
@@ -228,7 +231,7 @@ def coming_versions(model: Mapping[str, Any]) -> list[int]:
 
 
 def is_failed_load(version: Mapping[str, Any]) -> bool:
-    """Returns True for an END that no unload and no cancellation has led to.
+    """True if the state is END, and neither an unload nor a cancellation has led to it.
 
     END alone would read like an unload. A cancelled load may have failed before.
     """

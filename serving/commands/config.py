@@ -23,7 +23,7 @@ from serving.core.model_config import ModelConfig
 from serving.core.version_selection import select_unblocked
 from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS
 
-# Longer than the server waits, so that the server reports which model was not loaded in time.
+# Longer than the server waits, so that the server can report which model was not loaded in time.
 _APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10
 
 
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _plan(parsed) if parsed.action == "plan" else _apply(parsed)
     except InvalidConfig as error:
-        # Status 1, not 2: the command found a fault in FILE, the usage is right.
+        # The status is 1 and not 2, because the fault is in FILE, and the usage is right.
         print(f"millpond config {parsed.action}: {error}", file=sys.stderr)
         return 1
 
@@ -58,7 +58,8 @@ def _apply(parsed: argparse.Namespace) -> int:
 
 def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPlan:
     read_model_config_file(file)
-    # As the server reads it: a file without a list is refused, because it may be empty by mistake.
+    # Reads the file as the server does, which refuses a file without a list, because it may be empty by
+    # mistake.
     models = decode_model_config(encode_model_config(file), str(file))
     present, settings = client.config()
     if settings_file is not None:
@@ -71,9 +72,9 @@ def plan_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) 
     """Yields a warning for each changed label that would wait for a version that cannot come, and for
     each field that has no effect.
 
-    `described` comes from `Client.describe_models`. A model that is added or moved gets no warnings:
-    the server does not have the versions of its base path yet. It reports such labels later, in its
-    log and status.
+    `described` comes from `Client.describe_models`. A model that is added or moved gets no warnings,
+    because the server has not yet looked for the versions of its base path. The server reports such labels
+    later, in its log and status.
     """
     for after in (*plan.added, *(change.after for change in plan.changed), *plan.unchanged):
         if after.has_logging_config:

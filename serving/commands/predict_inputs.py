@@ -66,7 +66,7 @@ def _check_size(signature: Signature, rows: int) -> None:
 
 
 def _by_name(values: Any, signature: Signature) -> dict[str, Any]:
-    """Returns columns as they are.
+    """The inputs by name; columns stay as they are.
 
     Values without a name are those of the only input, or of the only input without a default.
     """

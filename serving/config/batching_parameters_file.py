@@ -57,8 +57,8 @@ def read_batching_parameters_of_version(directory: Path) -> BatchingSettings | N
 def parse_batching_parameters(text: str, where: str) -> BatchingSettings:
     """Parses a text from `where`; otherwise like `read_batching_parameters_file`.
 
-    thread_pool_name has no effect, because batches run on request threads. batch_timeout_micros has none,
-    because no request waits for others to batch with.
+    thread_pool_name has no effect, because batches run on request threads. batch_timeout_micros has no
+    effect either, because no request waits for others to batch with.
     """
     message = message_class("tensorflow.serving.BatchingParameters")()
     try:

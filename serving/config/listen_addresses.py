@@ -103,7 +103,9 @@ def _obstacles(addresses: ListenAddresses) -> Iterator[Obstacle]:
 
 
 def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
-    """Returns None if one of the host's addresses can be bound, which is enough for the gRPC server too."""
+    """The reason why no address of the host can be bound; None if one can, which is enough for the gRPC
+    server.
+    """
     try:
         found = socket.getaddrinfo(
             addresses.host, addresses.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -79,7 +79,7 @@ def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...
 
 
 def encode_model_config(path: Path) -> bytes:
-    """Returns the serialized ModelServerConfig of a file that `read_model_config_file` accepts."""
+    """Encodes the ModelServerConfig of a file that `read_model_config_file` accepts."""
     serialized: bytes = _parsed(read_config_text(path), str(path)).SerializeToString()
     return serialized
 
@@ -111,7 +111,7 @@ def _model(model: Any, source: str) -> ModelConfig:
 
 
 def _shown(base_path: str) -> str:
-    """Returns the base path for an error. A URL that was not checked may hold a password."""
+    """The base path for an error. A URL that was not checked may hold a password."""
     return "a URL" if is_store_url(base_path) else repr(base_path)
 
 

@@ -43,7 +43,7 @@ class _Segment:
 
 
 def is_op_library(dynamic_names: bytes) -> bool:
-    """Returns True if a shared object with these dynamic names registers ops or kernels.
+    """True if a shared object with these dynamic names registers ops or kernels.
 
     Modules that Python imports do not count: they need an interpreter, and what they register belongs to
     the package that imports them.
@@ -56,7 +56,7 @@ def is_op_library(dynamic_names: bytes) -> bool:
 
 
 def read_dynamic_names(path: Path) -> bytes:
-    """Returns the dynamic string table of a 64-bit shared object; b"" for any other file.
+    """Reads the dynamic string table of a 64-bit shared object; b"" for any other file.
 
     Raises OSError.
     """
@@ -68,12 +68,12 @@ def read_dynamic_names(path: Path) -> bytes:
 
 
 def installed_op_libraries(package: str) -> tuple[str, ...]:
-    """Returns the op libraries of a package for the TensorFlow that runs. Raises InvalidConfig."""
+    """The op libraries of a package for the TensorFlow that runs. Raises InvalidConfig."""
     return op_libraries_of(package, tensorflow_version=installed_version())
 
 
 def op_libraries_of(package: str, *, tensorflow_version: str | None) -> tuple[str, ...]:
-    """Returns the op libraries that pip installed with `package`, in the order of their paths.
+    """The op libraries that pip installed with `package`, in the order of their paths.
 
     Raises InvalidConfig if the package is not installed, is built for another TensorFlow or has no op
     libraries. With None no TensorFlow is installed, which the start refuses by itself.
@@ -97,7 +97,7 @@ def op_libraries_of(package: str, *, tensorflow_version: str | None) -> tuple[st
 
 
 def unmet_requirement(requirements: Iterable[str], tensorflow_version: str) -> str | None:
-    """Returns the first TensorFlow requirement that this version does not meet, or None.
+    """The first TensorFlow requirement that this version does not meet, or None.
 
     Extras count as well: packages that do not install TensorFlow themselves name there the version
     that they are built for.

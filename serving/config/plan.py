@@ -68,7 +68,7 @@ class ConfigPlan:
         return not (self.added or self.removed or self.changed)
 
     def lines(self) -> tuple[str, ...]:
-        """Returns readable lines: `+ model x: …`, `~ model y: labels stable 3 -> 4`, `- model z`."""
+        """Formats the plan as lines: `+ model x: …`, `~ model y: labels stable 3 -> 4`, `- model z`."""
         return (
             *(f"+ model {model.name}: {_summary(model)}" for model in self.added),
             *(
@@ -81,7 +81,7 @@ class ConfigPlan:
 
 
 def plan_change(present: Sequence[ModelConfig], wanted: Sequence[ModelConfig]) -> ConfigPlan:
-    """Returns the plan that turns the models `present` into the models `wanted`.
+    """Makes the plan that turns the models `present` into the models `wanted`.
 
     Raises InvalidConfig if `check_models` refuses `wanted`, or if a model would change its platform.
     """
@@ -99,7 +99,7 @@ def plan_change(present: Sequence[ModelConfig], wanted: Sequence[ModelConfig]) -
 
 
 def applied(present: Sequence[ModelConfig], plan: ConfigPlan) -> tuple[ModelConfig, ...]:
-    """Returns the models after `plan`: the models that stay, in order, then the added models."""
+    """The models after `plan`: the models that stay, in order, then the added models."""
     removed = {model.name for model in plan.removed}
     changed = {change.after.name: change.after for change in plan.changed}
     stay = (changed.get(model.name, model) for model in present if model.name not in removed)
@@ -125,7 +125,7 @@ def _summary(model: ModelConfig) -> str:
 
 
 def _flat(settings: ModelSettings) -> dict[str, Any]:
-    """Returns the settings by the path of their keys, like `gates.signature`."""
+    """The settings by the path of their keys, like `gates.signature`."""
     return dict(_flat_items(as_table(settings), ""))
 
 

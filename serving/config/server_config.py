@@ -262,7 +262,7 @@ def _batching(flags: Mapping[str, Any]) -> BatchingSettings:
 
 
 def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the distinct op libraries. Libraries of packages come first: others may need them."""
+    """The distinct op libraries. Libraries of packages come first: others may need them."""
     packages: Sequence[str] = flags["op_package"]
     tensorflow_version = installed_version()
     of_packages = [

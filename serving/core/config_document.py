@@ -11,7 +11,7 @@ from serving.core.version_selection import All, Latest, Specific, VersionSelecti
 
 
 def config_document(models: Sequence[ModelConfig], settings: SettingsByModel) -> bytes:
-    """Returns the configuration in JSON (UTF-8), with the default settings for later models."""
+    """The configuration in JSON (UTF-8), with the default settings for later models."""
     document = {
         "models": [_model_document(model) for model in models],
         "default_settings": as_table(settings.default),
@@ -20,7 +20,7 @@ def config_document(models: Sequence[ModelConfig], settings: SettingsByModel) ->
 
 
 def parse_config(reply: bytes) -> tuple[tuple[ModelConfig, ...], SettingsByModel]:
-    """Returns the models, and the settings of present and later models, from a reply of GetConfig."""
+    """Parses the models, and the settings of present and later models, from a reply of GetConfig."""
     document = json.loads(reply)
     models = tuple(_model(entry) for entry in document["models"])
     default = overridden(ModelSettings(), document["default_settings"], "GetConfig")

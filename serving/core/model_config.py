@@ -38,7 +38,7 @@ class SettingsByModel:
     by_name: Mapping[str, ModelSettings] = field(default_factory=dict)
 
     def of(self, name: str) -> ModelSettings:
-        """Returns the settings of one model."""
+        """The settings of one model."""
         return self.by_name.get(name, self.default)
 
 

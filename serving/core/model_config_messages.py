@@ -10,7 +10,7 @@ from serving.base.protos import model_management_pb2
 
 
 def encode_reload_request(config: bytes) -> bytes:
-    """Returns the serialized ReloadConfigRequest of a serialized ModelServerConfig."""
+    """Encodes the ReloadConfigRequest of a serialized ModelServerConfig."""
     request = reload_request()
     request.config.ParseFromString(config)
     serialized: bytes = request.SerializeToString()
@@ -18,7 +18,7 @@ def encode_reload_request(config: bytes) -> bytes:
 
 
 def config_message() -> Any:
-    """Returns a ModelServerConfig whose `version_labels` are a list of pairs, as on the wire, and whose
+    """A ModelServerConfig whose `version_labels` are a list of pairs, as on the wire, and whose
     `base_path` is bytes.
 
     A map would silently keep the last of two entries for one label, so a duplicate label would not be
@@ -30,7 +30,7 @@ def config_message() -> Any:
 
 
 def reload_request() -> Any:
-    """Returns a ReloadConfigRequest of such a ModelServerConfig."""
+    """A ReloadConfigRequest of such a ModelServerConfig."""
     return message_factory.GetMessageClass(
         _own_pool().FindMessageTypeByName("tensorflow.serving.ReloadConfigRequest")
     )()

@@ -120,8 +120,8 @@ class CanarySettings:
     header: str = ""
     # Requests that the new version answers before the rule decides; 0: a person decides.
     request_count: int = 0
-    # The rule: the latencies of the new version's slow requests, over the old one's p90 to p999, and its
-    # share of failures, over the old one's. `canary.py` holds further bounds.
+    # The rule: the new version's p90 to p999, and its share of failures, may be this many times the old
+    # version's. `canary.py` has further bounds.
     latency_ratio_max: float = 2.0
     error_ratio_max: float = 2.0
 

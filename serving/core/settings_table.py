@@ -35,7 +35,7 @@ Values = TypeVar("Values", bound=ModelSettings | BatchingSettings | CanarySettin
 
 
 def overridden(base: Values, table: object, where: str) -> Values:
-    """Returns the dataclass value `base` with the values of `table`.
+    """The dataclass value `base` with the values of `table`.
 
     Raises InvalidConfig, whose message begins with `where`.
     """
@@ -51,7 +51,7 @@ def overridden(base: Values, table: object, where: str) -> Values:
 
 
 def as_table(settings: ModelSettings) -> dict[str, Any]:
-    """Returns the settings as a table of JSON types, from which `overridden` makes the same settings."""
+    """The settings as a table of JSON types, from which `overridden` makes the same settings."""
     return asdict(settings, dict_factory=_plain)
 
 
@@ -66,7 +66,7 @@ def _plain_value(value: object) -> object:
 
 
 def as_mapping(value: object, where: str) -> Mapping[str, object]:
-    """Returns the value if it is a table. Raises InvalidConfig."""
+    """The value if it is a table. Raises InvalidConfig."""
     if not isinstance(value, Mapping):
         _, _, path = where.rpartition(": ")
         raise InvalidConfig(f"{where}: {value!r} is not a table; write [{path}]")
@@ -81,7 +81,7 @@ def check_keys(table: Mapping[str, object], known: Collection[str], where: str) 
 
 
 def _value(before: object, value: object, where: str, key: str) -> object:
-    """Returns `value` converted to the type of `before`."""
+    """Converts `value` to the type of `before`."""
     if isinstance(before, _TABLES):
         return overridden(before, value, where)
     if isinstance(before, Enum):

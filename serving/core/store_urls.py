@@ -30,7 +30,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def is_store_url(base_path: str) -> bool:
-    """Returns True if the base path has a scheme, known or not."""
+    """True if the base path has a scheme, known or not."""
     return "://" in base_path
 
 

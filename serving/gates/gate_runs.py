@@ -84,8 +84,10 @@ CONVERGENCE_PASS_COUNT_MAX = 32
 them, the fault is in the model and not in the warm-up."""
 
 RESTART_COUNT_MAX = 3
-"""The most restarts of one gate because the predecessor was replaced. Rollbacks and promotions are
-seconds apart at least. If there are more of them during one gate, the gate is not passed."""
+"""The most restarts of one gate because the predecessor was replaced.
+
+Rollbacks and promotions are at least seconds apart. If a gate would need more restarts, it is not passed.
+"""
 
 _RUN_ALONE = frozenset({Gate.GOLDEN, Gate.FINITE})
 """The gates that need no predecessor."""
@@ -97,7 +99,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass
 class _Record:
-    """The runs of one record. `request` is None if it must not be run again."""
+    """The runs of one record. `request` is None if the record must not be run again."""
 
     request: tuple[str, bytes] | None  # method, serialized
     durations_ns: list[int] = field(default_factory=list)
@@ -132,7 +134,7 @@ class WarmUpWatch:
                 raise
 
     def verdict(self, mode: GateMode) -> GateVerdict:
-        """Returns the verdict of the warm-up gate."""
+        """The verdict of the warm-up gate."""
         figures = {"record_count": len(self._records), "fault_count": len(self._faults)}
         return verdict_of(Gate.WARM_UP, mode, warm_up_faults(self._faults), figures)
 
@@ -272,9 +274,9 @@ class GateRuns:
     def _restarted(
         self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
     ) -> GateVerdict:
-        """Returns the verdict of `run`, which is restarted when another predecessor serves.
+        """Runs a gate, and runs it again if another predecessor serves by then.
 
-        Earlier verdicts stay valid: the predecessor may also be replaced after the last gate.
+        Earlier verdicts stay valid, because the predecessor may also be replaced after the last gate.
         """
         for _ in range(RESTART_COUNT_MAX + 1):
             try:
@@ -328,7 +330,7 @@ class GateRuns:
         suspects = [answer for answer in self._subject.answers if has_non_finite(answer.outputs)]
         if self._trials.has_predecessor:
             return self._judge_answers(Gate.FINITE, mode, suspects, non_finite_faults)
-        # Such a value may be meant, and there is no answer that it could be compared with.
+        # Without a predecessor there is no answer to compare with, and such a value may be meant.
         alone = [Compared(answer=answer, before=None) for answer in suspects]
         faults = [f"{fault}, and it has no predecessor" for fault in non_finite_faults(alone)]
         figures = {"answer_count": len(self._subject.answers), "suspect_count": len(suspects)}
@@ -369,13 +371,13 @@ class GateRuns:
         if self._candidate_writes():
             return skipped(Gate.GOLDEN, mode, _WRITES)
         tolerance = golden_tolerance(self._settings)
-        # All records are compared: this takes about as long as their replay in the warm-up.
+        # All records are compared, because that takes only about as long as their replay in the warm-up.
         comparisons = [
             self._compare_with_golden(log, tolerance) for log in self._logs() if has_response(log)
         ]
         if not comparisons:
             return skipped(Gate.GOLDEN, mode, "no warm-up record has a response")
-        if self._candidate_writes():  # which a replay may have shown
+        if self._candidate_writes():  # A replay may have shown that.
             return skipped(Gate.GOLDEN, mode, _WRITES)
         figures = golden_figures(comparisons)
         return verdict_of(Gate.GOLDEN, mode, golden_faults(comparisons), figures)
@@ -384,7 +386,7 @@ class GateRuns:
         if self._may_write_variables():
             return skipped(Gate.LATENCY, mode, _WRITES)
         latencies = latencies_of(self._compared_trials())
-        if self._may_write_variables():  # which a replay may have shown
+        if self._may_write_variables():  # A replay may have shown that.
             return skipped(Gate.LATENCY, mode, _WRITES)
         if not latencies:
             return skipped(Gate.LATENCY, mode, "both versions answer no request")
@@ -395,7 +397,7 @@ class GateRuns:
         if self._may_write_variables():
             return skipped(Gate.DRIFT, mode, _WRITES)
         comparisons = self._drifts(self._compared_trials())
-        if self._may_write_variables():  # which a replay may have shown
+        if self._may_write_variables():  # A replay may have shown that.
             return skipped(Gate.DRIFT, mode, _WRITES)
         if not comparisons:
             return skipped(Gate.DRIFT, mode, "all requests have golden answers")
@@ -427,20 +429,23 @@ class GateRuns:
         return self._subject.candidate.may_write_variables
 
     def _may_write_variables(self) -> bool:
-        """Returns True if either version may write variables: such requests must not be repeated."""
+        """True if either version may write variables: such requests must not be repeated."""
         if self._candidate_writes():
             return True
         with self._trials.reading_predecessor() as predecessor:
             return predecessor.may_write_variables
 
     def _compared_trials(self) -> list[Trial]:
-        """Returns the trials of the latency and the drift gate, which share them."""
+        """Runs the trials of the latency and the drift gate, which share them.
+
+        Only the first call runs them.
+        """
         if self._compared is None:
             self._compared = self._trials.compared(self._trial_requests())
         return self._compared
 
     def _trial_requests(self) -> list[TrialRequest]:
-        """Returns the first records of the warm-up file, or if it has none, live requests."""
+        """The first records of the warm-up file, or if it has none, live requests."""
         requests = self._recorded_requests()
         if not requests and self._subject.reservoir is not None:
             live = self._subject.reservoir.requests()[:REQUEST_COUNT_MAX]
@@ -465,9 +470,9 @@ class GateRuns:
             yield from read_logs(path)
 
     def _predict_logs(self) -> Iterator[Log]:
-        """Returns the Predict records, which are sent to both versions.
+        """The Predict records, which are sent to both versions.
 
-        Live requests of other methods are not kept either.
+        Live requests of other methods are not kept anyway.
         """
         return (log for log in self._logs() if kind_of(log) == PREDICT)
 
@@ -484,7 +489,7 @@ class GateRuns:
         return compare_outputs(outputs_of(golden), outputs_of(answered), tolerance)
 
     def _drifts(self, trials: Sequence[Trial]) -> list[Comparison]:
-        """Returns the comparisons, without those of golden requests if the golden gate is on.
+        """The comparisons, without those of golden requests if the golden gate is on.
 
         For these the golden answer is right, and not the predecessor's.
         """
@@ -497,7 +502,7 @@ class GateRuns:
 
 
 def _within_bytes(requests: Sequence[TrialRequest], bytes_max: int) -> list[TrialRequest]:
-    """Returns the first of `requests`, at least one, with at most `bytes_max` together."""
+    """The first of `requests` that together have at most `bytes_max`. The first one is always taken."""
     sizes = accumulate(len(request.request) for request in requests)
     return [
         request

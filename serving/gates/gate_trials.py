@@ -30,11 +30,14 @@ TIME_BUDGET_SECONDS = 0.5
 swap does not wait for long measurements."""
 
 REPLAY_BUDGET_SECONDS = 5.0
-"""The time for sending the suspicious requests of a replay to the predecessor: those that the new
-version fails or answers strangely. If the model is slow, the verdict rests on a part of them."""
+"""The time for sending the suspicious requests of a replay, which the new version fails or answers
+strangely, to the predecessor.
+
+If the model is slow, the verdict rests on a part of them.
+"""
 
 REPLAY_ASKED_COUNT_MIN = 4
-"""The requests that are sent even beyond REPLAY_BUDGET_SECONDS: fewer are a poor sample."""
+"""The requests that are sent even beyond REPLAY_BUDGET_SECONDS, because fewer are a poor sample."""
 
 REPLAY_LIMIT_SECONDS = 30.0
 """The time after which no further request is sent, however few were sent before."""
@@ -42,8 +45,8 @@ REPLAY_LIMIT_SECONDS = 30.0
 # The usual number of rounds. Each request counts with its fastest round, so more change little.
 ROUND_COUNT = 3
 
-# The rounds before a version is found to be slow. If live requests keep the machine busy, 3 rounds may
-# not be enough for one undisturbed run of each request. A slow version is slow in all rounds.
+# The rounds before a version is found to be slow. If live requests keep the machine busy, 3 rounds may not
+# be enough for one undisturbed run of each request. A version that is really slow is slow in all rounds.
 ROUND_COUNT_MAX = 20
 
 SHADOW_POLL_SECONDS = 0.1
@@ -96,7 +99,7 @@ class Trial:
 
 
 def latencies_of(trials: Sequence[Trial]) -> list[Latency]:
-    """Returns the latencies of the requests that both versions answered."""
+    """The latencies of the requests that both versions answered."""
     return [trial.latency for trial in trials if trial.latency is not None]
 
 
@@ -127,7 +130,10 @@ class GateTrials:
         return self._incumbent is not None
 
     def restart(self) -> bool:
-        """Takes the version that serves now as predecessor; returns False if there is no new one."""
+        """Takes the version that serves now as predecessor.
+
+        Returns False if that is the same one as before.
+        """
         serving = self._subject.incumbent()
         if serving is None or serving is self._incumbent:
             return False
@@ -144,13 +150,13 @@ class GateTrials:
             raise PredecessorGone from error
 
     def ask_candidate(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
-        """Returns the new version's answer and its duration in ns. Raises, also MillpondErrors:
+        """The new version's answer and its duration in ns. Raises, also MillpondErrors:
         PermissionDenied if the request may change a variable.
         """
         return self._ask(partial(self._subject.candidate.replay, method), request)
 
     def compared(self, requests: Sequence[TrialRequest]) -> list[Trial]:
-        """Returns trials of the requests that the predecessor answers. Raises.
+        """Trials of the requests that the predecessor answers. Raises.
 
         Takes about TIME_BUDGET_SECONDS.
         """
@@ -170,11 +176,11 @@ class GateTrials:
         return trials
 
     def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> tuple[list[str], int]:
-        """Returns the new version's errors for the requests that only the predecessor answers.
+        """The new version's errors for the requests that only the predecessor answers, and the number of
+        requests that were sent to the predecessor.
 
-        The second value is the number of requests that were sent to the predecessor. Sends as many as
-        REPLAY_BUDGET_SECONDS allow, at least REPLAY_ASKED_COUNT_MIN, but no further request after
-        REPLAY_LIMIT_SECONDS. Raises.
+        Sends as many as REPLAY_BUDGET_SECONDS allow, at least REPLAY_ASKED_COUNT_MIN, but no further
+        request after REPLAY_LIMIT_SECONDS. Raises.
         """
         errors: list[str] = []
         asked_count = 0
@@ -184,7 +190,7 @@ class GateTrials:
         return errors, asked_count
 
     def compared_answers(self, answers: Sequence[Answer], count_min: int) -> list[Compared]:
-        """Returns the new version's answers with the predecessor's to the same requests. Raises.
+        """The new version's answers with the predecessor's to the same requests. Raises.
 
         Leaves out the requests that the predecessor refuses. Asks as many as REPLAY_BUDGET_SECONDS
         allow, at least `count_min`, but none after REPLAY_LIMIT_SECONDS.
@@ -196,7 +202,8 @@ class GateTrials:
             except Cancelled:
                 raise
             except MillpondError:
-                self._predecessor()  # Raises if it is being unloaded: its error then means nothing.
+                # Raises if the predecessor is being unloaded, because its error then means nothing.
+                self._predecessor()
                 continue
             before = read_outputs(answer.method, response)
             if before is not None:
@@ -230,7 +237,7 @@ class GateTrials:
                 for trial in self._tried(TrialRequest(request=request)):
                     left_count -= 1
                     yield self._settled(trial, end_ns)
-            # A request that has left the reservoir and is there again has arrived again.
+            # A request that has left the reservoir and is in it again has arrived again.
             seen = set(requests)
             self._wait()
 
@@ -242,7 +249,7 @@ class GateTrials:
     # --- One request ------------------------------------------------------------------------------
 
     def _errors_of_candidate_alone(self, request: bytes) -> list[str]:
-        """Returns an empty list unless the predecessor answers and the new version fails again."""
+        """An empty list unless the predecessor answers and the new version fails again."""
         try:
             self._ask_predecessor(request)
         except MillpondError:
@@ -259,15 +266,17 @@ class GateTrials:
         return []
 
     def _tried(self, trial_request: TrialRequest) -> list[Trial]:
-        """Returns one trial; none if the predecessor refuses the request, or if it may not be
-        repeated.
+        """Runs one trial.
+
+        There is none if the predecessor refuses the request, or if the request must not be repeated.
         """
         try:
             expected, predecessor_ns = self._ask_predecessor(trial_request.request)
         except Cancelled:
             raise
         except MillpondError:
-            self._predecessor()  # Raises if it is being unloaded: its error then means nothing.
+            # Raises if the predecessor is being unloaded, because its error then means nothing.
+            self._predecessor()
             return []
         try:
             actual, candidate_ns = self.ask_candidate(trial_request.request)
@@ -299,7 +308,7 @@ class GateTrials:
         return replace(trial, latency=trial.latency.or_faster(latency))
 
     def _latency(self, request: bytes, round_number: int) -> Latency:
-        # The order alternates, so that no version always runs on caches that the other has warmed.
+        # The order alternates, so that no version always runs on caches that the other version has warmed.
         if round_number % 2:
             _, candidate_ns = self.ask_candidate(request)
             _, predecessor_ns = self._ask_predecessor(request)

@@ -21,7 +21,7 @@ VERSION_DIGITS_MAX = 18
 
 
 def version_number(version: str) -> int | None:
-    """Returns the number of a version's name; None if the name is a label. Pure."""
+    """Reads the number of a version's name; None if the name is a label. Pure."""
     is_number = version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX
     return int(version) if is_number else None
 
@@ -52,11 +52,11 @@ class InferenceQuestions:
         self._server_version = server_version
 
     def is_server_ready(self) -> bool:
-        """Returns True if gRPC's health reports the server as SERVING."""
+        """True if gRPC's health reports the server as SERVING."""
         return self._health.view().is_serving
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Returns True if the model answers requests. Raises NotFound if it is not configured."""
+        """True if the model answers requests. Raises NotFound if it is not configured."""
         versions = self._ready_versions(name)
         if self._health.view().is_draining or not versions:
             return False
@@ -66,11 +66,11 @@ class InferenceQuestions:
             return False
 
     def server_metadata(self) -> dict[str, Any]:
-        """Returns `{"name", "version", "extensions"}`."""
+        """The document `{"name", "version", "extensions"}`."""
         return documents.server_metadata(self._server_version)
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        """Returns the metadata of `version`, a number or a label; "" means the default version.
+        """The metadata of `version`, a number or a label; "" means the default version.
 
         Raises NotFound for an unknown model or version, Unavailable if no version has been loaded,
         and FailedPrecondition if the version has no serving_default.
@@ -79,11 +79,11 @@ class InferenceQuestions:
         return documents.model_metadata(name, self._ready_versions(name), signatures)
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
-        """Returns the model's configuration. Raises the same errors as `model_metadata`."""
+        """The model's configuration. Raises the same errors as `model_metadata`."""
         return documents.model_config(name, self._signatures(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """Returns the statistics of serving versions. Raises NotFound for an unknown model or version.
+        """The statistics of serving versions. Raises NotFound for an unknown model or version.
 
         An empty `name` means all models, an empty `version` all serving versions.
         """
@@ -101,7 +101,7 @@ class InferenceQuestions:
         return {"model_stats": found}
 
     def index(self, *, is_ready_only: bool = False) -> list[dict[str, Any]]:
-        """Returns a row for each version of each configured model."""
+        """Lists a row for each version of each configured model."""
         return documents.repository_index(
             self._served.names,
             self._monitor.statuses(),
@@ -138,7 +138,7 @@ class InferenceQuestions:
         return ready_versions(self._monitor.statuses().get(name, ()))
 
     def _chosen(self, name: str, version: str) -> int | None:
-        """Returns the number of `version`; None if the model has no default version."""
+        """Finds the number of `version`; None if the model has no default version."""
         if not version:
             return self._streams.answering(name)
         number = version_number(version)

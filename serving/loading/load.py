@@ -68,7 +68,7 @@ class Load:
         self._clock = clock
 
     def run(self) -> Servable:
-        """Returns the loaded version. Raises as `Loader.load` does."""
+        """Loads the version, and returns it. Raises as `Loader.load` does."""
         arenas = self._settings.arenas
         try:
             with statuses_as_errors(self._plane.StatusError):
@@ -166,7 +166,7 @@ class Load:
             raise _MissingOps(f"{self._id}: {missing_ops_message(missing_ops)}", missing_ops)
 
     def _graph_bytes(self) -> int:
-        """Returns the size of the graph's file; the graph takes a little more in memory."""
+        """The size of the graph's file; the graph takes a little more in memory."""
         for name in ("saved_model.pb", "saved_model.pbtxt"):
             with suppress(OSError):
                 return (self._directory / name).stat().st_size
@@ -248,7 +248,7 @@ class Load:
         return warm_up
 
     def _keepable_bytes(self) -> int:
-        """Returns how many bytes of variables may be kept while requests of the warm-up write them.
+        """The bytes of variables that may be kept while requests of the warm-up write them.
 
         Half of what is free: the requests themselves take memory too.
         """

@@ -57,7 +57,7 @@ class MissingKernels:
     def _failed_rows(
         self, servable: Servable, rows: Sequence[MissingKernel], status_error: type[Exception]
     ) -> list[MissingKernel]:
-        """Returns the rows for whose kernel a made-up request fails."""
+        """Finds the rows for whose kernel a made-up request fails."""
         # Only here, because it imports numpy and grpcio, which few servers need.
         from warmup.synthesis import made_up_request
 

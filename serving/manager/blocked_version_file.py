@@ -61,7 +61,7 @@ class NoBlockedVersionKeeper:
         """See `BlockedVersionKeeper`."""
 
     def wait_until_kept(self, timeout_seconds: float) -> str:
-        """Returns "" at once, because nothing has to reach a disk."""
+        """Does not wait, because nothing has to reach a disk."""
         del timeout_seconds
         return ""
 

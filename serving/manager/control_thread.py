@@ -127,7 +127,7 @@ class Inbox:
             yield self._messages.popleft()
 
     def wait(self, timeout_seconds: float | None) -> None:
-        """Returns when there is a message, or at the timeout."""
+        """Waits for a message, at most until the timeout."""
         with self._arrived:
             if not self._messages:
                 self._clock.wait(self._arrived, timeout_seconds)

@@ -23,7 +23,9 @@ from serving.manager.turn import BlocksChanged, DefaultChanged, Turn
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
-"""The originator of a promotion in the log: a person, the canary's rule, or a weight of 0."""
+"""The originator of a promotion in the log is a person, the canary's rule, or the settings, if the weight
+is 0.
+"""
 
 
 # --- Rollback -------------------------------------------------------------------------------------
@@ -44,13 +46,13 @@ def roll_back(
     canary_version = state.routing.canary_version
     current = state.routing.default_version if canary_version is None else canary_version
     if current is None and is_cold_allowed:
-        # No version serves: roll back from the one that cannot be loaded.
+        # No version serves, so the rollback is from the version that cannot be loaded.
         current = max((item.version for item in state.selected), default=None)
     if current is None:
         raise FailedPrecondition(f"model {state.name!r} serves no version to roll back from")
     ready = state.blocks.unblocked_of(state.ready_versions)
     lower = {version for version in ready if version < current}
-    # As `decide_routing` chooses: a version that began as a canary and was never promoted is the last choice.
+    # As `decide_routing` chooses: a version that began as a canary and was never promoted comes last.
     earlier = max(lower - state.unverified or lower, default=None)
     if earlier is None:
         _check_cold(turn, current, is_cold_allowed)
@@ -78,9 +80,9 @@ def roll_back(
 def _blocked_by_rollback(
     state: StreamState, versions: Iterable[int], current: int, *, until: str
 ) -> tuple[RollbackBlock, ...]:
-    """Returns `current` and the versions of `versions` that were not rolled back before.
+    """Lists `current` and the versions of `versions` that were not rolled back before, as blocked.
 
-    `until` is when the versions that answer stop. `state` is the one before the block.
+    `until` is when the versions that answer stop. `state` is the state before the block.
     """
     service = dict.fromkeys(state.served, "it served earlier")
     for answering in (state.routing.default_version, state.routing.canary_version):
@@ -94,7 +96,10 @@ def _blocked_by_rollback(
 
 
 def _blocked_version(state: StreamState, version: int, service: str | None) -> RollbackBlock:
-    """Returns the block with its reason: `service`, or how far a version that never served has come."""
+    """The blocked version.
+
+    Its reason is `service`, or the stage that a version reached which never served.
+    """
     if service is not None:
         return RollbackBlock(version, has_served=True, reason=service)
     harness = state.harnesses.get(version)
@@ -108,7 +113,7 @@ def _blocked_version(state: StreamState, version: int, service: str | None) -> R
 
 
 def _check_cold(turn: Turn, current: int, is_cold_allowed: bool) -> None:
-    """Raises FailedPrecondition if no earlier version on disk can be loaded, or if none may be."""
+    """Raises FailedPrecondition if no earlier version on disk can be loaded, or may be loaded."""
     name, blocks = turn.state.name, turn.state.blocks
     blocked = blocks.blocked_of(turn.state.ready_versions)
     in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""
@@ -156,7 +161,7 @@ def unblock(turn: Turn, version: int, reason: str) -> None:
     failed = {key: item for key, item in turn.state.failed.items() if key != version}
     turn.change(failed=failed)
     if found.needs_operator:
-        # Only an operator removes this block, but the version may now be the last resort.
+        # Only an operator removes this block, but the version may now be the fallback.
         update_fallback(turn)
         return
     turn.log("info", "version_unblocked", version=version, reason=reason)
@@ -176,12 +181,15 @@ def update_fallback(turn: Turn) -> None:
 
 
 def notify_blocked(turn: Turn) -> None:
-    """Tells the source of the model, and the keeper of blocked versions, which ones are blocked now."""
+    """Sends the blocked versions to the source of the model, and to the keeper of blocked versions."""
     turn.notices.append(BlocksChanged(turn.state.blocks))
 
 
 def _with_fallback(turn: Turn, blocks: BlockedState) -> BlockedState:
-    """Returns `blocks` with the version that must serve although it is blocked, and logs a new one."""
+    """Chooses the fallback: the version in `blocks` that must serve although it is blocked.
+
+    Logs it if it is a new one.
+    """
     state, version = turn.state, None
     if blocks:
         version = blocks.find_fallback(
@@ -200,10 +208,11 @@ def _with_fallback(turn: Turn, blocks: BlockedState) -> BlockedState:
 
 
 def _set_blocks(turn: Turn, blocks: BlockedState) -> None:
-    """Replaces the blocks. A canary among them ends: if it is allowed again, the settings of that time decide
-    its share.
+    """Replaces the blocks.
+
+    A canary among them ends, because the settings at the time when it is allowed again decide its share.
     """
-    # The failure of a version that is not blocked any more may be forgotten, and then it is loaded again.
+    # A version that is not blocked any more may be loaded again, so its failure is forgotten.
     turn.state = turn.state.changed(blocks=blocks).without_past_failures()
     blocks = _with_fallback(turn, blocks)
     running = turn.state.canary
@@ -219,7 +228,7 @@ def _set_blocks(turn: Turn, blocks: BlockedState) -> None:
 def promote(turn: Turn, *, by: str = BY_OPERATOR, verdict: GateVerdict | None = None) -> int:
     """Makes the canary answer all requests. Raises FailedPrecondition without a canary.
 
-    `verdict` is that of the rule which promotes it. Its reason says what was not judged.
+    `verdict` is given if a rule promotes it; its reason names the latencies that were not judged.
     """
     state = turn.state
     version, previous = state.routing.canary_version, state.routing.default_version
@@ -244,7 +253,7 @@ def change_canary(turn: Turn) -> None:
 
 
 def resume_canary(turn: Turn) -> None:
-    """Resumes a canary that was rolled back or withdrawn, and is aspired again while in memory."""
+    """Resumes a canary that was rolled back or withdrawn and is still in memory when it is aspired again."""
     state, settings = turn.state, turn.state.settings.canary
     answering = state.routing.default_version
     if state.routing.canary_version is not None or answering is None or not state.unverified:
@@ -265,12 +274,12 @@ def resume_canary(turn: Turn) -> None:
 
 
 def is_judged_by_rule(state: StreamState) -> bool:
-    """True if a canary runs that its rule decides on."""
+    """True if a canary runs, and a rule decides on it."""
     return state.routing.canary_version is not None and state.settings.canary.request_count > 0
 
 
 def judge_canary(turn: Turn) -> None:
-    """Promotes the canary or rolls it back when it has answered enough requests."""
+    """Promotes the canary, or rolls it back, if it has answered enough requests."""
     state, statistics = turn.state, turn.figures.statistics
     if state.routing.canary_version is None:
         if state.comparison is not NO_COMPARISON:
@@ -292,7 +301,7 @@ def judge_canary(turn: Turn) -> None:
         _log_verdict(turn, "canary_doubted", candidate.id.version, verdict)
         return
     if verdict.is_passed and is_doubted and not judgement.is_of_latency:
-        # The stable version needs more requests.
+        # No verdict yet, because the stable version needs more requests.
         return
     turn.move(candidate.gate_ended(verdict))
     if verdict.is_passed:

@@ -42,7 +42,7 @@ class Streams:
         return self.of(name).routing.labels
 
     def label_targets(self, name: str) -> Mapping[str, int]:
-        """Returns the labels with their versions, of which some may still be to come."""
+        """The labels with their versions, of which some may still be to come."""
         routing = self.of(name).routing
         return {**routing.awaited_labels, **routing.labels}
 

@@ -84,7 +84,7 @@ class MetricsExposition:
         self._native = _registry(MetricsCollector(parts, is_native=True))
 
     def negotiate(self, accept: str, accept_encoding: str) -> ExpositionFormat:
-        """Returns the format for the headers of these names; a missing header is ""."""
+        """The format for the headers of these names; a missing header is ""."""
         # The library would raise for a version that is not a number.
         is_sound = all(map(_SOUND_VERSION.fullmatch, _VERSIONS.findall(accept)))
         encode, content_type = choose_encoder(accept if is_sound else "")

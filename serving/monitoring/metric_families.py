@@ -553,7 +553,7 @@ def _rows(families: Iterable[MetricFamily]) -> Iterator[str]:
 
 
 def left_out_list() -> str:
-    """Returns LEFT_OUT as a list for docs/observability.md."""
+    """LEFT_OUT as a list for docs/observability.md."""
     return "".join(f"- `{names}`: {reason}\n" for names, reason in LEFT_OUT.items())
 
 

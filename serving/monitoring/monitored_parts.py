@@ -84,7 +84,7 @@ class MonitoredParts:
     clock: Clock
 
     def arena(self, servable_id: ServableId) -> ArenaStatistics | None:
-        """Returns the figures of a version's arena; None if it has no arena or is not AVAILABLE."""
+        """The figures of a version's arena; None if it has no arena or is not AVAILABLE."""
         servable = self.streams.servable(servable_id)
         if servable is None:
             return None
@@ -94,5 +94,5 @@ class MonitoredParts:
             return None  # It was destroyed after the look-up.
 
     def reasons(self) -> Mapping[str, str | None]:
-        """Returns for each configured model why it is not ready; None if it is ready."""
+        """The reason why each configured model is not ready; None for a ready model."""
         return readiness(self.health.view(), self.served.notes).reason_by_model

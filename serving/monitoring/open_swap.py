@@ -299,7 +299,7 @@ class OpenSwap:
 
 
 def with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:
-    """Returns `record` with the stages, figures and verdicts of the load so far."""
+    """Completes `record` with the stages, figures and verdicts of the load so far."""
     stages = load_stages(status, record.load_started_at_ns)
     return replace(
         record,

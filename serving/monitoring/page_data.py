@@ -220,7 +220,7 @@ def route_json(
     default_version: int | None,
     canary_progress: str = "",
 ) -> dict[str, Any]:
-    """Returns which requests reach a version without its number: by default, as canary, by label."""
+    """Says which requests reach a version without its number: by default, as canary, by label."""
     version = status.id.version
     is_canary = version == routing.canary_version and status.state is AVAILABLE
     return {
@@ -232,7 +232,7 @@ def route_json(
 
 
 def marks_json(swaps: Sequence[SwapRecord], since_ns: int) -> list[dict[str, Any]]:
-    """Returns the swaps since `since_ns` for the charts, which do not mark plain unloads."""
+    """Returns the swaps since `since_ns` for the charts, without plain unloads."""
     return [
         {
             "model": swap.model,
@@ -269,7 +269,7 @@ def _methods_by_version(
 
 
 def batching_json(state: SignatureBatching) -> dict[str, Any]:
-    """Returns how a signature is batched, with counts since the load: the page shows their increase."""
+    """The batching of a signature, with counts since the load, because the page shows their increase."""
     figures = state.figures
     return {
         "signature": state.signature,

@@ -102,7 +102,7 @@ def _by_label(family: MetricFamily, counts: Mapping[str, int]) -> Metric:
 
 
 def _build(info: Mapping[str, str]) -> Metric:
-    """Returns the build metric. The build info's key `millpond` is the label `version`."""
+    """Makes the build metric. The build info's key `millpond` is the label `version`."""
     samples = Samples(families.BUILD)
     keys = ("millpond", *families.BUILD.labels[1:])
     samples.add([info.get(key, "") for key in keys], 1)

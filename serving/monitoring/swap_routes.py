@@ -12,7 +12,7 @@ from serving.monitoring.swap_timeline import SwapTimeline
 
 
 def swap_routes(swaps: SwapTimeline) -> list[Route]:
-    """Returns `GET /v1/swaps[?model=NAME]`, `GET /v1/swaps/ID` and `GET /v1/swaps/ID/trace`."""
+    """Makes `GET /v1/swaps[?model=NAME]`, `GET /v1/swaps/ID` and `GET /v1/swaps/ID/trace`."""
 
     def list_swaps(request: Request) -> Response:
         model = request.query_params.get("model")

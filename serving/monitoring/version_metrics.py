@@ -27,7 +27,7 @@ from serving.rpc.health import HealthView
 
 
 def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
-    """Returns the statuses without versions that ended or failed ENDED_SECONDS_MAX ago or earlier. Pure."""
+    """The statuses without versions that ended or failed ENDED_SECONDS_MAX ago or earlier. Pure."""
     before_wall_ns = wall_ns - round(ENDED_SECONDS_MAX * NS_PER_SECOND)
     return [
         status
@@ -157,7 +157,7 @@ def _arena_figures(arena: ArenaStatistics) -> Mapping[MetricFamily, int]:
 
 
 def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableStatus]) -> Metric:
-    """Returns the swap counts. All results of a model start at 0, so that increase() counts the first swap."""
+    """The swap counts. All results of a model start at 0, so that increase() counts the first swap."""
     samples = Samples(families.SWAPS)
     models = [*(model for model, _ in counts), *(status.id.name for status in statuses)]
     for model in dict.fromkeys(models):
@@ -182,7 +182,7 @@ def _stuck(models: Iterable[str], stuck: Collection[str]) -> Metric:
 
 
 def _readiness(view: HealthView) -> Metric:
-    """Returns for each configured model the decision that `/readyz?model=` shows."""
+    """The decision on each configured model that `/readyz?model=` shows."""
     samples = Samples(families.MODEL_READY)
     for model in view.models:
         samples.add((model,), int(view.is_model_serving(model)))

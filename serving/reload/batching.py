@@ -37,7 +37,7 @@ class Batching:
     def of_version(
         self, name: str, model: BatchingSettings, directory: Path
     ) -> BatchSettings | None:
-        """Returns the settings for the version of model `name` in a directory; None: no batches.
+        """The settings for the version of model `name` in a directory; None: no batches.
 
         Raises InvalidConfig if the version's file is wrong, and OSError if it cannot be read.
         """

@@ -217,12 +217,12 @@ class ConfigReloader:
 
 
 def has_come(statuses: Sequence[ServableStatus]) -> bool:
-    """Returns True if a model with these versions can answer. Pure."""
+    """True if a model with these versions can answer. Pure."""
     return any(status.state is AVAILABLE for status in statuses)
 
 
 def has_failed(statuses: Sequence[ServableStatus], stale: Sequence[ServableStatus]) -> bool:
-    """Returns True if a version has failed and no version is on its way. Pure.
+    """True if a version has failed and no version is on its way. Pure.
 
     `stale` statuses do not count. A load that was cancelled does not count either: another version
     takes its place, and may not have a status yet.

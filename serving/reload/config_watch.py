@@ -39,7 +39,7 @@ class ConfigRefusal:
     def after(
         cls, earlier: "ConfigRefusal | None", file: str, reason: str, clock: Clock
     ) -> "ConfigRefusal":
-        """Returns the refusal that follows `earlier`; if that is None, a first refusal."""
+        """The refusal that follows `earlier`; if that is None, a first refusal."""
         return cls(file, reason, earlier.since_wall_ns if earlier else clock.wall_ns())
 
 

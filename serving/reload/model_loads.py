@@ -67,7 +67,7 @@ class ModelLoads:
         return load.run()
 
     def settings(self, servable_id: ServableId) -> LoadSettings:
-        """Returns the settings of a load that begins now. Raises Cancelled as `load` does."""
+        """The settings of a load that begins now. Raises Cancelled as `load` does."""
         settings = self._by_name.get(servable_id.name)
         if settings is None:
             raise Cancelled(f"{servable_id}: its model is no longer configured")
@@ -90,7 +90,7 @@ class ModelLoads:
 
 
 def serving_count(selection: VersionSelection) -> int:
-    """Returns the count of versions that are served between swaps.
+    """The count of versions that are served between swaps.
 
     With `all`, no version takes another's place: the count is one that is never exceeded.
     """

@@ -43,7 +43,7 @@ class BasePaths(Protocol):
     """The local directories of base paths, which a mirror fills if a base path is a URL."""
 
     def local(self, name: str, base_path: str) -> str:
-        """Returns the local directory that the source of model `name` watches. Raises InvalidConfig."""
+        """Finds the local directory that the source of model `name` watches. Raises InvalidConfig."""
         ...
 
     def open(self, name: str, base_path: str, source: Source) -> None:
@@ -100,7 +100,7 @@ class ServedModels:
 
     @property
     def unloaded(self) -> frozenset[str]:
-        """The models without selected versions, whatever their configuration says."""
+        """The models of which no version is selected, whatever their configuration says."""
         return self._unloaded
 
     @property
@@ -114,22 +114,22 @@ class ServedModels:
         return tuple(model.name for model in self._models)
 
     def base_path(self, name: str) -> str | None:
-        """Returns the base path of a model as text for people, or None if it is not configured."""
+        """The base path of a model as text for people, or None if it is not configured."""
         paths = (model.base_path for model in self._models if model.name == name)
         return next(map(encodable, paths), None)
 
     def notes(self, name: str) -> list[Note]:
-        """Returns the notes of a model's source."""
+        """The notes of a model's source."""
         source = self._sources.get(name)
         return source.notes() if source else []
 
     def found_versions(self, name: str) -> frozenset[int]:
-        """Returns the versions that a model's source has found on disk."""
+        """The versions that a model's source has found on disk."""
         source = self._sources.get(name)
         return source.found_versions() if source else frozenset()
 
     def selectable_versions(self, name: str) -> frozenset[int]:
-        """Returns the found versions that the model's version policy could select."""
+        """The found versions that the model's version policy could select."""
         source = self._sources.get(name)
         return source.selectable_versions() if source else frozenset()
 
@@ -158,7 +158,8 @@ class ServedModels:
         }
         _warn_of_logging_configs(plan)
         before, after = self._models, applied(self._models, plan)
-        # Added models are listed before their sources aspire a version: a load may need them at once.
+        # Added models are listed before their sources aspire a version, because a load may need them at
+        # once.
         self._set_models((*before, *plan.added))
         try:
             self._add(plan.added)
@@ -221,13 +222,16 @@ class ServedModels:
         self._manager.set_labels(model.name, model.labels)
         local = self._base_paths.local(model.name, model.base_path)
         source = self._make_source(replace(model, base_path=local))
-        # Registered before it starts: its first finding may cause calls of its other methods.
+        # Registered before it starts, because its first finding may cause calls of its other methods.
         self._sources = {**self._sources, model.name: source}
         self._base_paths.open(model.name, model.base_path, source)
         source.start()
 
     def _change(self, change: ModelChange, local: str | None) -> None:
-        """`local` is the new local directory, None if the base path stays."""
+        """Applies the change of one model.
+
+        `local` is its new local directory, None if the base path stays.
+        """
         name, after = change.after.name, change.after
         # Settings and labels come first, so that the new selection's loads use them.
         if change.is_of_settings:
@@ -236,7 +240,7 @@ class ServedModels:
             self._manager.set_labels(name, after.labels)
         if local is not None:
             source = self._sources[name]
-            # First, so that the source does not report the missing directory of a new mirror.
+            # Comes first, so that the source does not report the missing directory of a new mirror.
             self._base_paths.open(name, after.base_path, source)
             source.set_base_path(local)
         if change.is_of_selection or change.is_of_labels:
@@ -245,7 +249,7 @@ class ServedModels:
     def _select(self, model: ModelConfig) -> None:
         source = self._sources[model.name]
         if model.name in self._unloaded:
-            # Without labels, so that no note reports that their versions are not selected.
+            # Set without labels, so that no note reports that their versions are not selected.
             source.set_selection(NOTHING, {})
         else:
             source.set_selection(model.version_selection, model.labels)
@@ -263,7 +267,7 @@ class ServedModels:
         self._base_paths.close(name)
         self._manager.set_labels(name, {})
         self._manager.set_aspired(name, [])
-        # Settings come last: if they changed earlier, a canary would end as the default version.
+        # Settings come last, because otherwise a canary would end as the default version.
         self._manager.set_settings(name, ModelSettings())
 
 

@@ -40,12 +40,12 @@ class ModelQuestions:
         self._status_error = status_error
 
     def status(self, question: StatusQuestion) -> dict[str, Any]:
-        """Raises what `ModelService.get_model_status` raises."""
+        """Answers with the statuses. Raises what `ModelService.get_model_status` raises."""
         request = model_documents.status_request(*question)
         return model_documents.status_document(self._get_model_status(request))
 
     def metadata(self, question: MetadataQuestion) -> dict[str, Any]:
-        """Raises NotFound, and InvalidArgument for an unknown label."""
+        """Answers with the signatures. Raises NotFound, and InvalidArgument for an unknown label."""
         with statuses_as_errors(self._status_error):
             response = self._get_model_metadata(*question)
         return model_documents.metadata_document(response)

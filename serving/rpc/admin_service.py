@@ -27,8 +27,10 @@ from serving.rpc.rare_calls import Handler, Waiting, patience_seconds
 from serving.source.notes import Note
 
 ANSWER_TIMEOUT_SECONDS = 10.0
-"""The control thread answers within a millisecond, so a longer wait means that it is stuck. A caller
-with less time waits less."""
+"""The control thread answers within a millisecond, so a longer wait means that it is stuck.
+
+If the caller has less time, the wait is shorter.
+"""
 
 KEPT_TIMEOUT_SECONDS = 3.0
 """The longest wait for the disk before the reply to a rollback. It writes a kilobyte, so a longer wait
@@ -96,10 +98,10 @@ class AdminService:
     def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
         """Rolls a model back, as the manager's `rollback` does.
 
-        Takes `{"model", "is_cold_allowed"}`; returns `{"rolled_back", "version", "warning", "blocked"}`.
-        Once the reply is sent, every request sees `version`, unless it is null. The rollback is on
-        disk by then, unless `warning` has the reason why it is not. `blocked` has `{"version",
-        "has_served", "reason"}` of each version that the rollback blocks.
+        Takes `{"model", "is_cold_allowed"}`; returns `{"rolled_back", "version", "warning", "blocked"}`. By
+        the time of the reply, every request sees `version`, unless it is null, and the rollback is on disk,
+        unless `warning` has the reason why it is not. `blocked` has `{"version", "has_served", "reason"}`
+        of each version that the rollback blocks.
         """
         parsed = parse_object(request)
         is_cold_allowed = bool(parsed.get("is_cold_allowed", False))
@@ -132,7 +134,7 @@ class AdminService:
         return json.dumps({"warning": self._kept_warning(remaining_seconds)}).encode()
 
     def _kept_warning(self, remaining_seconds: float | None) -> str:
-        """Waits until a change is on disk; returns "", or the warning that it is not."""
+        """Waits until a change is on disk, and returns "". If it is not, returns the warning."""
         patience = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
         # Waits half of that time, because the control thread may have used some of it.
         reason = self._keeper.wait_until_kept(min(KEPT_TIMEOUT_SECONDS, patience / 2))
@@ -154,7 +156,7 @@ class AdminService:
         }
 
     def _blocks(self, name: str) -> dict[str, Any]:
-        """Returns the blocked versions of a model that has no other version."""
+        """The blocked versions of a model that has no other version."""
         blocks = self._streams.blocks(name)
         return {"blocked": sorted(blocks), "blocked_versions": as_rows(blocks)} if blocks else {}
 
@@ -192,7 +194,7 @@ def _figures(servable: Servable) -> dict[str, Any]:
 
 
 def _batching(state: SignatureBatching) -> dict[str, Any]:
-    """Returns how one signature is batched, with its figures since the load.
+    """The batching of one signature, with its figures since the load.
 
     The signature is "" for runs of several signatures at once. `requests_per_run` is null before the
     first run.

@@ -9,8 +9,8 @@ from serving.core.servable import AVAILABLE, END, ServableStatus
 from serving.data_plane.requests import GrpcServer
 from serving.manager.state_monitor import StateMonitor, Statuses
 
-# "" is the whole server. The others are TensorFlow Serving's services, which probes may name: it knows
-# them by the short names, and gRPC's convention is the long ones.
+# "" is the whole server. The other names are those of TensorFlow Serving's services, which probes may ask
+# for: short, as TensorFlow Serving has them, and long, as is gRPC's convention.
 SERVER_SERVICES = (
     "",
     "ModelService",
@@ -23,11 +23,11 @@ SERVER_SERVICES = (
 def serving_by_service(
     models: Iterable[str], statuses: Statuses, needed: Collection[str] = ()
 ) -> dict[str, bool]:
-    """Returns for each service name True if it is SERVING. Pure.
+    """Decides for each service name if it is SERVING. Pure.
 
-    A model is SERVING if it has an AVAILABLE version. The server is SERVING if at least one model
-    is, and each model of `needed`, which are among `models`. A server that is configured without
-    models is SERVING too: it takes the first model from a client that must reach it.
+    A model is SERVING if it has an AVAILABLE version. The server is SERVING if at least one model is, and
+    so is each model of `needed`, which are among `models`. A server that is configured without models is
+    SERVING too, because a client must reach it to add the first one.
     """
     serving = {
         name: any(status.state is AVAILABLE for status in statuses.get(name, ())) for name in models
@@ -48,18 +48,18 @@ class HealthView:
 
     @property
     def is_serving(self) -> bool:
-        return not self.is_draining and self._wanted[""]
+        return not self.is_draining and self._serving[""]
 
     def is_model_serving(self, name: str) -> bool:
-        return not self.is_draining and self._wanted[name]
+        return not self.is_draining and self._serving[name]
 
     @property
-    def _wanted(self) -> Mapping[str, bool]:
+    def _serving(self) -> Mapping[str, bool]:
         return serving_by_service(self.models, self.statuses, self.needed)
 
 
 def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
-    """Returns why no version of a model is AVAILABLE; None if a version is. Pure.
+    """The reason why no version of a model is AVAILABLE; None if a version is. Pure.
 
     `versions` are in ascending order. The reason is that of the latest version.
     """
@@ -99,7 +99,7 @@ class HealthReporter:
     ) -> None:
         """`excused` returns the models that a client has unloaded: the server is SERVING without them.
 
-        Such a model counts again once it has come.
+        Such a model counts again once it is loaded.
         """
         self._models = tuple(models)
         self._monitor = monitor
@@ -120,7 +120,8 @@ class HealthReporter:
     def update(self) -> None:
         """Brings the gRPC server's view up to date."""
         with self._lock:
-            # A drain needs no updates: each covers all models, whose states all change in a stop.
+            # Each update covers all models, and in a stop the states of all models change. So a drain needs
+            # no updates.
             if not self._is_draining:
                 self._look()
 
@@ -133,7 +134,7 @@ class HealthReporter:
             self._look()
 
     def view(self) -> HealthView:
-        """Returns the present state, for probes that do not come over gRPC."""
+        """The present state, for probes that do not come over gRPC."""
         with self._lock:
             return HealthView(
                 models=self._models,
@@ -143,7 +144,7 @@ class HealthReporter:
             )
 
     def drain(self) -> None:
-        """Reports everything as NOT_SERVING from now on: balancers send their requests elsewhere."""
+        """Reports everything as NOT_SERVING from now on, so that balancers send their requests elsewhere."""
         with self._lock:
             self._is_draining = True
             self._push(self._pushed)
@@ -152,19 +153,19 @@ class HealthReporter:
 
     def _look(self) -> None:
         self._needed -= frozenset(self._excused())
-        wanted = serving_by_service(self._models, self._monitor.statuses(), self._needed)
-        self._has_served |= wanted[""]
+        serving = serving_by_service(self._models, self._monitor.statuses(), self._needed)
+        self._has_served |= serving[""]
         if self._has_served:
-            self._needed |= {name for name in self._models if wanted[name]}
-        self._push(wanted)
+            self._needed |= {name for name in self._models if serving[name]}
+        self._push(serving)
 
-    def _push(self, wanted: dict[str, bool]) -> None:
+    def _push(self, serving: dict[str, bool]) -> None:
         if self._grpc is None:
             return
-        for service in self._pushed.keys() - wanted.keys():
+        for service in self._pushed.keys() - serving.keys():
             self._grpc.remove_health(service)
-        for service, is_serving in wanted.items():
+        for service, is_serving in serving.items():
             value = is_serving and not self._is_draining
             if self._pushed.get(service) != value:
                 self._grpc.set_health(service, value)
-        self._pushed = {service: wanted[service] and not self._is_draining for service in wanted}
+        self._pushed = {service: serving[service] and not self._is_draining for service in serving}

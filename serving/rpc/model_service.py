@@ -29,11 +29,12 @@ class ModelService:
     def get_model_status(self, request: bytes) -> bytes:
         """Answers a GetModelStatusRequest with a GetModelStatusResponse, versions in descending order.
 
-        Raises InvalidArgument for other bytes, a missing model_spec or name, and an unknown label. A
-        label means the version that answers requests with that label, or will; TensorFlow Serving
-        ignores labels here. Raises NotFound for an unknown model or version. A configured model without a
-        version yet is NotFound too, as in TensorFlow Serving, because clients read the first version
-        of an answer without a check. The message has the base path that is searched.
+        Raises InvalidArgument for other bytes, a missing model_spec or name, and an unknown label. A label
+        means the version that answers requests with that label, or will; TensorFlow Serving ignores labels
+        here.
+        Raises NotFound for an unknown model or version. A configured model that has no version yet is
+        NotFound too, as in TensorFlow Serving, because clients read the first version of an answer without
+        checking that there is one. The message has the base path that is searched.
         """
         spec = _model_spec(request)
         statuses = self._monitor.statuses().get(spec.name, ())
@@ -41,7 +42,8 @@ class ModelService:
             raise NotFound(self._no_versions(spec.name))
         version = self._version(spec)
         if version == 0 and all(status.id.version for status in statuses):
-            # ovmsclient asks so for the default version. All versions are the answer without a number.
+            # ovmsclient asks for the default version in this way. Without a number, all versions are the
+            # answer.
             version = None
         if version is not None:
             statuses = tuple(status for status in statuses if status.id.version == version)

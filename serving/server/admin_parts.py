@@ -31,7 +31,7 @@ OPERATOR_MESSAGE_BYTES_MAX = 64 * 2**20
 
 
 def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
-    """Returns the message size limit of each rare method that takes long messages, by its full
+    """The message size limit of each rare method that takes long messages, by its full
     name. Pure.
     """
     return {
@@ -44,7 +44,7 @@ def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
 def guarded(
     handlers: Mapping[str, Handler | Deferred], config: ServerConfig
 ) -> dict[str, AnyHandler]:
-    """Returns the handlers for the data port, where operator calls are checked for permission."""
+    """The handlers for the data port, where operator calls are checked for permission."""
     access = make_operator_access(config)
     checks = {
         RELOAD_CONFIG: access.check_control,
@@ -60,7 +60,7 @@ def guarded(
 
 
 def make_profiler(foundation: Foundation) -> ProfilerService:
-    """Returns the service that answers the profiler's methods if they are switched on."""
+    """Makes the service that answers the profiler's methods if they are switched on."""
     return ProfilerService(
         foundation.data_plane,
         available_bytes=available_bytes,
@@ -82,7 +82,7 @@ def make_admin_listener(
     make_grpc: Callable[[Sequence[str]], GrpcServer],
     on_answered: Callable[[AnsweredCall], None],
 ) -> AdminListener:
-    """Returns the listener for operators, which answers all of `handlers`."""
+    """Makes the listener for operators, which answers all of `handlers`."""
     answered: Mapping[str, AnyHandler] = handlers
     is_tcp = foundation.config.admin_address not in (
         AUTO,

@@ -185,7 +185,10 @@ class Front:
         self._transport.start()
 
     def end_waits(self) -> None:
-        """Ends traces and the waits of calls, which a drain would wait for. Takes no new requests of REST."""
+        """Ends traces and the waits of calls, so that a drain need not wait for them.
+
+        Takes no new requests of REST.
+        """
         self._rest_bridge.drain()
         self._transport.stop()
         self._profiler.stop()

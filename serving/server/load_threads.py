@@ -97,9 +97,8 @@ class LoadThreads:
 
 
 def initial_thread_count(config: ServerConfig) -> int:
-    """Returns the count of loader threads until gRPC's port opens.
-
-    One for each core, because no request is served before; 0 with `listen_before_ready`.
+    """The count of loader threads until gRPC's port opens: as many as cores, because no request is served
+    before. 0 with `listen_before_ready`.
     """
     return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
 
@@ -112,8 +111,8 @@ def make_executor(
     around_task: Callable[[], AbstractContextManager[None]],
     initial_thread_count: int = 0,
 ) -> ThreadExecutor:
-    """Returns an executor that has `initial_thread_count` threads, if they are more than
-    `thread_count`, until `ThreadExecutor.keep`.
+    """Makes an executor that has `initial_thread_count` threads, if they are more than `thread_count`,
+    until `ThreadExecutor.keep`.
     """
     if thread_count < 1:
         # In TensorFlow Serving, 0 means the manager's own thread, which would be blocked by a load.
@@ -127,7 +126,7 @@ def make_executor(
 
 
 def make_starvation_watch(foundation: Foundation, priority: LoadPriority) -> StarvationWatch | None:
-    """Returns None if loads run at normal priority and so cannot starve, or if they may starve."""
+    """Makes the watch; None if loads run at normal priority and so cannot starve, or if they may starve."""
     is_lowered = foundation.config.load_priority != "normal" and not foundation.config.lab.is_stock
     patience_seconds = foundation.config.lab.load_patience_seconds
     if not is_lowered or patience_seconds == 0:

@@ -96,7 +96,7 @@ def make_batching(foundation: Foundation) -> Batching:
 
 
 def make_slab_pool(foundation: Foundation) -> SlabPool | None:
-    """Returns None if versions get no arenas. Raises InvalidConfig if jemalloc is missing."""
+    """Makes the pool; None if versions get no arenas. Raises InvalidConfig if jemalloc is missing."""
     if not foundation.config.has_arenas:
         return None
     if foundation.data_plane.build_info()["allocator"] != "jemalloc":
@@ -127,7 +127,7 @@ def make_reservoirs(foundation: Foundation) -> Reservoirs:
 def make_capture(
     foundation: Foundation, *, reservoirs: Reservoirs, enter_background: Callable[[], None]
 ) -> CaptureDirectory | None:
-    """Returns None if --warmup_capture_directory is not given."""
+    """Makes the capture; None if --warmup_capture_directory is not given."""
     if not foundation.config.warmup_capture_directory:
         return None
     return CaptureDirectory(

@@ -181,7 +181,7 @@ class ModelServer:
         return self._running_process().poll()
 
     def events(self) -> tuple[LogEvent, ...]:
-        """Returns the events logged until now, oldest first."""
+        """The events logged until now, oldest first."""
         return self._started_log().events()
 
     def wait_for_event(
@@ -292,14 +292,14 @@ def _absolute(base_path: str | os.PathLike[str]) -> str:
 
 
 def _flag_texts(value: object) -> list[str]:
-    """Returns one text for each time that the flag is given."""
+    """One text for each time that the flag is given."""
     if isinstance(value, (list, tuple)):
         return [text for item in value for text in _flag_texts(item)]
     return [str(value).lower() if isinstance(value, bool) else str(value)]
 
 
 def _statuses(client: Client, name: str) -> tuple[VersionStatus, ...]:
-    """Returns the statuses of the model's versions; () if the server does not have the model
+    """The statuses of the model's versions; () if the server does not have the model
     yet.
     """
     try:

@@ -99,7 +99,7 @@ class Models:
         self._admission.set_model_limits(model_limits(models))
 
     def _make_source(self, model: ModelConfig) -> FileSystemSource:
-        """Returns the source that finds the versions of one model. It does not look at the disk yet."""
+        """Makes the source that finds the versions of one model. It does not look at the disk yet."""
         config = self._foundation.config
         source = FileSystemSource(
             model.name,
@@ -136,7 +136,7 @@ def check_platforms(config: ServerConfig) -> None:
 
 
 def make_grants(foundation: Foundation, served: ServedModels) -> "Grants | None":
-    """Returns the grants of a member of a fleet; None for a server that runs alone."""
+    """Makes the grants of a member of a fleet; None for a server that runs alone."""
     if not foundation.config.fleet_member:
         return None
     from serving.reload.grants import Grants
@@ -148,7 +148,7 @@ def make_grants(foundation: Foundation, served: ServedModels) -> "Grants | None"
 def make_config_watcher(
     foundation: Foundation, *, reloader: ConfigReloader, served: ServedModels
 ) -> ConfigWatcher | None:
-    """Returns None if the configuration has no files, or if they are read only once."""
+    """Makes the watch; None if the configuration has no files, or if they are read only once."""
     config = foundation.config
     period_seconds = config.model_config_file_poll_wait_seconds
     config_file = config.model_config_file if period_seconds > 0 else ""
@@ -166,6 +166,6 @@ def make_config_watcher(
 
 
 def model_limits(models: Iterable[ModelConfig]) -> dict[str, int]:
-    """Returns the most requests in flight of each model by name; models without a limit are left out."""
+    """The most requests in flight of each model by name; models without a limit are left out."""
     limits = {model.name: model.settings.max_in_flight_requests for model in models}
     return {name: limit for name, limit in limits.items() if limit > 0}

@@ -49,7 +49,7 @@ def make_tracing(foundation: Foundation) -> Tracing | NoTracing:
 
 
 def make_routes(foundation: Foundation, parts: MonitoredParts) -> list[BaseRoute]:
-    """Returns the routes of the metrics, the swaps and the page."""
+    """Makes the routes of the metrics, the swaps and the page."""
     return [
         *metrics_routes(MetricsExposition(parts), foundation.config.metrics_path),
         *swap_routes(parts.swaps),

@@ -1,4 +1,4 @@
-"""Status: what a server tells of itself, as health, as readiness and to a service manager."""
+"""Status: reports the state of a server, as health, as readiness and to a service manager."""
 
 from collections.abc import Callable, Sequence
 
@@ -103,7 +103,7 @@ class Status:
         return self._thread.join(SOURCE_TIMEOUT_SECONDS)
 
     def _excused(self) -> frozenset[str]:
-        """Returns the models that the server is ready without."""
+        """The models that the server is ready without."""
         return frozenset(self._served.unloaded) | self._notes.refused
 
     def _on_status(self, status: ServableStatus) -> None:
@@ -135,7 +135,7 @@ class Status:
         )
 
     def _is_answering(self) -> bool:
-        """Returns True if the open ports answer."""
+        """True if the open ports answer."""
         config, http_port, port = self._config, self._http.port, self._grpc.port
         if http_port is not None and not answers_http(config.http_host, http_port):
             return False

@@ -183,7 +183,7 @@ class Versions:
 
 
 def _make_streams(foundation: Foundation) -> Streams:
-    """Returns the states of all models, which the manager will replace."""
+    """Makes the states of all models, which the manager will replace."""
     config = foundation.config
     retry = RetryPolicy(
         retry_count_max=config.max_num_load_retries,
