@@ -38,9 +38,9 @@ struct ProofLimits {
 // Decides which signatures of a version may be batched, before the version is published, by what
 // their graphs show (tensor::RowVerdict):
 //
-// - independent: it is batched. Rounding cannot turn that off. Its rows are compared all the same,
-// as
-//   a check of the analysis: it is refused only if they depend on the other rows of a batch.
+// - independent: it is batched. Rounding cannot turn that off. Its rows are compared
+//   all the same, as a check of the analysis: it is refused only if they depend on the other rows
+//   of a batch.
 // - unknown: it is batched if its rows give in a batch what they give alone (tensor::Compare). A
 //   share of its live batches is compared without end, because a model may mix rows for rare
 //   values.

@@ -111,8 +111,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   // --- for the threads ---
 
   // Handles what has come, on the thread that read it and has the connection's turn. Returns true
-  // for a request to a model that was admitted: Run is to be called, on a thread that runs
-  // requests.
+  // for a request to a model that was admitted: a thread that runs requests is to call MakeRequest.
   bool Arrive();
   // The same for one of many messages, and for their end.
   void ArriveOne(std::string_view message);
@@ -141,7 +140,7 @@ class Call final : public std::enable_shared_from_this<Call> {
   servable::BatchKey batch_key() const { return batch_key_; }
   bool is_compressed() const { return message_.is_compressed(); }
   size_t message_bytes() const { return message_.bytes(); }
-  // Instead of Run: ends the call with `status`, and tells the client when to try again.
+  // Instead of MakeRequest: ends the call with `status`, and tells the client when to try again.
   void Refuse(const base::Status& status);
 
   // --- for handlers ---

@@ -13,7 +13,8 @@ class Call;
 
 // Answers the calls of one method. Outlives them.
 //
-// Thread: request threads, several at once, each with a call of its own.
+// Thread: request threads, several at once, each with a call of its own. The watchdog too calls
+// ModelNameOf and RecordRefusal.
 class MethodHandler {
  public:
   virtual ~MethodHandler() = default;

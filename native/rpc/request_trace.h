@@ -31,7 +31,7 @@ class RequestTrace {
            const metrics::PhaseTimes& times, int64_t now_ns) {
     if (spans_ != nullptr) Note(handle, unmatched_model, times, now_ns);
   }
-  // Offers the span. Called after End and the answer, within MethodHandler::Handle.
+  // Offers the span. Called after End and the answer, on the same thread.
   void Offer(const Call& call, const base::Status& status, size_t response_bytes) {
     if (spans_ != nullptr) OfferSampled(call, status, response_bytes);
   }

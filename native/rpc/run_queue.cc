@@ -34,7 +34,8 @@ bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
   if (queue_.empty() || queue_.size() < short_count_) return false;
   if (now_ns - filled_ns_ < kStandingNs) return false;
   const int64_t deadline_ns = call.run_context().deadline_ns;
-  if (deadline_ns == tensor::RunContext::kNoDeadline) return false;
+  // An expired request is taken, and answered with DEADLINE_EXCEEDED: no other server would help.
+  if (deadline_ns == tensor::RunContext::kNoDeadline || deadline_ns <= now_ns) return false;
   return ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
 }
 

@@ -13,7 +13,7 @@ namespace millpond::tf {
 // memory.
 //
 // Loading one SavedModel makes several devices (for the session, grappler and function runtimes).
-// design.md, "One device per version")./design.md, "One device per version").
+// The phase belongs to the version and not to a device (docs/design.md, "One device per version").
 //
 // Thread: any. EndLoading is for the loader, once no kernel runs. Owner: shared by the SavedModel
 // and its devices. Cost: the phase is one relaxed load an allocation.

@@ -132,7 +132,7 @@ class GateTrials:
     def restart(self) -> bool:
         """Takes the version that serves now as predecessor.
 
-        Returns False if that is the same one as before.
+        Returns False if none serves, or the same one as before.
         """
         serving = self._subject.incumbent()
         if serving is None or serving is self._incumbent:

@@ -185,10 +185,7 @@ class Front:
         self._transport.start()
 
     def end_waits(self) -> None:
-        """Ends traces and the waits of calls, so that a drain need not wait for them.
-
-        Takes no new requests of REST.
-        """
+        """Ends traces and the waits of calls, so that a drain need not wait for them."""
         self._rest_bridge.drain()
         self._transport.stop()
         self._profiler.stop()

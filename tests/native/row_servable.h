@@ -80,10 +80,12 @@ class RowServable : public FakeServable {
 
  private:
   static tensor::Signature SignatureOf(const std::string& name) {
-    return {name,
-            "",
-            {AnyShapeSpec("x", tensor::dtype::kInt64)},
-            {AnyShapeSpec("y", tensor::dtype::kInt64), AnyShapeSpec("z", tensor::dtype::kInt64)}};
+    tensor::Signature signature;
+    signature.name = name;
+    signature.inputs = {AnyShapeSpec("x", tensor::dtype::kInt64)};
+    signature.outputs = {AnyShapeSpec("y", tensor::dtype::kInt64),
+                         AnyShapeSpec("z", tensor::dtype::kInt64)};
+    return signature;
   }
 
   base::Status Compute(const tensor::RunContext& context, const tensor::TensorList& inputs,

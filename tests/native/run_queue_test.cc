@@ -107,6 +107,10 @@ TEST_F(RunQueueTest, OverloadRefusesWhatWouldWaitTooLong) {
   EXPECT_TRUE(Add("201m"));
   EXPECT_TRUE(Add(""));
   EXPECT_EQ(queue_.refused_count(), 1);
+  const std::shared_ptr<Call> expired = NewCall("m", "1m");
+  now_ns_ += kMs;
+  std::vector<std::shared_ptr<Call>> calls = {expired};
+  EXPECT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
 }
 
 // Twice the load, of which each request has 1 s: the requests that are answered wait for a tenth of
