@@ -207,7 +207,7 @@ TEST_F(RunQueueTest, PausedRequestsRefuseNoOthers) {
 TEST_F(RunQueueTest, TimeAfterAllAreHeldBackIsNoPace) {
   ASSERT_TRUE(Add("", "quick"));
   ASSERT_TRUE(Add("", "slow"));
-  queue_.HoldBack({"slow"}, now_ns_);
+  queue_.SetPausedModels({"slow"}, now_ns_);
   ASSERT_EQ(TakeModel(), "quick");
   ASSERT_EQ(TakeModel(), "");
   now_ns_ += 5'000 * kMs;
