@@ -56,7 +56,9 @@ class FleetService:
         self._is_stopping = False
         self._wake = threading.Condition()
         self._engine = engine_of(config, clock) if engine is None else engine
-        self._candidate = Candidate(self._engine.leadership, self._begin)
+        self._candidate = Candidate(self._engine.leadership, self._begin, self._end)
+        self._led: FleetLead | None = None
+        # The coordinator that HTTP answers for.
         self._coordinator: Coordinator | None = None
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
         self._metrics = FleetMetrics(clock)
@@ -168,10 +170,10 @@ class FleetService:
         )
         return self._engine.entry(gate)
 
-    def _begin(self, term: Term) -> FleetLead:
+    def _begin(self, term: Term) -> None:
         # The servers may have changed since an earlier term.
         self._outputs.update(None)
-        return FleetLead(
+        self._led = FleetLead(
             term,
             self._config,
             self._engine.place,
@@ -181,9 +183,14 @@ class FleetService:
             observer=self._metrics,
         )
 
+    def _end(self) -> None:
+        assert self._led is not None
+        self._led.stop()
+        self._led = None
+
     def _lead(self) -> FleetLead | None:
         """Follows the term, and lets HTTP answer for its lead. Returns the lead of the present term."""
-        lead = self._candidate.turn()
+        lead = self._led if self._candidate.turn() else None
         self._coordinator = None if lead is None else lead.coordinator
         return lead
 

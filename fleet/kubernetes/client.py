@@ -18,7 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from fleet.kubernetes.cluster import ApiFailed, Conflict, Gone, Object
 from serving.base.errors import InvalidConfig
 
-CALL_SECONDS = 2.0
+OBJECT_SECONDS = 2.0
 """The deadline of a call on a single object: below the time between two renewals of a Lease."""
 
 LIST_SECONDS = 30.0
@@ -134,7 +134,7 @@ class OfficialClient:
                 timeout_seconds=seconds,
                 _preload_content=False,
                 # So a connection that is cut ends.
-                _request_timeout=(CALL_SECONDS, seconds + _SILENT_SECONDS),
+                _request_timeout=(OBJECT_SECONDS, seconds + _SILENT_SECONDS),
             )
             try:
                 for line in _lines(response):
@@ -164,7 +164,7 @@ def _existing(call: Callable[..., Any], *arguments: Any) -> Object | None:
 
 
 def _asked(
-    call: Callable[..., Any], *arguments: Any, seconds: float = CALL_SECONDS, **options: Any
+    call: Callable[..., Any], *arguments: Any, seconds: float = OBJECT_SECONDS, **options: Any
 ) -> dict[str, Any]:
     """Calls a method of the client, and returns the JSON of its reply. Raises ApiFailed."""
     with _failures():

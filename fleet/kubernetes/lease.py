@@ -260,6 +260,11 @@ class LeaseHolder:
         return record.holder == self._identity and record.term == number
 
     def _is_valid(self, number: int) -> bool:
+        """True if no other coordinator leads, or will begin to lead within the time of a call to a server.
+
+        This is more than `Term` asks for. It holds for clocks that run at the same speed, by the margin
+        before the Lease's end (see above).
+        """
         with self._lock:
             return self._is_within(number)
 

@@ -22,13 +22,13 @@ import structlog
 
 from fleet.lead.observer import FleetObserver
 from fleet.waves.changes import Change, changes
-from fleet.waves.decision import Decision, Now, decide
+from fleet.waves.decision import Decision, decide
 from fleet.waves.reports import Grant, ServerReport, Sighting
 from fleet.waves.state import FleetState, fleet_state_from_json
 from fleet.waves.view import is_silent
 from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import WaveSettings
-from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.clock import NS_PER_SECOND, Clock, Now, seconds_since
 from serving.base.errors import Unavailable
 
 ORDER_FOLLOWED_MAX = 2**62
@@ -196,7 +196,7 @@ class Coordinator:
         started_ns = self._clock.now_ns()
         with self._deciding:
             self._check_open()
-            now = Now(self._clock.now_ns(), self._clock.wall_ns())
+            now = Now.of(self._clock)
             before = self._decided
             state, sightings = self._raised(before.state), self.sightings
             decision = decide(state, before.watches, sightings, self._settings, now)

@@ -11,18 +11,13 @@ from fleet.lead.coordinator import Coordinator
 from fleet.lead.leadership import Term
 from fleet.lead.observer import FleetObserver
 from fleet.lead.outputs import has_looked, registered
-from fleet.lead.places import Membership, ServerPlace
+from fleet.lead.places import LOOK_SECONDS_MAX, Membership, ServerPlace
 from fleet.lead.server_links import ServerClient, ServerLinks
 from fleet.waves.changes import Change
 from fleet.waves.reports import Grant, ServerReport
 from fleet.waves.view import is_silent
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
-
-LOOK_SECONDS_MAX = 15.0
-"""A coordinator that has just begun waits at most this long for first reports, and then publishes the
-registry.
-"""
 
 PAUSE_SECONDS_MAX = 60.0
 """The longest pause after a decision that has failed by a bug."""
@@ -75,6 +70,7 @@ class FleetLead:
             connect=connect,
             receive=self.receive,
             thread_count=config.coordinator.poll_threads,
+            clock=clock,
             may_send=term.is_valid,
             observer=observer,
             expects_end=self._is_leaving,
@@ -145,9 +141,9 @@ class FleetLead:
         return registered(servers, sightings, is_lost) if self._has_looked else None
 
     def stop(self) -> None:
-        """See `Lead`.
+        """Ends the lead. When this returns, no grant and no write of the state is under way.
 
-        A write of the state that is under way ends first, because it must not land in the next term.
+        A write that has begun is waited for, because it must not land in the next term.
         """
         self._links.stop()
         self.coordinator.close()

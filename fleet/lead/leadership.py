@@ -1,4 +1,4 @@
-"""The right to decide for a fleet, which one coordinator has at a time: a lock of a file, or a Lease."""
+"""The right to decide for a fleet, in one term after the other: of a file, a Lease, or a store of Ray."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,15 @@ from fleet.waves.state import fleet_state_from_json
 class Term:
     """One time of leading. Its `number` is higher than that of each earlier term of the fleet.
 
-    `is_valid` is asked before each grant. If it returns True, no other coordinator leads, or will begin to
-    lead within the time of a call to a server. `order_min` is the lowest order of a grant in this term.
+    A grant of a term that is over is outbid by any grant of the next one, because the orders of a term are
+    above those of each earlier term. So a grant that arrives late does no harm: if the server has taken a
+    grant of the next term, it ignores the late one, and otherwise the next term replaces it. The next term
+    knows of it, because it begins with the state in which the grant was decided. `order_min` is the lowest
+    order of a grant in this term; 0 if the order of that state is enough.
+
+    `is_valid` is asked before each grant, so that a term that is over soon sends nothing more. It may still
+    return True for a moment after the next term has begun. An engine may promise more: that of Kubernetes
+    does (`fleet/kubernetes/lease.py`).
     """
 
     number: int

@@ -7,6 +7,11 @@ from typing import Protocol
 from fleet.config.config import FleetServer
 from fleet.lead.coordinator import Coordinator
 
+LOOK_SECONDS_MAX = 15.0
+"""A coordinator that has just begun waits at most this long for addresses and first reports of its servers,
+and then publishes the registry.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:

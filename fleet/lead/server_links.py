@@ -25,7 +25,7 @@ from fleet.lead.observer import FleetObserver
 from fleet.waves.figures import EDGES_NS
 from fleet.waves.report_document import server_report
 from fleet.waves.reports import Grant, ServerReport
-from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.clock import Clock, seconds_since
 from serving.base.errors import MillpondError, StatusCode
 
 CALL_SECONDS = 2.0
@@ -98,9 +98,9 @@ class ServerLinks:
         connect: Callable[[str], ServerClient],
         receive: Callable[[str, str, ServerReport], None],
         thread_count: int,
+        clock: Clock,
         may_send: Callable[[], bool] = lambda: True,
         observer: FleetObserver | None = None,
-        clock: Clock | None = None,
         expects_end: Callable[[str], bool] = lambda server: False,
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
@@ -118,7 +118,7 @@ class ServerLinks:
         self._receive = receive
         self._expects_end = expects_end
         self._observer = observer or FleetObserver()
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._prompt = _pools("fleet", thread_count)
         self._patient = _pools("fleet-slow", thread_count)
         self._round = 0

@@ -28,7 +28,9 @@ from fleet.ray.replicas import STOPPED_KEY
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, InvalidConfig, NotFound, Unavailable
 
-CALL_SECONDS = 10.0
+ACTOR_SECONDS = 10.0
+"""The coordinator's actor answers a call within this time, unless it is being replaced."""
+
 START_SECONDS = 120.0
 """A coordinator answers within this time, on a busy cluster that starts Python slowly."""
 
@@ -95,12 +97,12 @@ class Deployment:
 
     def address(self) -> str:
         """The HOST:PORT of the coordinator's HTTP, at present. Raises Unavailable."""
-        address: str = self._ask_actor("address", CALL_SECONDS)
+        address: str = self._ask_actor("address", ACTOR_SECONDS)
         return address
 
     def place(self) -> dict[str, Any]:
         """The `node` and the `process_id` of the coordinator, at present. Raises Unavailable."""
-        place: dict[str, Any] = self._ask_actor("place", CALL_SECONDS)
+        place: dict[str, Any] = self._ask_actor("place", ACTOR_SECONDS)
         return place
 
     def status(self) -> dict[str, Any]:
@@ -126,7 +128,7 @@ class Deployment:
         """
         last = ("", 0) if after is None else (after.boot, after.number)
         events: list[LoggedEvent] = self._ask_actor(
-            "events", CALL_SECONDS, *last, front, [*problems]
+            "events", ACTOR_SECONDS, *last, front, [*problems]
         )
         return events
 
@@ -184,7 +186,7 @@ class Deployment:
         """
         try:
             if not is_stopping:
-                self._ask_actor("shut_down", CALL_SECONDS)
+                self._ask_actor("shut_down", ACTOR_SECONDS)
             self._actor()
         except NoFleet:
             return None
@@ -202,7 +204,7 @@ class Deployment:
         actor = self._created()
         with _answering("the cluster"):
             wanted = self._store.get(CONFIG_KEY) or ""
-        deployed = self._ask_actor("deployed", CALL_SECONDS)
+        deployed = self._ask_actor("deployed", ACTOR_SECONDS)
         if deployed["config"] == config_digest(wanted) and not deployed["is_stopping"]:
             self.status()
             return True
@@ -254,7 +256,7 @@ class Deployment:
         return reply
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
-        connection = http.client.HTTPConnection(self.address(), timeout=CALL_SECONDS)
+        connection = http.client.HTTPConnection(self.address(), timeout=ACTOR_SECONDS)
         # A request that changes the fleet comes with the token.
         headers = {} if body is None else {TOKEN_HEADER: self.operator_token()}
         try:

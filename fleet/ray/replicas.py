@@ -9,7 +9,7 @@ import structlog
 
 from fleet.config.ray_settings import RaySettings
 from fleet.lead.coordinator import Coordinator
-from fleet.lead.places import Membership
+from fleet.lead.places import LOOK_SECONDS_MAX, Membership
 from fleet.lead.server_links import CALL_SECONDS
 from fleet.ray.cluster import RayServers
 from fleet.ray.key_value_store import KeyValueStore, StoredText
@@ -37,9 +37,6 @@ STOPPED_KEY = "stopped"
 
 # A report is late after this many polls and the deadline of a call.
 _FRESH_POLLS = 3
-# A coordinator that has just begun waits at most this long for its servers' actors, and then publishes a
-# registry.
-_LOOK_SECONDS = 15.0
 # The time between two looks for the actors of servers that no coordinator knows.
 _ORPHANS_SECONDS = 10.0
 
@@ -297,7 +294,7 @@ class RayReplicas:
     def _members(self) -> Membership:
         rows = self.state.replicas
         # Launches have had the time to answer by then.
-        is_late = seconds_since(self._clock, self._began_ns) > _LOOK_SECONDS
+        is_late = seconds_since(self._clock, self._began_ns) > LOOK_SECONDS_MAX
         return Membership(
             tuple(self._look.server(row, self._servers.actor_name(row)) for row in rows.values()),
             leaving=frozenset(name for name, row in rows.items() if row.phase != UP),

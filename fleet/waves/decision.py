@@ -39,21 +39,13 @@ from fleet.waves.view import ModelView, can_serve, cannot_have, has_failed_on, m
 from fleet.waves.warned_gates import is_held, noted_warnings, reason_of_hold
 from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import WaveSettings
-from serving.base.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND, Now
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import GateMode
 from serving.core.servable import LOADING, START, GateVerdict
 
 LOADS_GATE = "loads"
 """The gate of a verdict on the loads of a version, and on the servers that ended with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """The present time: monotonic for durations, and of the wall for what people read."""
-
-    ns: int
-    wall_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from fleet.config.config import FleetServer, parse_fleet_config, read_fleet_config
 from fleet.config.kubernetes_settings import KubernetesSettings
-from fleet.waves.decision import Now, decide
+from fleet.waves.decision import decide
 from fleet.waves.reports import ServerReport, Sighting
 from fleet.waves.state import FleetState
 from fleet.waves.wave_settings import Wave, WaveSettings
+from serving.base.clock import Now
 from serving.base.errors import InvalidConfig
 from tests.fleet.worlds.fleet import MODEL, serving
 

@@ -9,6 +9,7 @@ import pytest
 from fleet.config.config import parse_fleet_config
 from fleet.lead.candidate import Candidate
 from fleet.lead.lead import FleetLead
+from fleet.lead.leadership import Term
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import UP, FoundLaunch, Replica
 from fleet.waves.reports import ModelReport, ServerReport
@@ -146,14 +147,20 @@ class World:
         leadership = self.leadership = RayLeadership(self.store, self.clock)
         assert CONFIG.ray is not None
         servers: Any = self.servers
-        replicas = self.replicas = RayReplicas(
+        self.replicas = RayReplicas(
             CONFIG.ray, servers, leadership, self.store, self.clock, poll_seconds=0.01
         )
-        self.candidate = Candidate(
-            leadership,
-            lambda term: FleetLead(term, CONFIG, replicas, self.servers.client, self.clock),
-        )
+        self.lead: FleetLead | None = None
+        self.candidate = Candidate(leadership, self.begin_lead, self.end_lead)
         self.candidate.turn()
+
+    def begin_lead(self, term: Term) -> None:
+        self.lead = FleetLead(term, CONFIG, self.replicas, self.servers.client, self.clock)
+
+    def end_lead(self) -> None:
+        assert self.lead is not None
+        self.lead.stop()
+        self.lead = None
 
     def recover(self) -> None:
         """Lets the next coordinator begin. No further call fails."""
@@ -162,7 +169,8 @@ class World:
 
     def step(self, *, ready: Sequence[str] = ("m-0", "m-1"), seconds: float = 1.0) -> None:
         self.clock.advance(seconds)
-        lead = self.candidate.turn()
+        self.candidate.turn()
+        lead = self.lead
         if lead is None:
             return
         model = ModelReport(granted=1, default_version=1, found=frozenset({1}))
@@ -269,7 +277,7 @@ def test_stop_is_over_with_the_last_actor() -> None:
 def test_late_coordinator_ends_no_actor() -> None:
     world = World()
     world.begin()
-    first, leadership = world.candidate.turn(), world.leadership
+    first, leadership = world.lead, world.leadership
     assert first is not None
     world.take_over()
     # The first one does not know it. Its successor may have created it.

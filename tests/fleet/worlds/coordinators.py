@@ -130,7 +130,7 @@ class Flight:
 
 
 class LeadOfWorld:
-    """A `Lead` that sends to the servers of the world."""
+    """A lead of one term that sends to the servers of the world."""
 
     def __init__(self, process: Process, term: Term) -> None:
         self._process = process
@@ -177,7 +177,8 @@ class Process:
             duration_seconds=LEASE_SECONDS,
             clock=self.clock,
         )
-        self.candidate: Candidate[LeadOfWorld] = Candidate(self, lambda t: LeadOfWorld(self, t))
+        self.lead: LeadOfWorld | None = None
+        self.candidate = Candidate(self, self._begin, self._end)
 
     def start(self, port: int) -> None:
         raise AssertionError(port)
@@ -202,13 +203,21 @@ class Process:
 
     def work(self) -> None:
         if not self.is_stalled:
-            lead = self.candidate.turn()
-            if lead is not None:
-                lead.step()
+            self.candidate.turn()
+            if self.lead is not None:
+                self.lead.step()
 
     def stop(self) -> None:
         self.candidate.stop()
         self.holder.release()
+
+    def _begin(self, term: Term) -> None:
+        self.lead = LeadOfWorld(self, term)
+
+    def _end(self) -> None:
+        assert self.lead is not None
+        self.lead.stop()
+        self.lead = None
 
     def _make_term(self, number: int, is_valid: Callable[[], bool]) -> Term:
         return Term(number, StateMap(self.link, NAME, number, is_valid), is_valid)

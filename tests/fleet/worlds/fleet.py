@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fleet.waves.decision import Decision, Now, decide
+from fleet.waves.decision import Decision, decide
 from fleet.waves.figures import EDGES_NS, VersionFigures
 from fleet.waves.reports import Grant, ModelReport, ServerReport, Sighting, VersionReport
 from fleet.waves.state import FleetRollout, FleetState, ModelState
 from fleet.waves.watch import ModelWatch
 from fleet.waves.wave_settings import Wave, WaveSettings
-from serving.base.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND, Now
 from serving.base.errors import StatusCode
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import AVAILABLE, END, LOADING, Health
