@@ -89,7 +89,7 @@ def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
     if comparison.wave != trial.wave:
         # The watch is of an earlier wave, because an operation has changed the wave since the last look.
         comparison = Comparison()
-    setbacks = sorted(rollout.setbacks, key=natural_order)
+    failed = sorted(rollout.failed_servers, key=natural_order)
     # In the last wave no servers are left to compare with, so the earlier waves count too.
     new, old = counted(trial, comparison)
     return {
@@ -99,8 +99,8 @@ def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
         "serving_count": sum(1 for _ in view.serving(trial.version)),
         "needed_count": view.fleet_size if is_last else trial.needed_count,
         "members": sorted(rollout.members, key=natural_order),
-        "setbacks": setbacks,
-        "causes": {name: cause_on(view, name, trial.version) or WITHOUT_CAUSE for name in setbacks},
+        "setbacks": failed,
+        "causes": {name: cause_on(view, name, trial.version) or WITHOUT_CAUSE for name in failed},
         # The first servers on which a gate has warned, and whether the version waits for an operator
         # because of that.
         "warned": dict(rollout.warned),

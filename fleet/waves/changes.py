@@ -49,8 +49,8 @@ def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Ch
         yield Change(event="fleet_rolled_back", model=name, values=values, is_warning=True)
     old, new = before.rollout, after.rollout
     if new is not None:
-        known = old.setbacks if old is not None and old.version == new.version else frozenset()
-        for server in sorted(new.setbacks - known):
+        known = old.failed_servers if old is not None and old.version == new.version else frozenset()
+        for server in sorted(new.failed_servers - known):
             values = {"version": new.version, "server": server}
             yield Change(event="fleet_setback", model=name, values=values, is_warning=True)
         told = old.warned if old is not None and old.version == new.version else {}

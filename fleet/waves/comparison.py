@@ -62,9 +62,9 @@ class Comparison:
         since_ns = trial.now_ns if looked.full_since_ns is None else looked.full_since_ns
         return replace(looked, full_since_ns=since_ns if trial.is_full else None)
 
-    def doubted(self, verdict: GateVerdict) -> "Comparison":
+    def doubted(self, trial: Trial, verdict: GateVerdict) -> "Comparison":
         """Begins the comparison of a wave that was slow again, on other requests."""
-        return replace(self, members=None, controls={}, doubt=verdict.reason)
+        return replace(self, members=None, controls={}, doubt=verdict.reason).after(trial)
 
     def has_held(self, trial: Trial) -> bool:
         """True if a full wave has lasted as long as a judgement. A first version need not wait."""

@@ -78,7 +78,7 @@ class Ends:
             excused=frozenset(excused),
         )
 
-    def noted_setbacks(self, trial: Trial, late: frozenset[str]) -> FleetRollout:
+    def noted_failures(self, trial: Trial, late: frozenset[str]) -> FleetRollout:
         """Makes setbacks of the members on which the version has failed, and drops members that left.
 
         Servers that are `late` have loaded it for too long. A server that was lost with the version, and
@@ -101,7 +101,7 @@ class Ends:
             and view.servers[name].incarnation != incarnation
         }
         vanished = {name for name in self.lost if not view.is_known(name)}
-        setbacks = rollout.setbacks | failed | restarted | late | vanished
+        setbacks = rollout.failed_servers | failed | restarted | late | vanished
         members = {
             name: view.servers[name].incarnation
             if name in spared and name in view.servers
@@ -109,9 +109,9 @@ class Ends:
             for name, incarnation in rollout.members.items()
             if name not in setbacks and view.is_known(name)
         }
-        if setbacks == rollout.setbacks and members == rollout.members:
+        if setbacks == rollout.failed_servers and members == rollout.members:
             return rollout
-        return replace(rollout, members=members, setbacks=frozenset(setbacks))
+        return replace(rollout, members=members, failed_servers=frozenset(setbacks))
 
     def blamed_lost(self, trial: Trial) -> frozenset[str]:
         """The lost servers with the version, unless servers without it are lost nearly as often, because
@@ -130,7 +130,7 @@ class Ends:
 
     def fault(self, trial: Trial) -> str:
         """The reason why the version is at fault by its loads and its servers' ends; "" if it is not."""
-        view, setbacks = trial.view, trial.rollout.setbacks
+        view, setbacks = trial.view, trial.rollout.failed_servers
         refusal = next(_refusals(trial), None)
         if refusal is not None and next(view.serving(trial.version), None) is None:
             return f"server {refusal[0]} refused it before any server served it: {refusal[1]}"
@@ -138,7 +138,7 @@ class Ends:
         count = len(setbacks) + len(lost)
         # Half of the fleet is too many for a stable version, however small the fleet is.
         is_half = 0 < view.fleet_size <= 2 * len(setbacks)
-        if count <= trial.settings.setback_count_max(trial.quota) and not is_half:
+        if count <= trial.settings.failed_server_count_max(trial.quota) and not is_half:
             return ""
         examples = sorted(setbacks | lost)[:3]
         text = (

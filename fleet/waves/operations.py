@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from fleet.waves.decision import blocked, in_wave
+from fleet.waves.judging import in_wave
 from fleet.waves.state import FleetRollout, FleetState, ModelState
 from fleet.waves.view import ModelView, can_serve
 from fleet.waves.wave_settings import WaveSettings
@@ -43,7 +43,7 @@ def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetSt
 
     def abort(of_model: ModelState) -> ModelState:
         version = _rollout(of_model, model).version
-        return blocked(of_model, version, BlockedBy.OPERATOR, reason, wall_ns)
+        return of_model.with_block(version, BlockedBy.OPERATOR, reason, wall_ns)
 
     return _with_model(state, model, abort)
 
@@ -59,7 +59,8 @@ def rolled_back(
 
     def roll_back(of_model: ModelState) -> ModelState:
         if of_model.rollout is not None and of_model.stable is not None:
-            return blocked(of_model, of_model.rollout.version, BlockedBy.OPERATOR, reason, wall_ns)
+            version = of_model.rollout.version
+            return of_model.with_block(version, BlockedBy.OPERATOR, reason, wall_ns)
         if of_model.stable is None or of_model.previous is None:
             raise FailedPrecondition(
                 f"model {model!r}: no version was stable before, so there is none to roll back to"
@@ -67,7 +68,7 @@ def rolled_back(
         if view is not None:
             _check_is_there(model, of_model.previous, view)
         earlier = replace(of_model, stable=of_model.previous, previous=None)
-        return blocked(earlier, of_model.stable, BlockedBy.OPERATOR, reason, wall_ns)
+        return earlier.with_block(of_model.stable, BlockedBy.OPERATOR, reason, wall_ns)
 
     return _with_model(state, model, roll_back)
 

@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from serving.base.errors import DataLoss
-from serving.core.blocked_versions import BlockedVersions, as_rows, from_rows
+from serving.core.blocked_versions import (
+    BlockedBy,
+    BlockedVersion,
+    BlockedVersions,
+    as_rows,
+    from_rows,
+)
 from serving.core.servable import GateVerdict
 
 VERDICT_COUNT_MAX = 20
@@ -30,8 +36,8 @@ class FleetRollout:
     """A version on its way through the waves, since the state with the number `since_order`.
 
     `members` are the servers that try it, with the incarnation that was granted it. The last wave has no
-    members: there every server may try it. `setbacks` are the servers on which it failed. They are back at
-    the stable version. If an operator has promoted the version (`is_promoted`), its requests do not count.
+    members: there every server may try it. `failed_servers` are those on which it failed: they are back
+    at the stable version. If an operator has promoted the version (`is_promoted`), its requests do not count.
     `warned` are servers on which a gate has warned about the version, with its reason; only the first ones
     are kept. The version `is_doubtful` if one of these gates looks for what is never meant. `warned_alone`
     are such gates that had no predecessor on their server, and `excused` such gates that passed it on a
@@ -41,7 +47,7 @@ class FleetRollout:
     version: int
     wave: int = 0
     members: Mapping[str, int] = field(default_factory=dict)
-    setbacks: frozenset[str] = frozenset()
+    failed_servers: frozenset[str] = frozenset()
     since_order: int = 0
     is_promoted: bool = False
     warned: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +77,14 @@ class ModelState:
         """Adds a verdict on `version`, which its figures name."""
         verdict = replace(verdict, figures={**verdict.figures, "version": version})
         return replace(self, verdicts=(*self.verdicts, verdict)[-VERDICT_COUNT_MAX:])
+
+    def with_block(self, version: int, by: BlockedBy, reason: str, wall_ns: int) -> "ModelState":
+        """Blocks `version` in the fleet, and ends its rollout."""
+        block = BlockedVersion(by=by, reason=reason, since_wall_ns=wall_ns)
+        rollout = self.rollout
+        if rollout is not None and rollout.version == version:
+            rollout = None
+        return replace(self, rollout=rollout, blocked={**self.blocked, version: block})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +131,8 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "version": rollout.version,
             "wave": rollout.wave,
             "members": dict(rollout.members),
-            "setbacks": sorted(rollout.setbacks),
+            # The documents, the log and the metrics call a failed server a setback, as ever.
+            "setbacks": sorted(rollout.failed_servers),
             "since_order": rollout.since_order,
             "is_promoted": rollout.is_promoted,
             "warned": dict(rollout.warned),
@@ -149,7 +164,7 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             version=rollout["version"],
             wave=rollout["wave"],
             members=rollout["members"],
-            setbacks=frozenset(rollout["setbacks"]),
+            failed_servers=frozenset(rollout["setbacks"]),
             since_order=rollout["since_order"],
             # The state of an earlier release does not have them.
             is_promoted=rollout.get("is_promoted", False),

@@ -1,8 +1,8 @@
 """A version on its way through a fleet, as one decision sees it. Pure."""
 
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from fleet.waves.reports import ModelReport
@@ -15,7 +15,7 @@ from fleet.waves.wave_settings import WaveSettings
 class Trial:
     """The rollout of a model in one look at the fleet.
 
-    A value: a changed rollout makes another trial. `rollout` is that of `state`.
+    A value: another state makes another trial. `rollout` is that of `state`.
     """
 
     state: ModelState
@@ -51,25 +51,25 @@ class Trial:
         """The number of members that must serve, so that the wave is full: its quota, or less if fewer
         servers are left.
         """
-        setback_count = sum(map(self.view.is_known, self.rollout.setbacks))
-        left = self.view.fleet_size - setback_count - len(self.servers_apart)
+        failed_count = sum(map(self.view.is_known, self.rollout.failed_servers))
+        left = self.view.fleet_size - failed_count - len(self.kept_for_last_wave)
         return max(1, min(self.quota, left))
 
     @cached_property
-    def servers_apart(self) -> frozenset[str]:
-        """The servers that wait for the last wave, because they cannot have the stable version.
+    def kept_for_last_wave(self) -> frozenset[str]:
+        """The servers that may not join before the last wave, because they cannot have the stable version.
 
         They may be unable to load any version, so a failure on them would say nothing about this one. If no
-        other server is left that could try the version, they do not wait.
+        other server is left that could try the version, they may.
         """
         if self.stable is None:
             return frozenset()
         view, rollout = self.view, self.rollout
-        taken = {*rollout.members, *rollout.setbacks, *view.draining}
-        apart = view.unable(self.stable) - taken
-        if not apart or rollout.members:
-            return apart
-        return frozenset() if len(apart) == len(view.live.keys() - taken) else apart
+        taken = {*rollout.members, *rollout.failed_servers, *view.draining}
+        kept = view.unable(self.stable) - taken
+        if not kept or rollout.members:
+            return kept
+        return frozenset() if len(kept) == len(view.live.keys() - taken) else kept
 
     @cached_property
     def serving_members(self) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ class Trial:
         quota = self.quota
         if self.is_last_wave:
             return quota
-        touched = len(self.rollout.members) + len(self.rollout.setbacks)
-        room = quota + self.settings.setback_count_max(quota) - touched
+        touched = len(self.rollout.members) + len(self.rollout.failed_servers)
+        room = quota + self.settings.failed_server_count_max(quota) - touched
         return max(0, min(self.missing_count, room))
 
     @property
@@ -131,7 +131,7 @@ class Trial:
         return self.is_widespread and all(
             report.serves(version)
             or version not in report.found
-            or name in rollout.setbacks
+            or name in rollout.failed_servers
             or name in view.draining
             for name, report in view.live.items()
         )
@@ -142,7 +142,7 @@ class Trial:
         version, view, rollout = self.version, self.view, self.rollout
         # A server on which it has failed may report for ever that it loads it.
         if any(
-            slot.version == version and name not in rollout.setbacks
+            slot.version == version and name not in rollout.failed_servers
             for name, slot in self.state.loading.items()
         ):
             return False
@@ -154,25 +154,17 @@ class Trial:
             for name, report in view.live.items()
             if not report.serves(version)
             and name not in rollout.members
-            and name not in rollout.setbacks
+            and name not in rollout.failed_servers
             and name not in view.draining
         ]
         return bool(untried) and not any(version in report.found for report in untried)
 
-    def with_state(self, state: ModelState) -> "Trial":
-        """The trial with another state, in which the same version is on its way."""
-        assert state.rollout is not None
-        return replace(self, state=state, rollout=state.rollout)
-
-    def with_rollout(self, rollout: FleetRollout) -> "Trial":
-        """The trial with a changed rollout; itself if nothing has changed."""
-        if rollout is self.rollout:
-            return self
-        return replace(self, state=replace(self.state, rollout=rollout), rollout=rollout)
-
     def has_version(self, report: ModelReport) -> bool:
-        """True if the server was granted the version in this rollout."""
-        return has_version(report, self.rollout)
+        """True if the server was granted the version in this rollout.
+
+        A grant of an earlier rollout does not count: an operator has allowed the version since.
+        """
+        return report.granted == self.version and report.order >= self.rollout.since_order
 
     def has_old_grant(self, report: ModelReport) -> bool:
         """True if a server answers with no version, and loads a version that was granted before the
@@ -183,7 +175,19 @@ class Trial:
 
     def may_have_version(self, server: str, report: ModelReport | None) -> bool:
         """True if a server has the version, or has a slot for it and may have taken its grant."""
-        return may_have_version(self.state, self.rollout, server, report)
+        slot = self.state.loading.get(server)
+        is_granted = slot is not None and slot.version == self.version
+        return is_granted or (report is not None and self.has_version(report))
+
+    def includes(self, server: str, report: ModelReport) -> bool:
+        """True if the version is granted to the server, as long as the wave lasts: to each member, and in
+        the last wave to each server that has it.
+        """
+        rollout = self.rollout
+        if server in rollout.members:
+            return True
+        may_try = self.is_last_wave and server not in rollout.failed_servers
+        return may_try and self.may_have_version(server, report)
 
     def other_servers(self) -> Iterator[str]:
         """Yields the live servers that serve the stable version, without those that try the new one."""
@@ -191,15 +195,14 @@ class Trial:
             members = self.rollout.members
             yield from (name for name in self.view.serving(self.stable) if name not in members)
 
-    def may_join(self) -> Callable[[str, ModelReport], bool]:
-        """Makes a test of whether a server may try the version, by the version that it has now."""
+    def may_join(self, server: str, report: ModelReport) -> bool:
+        """True if a server may try the version, by the version that it has now."""
         stable = self.stable
         if stable is None or self.is_last_wave:
-            return lambda name, report: True
-        apart = self.servers_apart
-        return lambda name, report: (
-            name not in apart and (report.default_version == stable or cannot_have(report, stable))
-        )
+            return True
+        if server in self.kept_for_last_wave:
+            return False
+        return report.default_version == stable or cannot_have(report, stable)
 
     def _serves(self, server: str) -> bool:
         report = self.view.live.get(server)
@@ -221,20 +224,3 @@ def spread(server: str, version: int) -> int:
     The order differs for each version, so that not always the same servers go first.
     """
     return zlib.crc32(server.encode(), version & 0xFFFFFFFF)
-
-
-def has_version(report: ModelReport, rollout: FleetRollout) -> bool:
-    """True if the server was granted the version in this rollout.
-
-    A grant of an earlier rollout does not count: an operator has allowed the version since.
-    """
-    return report.granted == rollout.version and report.order >= rollout.since_order
-
-
-def may_have_version(
-    state: ModelState, rollout: FleetRollout, server: str, report: ModelReport | None
-) -> bool:
-    """True if a server has the version, or has a slot for it and may have taken its grant."""
-    slot = state.loading.get(server)
-    is_granted = slot is not None and slot.version == rollout.version
-    return is_granted or (report is not None and has_version(report, rollout))

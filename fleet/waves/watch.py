@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from fleet.waves.comparison import Comparison
 from fleet.waves.ends import Ends
-from fleet.waves.state import ModelState
+from fleet.waves.model_step import ModelStep
 from fleet.waves.trial import Trial
+from fleet.waves.wave_settings import WaveSettings
+from serving.base.clock import NS_PER_SECOND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +31,15 @@ class ModelWatch:
         watch = self._of_version(trial.version)
         return replace(watch, ends=watch.ends.with_lost(trial))
 
-    def after(self, state: ModelState, trial: Trial | None, now_ns: int) -> "ModelWatch":
-        """Looks at the trial of `state`, if it has one, and returns the watch after that."""
-        loading = {*state.loading}
+    def is_late(self, server: str, settings: WaveSettings, now_ns: int, factor: int = 1) -> bool:
+        """True if a server has swapped for longer than a load may take, or `factor` times as long."""
+        oldest_ns = now_ns - factor * round(settings.load_seconds_max * NS_PER_SECOND)
+        return self.slot_since_ns.get(server, now_ns) < oldest_ns
+
+    def after(self, step: ModelStep) -> "ModelWatch":
+        """Looks at the rollout of a step, if it has one, and returns the watch after that."""
+        trial, now_ns = step.trial, step.now.ns
+        loading = {*step.state.loading}
         if trial is not None and trial.stable is None:
             live = trial.view.live
             loading |= {name for name, report in live.items() if trial.has_old_grant(report)}

@@ -98,7 +98,7 @@ class WaveSettings:
         """True for the wave with the rest of the fleet."""
         return wave >= len(self.waves)
 
-    def setback_count_max(self, quota: int) -> int:
+    def failed_server_count_max(self, quota: int) -> int:
         """The number of servers of a wave that may fail.
 
         At least one, because a single server shows little.

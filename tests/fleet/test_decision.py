@@ -148,7 +148,7 @@ def test_one_server_without_memory_is_replaced() -> None:
     first = world.members[0]
     world.fail(first, 2, NO_MEMORY)
     world.step()
-    assert world.rollout.setbacks == {first}
+    assert world.rollout.failed_servers == {first}
     assert world.granted(1) == [first]
     assert world.granted(2) == world.members != [first]
 
@@ -169,7 +169,7 @@ def test_server_that_restarts_with_the_version_fails() -> None:
     first = world.members[0]
     world.incarnations[first] = 2
     world.step()
-    assert first in world.rollout.setbacks
+    assert first in world.rollout.failed_servers
 
 
 def test_load_that_takes_too_long_goes_back() -> None:
@@ -178,7 +178,7 @@ def test_load_that_takes_too_long_goes_back() -> None:
     world.take(until="loading")
     world.step()
     world.step(101)
-    assert first in world.rollout.setbacks
+    assert first in world.rollout.failed_servers
     assert world.granted(1) == [first]
     # Its slot is in use until its load has ended.
     assert first in world.model.loading
@@ -220,7 +220,7 @@ def test_load_of_a_returned_server_can_be_late() -> None:
     world.step()
     assert first in world.model.loading
     world.step(101)
-    assert first in world.rollout.setbacks
+    assert first in world.rollout.failed_servers
 
 
 def test_lost_network_blames_no_version() -> None:

@@ -36,7 +36,7 @@ def test_restart_in_the_last_wave_is_a_setback(granted: int | None) -> None:
     # Without a state directory a server comes back without its grant.
     restart(world, "s0", granted)
     world.step()
-    assert world.rollout.setbacks == {"s0"}
+    assert world.rollout.failed_servers == {"s0"}
 
 
 def test_server_in_the_place_of_another_is_a_setback() -> None:
@@ -47,7 +47,7 @@ def test_server_in_the_place_of_another_is_a_setback() -> None:
     world.unseen = {}
     restart(world, "s0", None)
     world.step()
-    assert world.rollout.setbacks == {"s0"}
+    assert world.rollout.failed_servers == {"s0"}
 
 
 def test_restart_during_the_load_is_a_setback() -> None:
@@ -57,7 +57,7 @@ def test_restart_during_the_load_is_a_setback() -> None:
     world.step()
     restart(world, "s0", 1)
     world.step()
-    assert world.rollout.setbacks == {"s0"}
+    assert world.rollout.failed_servers == {"s0"}
 
 
 def test_restart_after_a_drain_is_no_setback() -> None:
@@ -67,7 +67,7 @@ def test_restart_after_a_drain_is_no_setback() -> None:
     world.draining.clear()
     restart(world, "s0", 2)
     world.step()
-    assert not world.rollout.setbacks
+    assert not world.rollout.failed_servers
 
 
 def test_restarts_are_not_blamed_on_a_first_version() -> None:
@@ -80,7 +80,7 @@ def test_restarts_are_not_blamed_on_a_first_version() -> None:
     world.step()
     restart(world, first, 2)
     world.step()
-    assert (world.model.stable, world.rollout.setbacks) == (None, frozenset())
+    assert (world.model.stable, world.rollout.failed_servers) == (None, frozenset())
 
 
 def test_last_wave_stops_a_version_that_ends_servers() -> None:
@@ -144,7 +144,7 @@ def test_drained_member_that_returns_is_no_setback(granted: int | None) -> None:
         world.step()
         world.take()
         world.step()
-    assert (world.rollout.setbacks, len(world.members)) == (frozenset(), 4)
+    assert (world.rollout.failed_servers, len(world.members)) == (frozenset(), 4)
 
 
 def test_drained_member_that_then_crashes_is_a_setback() -> None:
@@ -158,7 +158,7 @@ def test_drained_member_that_then_crashes_is_a_setback() -> None:
     world.step()
     restart(world, name, 2)
     world.step()
-    assert world.rollout.setbacks == {name}
+    assert world.rollout.failed_servers == {name}
 
 
 @pytest.mark.parametrize("granted", [2, None])
@@ -173,7 +173,7 @@ def test_members_of_a_lost_rack_are_no_setbacks(granted: int | None) -> None:
     for name in rack & {*world.members}:
         restart(world, name, granted)
     world.step()
-    assert not world.rollout.setbacks
+    assert not world.rollout.failed_servers
 
 
 def test_server_with_a_silent_successor_is_blamed() -> None:
@@ -196,7 +196,7 @@ def test_member_back_in_the_last_wave_is_blamed() -> None:
     world.silent.discard(name)
     restart(world, name, 2)
     world.step()
-    assert world.rollout.setbacks == {name}
+    assert world.rollout.failed_servers == {name}
 
 
 def test_lost_server_back_unchanged_is_no_setback() -> None:
@@ -205,7 +205,7 @@ def test_lost_server_back_unchanged_is_no_setback() -> None:
     world.step(31)
     world.silent.discard("s0")
     world.step()
-    assert not world.rollout.setbacks
+    assert not world.rollout.failed_servers
 
 
 def test_lost_server_that_has_restarted_is_a_setback() -> None:
@@ -215,7 +215,7 @@ def test_lost_server_that_has_restarted_is_a_setback() -> None:
     world.silent.discard("s0")
     restart(world, "s0", 2)
     world.step()
-    assert world.rollout.setbacks == {"s0"}
+    assert world.rollout.failed_servers == {"s0"}
 
 
 def test_load_without_a_stable_version_goes_on() -> None:
@@ -282,7 +282,7 @@ def test_cause_of_a_block_without_a_reason_is_unknown() -> None:
     name = world.members[0]
     world.change(name, blocked={2: ""}, versions={1: VersionReport(state=AVAILABLE)})
     world.step()
-    assert world.rollout.setbacks == {name}
+    assert world.rollout.failed_servers == {name}
     now_ns = world.second * NS_PER_SECOND
     status = fleet_status(world.state, world.watches, world.sightings(), world.settings, now_ns)
     assert [*status["models"][MODEL]["rollout"]["causes"]] == [name]
@@ -298,4 +298,4 @@ def test_successor_that_vanishes_is_a_setback() -> None:
     world.unseen = {}
     del world.reports["s0"]
     world.step()
-    assert "s0" in world.rollout.setbacks
+    assert "s0" in world.rollout.failed_servers

@@ -68,7 +68,7 @@ def test_poll_is_not_kept(client: TestClient) -> None:
 
 
 def test_large_fleet_is_shown_in_part() -> None:
-    rollout = FleetRollout(version=2, members={"s250": 0}, setbacks=frozenset({"s260"}))
+    rollout = FleetRollout(version=2, members={"s250": 0}, failed_servers=frozenset({"s260"}))
     status = status_of(ModelState(stable=1, rollout=rollout), 300, lost="s200", draining="s280")
     page = page_document(status)
     names = [row["name"] for row in page["servers"]]

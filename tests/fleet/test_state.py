@@ -26,7 +26,7 @@ FULL = FleetState(
                 version=2,
                 wave=1,
                 members={"a": 5},
-                setbacks=frozenset({"b"}),
+                failed_servers=frozenset({"b"}),
                 is_promoted=True,
                 warned={"a": "gate drift: NaN"},
                 is_doubtful=True,
@@ -54,7 +54,7 @@ def test_state_of_an_earlier_release_is_read() -> None:
         del document["models"]["ctr"]["rollout"][key]
     rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
     assert rollout is not None
-    assert rollout == FleetRollout(version=2, wave=1, members={"a": 5}, setbacks=frozenset({"b"}))
+    assert rollout == FleetRollout(version=2, wave=1, members={"a": 5}, failed_servers=frozenset({"b"}))
 
 
 def test_state_is_readable_by_an_earlier_release() -> None:

@@ -36,7 +36,7 @@ def test_status_adds_the_requests_of_all_servers() -> None:
 
 
 def test_status_shows_a_rollout() -> None:
-    rollout = FleetRollout(version=2, members={"a": 1}, setbacks=frozenset({"b"}))
+    rollout = FleetRollout(version=2, members={"a": 1}, failed_servers=frozenset({"b"}))
     status = status_of(
         ModelState(stable=1, rollout=rollout),
         a=serving(2, found=FOUND),
@@ -50,7 +50,7 @@ def test_status_shows_a_rollout() -> None:
 
 
 def test_status_has_the_cause_of_each_setback() -> None:
-    rollout = FleetRollout(version=2, members={"a": 1}, setbacks=frozenset({"b", "c"}))
+    rollout = FleetRollout(version=2, members={"a": 1}, failed_servers=frozenset({"b", "c"}))
     failed = VersionReport(state=END, health=NO_MEMORY)
     status = status_of(
         ModelState(stable=1, rollout=rollout),
@@ -112,7 +112,7 @@ def test_servers_are_sorted_by_their_numbers() -> None:
     names = ["s1", "s2", "s10", "s10b", "s11", "server-3", "server-20"]
     report = ServerReport(models={"m": serving(1, found=FOUND)})
     sightings = {name: Sighting(report, NOW_NS) for name in sorted(names)}
-    rollout = FleetRollout(version=2, setbacks=frozenset({"s10", "s2"}))
+    rollout = FleetRollout(version=2, failed_servers=frozenset({"s10", "s2"}))
     state = FleetState(models={"m": ModelState(stable=1, rollout=rollout)})
     status = fleet_status(state, {}, sightings, SETTINGS, NOW_NS)
     assert [row["name"] for row in status["servers"]] == names

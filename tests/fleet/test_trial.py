@@ -49,7 +49,7 @@ def test_first_reports_of_a_new_coordinator_blame_none() -> None:
     world.take(until="loading")
     world.fail(first, 2, NO_MEMORY)
     world.step()
-    assert world.rollout.setbacks == {first}
+    assert world.rollout.failed_servers == {first}
     others = {*world.reports} - {first}
     with_new_coordinator(world, silent=others - {min(others)})
     world.step()
@@ -97,7 +97,7 @@ def test_lost_server_that_vanishes_stays_a_setback() -> None:
     world.step(31)
     del world.reports[first]
     world.step()
-    assert first in world.rollout.setbacks
+    assert first in world.rollout.failed_servers
 
 
 def test_new_fleet_waits_for_each_silent_server() -> None:

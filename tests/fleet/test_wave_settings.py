@@ -28,7 +28,7 @@ def test_last_wave_has_the_whole_fleet() -> None:
 
 @pytest.mark.parametrize(("quota", "count"), [(1, 1), (10, 1), (25, 2), (1_000, 100)])
 def test_one_setback_is_always_allowed(quota: int, count: int) -> None:
-    assert WaveSettings().setback_count_max(quota) == count
+    assert WaveSettings().failed_server_count_max(quota) == count
 
 
 @pytest.mark.parametrize("values", [{"server_count": 0}, {"share": 1.0}, {"share": -0.1}])

@@ -1,0 +1,248 @@
+"""The first half of a step: takes the reports into the state of a model, and judges its rollout. Pure."""
+
+from dataclasses import dataclass, replace
+
+from fleet.waves.comparison import Comparison
+from fleet.waves.failures import failure_verdict
+from fleet.waves.model_step import ModelStep
+from fleet.waves.reports import ModelReport
+from fleet.waves.state import FleetRollout, Slot
+from fleet.waves.trial import Trial
+from fleet.waves.view import has_failed_on
+from fleet.waves.warned_gates import is_held, noted_warnings
+from fleet.waves.watch import ModelWatch
+from fleet.waves.wave_settings import WaveSettings
+from serving.core.blocked_versions import BlockedBy
+from serving.core.model_settings import GateMode
+from serving.core.servable import LOADING, START, GateVerdict
+
+LOADS_GATE = "loads"
+"""The gate of a verdict on the loads of a version, and on the servers that ended with it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model after its reports were taken into the state, and what is watched of it."""
+
+    step: ModelStep
+    watch: ModelWatch
+
+
+def judged(step: ModelStep, watch: ModelWatch) -> Judged:
+    """Gives slots back, judges the rollout, and begins one if there is a new version."""
+    late = _late_servers(step, watch)
+    # Comes before slots are given back: a server may be lost before it has reported that it took a grant.
+    watch = watch.with_lost(step.trial)
+    step = _adopted(_with_returned(_released(step)))
+    if step.trial is None:
+        after_verdict = Judged(step, watch)
+    else:
+        step = _with_notes(step, step.trial, watch, late)
+        watch = watch.after(step)
+        after_verdict = _after_verdict(step, watch)
+    begun = _begun(after_verdict.step)
+    if begun is step and step.trial is not None:
+        return after_verdict
+    # The rollout has changed since it was looked at.
+    return Judged(begun, after_verdict.watch.after(begun))
+
+
+def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRollout:
+    """Moves the rollout to another wave. The last wave lists no members, so that the state stays small."""
+    members = {} if settings.is_last(wave) else rollout.members
+    return replace(rollout, wave=wave, members=members)
+
+
+# --- Slots ---
+
+
+def _late_servers(step: ModelStep, watch: ModelWatch) -> frozenset[str]:
+    """The live servers that have loaded the version on its way for longer than a load may take."""
+    rollout = step.state.rollout
+    if rollout is None:
+        return frozenset()
+    return frozenset(
+        name
+        for name, slot in step.state.loading.items()
+        if slot.version == rollout.version
+        and name in step.view.live
+        and watch.is_late(name, step.settings, step.now.ns)
+    )
+
+
+def _released(step: ModelStep) -> ModelStep:
+    """Takes back the slots whose swap is over."""
+    slots = step.state.loading
+    loading = {name: slot for name, slot in slots.items() if not _is_over(step, name, slot)}
+    if len(loading) == len(slots):
+        return step
+    return step.with_state(replace(step.state, loading=loading))
+
+
+def _is_over(step: ModelStep, name: str, slot: Slot) -> bool:
+    """True if the swap of a slot has ended, or its server is lost or not in the fleet."""
+    view = step.view
+    if name not in view.live:
+        return name not in view.unknown
+    report = view.live[name]
+    if report.order < slot.order:
+        return False
+    row = report.versions.get(slot.version)
+    if report.granted != slot.version:
+        return row is None or row.state not in (START, LOADING)
+    return row is not None and (report.serves(slot.version) or row.has_failed)
+
+
+def _with_returned(step: ModelStep) -> ModelStep:
+    """Gives a slot to each server that was lost and still loads the version.
+
+    Without a slot its load would never be late.
+    """
+    trial = step.trial
+    if trial is None:
+        return step
+    returned = {
+        name: Slot(trial.version, report.order)
+        for name, report in step.view.live.items()
+        if trial.has_version(report)
+        and name not in step.state.loading
+        and name not in trial.rollout.failed_servers
+        and not report.serves(trial.version)
+        and not has_failed_on(report, trial.version)
+    }
+    if not returned:
+        return step
+    return step.with_state(replace(step.state, loading={**step.state.loading, **returned}))
+
+
+# --- The stable version ---
+
+
+def _adopted(step: ModelStep) -> ModelStep:
+    """Adopts a stable version if there is none: at first the one that most servers answer with.
+
+    If a late report shows that most servers had a version before, a rollout that began as that of a first
+    version goes on beside it; it ends if that version is its own.
+    """
+    state, view, trial = step.state, step.view, step.trial
+    if state.stable is not None or not view.is_complete:
+        return step
+    if trial is None:
+        return step.with_state(replace(state, stable=view.most_served(state.blocked)))
+
+    def had(report: ModelReport) -> bool:
+        return report.default_version == trial.version and not trial.has_version(report)
+
+    if 2 * sum(map(had, view.live.values())) > view.fleet_size:
+        return step.with_state(replace(state, stable=trial.version, rollout=None))
+    version = view.most_served({*state.blocked, trial.version})
+    count = sum(report.default_version == version for report in view.live.values())
+    if version is None or 2 * count <= view.fleet_size:
+        return step
+    return step.with_state(replace(state, stable=version))
+
+
+# --- The verdict ---
+
+
+def _with_notes(
+    step: ModelStep, trial: Trial, watch: ModelWatch, late: frozenset[str]
+) -> ModelStep:
+    """Notes in the rollout on which servers the version has failed, or has got a warning."""
+    step = step.with_rollout(watch.ends.noted_failures(trial, late & step.state.loading.keys()))
+    assert step.trial is not None
+    return step.with_rollout(noted_warnings(step.trial))
+
+
+def _after_verdict(step: ModelStep, watch: ModelWatch) -> Judged:
+    """Stops the version, lets it go on to the next wave, makes it stable, or waits."""
+    trial, view = step.trial, step.view
+    assert trial is not None
+    verdict = _verdict_on_servers(trial, watch) or failure_verdict(trial, watch.comparison)
+    if verdict is not None:
+        return Judged(_refused(step, trial, verdict), watch)
+    if view.is_complete and view.live and trial.version not in view.found():
+        return Judged(step.with_rollout(None), watch)
+    if not trial.is_last_wave:
+        return _after_wave(step, trial, watch)
+    # An operator may have paused it until clients have come.
+    may_end = not step.state.is_paused and not is_held(trial.rollout, step.settings)
+    if may_end and watch.comparison.has_held(trial):
+        state = step.state
+        passed = replace(state, stable=trial.version, previous=state.stable, rollout=None)
+        return Judged(step.with_state(passed), watch)
+    return Judged(step, watch)
+
+
+def _verdict_on_servers(trial: Trial, watch: ModelWatch) -> GateVerdict | None:
+    reason = watch.ends.fault(trial)
+    if not reason:
+        return None
+    mode = GateMode.ENFORCE.value
+    return GateVerdict(gate=LOADS_GATE, mode=mode, is_passed=False, reason=reason)
+
+
+def _after_wave(step: ModelStep, trial: Trial, watch: ModelWatch) -> Judged:
+    """Judges a wave before the last one by its requests, as soon as there are enough of them."""
+    comparison, is_paused = watch.comparison, step.state.is_paused
+    judgement = comparison.judgement(trial)
+    if judgement is None:
+        return Judged(step, watch)
+    verdict = judgement.verdict
+    if judgement.is_only_slow and not comparison.doubt:
+        return Judged(step, replace(watch, comparison=comparison.doubted(trial, verdict)))
+    is_still_doubted = comparison.doubt and not judgement.is_of_latency
+    if is_still_doubted and verdict.is_passed and not is_paused:
+        reason = f"{comparison.doubt}; then {verdict.reason}"
+        verdict = replace(verdict, is_passed=False, reason=reason)
+    if not verdict.is_passed:
+        return Judged(_refused(step, trial, verdict), watch)
+    may_go_on = not is_paused and not is_held(trial.rollout, step.settings)
+    if _is_full(comparison) and may_go_on:
+        return Judged(_in_next_wave(step, trial, verdict), watch)
+    return Judged(step, watch)
+
+
+def _is_full(comparison: Comparison) -> bool:
+    return comparison.full_since_ns is not None
+
+
+def _refused(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
+    """Blocks the version on its way."""
+    state = step.state.with_verdict(verdict, trial.version)
+    by, wall_ns = BlockedBy.CANARY, step.now.wall_ns
+    return step.with_state(state.with_block(trial.version, by, verdict.reason, wall_ns))
+
+
+def _in_next_wave(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
+    """Begins the next wave that has more servers."""
+    settings, size, wave = step.settings, step.view.fleet_size, trial.rollout.wave + 1
+    while not settings.is_last(wave) and settings.quota(wave, size) <= trial.quota:
+        wave += 1
+    state = step.state.with_verdict(verdict, trial.version)
+    return step.with_state(replace(state, rollout=in_wave(trial.rollout, wave, settings)))
+
+
+# --- The next version ---
+
+
+def _begun(step: ModelStep) -> ModelStep:
+    """Begins a rollout of the highest new version, if there is one.
+
+    It takes the place of a rollout that waits for files. A rollout that began while a server was alone
+    gives way to a lower version too, if no other server has its version.
+    """
+    state, view, trial = step.state, step.view, step.trial
+    if state.is_paused or not view.is_complete:
+        return step
+    present = -1 if state.stable is None else state.stable
+    confirmed = view.confirmed() - state.blocked.keys()
+    if trial is not None:
+        if not trial.lacks_files:
+            return step
+        if trial.version in confirmed:
+            present = max(present, trial.version)
+    version = max(confirmed, default=present)
+    if version <= present:
+        return step
+    return step.with_rollout(FleetRollout(version=version, since_order=step.order))
