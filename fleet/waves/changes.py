@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.waves.state import FleetState, ModelState
+from fleet.waves.state import FleetRollout, FleetState, ModelState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,13 @@ def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Ch
         yield Change(event="fleet_rolled_back", model=name, values=values, is_warning=True)
     old, new = before.rollout, after.rollout
     if new is not None:
-        known = old.failed_servers if old is not None and old.version == new.version else frozenset()
-        for server in sorted(new.failed_servers - known):
+        known = FleetRollout(version=new.version)
+        if old is not None and old.version == new.version:
+            known = old
+        for server in sorted(new.failed_servers - known.failed_servers):
             values = {"version": new.version, "server": server}
             yield Change(event="fleet_setback", model=name, values=values, is_warning=True)
-        told = old.warned if old is not None and old.version == new.version else {}
-        for server in sorted(new.warned.keys() - told.keys()):
+        for server in sorted(new.warned.keys() - known.warned.keys()):
             values = {"version": new.version, "server": server, "reason": new.warned[server]}
             yield Change(event="fleet_gate_warned", model=name, values=values, is_warning=True)
     if new is not None and (old is None or (old.version, old.wave) != (new.version, new.wave)):

@@ -35,27 +35,30 @@ NO_BASELINE = Baseline(0, NO_REQUESTS)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The requests of the two versions in one wave, from their beginnings on.
+    """The requests of the two versions in one wave, each server's since its baseline.
 
-    `wave` is the version and the wave that the other values belong to; None before the first look.
-    `members` and `controls` are the figures from which on the versions are compared. They were taken when
-    the first member served, or when other controls took the place of controls that were gone. In the last
-    wave `members` are the servers that had the version when it began, and `seen` are the latest counts of
-    its controls, some of which have swapped since. A comparison `is_late` if this coordinator has seen no
-    earlier wave. `full_since_ns` is the time since when enough members serve, and `doubt` the reason why
-    the versions are compared once more in this wave.
+    Baselines are taken when the first member serves, and again when other controls take the place of
+    controls that are gone. A value: another look makes another object.
     """
 
+    # The version and its wave that are compared; None before the first look.
     wave: tuple[int, int] | None = None
+    # The baselines of the new version; None before the first member serves. In the last wave these are the
+    # servers that had the version when the wave began.
     members: Mapping[str, Baseline] | None = None
+    # The baselines of the stable version, on the servers to compare with.
     controls: Mapping[str, Baseline] = field(default_factory=dict)
+    # In the last wave, the latest counts of the controls: most of them swap during the wave.
     seen: Mapping[str, VersionFigures] = field(default_factory=dict)
+    # True if this coordinator has seen no earlier wave.
     is_late: bool = False
+    # Since when as many members serve as the wave needs; None while too few do.
     full_since_ns: int | None = None
+    # The reason why the versions are compared once more in this wave; "" if they are not.
     doubt: str = ""
 
     def after(self, trial: Trial) -> "Comparison":
-        """The comparison after this look. Another wave is compared anew."""
+        """Looks at the wave: begins its comparison, and notes when it is full."""
         if self.wave != trial.wave:
             return Comparison(wave=trial.wave, is_late=self.wave is None).after(trial)
         looked = self._in_last_wave(trial) if trial.is_last_wave else self._in_wave(trial)
@@ -145,7 +148,7 @@ class Comparison:
         return None if judgement is None else _of_wave(judgement, gate, new, old)
 
     def _in_wave(self, trial: Trial) -> "Comparison":
-        """The comparison. It begins anew if none of its servers is left, or too few controls."""
+        """Takes the baselines once a member serves, and again if too few controls are left."""
         serving = trial.serving_members
         if not serving or not (self.members is None or self._lacks_controls(trial)):
             return self
@@ -158,7 +161,7 @@ class Comparison:
         )
 
     def _in_last_wave(self, trial: Trial) -> "Comparison":
-        """The comparison with the counts of the last wave, which begin once all servers are known."""
+        """Takes the baselines once all servers are known, and notes the latest counts of the controls."""
         begun = self
         if self.members is None:
             if not trial.view.is_complete:
@@ -173,7 +176,7 @@ class Comparison:
         return replace(begun, seen={**begun.seen, **seen})
 
     def _last_wave_begun(self, trial: Trial) -> "Comparison":
-        """The comparison with the first counts of the last wave.
+        """Takes the baselines of the last wave.
 
         A coordinator that takes over in this wave counts the requests of both versions since they were
         loaded. Otherwise a coordinator that is replaced again and again would see no failures.
@@ -183,8 +186,7 @@ class Comparison:
         controls = _baselines(view, _controls(trial, answering), stable, has_latencies=False)
         old = [*view.serving(trial.version)]
         if self.is_late:
-            # A server that was not granted the version in this rollout still has the version of an earlier
-            # one.
+            # These servers have the version of an earlier rollout.
             old = [name for name in old if not trial.has_version(view.live[name])]
             if any(map(trial.has_version, view.live.values())):
                 controls = {

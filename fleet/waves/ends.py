@@ -1,4 +1,20 @@
-"""Decides which ends of servers, while a version is on its way, are the version's fault. Pure."""
+"""Decides which ends of servers are the fault of the version on its way. Pure.
+
+| what became of a server that has the version     | counts against the version          | until                 |
+|--------------------------------------------------|-------------------------------------|-----------------------|
+| *failed*: refused it, or could not load it       | yes                                 | the rollout ends      |
+| *late*: loads it longer than `load_seconds_max`  | yes                                 | the rollout ends      |
+| *restarted*: has another incarnation             | unless it was drained or is cut off | the rollout ends      |
+| *left*: was lost, and is not in the fleet now    | yes                                 | the rollout ends      |
+| *lost*: reports no more                          | unless it is cut off                | it reports again      |
+| *drained*: was draining when it was seen last    | no, because somebody has ended it   | it reports, undrained |
+| *cut off*: was lost with as many servers without | no, because the network is at fault | it reports again      |
+
+The servers of the first four rows are the *failed servers* of the rollout. They go back to the stable
+version, and other servers take their places. A server that has restarted may have lost its grant, which it
+keeps only in a state directory. A server that has left may be back under another name. A first version is
+not blamed for a restart in the last wave, because there is nothing better to go back to.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,26 +25,29 @@ from fleet.waves.view import ModelView, has_failed_on
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"
-"""The cause of a setback of which no report shows a cause."""
+"""The cause shown for a failed server whose reports show none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """The servers that have the version of a rollout, and what became of them during it.
+    """The servers that have the version of a rollout, and those of the last three rows above.
 
-    `incarnations` are those with which servers were first seen to have the version; the last wave has no
-    members. `lost` are servers with the version that are lost, or whose name another server has now. Two
-    kinds of ends are not the version's fault: `drained` were draining when they were seen last, and
-    `excused` were lost together with as many other servers.
+    `incarnations` are those with which servers were first seen to have the version, so that a restart shows
+    in the last wave too, which lists no members. A name stays in `lost` if another server has it now.
     """
 
     incarnations: Mapping[str, int] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     drained: frozenset[str] = frozenset()
-    excused: frozenset[str] = frozenset()
+    cut_off: frozenset[str] = frozenset()
+
+    @property
+    def not_at_fault(self) -> frozenset[str]:
+        """The servers that are drained or cut off."""
+        return self.drained | self.cut_off
 
     def with_lost(self, trial: Trial) -> "Ends":
-        """Adds the lost servers that have the version on its way, or may have taken it.
+        """Takes up the *lost* servers that have the version, or may have taken it.
 
         The trial must have the slots from before this look, because a server may be lost before it has
         reported that it took a grant.
@@ -49,76 +68,66 @@ class Ends:
         return replace(self, lost=frozenset(lost | gone))
 
     def after(self, trial: Trial) -> "Ends":
-        """Notes what shows later if the end of a server is the version's fault.
+        """Takes up the *drained* servers, those that are *cut off*, and the incarnations of all others.
 
-        A server is spared until it is seen again. A server that is lost or unknown keeps its incarnation,
-        so that a restart shows when it comes back. A first version is not blamed for a restart in the last
-        wave, because there is nothing better to go back to.
+        A server that is lost or unknown keeps its incarnation, so that a restart shows when it is back.
         """
         view = trial.view
         drained = view.draining | (self.drained - view.live.keys())
-        shared = self.lost - self.blamed_lost(trial)
-        excused = (self.excused | shared) - view.live.keys()
-        spared = drained | excused
+        cut_off = (self.cut_off | (self.lost - self._blamed_lost(trial))) - view.live.keys()
+        not_at_fault = drained | cut_off
         incarnations = {
             name: incarnation
             for name, incarnation in self.incarnations.items()
-            if name not in spared and (name in view.lost or name in view.unknown)
+            if name not in not_at_fault and (name in view.lost or name in view.unknown)
         }
         if trial.stable is not None:
             incarnations |= {
                 name: self.incarnations.get(name, view.servers[name].incarnation)
                 for name, report in view.live.items()
-                if name not in spared and trial.may_have_version(name, report)
+                if name not in not_at_fault and trial.may_have_version(name, report)
             }
         return Ends(
             incarnations=incarnations,
             lost=self.lost,
             drained=frozenset(drained),
-            excused=frozenset(excused),
+            cut_off=frozenset(cut_off),
         )
 
     def noted_failures(self, trial: Trial, late: frozenset[str]) -> FleetRollout:
-        """Makes setbacks of the members on which the version has failed, and drops members that left.
+        """Adds the servers of the first four rows to the failed servers, and takes them out of the members.
 
-        Servers that are `late` have loaded it for too long. A server that was lost with the version, and
-        has left the fleet since, has failed too: its place may give it another name. A server that has
-        restarted counts too, also if it has lost its grant, which it keeps only in a state directory. It
-        does not count if its end is not the version's fault.
+        Members that have left the fleet are taken out too. A member that was drained or cut off, and is
+        back, stays a member with its new incarnation.
         """
-        rollout, view = trial.rollout, trial.view
+        rollout, view, not_at_fault = trial.rollout, trial.view, self.not_at_fault
         failed = {
             name
             for name, report in view.live.items()
             if trial.has_version(report) and has_failed_on(report, rollout.version)
         }
-        spared = self.drained | self.excused
         restarted = {
             name
             for name, incarnation in {**self.incarnations, **rollout.members}.items()
             if name in view.servers
-            and name not in spared
+            and name not in not_at_fault
             and view.servers[name].incarnation != incarnation
         }
-        vanished = {name for name in self.lost if not view.is_known(name)}
-        setbacks = rollout.failed_servers | failed | restarted | late | vanished
+        left = {name for name in self.lost if not view.is_known(name)}
+        failed_servers = rollout.failed_servers | failed | restarted | late | left
         members = {
             name: view.servers[name].incarnation
-            if name in spared and name in view.servers
+            if name in not_at_fault and name in view.servers
             else incarnation
             for name, incarnation in rollout.members.items()
-            if name not in setbacks and view.is_known(name)
+            if name not in failed_servers and view.is_known(name)
         }
-        if setbacks == rollout.failed_servers and members == rollout.members:
+        if failed_servers == rollout.failed_servers and members == rollout.members:
             return rollout
-        return replace(rollout, members=members, failed_servers=frozenset(setbacks))
+        return replace(rollout, members=members, failed_servers=failed_servers)
 
-    def blamed_lost(self, trial: Trial) -> frozenset[str]:
-        """The lost servers with the version, unless servers without it are lost nearly as often, because
-        then the network is at fault.
-
-        The rule is that of a canary's failures.
-        """
+    def _blamed_lost(self, trial: Trial) -> frozenset[str]:
+        """The *lost* servers that are not cut off. The rule is that of a canary's failures."""
         view = trial.view
         lost = self.lost & view.lost.keys()
         if not lost:
@@ -129,24 +138,24 @@ class Ends:
         return frozenset() if is_shared else lost
 
     def fault(self, trial: Trial) -> str:
-        """The reason why the version is at fault by its loads and its servers' ends; "" if it is not."""
-        view, setbacks = trial.view, trial.rollout.failed_servers
+        """The reason why the version is at fault by the table above; "" if it is not."""
+        view, failed = trial.view, trial.rollout.failed_servers
         refusal = next(_refusals(trial), None)
         if refusal is not None and next(view.serving(trial.version), None) is None:
             return f"server {refusal[0]} refused it before any server served it: {refusal[1]}"
-        lost = self.blamed_lost(trial) - setbacks
-        count = len(setbacks) + len(lost)
+        lost = self._blamed_lost(trial) - failed
+        count = len(failed) + len(lost)
         # Half of the fleet is too many for a stable version, however small the fleet is.
-        is_half = 0 < view.fleet_size <= 2 * len(setbacks)
+        is_half = 0 < view.fleet_size <= 2 * len(failed)
         if count <= trial.settings.failed_server_count_max(trial.quota) and not is_half:
             return ""
-        examples = sorted(setbacks | lost)[:3]
+        examples = sorted(failed | lost)[:3]
         text = (
             f"it failed on {count} servers of a wave of {trial.quota}, as on {', '.join(examples)}"
         )
         if refusal is not None:
             return f"{text}: {refusal[1]}"
-        reported = (cause_on(view, name, trial.version) for name in sorted(setbacks))
+        reported = (cause_on(view, name, trial.version) for name in sorted(failed))
         return f"{text}: {next(filter(None, reported), WITHOUT_CAUSE)}"
 
 

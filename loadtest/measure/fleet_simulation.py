@@ -352,7 +352,7 @@ class FleetSimulation:
             rollout.version,
             rollout.wave,
             len(rollout.members),
-            len(rollout.setbacks),
+            len(rollout.failed_servers),
         )
         return (
             f"second {self.clock.second}, stable {model and model.stable}, rollout {shown}, loading "
@@ -613,7 +613,7 @@ class FleetSimulation:
         """Checks that a version that was stopped was on no more servers than its wave has."""
         self.tally.blocked_in_wave[version] = rollout.wave
         quota = self.settings.quota(rollout.wave, len(self.servers))
-        bound = quota + self.settings.setback_count_max(quota)
+        bound = quota + self.settings.failed_server_count_max(quota)
         touched = len(self.tally.touched.get(version, ()))
         if touched > bound:
             raise BrokenPromise(f"{touched} servers had version {version} in a wave of {quota}")

@@ -1,5 +1,4 @@
 from fleet.waves.changes import changes
-from fleet.waves.decision import blocked
 from fleet.waves.state import FleetRollout, FleetState, ModelState
 from serving.core.blocked_versions import BlockedBy
 
@@ -24,7 +23,7 @@ def test_wave_and_stable_version_are_changes() -> None:
 
 def test_blocked_version_is_a_warning() -> None:
     before = ModelState(stable=1, rollout=FleetRollout(version=2))
-    after = blocked(before, 2, BlockedBy.CANARY, "slow", 0)
+    after = before.with_block(2, BlockedBy.CANARY, "slow", 0)
     (change,) = changes(FleetState(models={"m": before}), FleetState(models={"m": after}))
     assert (change.event, change.is_warning) == ("fleet_rolled_back", True)
     assert change.values == {"version": 2, "reason": "slow"}

@@ -13,7 +13,6 @@ from fleet.http.api import FleetApi
 from fleet.http.metric_families import FLEET_FAMILIES, LEADS, SERVERS, STATE_WRITES
 from fleet.http.metrics import METRICS_PATH, FleetMetrics
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.decision import blocked
 from fleet.waves.operations import promoted
 from fleet.waves.reports import ModelReport, ServerReport
 from fleet.waves.state import FleetState
@@ -73,7 +72,7 @@ def world() -> World:
 
 
 def block(state: FleetState) -> FleetState:
-    model = blocked(state.models[MODEL], 2, BlockedBy.OPERATOR, "wrong", 0)
+    model = state.models[MODEL].with_block(2, BlockedBy.OPERATOR, "wrong", 0)
     return state.changed({MODEL: model})
 
 
