@@ -74,7 +74,7 @@ class Ends:
         """
         view = trial.view
         drained = view.draining | (self.drained - view.live.keys())
-        cut_off = (self.cut_off | (self.lost - self._blamed_lost(trial))) - view.live.keys()
+        cut_off = (self.cut_off | self._cut_off_now(trial)) - view.live.keys()
         not_at_fault = drained | cut_off
         incarnations = {
             name: incarnation
@@ -126,8 +126,11 @@ class Ends:
             return rollout
         return replace(rollout, members=members, failed_servers=failed_servers)
 
-    def _blamed_lost(self, trial: Trial) -> frozenset[str]:
-        """The *lost* servers that are not cut off. The rule is that of a canary's failures."""
+    def _cut_off_now(self, trial: Trial) -> frozenset[str]:
+        """All servers that are lost with the version, if servers without it are lost nearly as often.
+
+        The rule is that of a canary's failures.
+        """
         view = trial.view
         lost = self.lost & view.lost.keys()
         if not lost:
@@ -135,15 +138,18 @@ class Ends:
         count = len(lost) + sum(map(trial.has_version, view.live.values()))
         share_of_others = (len(view.lost) - len(lost)) / max(view.fleet_size - count, 1)
         is_shared = share_of_others > len(lost) / count * STABLE_SHARE_FACTOR_MAX
-        return frozenset() if is_shared else lost
+        return lost if is_shared else frozenset()
 
     def fault(self, trial: Trial) -> str:
-        """The reason why the version is at fault by the table above; "" if it is not."""
+        """The reason why the version is at fault by the table above; "" if it is not.
+
+        Called after the look of `after`, which finds out who is cut off.
+        """
         view, failed = trial.view, trial.rollout.failed_servers
         refusal = next(_refusals(trial), None)
         if refusal is not None and next(view.serving(trial.version), None) is None:
             return f"server {refusal[0]} refused it before any server served it: {refusal[1]}"
-        lost = self._blamed_lost(trial) - failed
+        lost = (self.lost & view.lost.keys()) - self.cut_off - failed
         count = len(failed) + len(lost)
         # Half of the fleet is too many for a stable version, however small the fleet is.
         is_half = 0 < view.fleet_size <= 2 * len(failed)

@@ -176,6 +176,20 @@ def test_members_of_a_lost_rack_are_no_setbacks(granted: int | None) -> None:
     assert not world.rollout.failed_servers
 
 
+def test_lost_rack_that_returns_in_parts_is_not_blamed() -> None:
+    world = in_wave_of_four()
+    members = {*world.members[:2]}
+    others = {*sorted(world.reports.keys() - {*world.members})[:4]}
+    world.silent |= members | others
+    world.step(31)
+    world.step()
+    world.silent -= others
+    world.step()
+    world.silent -= members
+    world.step()
+    assert 2 not in world.model.blocked
+
+
 def test_server_with_a_silent_successor_is_blamed() -> None:
     world = in_last_wave()
     world.unseen = dict.fromkeys(("s0", "s1", "s2", "s3"), world.second)
@@ -214,6 +228,20 @@ def test_lost_server_that_has_restarted_is_a_setback() -> None:
     world.step(31)
     world.silent.discard("s0")
     restart(world, "s0", 2)
+    world.step()
+    assert world.rollout.failed_servers == {"s0"}
+
+
+def test_successor_of_a_lost_server_counts_as_failed() -> None:
+    world = in_last_wave()
+    world.silent.add("s0")
+    world.step(31)
+    # Its place has started another one under its name, which reports a moment later.
+    world.unseen = {"s0": world.second}
+    world.step()
+    world.unseen = {}
+    world.silent.discard("s0")
+    restart(world, "s0", None)
     world.step()
     assert world.rollout.failed_servers == {"s0"}
 
