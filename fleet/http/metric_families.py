@@ -62,7 +62,7 @@ WAVE_NEEDED = MetricFamily(
     labels=_ROLLOUT,
     help="Servers that must serve the version, so that its wave is complete.",
 )
-SETBACKS = MetricFamily(
+FAILED_SERVERS = MetricFamily(
     name="fleet_setbacks",
     kind="gauge",
     labels=_ROLLOUT,
@@ -171,7 +171,7 @@ FLEET_FAMILIES: tuple[MetricFamily, ...] = (
     WAVE,
     WAVE_SERVING,
     WAVE_NEEDED,
-    SETBACKS,
+    FAILED_SERVERS,
     WARNED,
     IDLE,
     WAVE_P99,

@@ -192,7 +192,7 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
             families.WAVE,
             families.WAVE_SERVING,
             families.WAVE_NEEDED,
-            families.SETBACKS,
+            families.FAILED_SERVERS,
             families.WARNED,
             families.IDLE,
             families.WAVE_P99,
@@ -209,7 +209,7 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
         gauges[families.WAVE].add_metric(labels, rollout["wave"])
         gauges[families.WAVE_SERVING].add_metric(labels, rollout["serving_count"])
         gauges[families.WAVE_NEEDED].add_metric(labels, rollout["needed_count"])
-        gauges[families.SETBACKS].add_metric(labels, len(rollout["setbacks"]))
+        gauges[families.FAILED_SERVERS].add_metric(labels, len(rollout["setbacks"]))
         gauges[families.WARNED].add_metric(labels, len(rollout["warned"]))
         gauges[families.IDLE].add_metric(labels, idle_seconds(name))
         # In the last wave no server is left to compare with at the end.

@@ -31,7 +31,7 @@ def restart(world: FleetWorld, name: str, granted: int | None) -> None:
 
 
 @pytest.mark.parametrize("granted", [2, None])
-def test_restart_in_the_last_wave_is_a_setback(granted: int | None) -> None:
+def test_restart_in_the_last_wave_counts_as_failed(granted: int | None) -> None:
     world = in_last_wave()
     # Without a state directory a server comes back without its grant.
     restart(world, "s0", granted)
@@ -39,7 +39,7 @@ def test_restart_in_the_last_wave_is_a_setback(granted: int | None) -> None:
     assert world.rollout.failed_servers == {"s0"}
 
 
-def test_server_in_the_place_of_another_is_a_setback() -> None:
+def test_server_in_anothers_place_counts_as_failed() -> None:
     world = in_last_wave()
     # Its place has started another one under its name, which has not reported yet.
     world.unseen = {"s0": world.second}
@@ -50,7 +50,7 @@ def test_server_in_the_place_of_another_is_a_setback() -> None:
     assert world.rollout.failed_servers == {"s0"}
 
 
-def test_restart_during_the_load_is_a_setback() -> None:
+def test_restart_during_the_load_counts_as_failed() -> None:
     world = FleetWorld(settings=LAST_WAVE_ONLY)
     world.step()
     # The load ends the server before it reports its grant.
@@ -60,7 +60,7 @@ def test_restart_during_the_load_is_a_setback() -> None:
     assert world.rollout.failed_servers == {"s0"}
 
 
-def test_restart_after_a_drain_is_no_setback() -> None:
+def test_restart_after_a_drain_does_not_count() -> None:
     world = in_last_wave()
     world.draining.add("s0")
     world.step()
@@ -134,7 +134,7 @@ def test_lost_servers_of_the_last_wave_are_blamed() -> None:
 
 
 @pytest.mark.parametrize("granted", [2, None])
-def test_drained_member_that_returns_is_no_setback(granted: int | None) -> None:
+def test_drained_member_that_returns_does_not_count(granted: int | None) -> None:
     world = in_wave_of_four()
     for name in world.members[:2]:
         world.draining.add(name)
@@ -147,7 +147,7 @@ def test_drained_member_that_returns_is_no_setback(granted: int | None) -> None:
     assert (world.rollout.failed_servers, len(world.members)) == (frozenset(), 4)
 
 
-def test_drained_member_that_then_crashes_is_a_setback() -> None:
+def test_drained_member_that_crashes_counts_as_failed() -> None:
     world = in_wave_of_four()
     name = world.members[0]
     world.draining.add(name)
@@ -162,7 +162,7 @@ def test_drained_member_that_then_crashes_is_a_setback() -> None:
 
 
 @pytest.mark.parametrize("granted", [2, None])
-def test_members_of_a_lost_rack_are_no_setbacks(granted: int | None) -> None:
+def test_members_of_a_lost_rack_do_not_count(granted: int | None) -> None:
     world = in_wave_of_four()
     others = sorted(world.reports.keys() - {*world.members})
     rack = {*world.members[:2], *others[:4]}
@@ -213,7 +213,7 @@ def test_member_back_in_the_last_wave_is_blamed() -> None:
     assert world.rollout.failed_servers == {name}
 
 
-def test_lost_server_back_unchanged_is_no_setback() -> None:
+def test_lost_server_back_unchanged_does_not_count() -> None:
     world = in_last_wave()
     world.silent.add("s0")
     world.step(31)
@@ -222,7 +222,7 @@ def test_lost_server_back_unchanged_is_no_setback() -> None:
     assert not world.rollout.failed_servers
 
 
-def test_lost_server_that_has_restarted_is_a_setback() -> None:
+def test_lost_server_that_restarts_counts_as_failed() -> None:
     world = in_last_wave()
     world.silent.add("s0")
     world.step(31)
@@ -285,7 +285,7 @@ def test_server_without_the_stable_version_waits() -> None:
     assert world.members == ["s0"]
 
 
-@pytest.mark.parametrize("end", ["setback", "draining", "none has it"])
+@pytest.mark.parametrize("end", ["failed", "draining", "none has it"])
 def test_such_servers_try_it_if_no_other_is_left(end: str) -> None:
     world = FleetWorld(server_count=3, settings=replace(SETTINGS, waves=(Wave(1),)))
     for name in ("s0", "s1"):
@@ -295,7 +295,7 @@ def test_such_servers_try_it_if_no_other_is_left(end: str) -> None:
     elif end == "draining":
         world.draining.add("s2")
     world.step()
-    if end == "setback":
+    if end == "failed":
         world.take(until="loading")
         world.step()
         world.fail("s2", 2, NO_MEMORY)
@@ -316,7 +316,7 @@ def test_cause_of_a_block_without_a_reason_is_unknown() -> None:
     assert [*status["models"][MODEL]["rollout"]["causes"]] == [name]
 
 
-def test_successor_that_vanishes_is_a_setback() -> None:
+def test_successor_that_vanishes_counts_as_failed() -> None:
     world = in_last_wave()
     world.silent.add("s0")
     world.step(31)

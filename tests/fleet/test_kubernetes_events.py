@@ -56,7 +56,9 @@ def test_each_change_of_a_state_is_a_sentence(cluster: FakeCluster) -> None:
     """A change without one would end the decision that has it."""
     verdict = GateVerdict(gate="wave 1", mode="enforce", is_passed=False, reason="slow")
     rollout = FleetRollout(
-        version=2, failed_servers=frozenset({"a"}), warned={"b": "gate drift: NaN in 100 of 100 values"}
+        version=2,
+        failed_servers=frozenset({"a"}),
+        warned={"b": "gate drift: NaN in 100 of 100 values"},
     )
     block = BlockedVersion(by=BlockedBy.CANARY, reason="slow", since_wall_ns=0)
     after = ModelState(stable=1, rollout=rollout, blocked={3: block}).with_verdict(verdict, 3)

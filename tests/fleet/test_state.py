@@ -54,7 +54,9 @@ def test_state_of_an_earlier_release_is_read() -> None:
         del document["models"]["ctr"]["rollout"][key]
     rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
     assert rollout is not None
-    assert rollout == FleetRollout(version=2, wave=1, members={"a": 5}, failed_servers=frozenset({"b"}))
+    assert rollout == FleetRollout(
+        version=2, wave=1, members={"a": 5}, failed_servers=frozenset({"b"})
+    )
 
 
 def test_state_is_readable_by_an_earlier_release() -> None:

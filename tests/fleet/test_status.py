@@ -49,7 +49,7 @@ def test_status_shows_a_rollout() -> None:
     assert (shown["members"], shown["setbacks"]) == (["a"], ["b"])
 
 
-def test_status_has_the_cause_of_each_setback() -> None:
+def test_status_has_the_cause_of_each_failed_server() -> None:
     rollout = FleetRollout(version=2, members={"a": 1}, failed_servers=frozenset({"b", "c"}))
     failed = VersionReport(state=END, health=NO_MEMORY)
     status = status_of(

@@ -90,7 +90,7 @@ def test_server_that_ends_before_it_reports_is_blamed() -> None:
     assert 2 in world.model.blocked
 
 
-def test_lost_server_that_vanishes_stays_a_setback() -> None:
+def test_lost_server_that_vanishes_stays_failed() -> None:
     world = in_first_wave()
     first = world.members[0]
     world.silent.add(first)

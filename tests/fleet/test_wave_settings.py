@@ -27,7 +27,7 @@ def test_last_wave_has_the_whole_fleet() -> None:
 
 
 @pytest.mark.parametrize(("quota", "count"), [(1, 1), (10, 1), (25, 2), (1_000, 100)])
-def test_one_setback_is_always_allowed(quota: int, count: int) -> None:
+def test_one_failed_server_is_always_allowed(quota: int, count: int) -> None:
     assert WaveSettings().failed_server_count_max(quota) == count
 
 
