@@ -57,6 +57,11 @@ class Comparison:
     # The reason why the versions are compared once more in this wave; "" if they are not.
     doubt: str = ""
 
+    @property
+    def is_full(self) -> bool:
+        """True if as many members serve as the wave needs."""
+        return self.full_since_ns is not None
+
     def after(self, trial: Trial) -> "Comparison":
         """Looks at the wave: begins its comparison, and notes when it is full."""
         if self.wave != trial.wave:

@@ -1,30 +1,33 @@
 """Decides the next actions of a fleet from the reports of its servers. Pure functions on values.
 
-A version comes in waves: one server, a share of the fleet, the rest. Between two waves it is judged by
-its loads and, by a canary's rule, by its requests beside those of the version on the other servers. The
-last wave is judged by loads, by servers that end, and by failed requests, until it has held as long as a
-judgement. A version that fails too often is stopped at once, in each wave. A bad verdict ends the
-rollout: every server is granted the stable version again in the same step, and the version is blocked in
-the fleet.
+A version comes in waves: one server, a share of the fleet, the rest. At the end of a wave it is judged by its
+loads, and by its requests beside those of the stable version on other servers, with the rule of a canary. In
+the last wave no other servers are left to compare with. So there it is judged by loads, by servers that end
+and by failed requests, until it has held as long as a judgement takes. A version that fails too often is
+stopped at once, in each wave. Then the rollout ends: in the same step every server is granted the stable
+version again, and the version is blocked in the fleet.
 
-Each step compares the version that each server should have with the one that it was granted, so an
-action that was lost is repeated, and a server that comes back is corrected. The promises:
+Each step compares the version that each server should have with the one that it was granted. So an action
+that was lost is repeated, and a server that comes back is corrected. A step has two halves: `judging.py` takes
+the reports into the state, and `granting.py` decides who swaps now. The promises:
 
-- A server selects only the version that it was granted. So a version is never beyond its wave.
-- At most `load_count_max` servers have a *slot*, and a server swaps forward only with a slot. A slot is
-  given back when a report shows the end of the load, or when the server is lost. So under a partition at
-  most `load_count_max` servers swap beside those that were lost while they swapped. No new slot is given
-  while more servers than that swap, for example because lost servers have come back. A slot does not count
-  if its load was withdrawn and does not end.
-- A version that waits for files while no server that may try it has them gives way to a newer one.
-- A version about which a gate has warned on a server goes to no further server until an operator has
-  decided, unless the settings let it pass, or the gate is one whose warnings are shown only.
-- A rollout begins only with a version that two servers have, so one server that lies about its files holds
-  nothing up.
-- A server that serves nothing, or a version that it must not serve, needs no slot.
-- Before a first version has passed there is no version to go back to. Until then each server keeps the
-  version that it answers with, even if it is blocked, and a version that was stopped is withdrawn from the
-  servers that answer with none.
+- **No version is beyond its wave**, because a server selects only the version that it was granted.
+- **At most `load_count_max` servers swap forward at the same time**, because each of them needs a *slot*. A
+  slot is given back when a report shows the end of the load. It is also given back when its server is lost,
+  because that server may never return. So if the network is cut, servers that were lost while they swapped
+  may swap beside the others. If they come back, no slot is given until there is room. A load that was
+  withdrawn, and does not end, holds no room for ever.
+- **A server that serves nothing needs no slot**, and neither does a server with a version that it must not
+  serve, because waiting would make nothing better.
+- **One server holds nothing up.** A rollout begins only with a version that two servers have, because one
+  server may lie about its files. If no server that may try a version has its files, a newer version takes
+  its place.
+- **A warning waits for an operator.** If a gate has warned about a version on a server, no further server
+  gets it until an operator has decided, unless the settings let it pass, or the gate's warnings are only
+  shown.
+- **Without a stable version nothing is taken away.** Before a first version has passed there is none to go
+  back to. So each server keeps the version that it answers with, even if that version is blocked. A version
+  that was stopped is withdrawn only from servers that answer with none.
 """
 
 from collections.abc import Mapping

@@ -123,18 +123,17 @@ class Granting:
 
     def _reason_of_wave(self, trial: Trial) -> str:
         view, comparison = trial.view, self.watch.comparison
-        is_full = comparison.full_since_ns is not None
         if is_held(trial.rollout, trial.settings):
             return reason_of_hold(trial.rollout)
         if trial.lacks_files:
             count = sum(trial.version in report.found for report in view.live.values())
             return f"{count} of {view.fleet_size} servers have the files of {trial.version}"
         if trial.is_last_wave:
-            is_short = view.lost and not is_full
+            is_short = view.lost and not comparison.is_full
             return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
         if trial.is_short_of_sound:
             return "servers of the wave are lost: millpond fleet abort or promote"
-        if is_full and comparison.lacks_controls_left(trial):
+        if comparison.is_full and comparison.lacks_controls_left(trial):
             return (
                 f"no server with version {trial.stable} can be compared with: millpond fleet "
                 "promote goes on without"

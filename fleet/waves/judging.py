@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from fleet.waves.comparison import Comparison
 from fleet.waves.failures import failure_verdict
 from fleet.waves.model_step import ModelStep
 from fleet.waves.reports import ModelReport
@@ -33,17 +32,12 @@ def judged(step: ModelStep, watch: ModelWatch) -> Judged:
     late = _late_servers(step, watch)
     # Comes before slots are given back: a server may be lost before it has reported that it took a grant.
     watch = watch.with_lost(step.trial)
-    step = _adopted(_with_returned(_released(step)))
-    if step.trial is None:
-        after_verdict = Judged(step, watch)
-    else:
-        step = _with_notes(step, step.trial, watch, late)
-        watch = watch.after(step)
-        after_verdict = _after_verdict(step, watch)
+    step = _with_notes(_adopted(_with_returned(_released(step))), watch, late)
+    after_verdict = _after_verdict(step, watch)
     begun = _begun(after_verdict.step)
     if begun is step and step.trial is not None:
         return after_verdict
-    # The rollout has changed since it was looked at.
+    # There is another rollout than the judged one, or none, so the watch takes a look at that.
     return Judged(begun, after_verdict.watch.after(begun))
 
 
@@ -145,19 +139,21 @@ def _adopted(step: ModelStep) -> ModelStep:
 # --- The verdict ---
 
 
-def _with_notes(
-    step: ModelStep, trial: Trial, watch: ModelWatch, late: frozenset[str]
-) -> ModelStep:
+def _with_notes(step: ModelStep, watch: ModelWatch, late: frozenset[str]) -> ModelStep:
     """Notes in the rollout on which servers the version has failed, or has got a warning."""
-    step = step.with_rollout(watch.ends.noted_failures(trial, late & step.state.loading.keys()))
-    assert step.trial is not None
-    return step.with_rollout(noted_warnings(step.trial))
+    trial = step.trial
+    if trial is None:
+        return step
+    rollout = watch.ends.noted_failures(trial, late & step.state.loading.keys())
+    return step.with_rollout(noted_warnings(trial, rollout))
 
 
 def _after_verdict(step: ModelStep, watch: ModelWatch) -> Judged:
-    """Stops the version, lets it go on to the next wave, makes it stable, or waits."""
+    """Looks at the rollout, and then stops its version, begins its next wave, makes it stable, or waits."""
     trial, view = step.trial, step.view
-    assert trial is not None
+    if trial is None:
+        return Judged(step, watch)
+    watch = watch.after(step)
     verdict = _verdict_on_servers(trial, watch) or failure_verdict(trial, watch.comparison)
     if verdict is not None:
         return Judged(_refused(step, trial, verdict), watch)
@@ -198,13 +194,9 @@ def _after_wave(step: ModelStep, trial: Trial, watch: ModelWatch) -> Judged:
     if not verdict.is_passed:
         return Judged(_refused(step, trial, verdict), watch)
     may_go_on = not is_paused and not is_held(trial.rollout, step.settings)
-    if _is_full(comparison) and may_go_on:
+    if comparison.is_full and may_go_on:
         return Judged(_in_next_wave(step, trial, verdict), watch)
     return Judged(step, watch)
-
-
-def _is_full(comparison: Comparison) -> bool:
-    return comparison.full_since_ns is not None
 
 
 def _refused(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:

@@ -35,12 +35,12 @@ WARNED_LENGTH_MAX = 500
 """The characters of a warning that are kept."""
 
 
-def noted_warnings(trial: Trial) -> FleetRollout:
-    """Notes the servers on which a gate has warned about the version.
+def noted_warnings(trial: Trial, rollout: FleetRollout) -> FleetRollout:
+    """Notes in the rollout on which servers a gate has warned about the version.
 
-    A note stays, because a server that has restarted has nothing to compare the version with any more.
+    `rollout` is that of the trial, with its failures noted. A note of a warning stays, because a server
+    that has restarted has nothing to compare the version with any more.
     """
-    rollout = trial.rollout
     warned, is_doubtful = dict(rollout.warned), rollout.is_doubtful
     alone, excused = set(rollout.warned_alone), set(rollout.excused)
     for name, report in trial.view.live.items():

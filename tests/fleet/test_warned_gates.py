@@ -122,9 +122,8 @@ def test_held_version_follows_the_stated_rule(looks: list[tuple[int, VersionRepo
     world.take()
     for server, row in looks:
         world.set_version(f"s{server}", 2, row)
-        world.state = world.state.changed(
-            {MODEL: replace(world.model, rollout=noted_warnings(trial_of(world)))}
-        )
+        noted = noted_warnings(trial_of(world), world.rollout)
+        world.state = world.state.changed({MODEL: replace(world.model, rollout=noted)})
     found = [row for _, row in looks]
     is_compared = any(row.warned.keys() - row.warned_alone - SHOWN_ONLY for row in found)
     is_alone = any(row.warned_alone for row in found)
