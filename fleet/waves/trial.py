@@ -180,8 +180,8 @@ class Trial:
         return is_granted or (report is not None and self.has_version(report))
 
     def includes(self, server: str, report: ModelReport) -> bool:
-        """True if the version is granted to the server, as long as the wave lasts: to each member, and in
-        the last wave to each server that has it.
+        """True if a server should have the version: each member, and in the last wave each server that may
+        have it, unless it has failed there.
         """
         rollout = self.rollout
         if server in rollout.members:
