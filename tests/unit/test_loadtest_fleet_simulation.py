@@ -144,7 +144,7 @@ def test_failing_version_is_stopped_after_quiet_waves() -> None:
 def test_failing_version_must_not_become_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = in_quiet_last_wave(Kind.FAILING)
     fleet.is_quiet = False
-    monkeypatch.setattr("fleet.waves.decision.failure_verdict", lambda *values: None)
+    monkeypatch.setattr("fleet.waves.judging.failure_verdict", lambda *values: None)
     with pytest.raises(BrokenPromise, match="version 2 is stable, and fails"):
         fleet.run_until_settled(1_000)
 
