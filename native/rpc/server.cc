@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/base/thread_cores.h"
 #include "native/rpc/health_service.h"
 #include "native/rpc/infer_service.h"
 #include "native/rpc/network.h"
@@ -50,7 +50,8 @@ constexpr int64_t kConnectingPollNs = 10'000'000;
 // The longest pause within a request that a stop waits for.
 constexpr int64_t kArrivalPauseNs = 300'000'000;
 
-size_t CoreCount() { return std::max(1U, std::thread::hardware_concurrency()); }
+// Not those of the machine: a server that may run on two of 64 cores has threads for two.
+size_t CoreCount() { return std::max<size_t>(1, base::AllowedCores().size()); }
 
 // Hands the calls of one rare method over.
 class RareHandler final : public MethodHandler {

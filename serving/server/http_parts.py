@@ -36,7 +36,7 @@ MODELS_PREFIX = "/v1/models"
 
 REST_THREADS_PER_CORE = 4
 """As many threads as TensorFlow Serving has. One running thread takes a core; the other threads
-serve models whose requests wait."""
+serve models whose requests wait. A core that this process may not run on does not count."""
 
 
 REST_THREAD_COUNT_MIN = 2
@@ -56,8 +56,7 @@ def make_rest_workers(
     *,
     requests: RequestParts,
 ) -> RestWorkers:
-    default = REST_THREADS_PER_CORE * (os.cpu_count() or 1)
-    requested = foundation.config.rest_api_num_threads or default
+    requested = foundation.config.rest_api_num_threads or _default_thread_count()
     used = max(REST_THREAD_COUNT_MIN, requested)
     if used > requested:
         _log.info("thread_count_raised", executor="rest", requested=requested, used=used)
@@ -159,7 +158,7 @@ def make_http_server(
         limits=ConnectionLimits(
             connection_count_max=connection_count_max(ConnectionLimits.connection_count_max)
         ),
-        blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
+        blocking_thread_count=config.rest_api_num_threads or _default_thread_count(),
         probes=[config.metrics_path] if config.metrics_path else [],
         budget=settings.budget,
     )
@@ -175,3 +174,7 @@ def start_http(foundation: Foundation, http: HttpServer, workers: RestWorkers) -
         # Only the HTTP server gives the workers requests.
         if http.port is None:
             workers.shutdown(0)
+
+
+def _default_thread_count() -> int:
+    return REST_THREADS_PER_CORE * len(os.sched_getaffinity(0))

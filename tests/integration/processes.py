@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# The tests, and so their servers, may run on these cores; a server has threads for each.
+CORES = os.sched_getaffinity(0)
+
 
 def _status_mib(process_id: int, field: str) -> float:
     for line in Path(f"/proc/{process_id}/status").read_text().splitlines():

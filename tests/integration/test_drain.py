@@ -17,9 +17,10 @@ from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_reques
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.processes import CORES
 
 # Far more requests than threads serve at a time, which are four a core.
-REQUEST_COUNT = 16 * (os.cpu_count() or 1)
+REQUEST_COUNT = 16 * len(CORES)
 RUN_SECONDS = 0.1
 PREDICT_PATH = "/v1/models/slow:predict"
 

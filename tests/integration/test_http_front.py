@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import select
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 from serving import ModelServer
 from serving.http.connections import ConnectionLimits
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
+from tests.integration.processes import CORES
 from tests.integration.raw_http import address_of, socket_to
 from tests.integration.rest_clients import RestClient
 
@@ -29,7 +29,7 @@ ANSWER = {"outputs": {"y": [2, 3], "version": 1}}
 HEAD = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n".encode()
 POST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 # As many as --rest_api_num_threads has by default.
-THREAD_COUNT = 4 * (os.cpu_count() or 1)
+THREAD_COUNT = 4 * len(CORES)
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 

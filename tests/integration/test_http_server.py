@@ -21,6 +21,7 @@ from tests.integration.exports import ScaleModel, drop
 from tests.integration.held import LONG_SECONDS, Held
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.processes import CORES
 from tests.integration.raw_http import address_of, socket_to
 
 # The limit in ConnectionLimits.
@@ -175,7 +176,7 @@ def test_probe_is_answered_while_cores_are_busy(server: ModelServer) -> None:
             while not is_over.is_set():
                 caller.outputs("scale", {"x": np.ones(100_000, np.float32)})
 
-    threads = [threading.Thread(target=load) for _ in range(4 * (os.cpu_count() or 1))]
+    threads = [threading.Thread(target=load) for _ in range(4 * len(CORES))]
     for thread in threads:
         thread.start()
     try:

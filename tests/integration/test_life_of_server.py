@@ -35,7 +35,7 @@ from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_u
 from tests.integration.held import LONG_SECONDS, Held
 from tests.integration.logs import wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
-from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, mapped_files
+from tests.integration.processes import CORES, anonymous_mib, cpu_seconds, is_alive, mapped_files
 
 SERVICES = (
     "",
@@ -329,7 +329,7 @@ def test_request_expired_in_queue_never_runs(shared_slow: HostedModel, held: Hel
     # These requests fill every thread, so that the next request waits until its deadline has
     # passed.
     server = shared_slow.server
-    thread_count = 4 * (os.cpu_count() or 1)
+    thread_count = 4 * len(CORES)
     busy = [held.start(caller, shared_slow.name) for _ in range(2 * thread_count)]
     wait_until_busy(server)
     with caller_to(server.target) as other:
@@ -349,10 +349,7 @@ def test_slow_requests_delay_nothing_else(
     scale_model.write(scale.base_path, 1)
     scale.wait_until_available(1)
     # One slow request for each core: all request threads are busy.
-    running = [
-        caller.start_predict(slow_request(slow.name), timeout=LONG_SECONDS)
-        for _ in range(os.cpu_count() or 1)
-    ]
+    running = [caller.start_predict(slow_request(slow.name), timeout=LONG_SECONDS) for _ in CORES]
     wait_until_busy(slow.server)
     for _ in range(20):
         x = np.ones(1, np.float32)

@@ -4,6 +4,7 @@ priority, requests never.
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from serving.client import Client
 from serving.config.lab_settings import LAB_VARIABLE
 from serving.core.servable import AVAILABLE, END, LOADING
 from serving.http.server import HTTP_NICE
+from serving.server.http_parts import REST_SPARE_THREAD_COUNT, REST_THREADS_PER_CORE
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.processes import CORES
 
 LOADER_COUNT = 3
 UNLOADER_COUNT = 2
@@ -101,7 +104,13 @@ FLAGS: Mapping[str, Mapping[str, object]] = {
         "pin_request_threads": "never",
         "admin_address": "off",
     },
-    "stock": {"environment": {LAB_VARIABLE: "tensorflow_runtime=stock"}, "allocator": "glibc"},
+    # On one core.
+    "stock": {
+        "command": ("taskset", "--cpu-list", str(min(CORES)), sys.executable, "-m", "serving"),
+        "environment": {LAB_VARIABLE: "tensorflow_runtime=stock"},
+        "allocator": "glibc",
+        "admin_address": "off",
+    },
 }
 
 
@@ -178,8 +187,6 @@ def test_stock_runtime_has_no_idle_thread(servers: SwappedServers):
 
 # --- Cores of the request threads -----------------------------------------------------------------
 
-CORES = os.sched_getaffinity(0)
-
 
 def request_cores(server: ModelServer) -> list[set[int]]:
     """Returns the cores of each request thread."""
@@ -227,3 +234,10 @@ def test_request_threads_keep_cores_during_load(
 def test_request_threads_keep_configured_cores(servers: SwappedServers):
     assert are_pinned(servers.get("late"))
     assert are_free(servers.get("normal"))
+
+
+def test_only_cores_of_the_server_have_threads(servers: SwappedServers):
+    server = servers.get("stock")
+    assert request_cores(server) == [{min(CORES)}]
+    over_http = [name for name in thread_names(server).values() if name.startswith("rest-")]
+    assert len(over_http) == REST_THREADS_PER_CORE + REST_SPARE_THREAD_COUNT

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/base/thread_cores.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/served_models.h"
 #include "tests/native/serving_maps.h"
@@ -50,9 +51,7 @@ using testing::WireMessage;
 using ServerTest = testing::ServedModels;
 
 // Threads that may run requests at a time (server.cc).
-int MaxRunCount() {
-  return 4 * static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
+int MaxRunCount() { return 4 * static_cast<int>(base::AllowedCores().size()); }
 
 int64_t CountOf(const metrics::RequestSnapshot& requests, Code code) {
   return requests.count_by_code[static_cast<size_t>(code)];
