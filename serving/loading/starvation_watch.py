@@ -4,11 +4,14 @@ If requests use all cores, a thread at idle priority gets almost no time (SCHED_
 against 1,024). A new version would then be minutes late, or not come while the load lasts. So a watch
 measures how long the kernel has kept each thread waiting for a core. Beyond the limit it gives the
 thread the priority of requests until its task ends.
+
+Threads that a library has started for the task inherited its priority and starve with it: the watch
+counts their waits too, and raises and lowers them with the task.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -54,9 +57,18 @@ class LinuxScheduler:
         os.setpriority(os.PRIO_PROCESS, thread_id, 0)
 
 
+Helpers = Callable[[], Collection[int]]
+"""Returns the ids of the threads that work for a task beside its own. Other tasks may share them."""
+
+
+def no_helpers() -> Collection[int]:
+    return ()
+
+
 @dataclass
 class _Watched:
-    waited_ns_before: int
+    helpers: Helpers
+    waited_ns_before: Mapping[int, int]
     is_raised: bool = False
     is_given_up: bool = False
 
@@ -91,15 +103,17 @@ class StarvationWatch:
         self._watch.stop()
 
     @contextmanager
-    def watched(self, thread_id: int) -> Iterator[None]:
-        """Wraps a task of the thread with that id. Any thread may enter it; that thread leaves it."""
-        watched = _Watched(self._scheduler.waited_ns(thread_id))
+    def watched(self, thread_id: int, helpers: Helpers = no_helpers) -> Iterator[None]:
+        """Wraps a task of the thread with that id. Any thread may enter and leave it."""
+        before = {one: self._scheduler.waited_ns(one) for one in (thread_id, *helpers())}
+        watched = _Watched(helpers, before)
         try:
             with self._watch.watching(thread_id, watched):
                 yield
         finally:
             if watched.is_raised:
-                self._priority.enter_background()
+                for one in (thread_id, *helpers()):
+                    self._priority.lower(one)
 
     def look(self) -> None:
         """Raises the threads that have waited too long."""
@@ -107,15 +121,28 @@ class StarvationWatch:
 
     def _look(self, threads: Mapping[int, _Watched]) -> None:
         for thread_id, watched in threads.items():
-            if watched.is_raised or watched.is_given_up:
+            if watched.is_given_up:
                 continue
-            waited_ns = self._scheduler.waited_ns(thread_id) - watched.waited_ns_before
+            all_threads = (thread_id, *watched.helpers())
+            if watched.is_raised:
+                # A helper may be new, or was lowered by the end of another task; or it has just ended.
+                with suppress(OSError):
+                    self._raise(all_threads[1:])
+                continue
+            waited_ns = sum(
+                self._scheduler.waited_ns(one) - watched.waited_ns_before.get(one, 0)
+                for one in all_threads
+            )
             if waited_ns >= self._patience_ns:
-                self._raise(thread_id, watched, waited_ns)
+                self._begin_to_raise(all_threads, watched, waited_ns)
 
-    def _raise(self, thread_id: int, watched: _Watched, waited_ns: int) -> None:
-        try:
+    def _raise(self, threads: Collection[int]) -> None:
+        for thread_id in threads:
             self._scheduler.raise_priority(thread_id)
+
+    def _begin_to_raise(self, threads: Collection[int], watched: _Watched, waited_ns: int) -> None:
+        try:
+            self._raise(threads)
         except OSError as error:
             watched.is_given_up = True
             _log.warning(

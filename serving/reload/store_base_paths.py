@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,17 @@ class StoreBasePaths:
         *,
         check: Callable[[str], Sequence[str]],
         enter_background: Callable[[], None],
+        watched: Callable[[Callable[[], Collection[int]]], AbstractContextManager[None]],
         clock: Clock,
     ) -> None:
-        """`check` and `enter_background` are those of `Mirrors`."""
+        """`check` and `enter_background` are those of `Mirrors`. `watched` wraps each look of a mirror; its
+        argument returns the threads that read for the mirror.
+        """
         self._config = config
         self._monitor = monitor
         self._check = check
         self._enter_background = enter_background
+        self._watched = watched
         self._clock = clock
         self._mirrors: Mirrors | None = None
 
@@ -67,6 +72,7 @@ class StoreBasePaths:
 
     def _made_mirrors(self) -> "Mirrors":
         if self._mirrors is None:
+            from serving.storage.fsspec_store import reading_threads
             from serving.storage.mirror import MirrorSettings
             from serving.storage.mirrors import Mirrors
 
@@ -81,6 +87,7 @@ class StoreBasePaths:
                 ),
                 check=self._check,
                 at_start=self._enter_background,
+                around_look=lambda: self._watched(reading_threads),
                 clock=self._clock,
             )
         return self._mirrors

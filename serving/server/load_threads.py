@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import structlog
 
@@ -12,7 +12,7 @@ from serving.config.server_config import ServerConfig
 from serving.loading.initial_loads import InitialLoads
 from serving.loading.load_priority import LoadPriority
 from serving.loading.request_cores import RequestCores
-from serving.loading.starvation_watch import StarvationWatch
+from serving.loading.starvation_watch import Helpers, StarvationWatch
 from serving.server.foundation import Foundation
 
 _log = structlog.get_logger(__name__)
@@ -79,6 +79,12 @@ class LoadThreads:
         """Stops the watch, after the manager has stopped the executors."""
         if self._starvation_watch is not None:
             self._starvation_watch.stop()
+
+    def watched(self, helpers: Helpers) -> AbstractContextManager[None]:
+        """Wraps work of the calling thread, and of `helpers`, that would starve at their priority."""
+        if self._starvation_watch is None:
+            return nullcontext()
+        return self._starvation_watch.watched(threading.get_native_id(), helpers)
 
     def _around_unload(self) -> AbstractContextManager[None]:
         return self._around_background(threading.get_native_id())

@@ -59,6 +59,7 @@ class Models:
                 versions.monitor,
                 check=foundation.check_saved_model,
                 enter_background=versions.threads.priority.enter_background,
+                watched=versions.threads.watched,
                 clock=clock,
             ),
         )

@@ -6,7 +6,8 @@ backends are within functions, because a backend takes seconds to import.
 
 import base64
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -98,6 +99,18 @@ class FsspecStore:
             # A user of S3 may be allowed to list only a prefix. The prefix was listed, and is empty.
             if scheme != "s3":
                 raise
+
+
+def reading_threads() -> Collection[int]:
+    """Returns the id of the thread on which fsspec reads for all mirrors, once it is there.
+
+    The first mirror to read starts it, so it has the priority of a mirror.
+    """
+    return [
+        thread.native_id
+        for thread in threading.enumerate()
+        if thread.name == "fsspecIO" and thread.native_id is not None
+    ]
 
 
 def _object(path: str, info: Mapping[str, Any], folder: str) -> StoredObject | None:

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -368,9 +369,16 @@ class MirrorThread:
     """
 
     def __init__(
-        self, mirror: Mirror, name: str, *, at_start: Callable[[], object], clock: Clock
+        self,
+        mirror: Mirror,
+        name: str,
+        *,
+        at_start: Callable[[], object],
+        around_look: Callable[[], AbstractContextManager[None]],
+        clock: Clock,
     ) -> None:
         self._mirror = mirror
+        self._around_look = around_look
         self._seconds = 0.0
         self._thread = PeriodicThread(
             f"mirror-{name}",
@@ -398,4 +406,5 @@ class MirrorThread:
     def _turn(self) -> None:
         # Pauses, so that a bug in a look does not become a busy loop.
         self._seconds = _RETRY_SECONDS
-        self._seconds = self._mirror.look()
+        with self._around_look():
+            self._seconds = self._mirror.look()

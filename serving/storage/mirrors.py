@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from serving.base.clock import Clock
@@ -24,14 +25,18 @@ class Mirrors:
         *,
         check: Callable[[str], Sequence[str]],
         at_start: Callable[[], object],
+        around_look: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Clock,
         make_store: Callable[[str], ObjectStore] = FsspecStore,
     ) -> None:
-        """`at_start` lowers the priority of each mirror's thread."""
+        """`at_start` lowers the priority of each mirror's thread. `around_look` raises it for as long as a
+        look lasts that starves.
+        """
         self._cache_directory = cache_directory
         self._settings = settings
         self._check = check
         self._at_start = at_start
+        self._around_look = around_look
         self._clock = clock
         self._make_store = make_store
         self._lock = threading.Lock()
@@ -54,7 +59,13 @@ class Mirrors:
             check=self._check,
             clock=self._clock,
         )
-        thread = MirrorThread(mirror, model, at_start=self._at_start, clock=self._clock)
+        thread = MirrorThread(
+            mirror,
+            model,
+            at_start=self._at_start,
+            around_look=self._around_look,
+            clock=self._clock,
+        )
         self.close(model)
         with self._lock:
             self._threads[model] = thread

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from serving.base.clock import SystemClock
@@ -53,6 +55,32 @@ def test_mirror_looks_until_it_is_closed(tmp_path: Path):
     assert started == [True]
     directory = mirrors.directory("m", "s3://b/m")
     assert directory == tmp_path / mirror_name("m", "s3://b/m")
+
+
+def test_each_look_is_watched(tmp_path: Path):
+    store, seen = FakeStore(), list[str]()
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        seen.append(threading.current_thread().name)
+        yield
+        looked.set()
+
+    looked = threading.Event()
+    mirrors = Mirrors(
+        tmp_path,
+        MirrorSettings(period_seconds=1, budget_bytes=10**9),
+        check=check,
+        at_start=lambda: None,
+        around_look=watched,
+        clock=SystemClock(),
+        make_store=lambda url: store,
+    )
+    mirrors.open("m", "s3://b/m", FakeVersions(lambda found: found))
+    assert looked.wait(JOIN_SECONDS)
+    mirrors.stop()
+    assert mirrors.join(JOIN_SECONDS)
+    assert set(seen) == {"mirror-m"}
 
 
 def test_opened_model_says_that_nothing_was_read(tmp_path: Path):

@@ -14,10 +14,10 @@ SECOND_NS = 1_000_000_000
 
 class CountingPriority(LoadPriority):
     def __init__(self) -> None:
-        self.lowered = 0
+        self.lowered: list[int] = []
 
-    def enter_background(self) -> None:
-        self.lowered += 1
+    def lower(self, thread_id: int) -> None:
+        self.lowered.append(thread_id)
 
 
 class Watch:
@@ -37,7 +37,7 @@ def test_running_thread_is_left_alone() -> None:
         watch.scheduler.waited = 2 * SECOND_NS - 1
         watch.patience.look()
     assert watch.scheduler.raised == []
-    assert watch.priority.lowered == 0
+    assert watch.priority.lowered == []
 
 
 def test_starving_thread_is_raised_until_task_ends() -> None:
@@ -46,9 +46,9 @@ def test_starving_thread_is_raised_until_task_ends() -> None:
         watch.scheduler.waited = 2 * SECOND_NS
         watch.patience.look()
         watch.patience.look()
-        assert watch.priority.lowered == 0
+        assert watch.priority.lowered == []
     assert watch.scheduler.raised == [threading.get_native_id()]
-    assert watch.priority.lowered == 1
+    assert watch.priority.lowered == [threading.get_native_id()]
     assert [(log["event"], log["waited_seconds"]) for log in logs] == [
         ("load_priority_raised", 2.0)
     ]
@@ -72,7 +72,52 @@ def test_watch_unable_to_raise_logs_remedy_once() -> None:
         watch.patience.look()
     assert [log["event"] for log in logs] == ["load_starving"]
     assert "--load_priority=normal" in logs[0]["remedy"]
-    assert watch.priority.lowered == 0
+    assert watch.priority.lowered == []
+
+
+def test_helper_that_waits_is_raised_with_its_task() -> None:
+    watch, helpers = Watch(), [7]
+    watch.scheduler.waited = 100 * SECOND_NS
+    with watch.patience.watched(1, lambda: helpers):
+        watch.scheduler.waited_by[7] = 102 * SECOND_NS
+        watch.patience.look()
+    assert watch.scheduler.raised == [1, 7]
+    assert watch.priority.lowered == [1, 7]
+
+
+def test_helper_started_during_task_is_raised_with_it() -> None:
+    watch, helpers = Watch(), list[int]()
+    with watch.patience.watched(1, lambda: helpers):
+        helpers.append(7)
+        watch.scheduler.waited_by[7] = 2 * SECOND_NS
+        watch.patience.look()
+    assert watch.scheduler.raised == [1, 7]
+    assert watch.priority.lowered == [1, 7]
+
+
+def test_end_of_one_task_leaves_shared_helper_raised() -> None:
+    watch = Watch()
+    with watch.patience.watched(1, lambda: [7]):
+        with watch.patience.watched(2, lambda: [7]):
+            watch.scheduler.waited = 2 * SECOND_NS
+            watch.patience.look()
+        assert watch.priority.lowered == [2, 7]
+        watch.scheduler.raised.clear()
+        watch.patience.look()
+        assert watch.scheduler.raised == [7]
+    assert watch.priority.lowered == [2, 7, 1, 7]
+
+
+def test_helper_that_has_ended_keeps_no_task_low() -> None:
+    watch = Watch()
+    with watch.patience.watched(1, lambda: [7]):
+        watch.scheduler.waited = 2 * SECOND_NS
+        watch.patience.look()
+        watch.scheduler.refusal = ProcessLookupError("No such process")
+        with capture_logs() as logs:
+            watch.patience.look()
+    assert logs == []
+    assert watch.priority.lowered == [1, 7]
 
 
 def test_patience_watches_by_itself_once_it_is_started() -> None:

@@ -6,15 +6,18 @@ from serving.base.executor import Task
 
 
 class FakeScheduler:
-    """Tests set `waited`; `refusal` is raised at each attempt to raise a priority."""
+    """Tests set `waited`, and `waited_by` of single threads; `refusal` is raised at each attempt to
+    raise a priority.
+    """
 
     def __init__(self) -> None:
         self.waited = 0
+        self.waited_by: dict[int, int] = {}
         self.raised: list[int] = []
         self.refusal: OSError | None = None
 
     def waited_ns(self, thread_id: int) -> int:
-        return self.waited
+        return self.waited_by.get(thread_id, self.waited)
 
     def raise_priority(self, thread_id: int) -> None:
         if self.refusal is not None:
