@@ -63,7 +63,7 @@ def write_at_once(descriptor: int, line: bytes) -> bool:
     except OSError:
         return True  # Standard error is closed.
     try:
-        return _has_space(own, 0) and os.write(own, line) == len(line)
+        return _wait_until_writable(own, 0) and os.write(own, line) == len(line)
     except BlockingIOError:
         return False
     except OSError:
@@ -84,7 +84,7 @@ def _own_view(descriptor: int) -> int:
     return os.dup(descriptor)
 
 
-def _has_space(descriptor: int, timeout_seconds: float) -> bool:
+def _wait_until_writable(descriptor: int, timeout_seconds: float) -> bool:
     """Waits until `descriptor` accepts data, or has lost its reader; False at the timeout."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
@@ -202,7 +202,7 @@ class LogWriter(io.TextIOBase):
 
     def _wait_for_space(self) -> None:
         with suppress(OSError):
-            _has_space(self._descriptor, LOOK_SECONDS)
+            _wait_until_writable(self._descriptor, LOOK_SECONDS)
 
     def _report_dropped(self) -> None:
         """Reports the lines that were dropped, once half of the space is free."""

@@ -195,7 +195,7 @@ class ModelServer:
         event = self._started_log().wait_for(is_wanted, timeout_seconds, self._clock)
         if event is None:
             reason = f"did not log the expected event in {timeout_seconds} s"
-            if self._has_ended(_END_SECONDS):
+            if self._wait_for_end(_END_SECONDS):
                 reason = f"ended with status {self.exit_status}"
             raise Unavailable(f"the server {reason}; {self._tail()}")
         return event
@@ -211,7 +211,7 @@ class ModelServer:
         deadline_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with Client(self.target, tls=self._tls) as client:
             while not _is_available(statuses := _statuses(client, name), version):
-                if self._clock.now_ns() > deadline_ns or self._has_ended(_STATUS_POLL_SECONDS):
+                if self._clock.now_ns() > deadline_ns or self._wait_for_end(_STATUS_POLL_SECONDS):
                     raise Unavailable(
                         f"{name} version {version or 'any'} is not available after "
                         f"{timeout_seconds} s: {statuses}; {self._tail()}"
@@ -227,7 +227,7 @@ class ModelServer:
             return
         had_died = self._process.poll() is not None
         self._process.terminate()
-        in_time = self._has_ended(self._stop_timeout_seconds)
+        in_time = self._wait_for_end(self._stop_timeout_seconds)
         self.kill()
         status = self._process.returncode
         if had_died:
@@ -252,7 +252,7 @@ class ModelServer:
             self._process.stdin.close()
         self._started_log().join()
 
-    def _has_ended(self, timeout_seconds: float) -> bool:
+    def _wait_for_end(self, timeout_seconds: float) -> bool:
         """Waits for the process's end; False at the timeout."""
         try:
             self._running_process().wait(timeout_seconds)

@@ -865,7 +865,9 @@ def test_value_that_is_taken_away_is_named() -> None:
 
 
 def test_odd_value_is_refused_or_fits_kubernetes() -> None:
-    """A value of the wrong form is refused with its path; one that is taken renders objects that fit."""
+    """A value of the wrong form is refused with its path, and a value that is taken renders objects that
+    fit.
+    """
     full = merged(CASES["everything"], {"fleet": {"enabled": True}})
     # One value for each type of a default: a text that YAML reads as something else, a number that it writes as 1e+12,
     # and a table and a list whose parts are wrong.
