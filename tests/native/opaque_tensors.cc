@@ -61,12 +61,22 @@ int64_t CountOf(const std::vector<int64_t>& dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
+bool ArePossible(const std::vector<int64_t>& dims) {
+  constexpr size_t kDimsMax = 254;
+  int64_t count = 1;
+  return dims.size() <= kDimsMax && std::all_of(dims.begin(), dims.end(), [&](int64_t size) {
+           return size >= 0 && !__builtin_mul_overflow(count, size, &count);
+         });
+}
+
 }  // namespace
 
 base::Status MakeTensor(int dtype, const std::vector<int64_t>& dims, size_t index,
                         TensorList* tensors) {
   const bool is_string = dtype == dtype::kString;
-  if (!is_string && ElementBytes(dtype) == 0) return base::InvalidArgument(DtypeName(dtype));
+  if ((!is_string && ElementBytes(dtype) == 0) || !ArePossible(dims)) {
+    return base::InvalidArgument(DescribeTensor(dtype, true, dims));
+  }
   const auto count = static_cast<size_t>(CountOf(dims));
   const size_t element_bytes = is_string ? kStringBytes : ElementBytes(dtype);
   if (count > static_cast<size_t>(base::kMaxTensorBytes) / element_bytes) {
@@ -96,6 +106,7 @@ base::Status ExtendTensor(int64_t capacity, int64_t used_count, size_t index, Te
 
 base::Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorList* tensors) {
   testing::OpaqueTensor& tensor = tensors->storage().tensors[index];
+  if (CountOf(dims) > CountOf(tensor.dims)) return base::Internal("too few elements");
   tensor.dims = dims;
   tensor.bytes.resize(CountOf(dims) * ElementBytes(tensor.dtype));
   if (tensor.dtype == dtype::kString) tensor.strings.resize(CountOf(dims));

@@ -1,0 +1,3 @@
+#include "tests/native/opaque_tensors.h"
+
+#include "tests/native/tensor_access_contract.h"
