@@ -8,6 +8,11 @@ property and signature must be the same on both sides. A contract may promise le
 gives: `Sequence` for `list`, `Mapping` for `dict`, and `Any` for an argument, because a test's data
 plane takes only its own objects. (mypy's stubtest cannot do this: nanobind's functions have no
 inspectable signature.)
+
+A value crosses as a dataclass of the contract. It must have the fields that the module's
+`value_fields` lists, in that order and with these types. The names of an enumeration cross as
+texts, which a constant of the contract lists as the module's `enum_names` does. The datatypes of the
+open inference protocol are those of `serving.kserve.documents`.
 """
 
 from __future__ import annotations
@@ -16,15 +21,17 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from serving.kserve.documents import DATATYPES
 
 SERVING = Path(__file__).parent.parent / "serving"
-CONTRACT = (
-    *sorted((SERVING / "data_plane").glob("[!_]*.py")),
-    SERVING / "base" / "trace_context.py",
-)
+CONTRACT = tuple(sorted((SERVING / "data_plane").glob("[!_]*.py")))
+# Values that rooms below the seam declare.
+LOWER_VALUES = (SERVING / "base" / "trace_context.py", SERVING / "core" / "servable.py")
 MODULE = "serving.data_plane._native"
 # The module that the contract describes and that MODULE re-exports.
 BUILT_MODULE = "serving.data_plane._data_plane"
@@ -57,6 +64,64 @@ def contract_declarations(sources: Sequence[str]) -> dict[str, Declaration]:
         found[name] = ("class",)
         found |= {f"{name}.{m.name}": _declaration(m) for m in _members(classes, name)}
     return found
+
+
+def contract_values(sources: Sequence[str]) -> dict[str, Declaration]:
+    """Returns the fields of each dataclass of the contract, and the texts of each constant."""
+    found: dict[str, Declaration] = {}
+    for statement in (part for source in sources for part in ast.parse(source).body):
+        if isinstance(statement, ast.ClassDef) and _is_dataclass(statement):
+            fields = (part for part in statement.body if isinstance(part, ast.AnnAssign))
+            found[statement.name] = tuple(
+                f"{ast.unparse(part.target)}: {_unqualified(ast.unparse(part.annotation))}"
+                for part in fields
+            )
+        elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
+            found[ast.unparse(statement.targets[0])] = tuple(
+                str(ast.literal_eval(part)) if isinstance(part, ast.Constant) else ast.unparse(part)
+                for part in statement.value.elts
+            )
+    return found
+
+
+def _is_dataclass(statement: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in statement.decorator_list)
+
+
+def built_values(module: Any) -> dict[str, Declaration]:
+    """Returns the fields of each value, and the names of each enumeration, of a built module."""
+    values: dict[str, Declaration] = {
+        name: tuple(f"{field}: {_field_type(type_)}" for field, type_ in fields.items())
+        for name, fields in module.value_fields.items()
+    }
+    names: dict[str, Declaration] = module.enum_names
+    return values | names
+
+
+def _field_type(text: str) -> str:
+    """Returns nanobind's text for a type as the contract has it."""
+    # Where arguments and results have different types, nanobind's text is @argument@result@.
+    text = re.sub(r"@([^@]*)@[^@]*@", r"\1", text)
+    return text.replace("collections.abc.", "")
+
+
+def value_differences(
+    contract: Mapping[str, Declaration],
+    built: Mapping[str, Declaration],
+    lower: Mapping[str, Declaration],
+) -> list[str]:
+    """Returns one text for each value or list of names that differs on both sides.
+
+    `lower` are those of rooms below the contract, of which the module need not have all. Neither
+    need it have a constant of the contract.
+    """
+    values = {name for name in contract if not name.isupper()}
+    declared = {**lower, **contract}
+    return [
+        f"{name}:\n    contract: {declared.get(name, 'absent')}\n    module:   {built.get(name, 'absent')}"
+        for name in sorted(values | built.keys())
+        if declared.get(name) != built.get(name)
+    ]
 
 
 def _members(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[ast.FunctionDef]:
@@ -163,14 +228,26 @@ def exceptions_of(module: ModuleType) -> dict[str, Declaration]:
 def main() -> int:
     # Imported first, because it loads the libraries that the built module needs.
     given_out = importlib.import_module(MODULE)
-    contract = contract_declarations([path.read_text(encoding="utf-8") for path in CONTRACT])
+    sources = _texts(CONTRACT)
+    contract = contract_declarations(sources)
     built_module = importlib.import_module(BUILT_MODULE)
     built = built_declarations(stub_of_module(built_module)) | exceptions_of(built_module)
     found = differences(contract, built)
+    found += value_differences(
+        contract_values(sources),
+        built_values(built_module),
+        lower=contract_values(_texts(LOWER_VALUES)),
+    )
+    if built_module.infer_datatypes != DATATYPES:
+        found.append(f"infer_datatypes: {built_module.infer_datatypes} differs from {DATATYPES}")
     found += [f"{name}: not exported by {MODULE}" for name in missing(built, given_out)]
     for difference in found:
         print(f"{SERVING / 'data_plane'}: {difference}", file=sys.stderr)
     return 1 if found else 0
+
+
+def _texts(paths: Iterable[Path]) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in paths]
 
 
 def missing(built: Mapping[str, Declaration], module: ModuleType) -> list[str]:

@@ -37,10 +37,10 @@ def main() -> int:
 
 def ceiling_per_second(directory: Path, rows: int, request_count: int) -> float:
     """Returns the requests per second of the version in `directory`, with one thread per core."""
-    from serving.data_plane.plane import native_module
+    from serving.data_plane.plane import RuntimeOptions, native_module
 
     plane = native_module()
-    plane.initialize(intra_op_thread_count=0, inter_op_thread_count=0)
+    plane.initialize(RuntimeOptions(intra_op_thread_count=0, inter_op_thread_count=0))
     load = plane.SavedModelLoad("ctr", int(directory.name), str(directory), ["serve"])
     for step in _LOAD_STEPS:
         getattr(load, step)()

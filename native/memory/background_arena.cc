@@ -36,4 +36,9 @@ bool UseBackgroundArena() {
   return kIndex && CallControl("thread.tcache.flush") && WriteControl("thread.arena", *kIndex);
 }
 
+base::Status EnterBackground(base::ThreadPriority priority) {
+  static_cast<void>(UseBackgroundArena());
+  return base::SetThreadPriority(priority);
+}
+
 }  // namespace millpond::memory

@@ -1,5 +1,8 @@
 #pragma once
 
+#include "native/base/status.h"
+#include "native/base/thread_priority.h"
+
 namespace millpond::memory {
 
 // Makes the calling thread take its ordinary memory (malloc, new) from a jemalloc arena that all
@@ -10,5 +13,8 @@ namespace millpond::memory {
 // Returns false and changes nothing without jemalloc. Thread: call it at the thread's start,
 // because earlier blocks stay in their arena. Lifetime: the arena lives as long as the process.
 bool UseBackgroundArena();
+
+// Gives the calling thread `priority`, and makes it use that arena, if jemalloc is there.
+base::Status EnterBackground(base::ThreadPriority priority);
 
 }  // namespace millpond::memory

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 namespace millpond::metrics {
@@ -24,6 +25,23 @@ std::array<MethodRecorder, kMethodCount> MakeRecorders(Use predict,
 }
 
 }  // namespace
+
+int64_t RequestSnapshot::request_count() const {
+  return std::accumulate(count_by_code.begin(), count_by_code.end(), int64_t{0});
+}
+
+RequestSnapshot RequestSnapshot::Since(const RequestSnapshot& earlier) const {
+  RequestSnapshot difference{latency - earlier.latency, count_by_code};
+  for (size_t code = 0; code < count_by_code.size(); ++code) {
+    difference.count_by_code[code] -= earlier.count_by_code[code];
+  }
+  return difference;
+}
+
+LatencySnapshot MethodSnapshot::latency(base::Code code) const {
+  const auto found = by_code.find(code);
+  return found == by_code.end() ? LatencySnapshot() : found->second;
+}
 
 int64_t MethodSnapshot::failed_count() const {
   const auto ok = by_code.find(base::Code::kOk);
@@ -136,14 +154,6 @@ std::array<Method, kMethodCount> AllMethods() {
   std::array<Method, kMethodCount> methods{};
   for (size_t i = 0; i < kMethodCount; ++i) methods[i] = static_cast<Method>(i);
   return methods;
-}
-
-const char* MethodName(Method method) {
-  static constexpr std::array<const char*, kMethodCount> kNames = {
-      "Predict",        "GetModelMetadata", "Classify",      "Regress",
-      "MultiInference", "SessionRun",       "ModelInfer",    "RestPredict",
-      "RestClassify",   "RestRegress",      "RestModelInfer"};
-  return kNames[static_cast<size_t>(method)];
 }
 
 RequestRecorder::RequestRecorder(MethodRecorder::Use predict)

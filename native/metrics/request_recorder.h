@@ -17,6 +17,11 @@ namespace millpond::metrics {
 
 // A summary of a recorder's contents at one moment.
 struct RequestSnapshot {
+  int64_t request_count() const;
+  int64_t failed_count() const { return request_count() - count_by_code[0]; }
+  // The requests since `earlier`, a snapshot of the same recorder.
+  RequestSnapshot Since(const RequestSnapshot& earlier) const;
+
   LatencySnapshot latency;
   // Indexed by the number of the base::Code. The sum is latency.count().
   std::array<int64_t, base::kCodeCount> count_by_code{};
@@ -25,6 +30,8 @@ struct RequestSnapshot {
 // The full contents of a recorder at one moment. A value.
 struct MethodSnapshot {
   const LatencySnapshot& phase(Phase phase) const { return phases[static_cast<size_t>(phase)]; }
+  // The latencies of the requests that ended with `code`; empty if none did.
+  LatencySnapshot latency(base::Code code) const;
   int64_t count() const { return phase(Phase::kTotal).count(); }
   int64_t failed_count() const;
   MethodSnapshot& operator+=(const MethodSnapshot& other);
@@ -124,14 +131,20 @@ enum class Method : size_t {
 
 inline constexpr size_t kMethodCount = 11;
 
+// The methods' names in the services' definitions; over HTTP with "Rest" before them.
+inline constexpr std::array<const char*, kMethodCount> kMethodNames = {
+    "Predict",    "GetModelMetadata", "Classify",     "Regress",     "MultiInference", "SessionRun",
+    "ModelInfer", "RestPredict",      "RestClassify", "RestRegress", "RestModelInfer"};
+
 // Returns all methods, in order.
 std::array<Method, kMethodCount> AllMethods();
 
 // Returns false for a method that is answered without a run of the model.
 constexpr bool RunsModel(Method method) { return method != Method::kGetModelMetadata; }
 
-// Returns the name in the service's definition; over HTTP with "Rest" before it.
-const char* MethodName(Method method);
+constexpr const char* MethodName(Method method) {
+  return kMethodNames[static_cast<size_t>(method)];
+}
 
 // The ended requests to one version.
 //

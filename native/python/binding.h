@@ -3,23 +3,18 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "native/base/clock.h"
 #include "native/base/status.h"
-#include "native/inference/batch_proof.h"
+#include "native/inference/controlled_version.h"
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_keeper.h"
 #include "native/memory/slab_pool.h"
 #include "native/metrics/request_sampler.h"
 #include "native/metrics/request_statistics.h"
-#include "native/servable/batching_servable.h"
-#include "native/servable/servable_entry.h"
 #include "native/tf/loaded_version.h"
 #include "native/tf/version_load.h"
 
@@ -41,10 +36,15 @@ void RegisterByteBudget(nanobind::module_& module);
 void RegisterRest(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
 void RegisterTrace(nanobind::module_& module);
+void RegisterValues(nanobind::module_& module);
 
 // Returns the bytes of a path for the operating system. Python holds bytes of a path that are not
 // UTF-8 as surrogates, which are no text. Needs the GIL.
 std::string PathBytes(const nanobind::str& path);
+
+// Returns a text that may hold any bytes, such as those of a path: bytes that are no UTF-8 are
+// shown as \xe9. Needs the GIL.
+nanobind::str AnyText(const std::string& text);
 
 // Raises StatusError(code, message) if `status` is not OK. Needs the GIL.
 void ThrowIfError(const base::Status& status);
@@ -120,57 +120,25 @@ class PyRequestStatistics {
 // Python's reference to a loaded version.
 class PyServable {
  public:
-  explicit PyServable(tf::FinishedLoad finished)
+  PyServable(tf::FinishedLoad finished, int64_t run_ns_max)
       : loaded_(std::move(finished.version)),
-        entry_(std::move(finished.entry)),
-        batching_(finished.batching) {
-    if (batching_ != nullptr) proof_ = std::make_unique<inference::BatchProof>(*batching_);
-  }
+        version_(std::make_unique<inference::ControlledVersion>(std::move(finished.entry),
+                                                                finished.batching, run_ns_max)) {}
   // The last reference frees the version, without the GIL, because that may take long.
   ~PyServable() {
     const nanobind::gil_scoped_release release;
-    entry_.reset();
+    version_.reset();
     loaded_.reset();
   }
   PyServable(const PyServable&) = delete;
   PyServable& operator=(const PyServable&) = delete;
 
-  const std::shared_ptr<servable::ServableEntry>& entry() const { return entry_; }
+  inference::ControlledVersion& version() const { return *version_; }
   tf::LoadedVersion& loaded() const { return *loaded_; }
-  // Returns the state of each signature, also after the version is gone; empty without batching.
-  std::vector<servable::SignatureBatching> Batching() const {
-    const std::lock_guard<std::mutex> lock(batching_mutex_);
-    return batching_ != nullptr ? batching_->Batching() : ended_batching_;
-  }
-  // Returns the batches that were run most often; none after the version is gone.
-  std::vector<servable::HotBatch> ListHotBatches() const {
-    const std::lock_guard<std::mutex> lock(batching_mutex_);
-    if (batching_ == nullptr) return {};
-    return batching_->ListHotBatches();
-  }
-  // Keeps the state as it is now. Call it before the entry is destroyed.
-  void EndBatching() {
-    const std::lock_guard<std::mutex> lock(batching_mutex_);
-    if (const auto* ended = std::exchange(batching_, nullptr)) ended_batching_ = ended->Batching();
-  }
-  // The proof before it is concluded; null without batching.
-  inference::BatchProof* proof() const { return proof_.get(); }
-  // Returns the proof, which ends with it. For the thread that loads the version.
-  std::unique_ptr<inference::BatchProof> TakeProof() { return std::move(proof_); }
-  // Ends each run of a warm-up and of the proof at its next kernel, also if it begins later. Any
-  // thread.
-  void CancelRuns() { are_runs_cancelled_.store(true); }
-  const std::atomic<bool>& are_runs_cancelled() const { return are_runs_cancelled_; }
 
  private:
-  std::shared_ptr<tf::LoadedVersion> loaded_;
-  std::shared_ptr<servable::ServableEntry> entry_;
-  mutable std::mutex batching_mutex_;
-  // The entry's; null without batching, and after EndBatching. Guarded by batching_mutex_.
-  const servable::BatchingServable* batching_;
-  std::vector<servable::SignatureBatching> ended_batching_;  // guarded by batching_mutex_
-  std::unique_ptr<inference::BatchProof> proof_;
-  std::atomic<bool> are_runs_cancelled_{false};
+  std::shared_ptr<tf::LoadedVersion> loaded_;              // null only in the destructor
+  std::unique_ptr<inference::ControlledVersion> version_;  // null only in the destructor
 };
 
 }  // namespace millpond::python

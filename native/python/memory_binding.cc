@@ -1,6 +1,4 @@
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <utility>
@@ -8,29 +6,16 @@
 #include "native/base/thread_priority.h"
 #include "native/memory/background_arena.h"
 #include "native/python/binding.h"
+#include "native/python/values.h"
 #include "native/tf/version_load.h"
 
 namespace millpond::python {
 namespace {
 
 namespace nb = nanobind;
-using memory::ArenaRemains;
-using memory::ArenaStatistics;
 
-base::StatusOr<base::ThreadPriority> ParsePriority(const std::string& name) {
-  if (name == "idle") return base::ThreadPriority::kIdle;
-  if (name == "nice") return base::ThreadPriority::kNice;
-  if (name == "normal") return base::ThreadPriority::kNormal;
-  return base::InvalidArgument("unknown thread priority '" + name + "'; use idle, nice or normal");
-}
-
-base::Status EnterBackground(base::ThreadPriority priority) {
-  static_cast<void>(memory::UseBackgroundArena());  // no effect if jemalloc is missing
-  return base::SetThreadPriority(priority);
-}
-
-void EnterBackgroundThread(const std::string& name) {
-  ThrowIfError(EnterBackground(ValueOrThrow(ParsePriority(name))));
+void EnterBackgroundThread(Named<base::ThreadPriority> priority) {
+  ThrowIfError(memory::EnterBackground(priority.value));
 }
 
 memory::SlabPoolOptions PoolOptions(int spare_slab_count) {
@@ -39,12 +24,13 @@ memory::SlabPoolOptions PoolOptions(int spare_slab_count) {
   return options;
 }
 
-void MakeSlabPool(PySlabPool* self, int spare_slab_count, const std::string& thread_priority) {
-  const base::ThreadPriority priority = ValueOrThrow(ParsePriority(thread_priority));
+void MakeSlabPool(PySlabPool* self, int spare_slab_count,
+                  Named<base::ThreadPriority> thread_priority) {
   ThrowIfError(memory::CheckArenas());
   // The keeper works at the priority of the process if the kernel refuses this one.
-  new (self) PySlabPool(PoolOptions(spare_slab_count),
-                        [priority] { static_cast<void>(EnterBackground(priority)); });
+  new (self) PySlabPool(PoolOptions(spare_slab_count), [priority = thread_priority.value] {
+    static_cast<void>(memory::EnterBackground(priority));
+  });
 }
 
 void Expect(PySlabPool& self, const std::string& owner, const PyServable& servable,
@@ -56,16 +42,6 @@ void Expect(PySlabPool& self, const std::string& owner, const PyServable& servab
 }
 
 void RegisterSlabPool(nb::module_& module) {
-  using Statistics = memory::SlabPoolStatistics;
-  nb::class_<Statistics>(module, "SlabPoolStatistics", nb::is_final())
-      .def_ro("in_use_count", &Statistics::in_use_count)
-      .def_ro("in_use_bytes", &Statistics::in_use_reserved_bytes)
-      .def_ro("spare_count", &Statistics::spare_count)
-      .def_ro("spare_bytes", &Statistics::spare_reserved_bytes)
-      .def_ro("spare_resident_bytes", &Statistics::spare_resident_bytes)
-      .def_ro("surplus_resident_bytes", &Statistics::surplus_resident_bytes)
-      .def_ro("quarantined_count", &Statistics::quarantined_count)
-      .def_ro("quarantined_bytes", &Statistics::quarantined_reserved_bytes);
   nb::class_<PySlabPool>(module, "SlabPool", nb::is_final())
       .def("__init__", &MakeSlabPool, nb::kw_only(), nb::arg("spare_slab_count"),
            nb::arg("thread_priority"))
@@ -91,33 +67,9 @@ void RegisterSlabPool(nb::module_& module) {
       .def("stop", [](PySlabPool& self) { WithoutGil([&] { self.Stop(); }); });
 }
 
-void RegisterArena(nb::module_& module) {
-  nb::class_<tf::MemoryPlan>(module, "MemoryPlan", nb::is_final())
-      .def_ro("parameter_bytes", &tf::MemoryPlan::parameter_bytes)
-      .def_ro("slab_bytes", &tf::MemoryPlan::slab_bytes);
-  nb::class_<ArenaStatistics>(module, "ArenaStatistics", nb::is_final())
-      .def_ro("allocated_bytes", &ArenaStatistics::allocated_bytes)
-      .def_ro("active_unused_bytes", &ArenaStatistics::active_unused_bytes)
-      .def_ro("retained_bytes", &ArenaStatistics::retained_bytes)
-      .def_ro("unused_bytes", &ArenaStatistics::unused_bytes)
-      .def_ro("slab_resident_bytes", &ArenaStatistics::slab_resident_bytes);
-  nb::class_<ArenaRemains>(module, "ArenaRemains", nb::is_final())
-      .def_ro("live_bytes", &ArenaRemains::live_bytes)
-      .def_prop_ro("live_blocks",
-                   [](const ArenaRemains& self) {
-                     std::vector<std::pair<int64_t, int64_t>> blocks;
-                     for (const auto& live : self.live_blocks) {
-                       blocks.emplace_back(live.block_bytes, live.count);
-                     }
-                     return blocks;
-                   })
-      .def_ro("overflow_block_count", &ArenaRemains::overflow_block_count);
-}
-
 }  // namespace
 
 void RegisterMemory(nb::module_& module) {
-  RegisterArena(module);
   RegisterSlabPool(module);
   module.def("enter_background_thread", &EnterBackgroundThread, nb::arg("priority"));
 }

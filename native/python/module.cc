@@ -18,4 +18,5 @@ NB_MODULE(_data_plane, module) {
   RegisterRest(module);
   RegisterServer(module);
   RegisterTrace(module);
+  RegisterValues(module);  // last, because fields have the types of the others
 }

@@ -6,6 +6,7 @@
 
 #include "native/base/clock.h"
 #include "native/python/binding.h"
+#include "native/python/values.h"
 #include "native/servable/request_reservoir.h"
 
 namespace millpond::python {
@@ -13,7 +14,6 @@ namespace {
 
 namespace nb = nanobind;
 using servable::RequestReservoir;
-using servable::RequestReservoirStatistics;
 
 std::shared_ptr<RequestReservoir> MakeReservoir(size_t request_count_max, size_t bytes_max,
                                                 double age_seconds_max) {
@@ -37,9 +37,6 @@ std::vector<nb::bytes> Requests(RequestReservoir& self) {
 }  // namespace
 
 void RegisterReservoir(nb::module_& module) {
-  nb::class_<RequestReservoirStatistics>(module, "RequestReservoirStatistics", nb::is_final())
-      .def_ro("request_count", &RequestReservoirStatistics::request_count)
-      .def_ro("request_bytes", &RequestReservoirStatistics::request_bytes);
   nb::class_<RequestReservoir>(module, "RequestReservoir", nb::is_final())
       .def(nb::new_(&MakeReservoir), nb::kw_only(), nb::arg("request_count_max"),
            nb::arg("bytes_max"), nb::arg("age_seconds_max"))

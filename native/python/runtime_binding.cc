@@ -6,6 +6,7 @@
 #include "native/memory/jemalloc_api.h"
 #include "native/memory/request_memory.h"
 #include "native/python/binding.h"
+#include "native/python/values.h"
 #include "native/rpc/server.h"
 #include "native/tf/op_library.h"
 #include "native/tf/run_memory_limits.h"
@@ -25,11 +26,7 @@ std::map<std::string, std::string> BuildInfo() {
           {"allocator", memory::IsJemallocPreloaded() ? "jemalloc" : "glibc"}};
 }
 
-void Initialize(int intra_op_thread_count, int inter_op_thread_count, bool is_stock,
-                bool has_load_pool, bool checks_method_names, bool serves_session_run) {
-  const tf::RuntimeOptions options{
-      intra_op_thread_count, inter_op_thread_count, is_stock,
-      has_load_pool,         checks_method_names,   serves_session_run};
+void Initialize(const tf::RuntimeOptions& options) {
   ThrowIfError(WithoutGil([&] { return tf::InitializeRuntime(options, &TheRequestMemory()); }));
 }
 
@@ -52,10 +49,7 @@ memory::RequestMemory& TheRequestMemory() {
 
 void RegisterRuntime(nb::module_& module) {
   module.def("build_info", &BuildInfo);
-  module.def("initialize", &Initialize, nb::kw_only(), nb::arg("intra_op_thread_count"),
-             nb::arg("inter_op_thread_count"), nb::arg("is_stock") = false,
-             nb::arg("has_load_pool") = false, nb::arg("checks_method_names") = false,
-             nb::arg("serves_session_run") = false);
+  module.def("initialize", &Initialize, nb::arg("options"));
   module.def(
       "open_crash_page", [](int descriptor) { ThrowIfError(base::OpenCrashPage(descriptor)); },
       nb::arg("descriptor"));
@@ -64,10 +58,6 @@ void RegisterRuntime(nb::module_& module) {
   module.def("runs_ended_by_memory", &tf::RunsEndedByMemory);
   module.def("load_op_library", &LoadOpLibrary, nb::arg("path"));
   module.def("check_saved_model", &CheckSavedModel, nb::arg("directory"));
-  nb::class_<memory::MemoryStatistics>(module, "RequestMemoryStatistics", nb::is_final())
-      .def_ro("in_use_bytes", &memory::MemoryStatistics::in_use_bytes)
-      .def_ro("in_use_bytes_peak", &memory::MemoryStatistics::in_use_bytes_peak)
-      .def_ro("allocation_count", &memory::MemoryStatistics::allocation_count);
   module.def("request_memory_statistics", [] { return TheRequestMemory().Statistics(); });
   module.def("mark_request_memory_peak", [] { TheRequestMemory().MarkPeak(); });
   module.def("request_memory_peak_rise_bytes", [] { return TheRequestMemory().PeakRiseBytes(); });

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "native/python/binding.h"
+#include "native/python/values.h"
 #include "native/servable/serving_map.h"
 
 namespace millpond::python {
@@ -13,29 +14,17 @@ namespace nb = nanobind;
 using servable::Routing;
 using servable::ServingMap;
 
-// Returns the value of a `serving.core.servable.Routing`.
-Routing RoutingOf(nb::handle routing) {
-  return {nb::cast<std::optional<int64_t>>(routing.attr("default_version")),
-          nb::cast<decltype(Routing::labels)>(routing.attr("labels")),
-          nb::cast<std::optional<int64_t>>(routing.attr("canary_version")),
-          nb::cast<double>(routing.attr("canary_weight")),
-          nb::cast<std::string>(routing.attr("canary_header")),
-          nb::cast<decltype(Routing::awaited_labels)>(routing.attr("awaited_labels"))};
+void Publish(ServingMap& self, const PyServable& servable, Routing routing) {
+  ThrowIfError(
+      WithoutGil([&] { return self.Publish(servable.version().entry(), std::move(routing)); }));
 }
 
-void Publish(ServingMap& self, const PyServable& servable, nb::object routing) {
-  Routing value = RoutingOf(routing);
-  ThrowIfError(WithoutGil([&] { return self.Publish(servable.entry(), std::move(value)); }));
+void Retire(ServingMap& self, const std::string& name, int64_t version, Routing routing) {
+  ThrowIfError(WithoutGil([&] { return self.Retire(name, version, std::move(routing)); }));
 }
 
-void Retire(ServingMap& self, const std::string& name, int64_t version, nb::object routing) {
-  Routing value = RoutingOf(routing);
-  ThrowIfError(WithoutGil([&] { return self.Retire(name, version, std::move(value)); }));
-}
-
-void SetRouting(ServingMap& self, const std::string& name, nb::object routing) {
-  Routing value = RoutingOf(routing);
-  ThrowIfError(WithoutGil([&] { return self.SetRouting(name, std::move(value)); }));
+void SetRouting(ServingMap& self, const std::string& name, Routing routing) {
+  ThrowIfError(WithoutGil([&] { return self.SetRouting(name, std::move(routing)); }));
 }
 
 std::optional<int64_t> Answering(ServingMap& self, const std::string& name,
@@ -61,12 +50,9 @@ void SetNotes(ServingMap& self, const std::string& name, std::string reason, boo
 void RegisterServingMap(nb::module_& module) {
   nb::class_<ServingMap>(module, "ServingMap", nb::is_final())
       .def(nb::init<>())
-      .def("publish", &Publish, nb::arg("servable"), nb::arg("routing"),
-           nb::sig("def publish(self, servable: Servable, routing: Routing) -> None"))
-      .def("retire", &Retire, nb::arg("name"), nb::arg("version"), nb::arg("routing"),
-           nb::sig("def retire(self, name: str, version: int, routing: Routing) -> None"))
-      .def("set_routing", &SetRouting, nb::arg("name"), nb::arg("routing"),
-           nb::sig("def set_routing(self, name: str, routing: Routing) -> None"))
+      .def("publish", &Publish, nb::arg("servable"), nb::arg("routing"))
+      .def("retire", &Retire, nb::arg("name"), nb::arg("version"), nb::arg("routing"))
+      .def("set_routing", &SetRouting, nb::arg("name"), nb::arg("routing"))
       .def("answering", &Answering, nb::arg("name"), nb::arg("label").none() = nb::none())
       .def("set_notes", &SetNotes, nb::arg("name"), nb::kw_only(), nb::arg("reason"),
            nb::arg("is_awaited"), nb::arg("is_refused"), nb::arg("version_reasons"),

@@ -23,14 +23,16 @@ std::string PathBytes(const nb::str& path) {
   return {bytes.c_str(), bytes.size()};
 }
 
+nb::str AnyText(const std::string& text) {
+  auto decoded = nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (!decoded.is_valid()) throw nb::python_error();
+  return decoded;
+}
+
 void ThrowIfError(const base::Status& status) {
   if (status.ok()) return;
-  // A message may hold a path, and a path any bytes: those that are no text are shown as \xe9.
-  const std::string& message = status.message();
-  const auto text = nb::steal<nb::str>(PyUnicode_DecodeUTF8(
-      message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
-  if (!text.is_valid()) throw nb::python_error();
-  const nb::tuple args = nb::make_tuple(static_cast<int>(status.code()), text);
+  const nb::tuple args = nb::make_tuple(static_cast<int>(status.code()), AnyText(status.message()));
   PyErr_SetObject(status_error_type, args.ptr());
   throw nb::python_error();
 }

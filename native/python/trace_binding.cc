@@ -6,13 +6,13 @@
 #include <string>
 
 #include "native/python/binding.h"
+#include "native/python/values.h"
 #include "native/tf/trace_session.h"
 
 namespace millpond::python {
 namespace {
 
 namespace nb = nanobind;
-using tf::EventTotal;
 using tf::Trace;
 using tf::TraceSession;
 
@@ -32,16 +32,6 @@ Trace Collect(TraceSession& self, bool has_xspace, size_t total_count_max,
 }  // namespace
 
 void RegisterTrace(nb::module_& module) {
-  nb::class_<EventTotal>(module, "EventTotal", nb::is_final())
-      .def_ro("name", &EventTotal::name)
-      .def_ro("count", &EventTotal::count)
-      .def_ro("total_ns", &EventTotal::total_ns);
-  nb::class_<Trace>(module, "Trace", nb::is_final())
-      .def_ro("event_count", &Trace::event_count)
-      .def_ro("totals", &Trace::totals)
-      .def_prop_ro("xspace", [](const Trace& self) {
-        return nb::bytes(self.xspace.data(), self.xspace.size());
-      });
   nb::class_<TraceSession>(module, "TraceSession", nb::is_final())
       .def("drop", [](TraceSession& self) { WithoutGil([&] { self.Drop(); }); })
       .def("collect", &Collect, nb::kw_only(), nb::arg("has_xspace"), nb::arg("total_count_max"),

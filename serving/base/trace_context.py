@@ -4,22 +4,18 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from structlog.contextvars import bound_contextvars
 
 
-class TraceContext(Protocol):
-    """A client's W3C trace context (`_native.TraceContext`); ids are hexadecimal."""
+@dataclass(frozen=True)
+class TraceContext:
+    """A client's W3C trace context; ids are hexadecimal."""
 
-    @property
-    def trace_id(self) -> str: ...
-    @property
-    def parent_id(self) -> str: ...
-    @property
-    def is_sampled(self) -> bool: ...
-    @property
-    def state(self) -> str: ...
+    trace_id: str
+    parent_id: str
+    is_sampled: bool
+    state: str
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,39 @@
 """The seam's loads of SavedModels, and the memory of their parameters (see `plane`)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.data_plane.servables import ArenaRemains, Servable
 
 
-class MemoryPlan(Protocol):
+@dataclass(frozen=True)
+class MemoryPlan:
     """The memory that a version will take, from its graph and its variables.index."""
 
-    @property
-    def parameter_bytes(self) -> int: ...
-    @property
-    def slab_bytes(self) -> int: ...
+    parameter_bytes: int
+    slab_bytes: int
 
 
-class SlabPoolStatistics(Protocol):
+@dataclass(frozen=True)
+class SlabPoolStatistics:
     """The slabs of the pool by use. Bytes are reserved bytes unless their name contains `resident`."""
 
-    @property
-    def in_use_count(self) -> int: ...
-    @property
-    def in_use_bytes(self) -> int: ...
-    @property
-    def spare_count(self) -> int: ...
-    @property
-    def spare_bytes(self) -> int: ...
-    @property
-    def spare_resident_bytes(self) -> int: ...
-    @property
-    def surplus_resident_bytes(self) -> int:
-        """Bytes that are being returned to the system."""
+    in_use_count: int
+    in_use_bytes: int
+    spare_count: int
+    spare_bytes: int
+    spare_resident_bytes: int
+    surplus_resident_bytes: int
+    """Bytes that are being returned to the system."""
 
-    @property
-    def quarantined_count(self) -> int:
-        """The slabs of versions that leaked, which are never used again."""
+    quarantined_count: int
+    """The slabs of versions that leaked, which are never used again."""
 
-    @property
-    def quarantined_bytes(self) -> int: ...
+    quarantined_bytes: int
+
+THREAD_PRIORITIES = ("normal", "nice", "idle")
+"""The priorities that a thread of the data plane can have."""
 
 
 class SlabPool(Protocol):
@@ -64,36 +60,61 @@ class SlabPool(Protocol):
         """Ends the keeper's thread."""
 
 
-class MissingKernel(Protocol):
+@dataclass(frozen=True)
+class MissingKernel:
     """A node for which the CPU has no kernel, and what runs it: a signature, or "" for the init op."""
 
-    @property
-    def signature(self) -> str: ...
-    @property
-    def op(self) -> str: ...
-    @property
-    def node(self) -> str: ...
-    @property
-    def function(self) -> str:
-        """The function that holds the node; "" for the graph itself."""
+    signature: str
+    op: str
+    node: str
+    function: str
+    """The function that holds the node; "" for the graph itself."""
 
-    @property
-    def is_certain(self) -> bool:
-        """True if every request on the signature needs the node. False in doubt, as in a branch."""
+    is_certain: bool
+    """True if every request on the signature needs the node. False in doubt, as in a branch."""
 
-    @property
-    def is_built(self) -> bool:
-        """True if every request needs the node's kernel, even if it takes another branch, unless
-        TensorFlow leaves the branch out.
-        """
+    is_built: bool
+    """True if every request needs the node's kernel, even if it takes another branch, unless
+    TensorFlow leaves the branch out.
+    """
 
 
 class BatchSlots(Protocol):
     """Limits how many batches run at the same time, for all versions that share it."""
 
 
-class BatchSettings(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings:
     """The limits under which the requests of one version share runs."""
+
+    rows_max: int
+    """The most rows of a batch."""
+
+    run_seconds_max: float
+    """A batch takes about this long at most; 0: any time."""
+
+    splits: bool
+    """A request of more rows is run in pieces."""
+
+    allowed_rows: Sequence[int]
+    """The rows that a batch may have, ascending: it is padded to the next of them. Empty: any."""
+
+    pads_inputs: bool
+    """Inputs that differ in their dimensions after the first are padded with zeros or empty strings."""
+
+    waiting_requests_max: int
+    """If this many requests of a signature wait for a thread, further ones are refused with
+    UNAVAILABLE; 0: none is.
+    """
+
+    slots: BatchSlots | None
+    """Limits the batches at a time, together with the other versions that have it. None: no limit."""
+
+    relative_tolerance: float
+    """Answers of a batch may differ from those of single runs by this share of their magnitude."""
+
+    may_mix_rows: bool
+    """A signature whose graph mixes rows is batched as long as no comparison shows it."""
 
 
 class SavedModelLoad(Protocol):
@@ -208,9 +229,11 @@ class SavedModelLoad(Protocol):
         self,
         reservoir: Any = None,
         request_statistics: Any = None,
-        batching: Any = None,
+        batching: BatchSettings | None = None,
+        replay_seconds_max: float = 0.0,
     ) -> Servable:
         """Returns the servable. It offers the requests that it answers to `reservoir`, and
         `request_statistics` reports its requests. With `batching` its requests may share runs, from
-        `Servable.prove_batching` on.
+        `Servable.prove_batching` on. Each request of `Servable.answer`, `replay` and `predict` runs
+        for `replay_seconds_max` at most; 0: any time.
         """

@@ -1,7 +1,8 @@
 """The seam between the control plane (Python decides) and the data plane (C++ serves).
 
 Everything that crosses the seam is declared in this package, and only here. `DataPlane` is the built
-module. Its methods in capitals make the objects whose classes stand in the modules beside this one.
+module. Its methods in capitals make the objects whose classes stand in the modules beside this one:
+a Protocol has behaviour, and a frozen dataclass is a value that crosses field by field.
 `scripts/check_seam.py` compares the declarations with the built module, and mypy compares them with
 the callers and with the fakes of the tests. An argument has the type `Any` if each data plane takes
 only objects of its own there.
@@ -11,20 +12,42 @@ Each call that can take longer than a microsecond releases the GIL. Failures of 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from serving.data_plane import loads, request_statistics, requests, servables, traces
 
 
-class RequestMemoryStatistics(Protocol):
+@dataclass(frozen=True)
+class RequestMemoryStatistics:
     """Bytes that TensorFlow's allocator holds: requests' tensors, and parameters outside of arenas."""
 
-    @property
-    def in_use_bytes(self) -> int: ...
-    @property
-    def in_use_bytes_peak(self) -> int: ...
-    @property
-    def allocation_count(self) -> int: ...
+    in_use_bytes: int
+    in_use_bytes_peak: int
+    allocation_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeOptions:
+    """The configuration of TensorFlow in this process."""
+
+    intra_op_thread_count: int
+    """The threads of the pool for large kernels; 0: one for each core."""
+
+    inter_op_thread_count: int
+    """The threads of the pool for what does not run inline; 0: one for each core."""
+
+    is_stock: bool = False
+    """Nothing is registered, and versions run as TensorFlow Serving runs them, for comparisons."""
+
+    has_load_pool: bool = False
+    """Restore and init have a pool of their own. For `is_stock`."""
+
+    checks_method_names: bool = False
+    """A signature answers only requests of its method_name."""
+
+    serves_session_run: bool = False
+    """Clients may run any part of a graph by SessionRun. Arenas cannot be sealed then."""
 
 
 class DataPlane(Protocol):
@@ -35,7 +58,7 @@ class DataPlane(Protocol):
         """A status that is not OK: `args == (code, message)`, with the number of a gRPC status code."""
 
     def SlabPool(self, *, spare_slab_count: int, thread_priority: str) -> loads.SlabPool:
-        """Starts the keeper's thread at `thread_priority`: `idle`, `nice` or `normal`. The spare
+        """Starts the keeper's thread at `thread_priority`, one of `loads.THREAD_PRIORITIES`. The spare
         memory is enough for the next versions of any `spare_slab_count` owners at once.
         """
 
@@ -49,31 +72,6 @@ class DataPlane(Protocol):
         """
 
     def BatchSlots(self, count: int) -> loads.BatchSlots: ...
-
-    def BatchSettings(
-        self,
-        *,
-        rows_max: int,
-        run_seconds_max: float,
-        splits: bool,
-        allowed_rows: Sequence[int],
-        pads_inputs: bool,
-        waiting_requests_max: int,
-        slots: loads.BatchSlots | None,
-        relative_tolerance: float,
-        may_mix_rows: bool,
-    ) -> loads.BatchSettings:
-        """Makes the settings.
-
-        A batch has at most `rows_max` rows, and takes about `run_seconds_max` at most (0: any). If
-        `splits`, a larger request is run in pieces. `allowed_rows` are the rows that a batch may
-        have, ascending: it is padded to the next of them; empty: any. If `pads_inputs`, inputs that
-        differ in their dimensions after the first are padded with zeros or empty strings. If
-        `waiting_requests_max` requests of a signature wait for a thread (0: any number), further
-        ones are refused with UNAVAILABLE. Answers of a batch may differ from those of single runs by
-        `relative_tolerance` of their magnitude. If `may_mix_rows`, a signature whose graph mixes
-        rows is batched as long as no comparison shows it.
-        """
 
     def SavedModelLoad(
         self, name: str, version: int, directory: str, tags: Sequence[str]
@@ -92,15 +90,6 @@ class DataPlane(Protocol):
         With `is_client_required`, only clients with a certificate that `client_ca` has signed are
         served. Without it, `client_ca` may be "".
         """
-
-    def ReflectionTable(
-        self,
-        *,
-        services: bytes,
-        files: Mapping[str, bytes],
-        symbols: Mapping[str, str],
-        extensions: Mapping[str, Mapping[int, str]],
-    ) -> requests.ReflectionTable: ...
 
     def Admission(self, total_limit: int) -> requests.Admission: ...
 
@@ -137,56 +126,8 @@ class DataPlane(Protocol):
         """
 
     def GrpcServer(
-        self,
-        serving_map: servables.ServingMap,
-        *,
-        addresses: Sequence[str],
-        thread_count: int,
-        max_message_bytes: int,
-        channel_arguments: Mapping[str, int | str],
-        rare_methods: Sequence[str],
-        request_statistics: request_statistics.RequestStatistics | None = None,
-        spans: requests.SpanBuffer | None = None,
-        certificates: requests.ServerCertificates | None = None,
-        reflection: requests.ReflectionTable | None = None,
-        reply_compression: str = "request",
-        has_tensor_content: bool = False,
-        admission: requests.Admission | None = None,
-        max_thread_count: int = 0,
-        reply_bytes_max: int = 2147483647,
-        budget: requests.ByteBudget | None = None,
-        first_version_wait_seconds: float = 0.0,
-        rare_message_bytes_max: Mapping[str, int] = {},
-        connections_per_address_max: int = 0,
-        request_seconds_max: float = 0.0,
-    ) -> requests.GrpcServer:
-        """Makes the server.
-
-        `addresses` are `HOST:PORT` (port 0 takes a free port) or `unix:PATH`.
-        `thread_count` is the number of request threads while no run lasts long; 0 is one
-        for each core. `request_statistics` reports the rare methods and the requests that find no
-        version. `spans` takes the requests whose trace is sampled; with None, requests are not
-        traced. `certificates` sets up TLS at the TCP addresses. `rare_methods` are full names of
-        methods. `channel_arguments` have the names of gRPC's; docs/migrating.md lists those with
-        an effect. `reflection` describes the services to clients; with None the server has no
-        reflection.
-
-        `reply_compression` is none, request (as the request is), deflate or gzip. It applies if the
-        client accepts it. With `has_tensor_content`, Predict replies with tensor_content instead of
-        typed fields. `admission` limits the requests in flight; with None the default limit
-        applies. `max_thread_count` is the number of threads that run requests at a time; 0: four
-        for each core. `first_version_wait_seconds` is how long a request waits for the first
-        version of its model.
-
-        `max_message_bytes` limits the message of one request, and `reply_bytes_max` the bytes of
-        one reply. `rare_message_bytes_max` limits the messages of rare methods; 4 MiB for a method
-        without an entry. `budget` counts and limits the bytes of requests and replies in flight,
-        together with those over HTTP; with None they are not counted.
-
-        `connections_per_address_max` limits the connections of one IP address; 0: no limit.
-        `request_seconds_max` is the deadline of a request to a model that comes without one; 0:
-        none.
-        """
+        self, serving_map: servables.ServingMap, options: requests.GrpcServerOptions
+    ) -> requests.GrpcServer: ...
 
     def build_info(self) -> Mapping[str, str]:
         """Returns the versions that are compiled in or linked.
@@ -196,27 +137,11 @@ class DataPlane(Protocol):
         `jemalloc` is "".
         """
 
-    def initialize(
-        self,
-        *,
-        intra_op_thread_count: int,
-        inter_op_thread_count: int,
-        is_stock: bool = False,
-        has_load_pool: bool = False,
-        checks_method_names: bool = False,
-        serves_session_run: bool = False,
-    ) -> None:
+    def initialize(self, options: RuntimeOptions) -> None:
         """Registers the request allocator, device factory and restore kernel, and starts TensorFlow's
-        pools.
+        pools, at the caller's priority.
 
-        A pool of 0 threads gets one thread for each core. The pools start here, at the caller's
-        priority. `is_stock` registers nothing and runs versions as TensorFlow Serving does, for
-        comparisons. With it, `has_load_pool` runs their restore and init on a separate pool.
-        `checks_method_names`: a signature answers only requests of its method_name.
-        `serves_session_run`: clients may run any part of a graph by SessionRun, and arenas cannot be
-        sealed.
-
-        Call it once, before any other function that uses TensorFlow. A second call with other arguments
+        Call it once, before any other function that uses TensorFlow. A second call with other options
         raises StatusError(FAILED_PRECONDITION).
         """
 
@@ -241,8 +166,8 @@ class DataPlane(Protocol):
         """
 
     def enter_background_thread(self, priority: str) -> None:
-        """Sets the calling thread's priority to `idle`, `nice` or `normal`. From then on the thread
-        takes its ordinary memory from an arena that request threads do not use.
+        """Sets the calling thread's priority, one of `loads.THREAD_PRIORITIES`. From then on the
+        thread takes its ordinary memory from an arena that request threads do not use.
         """
 
     def check_saved_model(self, directory: str) -> Sequence[str]:
@@ -266,9 +191,6 @@ class DataPlane(Protocol):
         """Bounds the bytes that the kernels of one run may hold at a time, and those of all runs of
         clients together, for runs from now on. It has no effect without jemalloc.
         """
-
-    def set_replay_seconds(self, seconds: float) -> None:
-        """Bounds each request that `answer` and `predict` run from now on; 0: no bound."""
 
     def runs_ended_by_memory(self) -> int:
         """Returns the number of runs that `set_run_memory_bytes` has ended since the process's start."""

@@ -1,40 +1,47 @@
 """The seam's records of requests (see `plane`). All times are monotonic nanoseconds, all latencies nanoseconds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 PHASES = ("queue", "decode", "batch", "run", "encode", "total")
 """The phases of a request. `batch` is the time that a request gives to the others of its batch. `total`
 lasts from the read of the request to the bytes of its reply."""
 
-WINDOWS_SECONDS = (1, 10, 60)
-"""The windows that are kept, beside the time since start."""
+VERSION_METHODS = (
+    "Predict",
+    "GetModelMetadata",
+    "Classify",
+    "Regress",
+    "MultiInference",
+    "SessionRun",
+    "ModelInfer",
+    "RestPredict",
+    "RestClassify",
+    "RestRegress",
+    "RestModelInfer",
+)
+"""The methods that a version answers itself. The methods over HTTP have "Rest" before their name."""
 
 
-class LatencyFigures(Protocol):
+@dataclass(frozen=True)
+class LatencyFigures:
     """The latencies of a set of requests; 0 if the set is empty.
 
     Quantiles are by the nearest rank, within 0.8 % (above 1 µs). Check `count` before you rely on a
     quantile.
     """
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def sum_ns(self) -> int: ...
-    @property
-    def p50_ns(self) -> int: ...
-    @property
-    def p90_ns(self) -> int: ...
-    @property
-    def p99_ns(self) -> int: ...
-    @property
-    def p999_ns(self) -> int: ...
-    @property
-    def max_ns(self) -> int:
-        """The largest latency. It is exact since the start. In a window it is within the
-        histogram's error if a larger latency came before the window.
-        """
+    count: int = 0
+    sum_ns: int = 0
+    p50_ns: int = 0
+    p90_ns: int = 0
+    p99_ns: int = 0
+    p999_ns: int = 0
+    max_ns: int = 0
+    """The largest latency. It is exact since the start. In a window it is within the
+    histogram's error if a larger latency came before the window.
+    """
 
 
 class MethodStatistics(Protocol):
@@ -63,10 +70,8 @@ class MethodStatistics(Protocol):
         """
 
     @property
-    def ended_seconds(self) -> float | None:
-        """The seconds since the version ended, or None if it is still loaded. An ended version is
-        reported for 600 s.
-        """
+    def is_ended(self) -> bool:
+        """True if the version has ended. It is reported for 600 s then."""
 
     @property
     def count_by_code(self) -> Mapping[int, int]:
@@ -87,15 +92,15 @@ class MethodStatistics(Protocol):
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
         """Returns the times that requests of all codes spent in a phase.
 
-        The phase is `queue`, `decode`, `run`, `encode` or `total`. The times are since the version
-        was loaded, or over the last 1 to 60 whole seconds if `window_seconds` is given. A failed
-        request has the phases that it reached.
+        `phase` is one of `PHASES`. The times are since the version was loaded, or over the last 1 to
+        60 whole seconds if `window_seconds` is given. A failed request has the phases that it
+        reached.
 
         `queue` and `total` begin when a request thread has read the call's message. While all
         request threads are in runs, a message waits in its socket before that. Only its client
         sees this wait. GetModelMetadata and the methods that Python answers have queue, run and
         total.
-        Raises INVALID_ARGUMENT for another phase or window.
+        Raises INVALID_ARGUMENT for another window.
         """
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
@@ -104,26 +109,23 @@ class MethodStatistics(Protocol):
         """
 
 
-class HistoryPoint(Protocol):
+@dataclass(frozen=True)
+class HistoryPoint:
     """One second of a model's requests, of all its versions and codes. It is longer than a second
     if the server was too busy to end it in time.
     """
 
-    @property
-    def at_ns(self) -> int:
-        """The end of the second, of the monotonic clock."""
+    at_ns: int
+    """The end of the second, of the monotonic clock."""
 
-    @property
-    def count(self) -> int:
-        """The number of requests that ended in this second."""
+    count: int = 0
+    """The number of requests that ended in this second."""
 
-    @property
-    def failed_count(self) -> int:
-        """The number of these requests that did not end with OK."""
+    failed_count: int = 0
+    """The number of these requests that did not end with OK."""
 
-    @property
-    def latency(self) -> LatencyFigures:
-        """The latencies of the 10 seconds before `at_ns`."""
+    latency: LatencyFigures = LatencyFigures()
+    """The latencies of the 10 seconds before `at_ns`."""
 
 
 class RequestStatistics(Protocol):

@@ -1,9 +1,17 @@
 """The seam's servers, and the requests that they answer (see `plane`)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serving.base.trace_context import TraceContext
+from serving.data_plane.request_statistics import RequestStatistics
+
+REPLY_BYTES_MAX = (1 << 31) - 1
+"""A reply has at most this many bytes, because gRPC's clients take no longer message."""
+
+REPLY_COMPRESSIONS = ("none", "request", "deflate", "gzip")
+"""The compressions of replies of `GrpcServer`; `request`: each as its request is."""
 
 
 class Admission(Protocol):
@@ -200,46 +208,36 @@ class RestWorkers(Protocol):
         """
 
 
-class RequestSpan(Protocol):
+@dataclass(frozen=True)
+class RequestSpan:
     """A request that has ended, for a trace that its client samples."""
 
-    @property
-    def context(self) -> TraceContext: ...
-    @property
-    def method(self) -> str:
-        """The method's name, like `Predict`."""
+    context: TraceContext
+    method: str
+    """The method's name, like `Predict`."""
 
-    @property
-    def model(self) -> str:
-        """The requested model; empty if the request names no model."""
+    model: str
+    """The requested model; empty if the request names no model."""
 
-    @property
-    def version(self) -> int | None:
-        """The version that the request reached."""
+    version: int | None
+    """The version that the request reached."""
 
-    @property
-    def code(self) -> int: ...
-    @property
-    def message(self) -> str:
-        """The error message of a failed request."""
+    code: int
+    message: str
+    """The error message of a failed request."""
 
-    @property
-    def received_ns(self) -> int:
-        """The time of arrival, on the clock of `time.monotonic_ns`."""
+    received_ns: int
+    """The time of arrival, on the clock of `time.monotonic_ns`."""
 
-    @property
-    def phase_ns(self) -> Mapping[str, int]:
-        """The time spent in `queue`, `decode`, `batch`, `run` and `encode`, for the phases that the
-        request reached. They add up to the total. They follow one another, but for the part of
-        `batch` that comes after `run`.
-        """
+    phase_ns: Mapping[str, int]
+    """The time spent in `queue`, `decode`, `batch`, `run` and `encode`, for the phases that the
+    request reached. They add up to the total. They follow one another, but for the part of
+    `batch` that comes after `run`.
+    """
 
-    @property
-    def total_ns(self) -> int: ...
-    @property
-    def request_bytes(self) -> int: ...
-    @property
-    def response_bytes(self) -> int: ...
+    total_ns: int
+    request_bytes: int
+    response_bytes: int
 
 
 class SpanBuffer(Protocol):
@@ -268,8 +266,92 @@ class ServerCertificates(Protocol):
         """
 
 
-class ReflectionTable(Protocol):
-    """The description of a server's services for its clients (`serving.rpc.reflection.Reflection`)."""
+@dataclass(frozen=True)
+class ReflectionTable:
+    """The description of a server's services for its clients (`serving.rpc.reflection`)."""
+
+    services: bytes
+    """A serialized grpc.reflection.v1.ListServiceResponse."""
+
+    files: Mapping[str, bytes]
+    """Name of a file → a serialized FileDescriptorResponse: the file first, then all its
+    dependencies.
+    """
+
+    symbols: Mapping[str, str]
+    """Full name of a message, field, enum, value, service or method → name of its file."""
+
+    extensions: Mapping[str, Mapping[int, str]]
+    """Extended message → number of a field → name of the extension's file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpcServerOptions:
+    """The options of a `GrpcServer`."""
+
+    addresses: Sequence[str]
+    """`HOST:PORT` (port 0 takes a free port), `unix:PATH`, or `fd:N` for a socket that was handed in."""
+
+    thread_count: int = 0
+    """The request threads while no run lasts long; 0: one for each core."""
+
+    max_thread_count: int = 0
+    """The threads that run requests at a time; 0: four for each core."""
+
+    admission: Admission | None = None
+    """Limits the requests in flight, together with those over HTTP. None: the default limit applies."""
+
+    first_version_wait_seconds: float = 0.0
+    """A request waits this long for the first version of its model."""
+
+    max_message_bytes: int = REPLY_BYTES_MAX
+    """The limit of one request's message."""
+
+    reply_bytes_max: int = REPLY_BYTES_MAX
+    """The limit of one reply."""
+
+    budget: ByteBudget | None = None
+    """Counts and limits the bytes of requests and replies in flight, together with those over HTTP.
+    None: they are not counted.
+    """
+
+    connections_per_address_max: int = 0
+    """The limit of connections of one IP address; 0: no limit."""
+
+    channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
+    """gRPC's channel arguments by name. docs/migrating.md lists those with an effect."""
+
+    request_seconds_max: float = 0.0
+    """The deadline of a request to a model that comes without one; 0: none."""
+
+    rare_methods: Sequence[str] = ()
+    """The full names of the methods that `GrpcServer.take_rare_call` returns."""
+
+    rare_message_bytes_max: Mapping[str, int] = field(default_factory=dict)
+    """The limits of the messages of rare methods; 4 MiB for a method without an entry."""
+
+    request_statistics: RequestStatistics | None = None
+    """Records the rare methods, and the requests that find no version. None: the server makes its
+    own.
+    """
+
+    spans: SpanBuffer | None = None
+    """Takes the requests whose trace is sampled. None: requests are not traced."""
+
+    certificates: ServerCertificates | None = None
+    """Sets up TLS at the TCP addresses. None: they have none."""
+
+    reply_compression: str = "request"
+    """One of `REPLY_COMPRESSIONS`. It applies if the client accepts it."""
+
+    has_tensor_content: bool = False
+    """Predict replies with tensor_content instead of typed fields."""
+
+    serves_session_run: bool = False
+    """Clients may run any part of a graph by SessionRun, as `DataPlane.initialize` has it too."""
+
+    reflection: ReflectionTable | None = None
+    """Describes the services to clients. None: the server has no reflection."""
 
 
 class GrpcServer(Protocol):

@@ -1,6 +1,7 @@
 """The seam's serving map and the servables that it publishes (see `plane`)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.core.servable import Routing
@@ -28,39 +29,34 @@ class ServableStatistics(Protocol):
         """Returns the statistics of the requests since `earlier`, which must be of the same version."""
 
 
-class ArenaStatistics(Protocol):
+@dataclass(frozen=True)
+class ArenaStatistics:
     """The bytes of a version's slab by use. The first four are disjoint and add up to the slab."""
 
-    @property
-    def allocated_bytes(self) -> int: ...
-    @property
-    def active_unused_bytes(self) -> int: ...
-    @property
-    def retained_bytes(self) -> int: ...
-    @property
-    def unused_bytes(self) -> int: ...
-    @property
-    def slab_resident_bytes(self) -> int:
-        """The bytes of all four that are resident in memory."""
+    allocated_bytes: int
+    active_unused_bytes: int
+    retained_bytes: int
+    unused_bytes: int
+    slab_resident_bytes: int
+    """The bytes of all four that are resident in memory."""
 
 
-class ArenaRemains(Protocol):
+@dataclass(frozen=True)
+class ArenaRemains:
     """The memory that was live in a version's arena after the version was freed: 0 bytes, or a
     leak.
     """
 
-    @property
-    def live_bytes(self) -> int: ...
-    @property
-    def live_blocks(self) -> Sequence[tuple[int, int]]:
-        """The live blocks by size: (bytes of a block, number of blocks)."""
+    live_bytes: int = 0
+    live_blocks: Sequence[tuple[int, int]] = ()
+    """The live blocks by size: (bytes of a block, number of blocks)."""
 
-    @property
-    def overflow_block_count(self) -> int:
-        """The number of live blocks that did not fit in the slab."""
+    overflow_block_count: int = 0
+    """The number of live blocks that did not fit in the slab."""
 
 
-class BatchFigures(Protocol):
+@dataclass(frozen=True)
+class BatchFigures:
     """The batches of one signature of one version since it was loaded.
 
     `run_count` counts all runs of requests: batches, requests that ran alone, and the pieces of
@@ -72,65 +68,52 @@ class BatchFigures(Protocol):
     by their time, and `by_wait` the requests by their wait, in the same classes of µs.
     """
 
-    @property
-    def run_count(self) -> int: ...
-    @property
-    def request_count(self) -> int: ...
-    @property
-    def row_count(self) -> int: ...
-    @property
-    def padding_row_count(self) -> int: ...
-    @property
-    def failed_batch_count(self) -> int:
-        """The batches that failed and whose requests were then run one by one."""
+    run_count: int = 0
+    request_count: int = 0
+    row_count: int = 0
+    padding_row_count: int = 0
+    failed_batch_count: int = 0
+    """The batches that failed and whose requests were then run one by one."""
 
-    @property
-    def split_request_count(self) -> int:
-        """The requests that were run in pieces."""
+    split_request_count: int = 0
+    """The requests that were run in pieces."""
 
-    @property
-    def wait_ns(self) -> int: ...
-    @property
-    def run_ns(self) -> int: ...
-    @property
-    def by_rows(self) -> Sequence[int]: ...
-    @property
-    def by_requests(self) -> Sequence[int]: ...
-    @property
-    def by_wait(self) -> Sequence[int]: ...
-    @property
-    def by_run(self) -> Sequence[int]: ...
+    wait_ns: int = 0
+    run_ns: int = 0
+    by_rows: Sequence[int] = (0,) * 16
+    by_requests: Sequence[int] = (0,) * 16
+    by_wait: Sequence[int] = (0,) * 22
+    by_run: Sequence[int] = (0,) * 22
 
 
-class SignatureBatching(Protocol):
+ROW_VERDICTS = ("independent", "unknown", "mixes")
+"""The verdicts of a signature's graph on the rows of a batch: each is computed alone, or the graph
+does not show it, or some are computed from others.
+"""
+
+
+@dataclass(frozen=True)
+class SignatureBatching:
     """If the requests of a signature are batched, and how that went."""
 
-    @property
-    def signature(self) -> str: ...
-    @property
-    def is_on(self) -> bool: ...
-    @property
-    def refusal(self) -> str:
-        """The reason why it is not batched; "" if it is."""
+    signature: str
+    is_on: bool
+    refusal: str
+    """The reason why it is not batched; "" if it is."""
 
-    @property
-    def rows(self) -> str:
-        """The verdict of its graph on its rows: "independent", "unknown" or "mixes"."""
+    rows: str
+    """The verdict of its graph on its rows, one of `ROW_VERDICTS`."""
 
-    @property
-    def rows_reason(self) -> str:
-        """The output and the node that show it; "" if they are independent."""
+    rows_reason: str
+    """The output and the node that show it; "" if they are independent."""
 
-    @property
-    def joined_rows_max(self) -> int:
-        """The rows up to which a batch is extended now."""
+    joined_rows_max: int
+    """The rows up to which a batch is extended now."""
 
-    @property
-    def joined_requests_max(self) -> int:
-        """The most requests that a batch's first one takes along."""
+    joined_requests_max: int
+    """The most requests that a batch's first one takes along."""
 
-    @property
-    def figures(self) -> BatchFigures: ...
+    figures: BatchFigures
 
 
 class Servable(Protocol):
@@ -146,7 +129,7 @@ class Servable(Protocol):
 
         `method` is "Predict", "Classify", "Regress" or "MultiInference". The name and version in
         the request's model_spec are ignored. Raises UNIMPLEMENTED for another method. Raises
-        FAILED_PRECONDITION if the request runs for longer than `set_replay_seconds` allows.
+        FAILED_PRECONDITION if the request runs for longer than `SavedModelLoad.finish` allows.
         """
 
     def replay(self, method: str, request: bytes) -> bytes:
@@ -252,13 +235,12 @@ class Servable(Protocol):
         """
 
 
-class RequestReservoirStatistics(Protocol):
+@dataclass(frozen=True)
+class RequestReservoirStatistics:
     """The requests that a reservoir holds, including those that are too old."""
 
-    @property
-    def request_count(self) -> int: ...
-    @property
-    def request_bytes(self) -> int: ...
+    request_count: int
+    request_bytes: int
 
 
 class RequestReservoir(Protocol):

@@ -1,32 +1,29 @@
 """The seam's recordings of TensorFlow's profiler (see `plane`)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 
-class EventTotal(Protocol):
+@dataclass(frozen=True)
+class EventTotal:
     """The number of recorded events of one name, and their total time."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def total_ns(self) -> int: ...
+    name: str
+    count: int
+    total_ns: int
 
 
-class Trace(Protocol):
+@dataclass(frozen=True)
+class Trace:
     """The recording of a `TraceSession`."""
 
-    @property
-    def event_count(self) -> int: ...
-    @property
-    def totals(self) -> Sequence[EventTotal]:
-        """The totals, the longest first."""
+    event_count: int
+    totals: Sequence[EventTotal]
+    """The totals, the longest first."""
 
-    @property
-    def xspace(self) -> bytes:
-        """A serialized `tensorflow.profiler.XSpace`; empty unless it was requested."""
+    xspace: bytes
+    """A serialized `tensorflow.profiler.XSpace`; empty unless it was requested."""
 
 
 class TraceSession(Protocol):

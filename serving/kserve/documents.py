@@ -23,8 +23,8 @@ UNLOADED_BY_HAND = (
     "unloaded by a request (RepositoryModelUnload); RepositoryModelLoad serves it again"
 )
 
-# The same table as in native/inference/infer_datatype.cc.
-_DATATYPES = {
+# As in native/inference/infer_datatype.h; scripts/check_seam.py compares the tables.
+DATATYPES = {
     types_pb2.DT_BOOL: "BOOL",
     types_pb2.DT_UINT8: "UINT8",
     types_pb2.DT_UINT16: "UINT16",
@@ -172,7 +172,7 @@ def _shape(info: Any) -> list[int]:
 
 def _tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
     # A dtype without a name in the protocol has TensorFlow's name. ModelInfer refuses it.
-    datatype = _DATATYPES.get(dtype) or types_pb2.DataType.Name(dtype).removeprefix("DT_")
+    datatype = DATATYPES.get(dtype) or types_pb2.DataType.Name(dtype).removeprefix("DT_")
     return {"name": name, "datatype": datatype, "shape": shape}
 
 
@@ -182,6 +182,6 @@ def _config_input(tensor: _Tensor, optional: Collection[str]) -> dict[str, Any]:
 
 
 def _config_tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
-    datatype = _DATATYPES.get(dtype, "INVALID")
+    datatype = DATATYPES.get(dtype, "INVALID")
     data_type = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
     return {"name": name, "data_type": data_type, "dims": shape}

@@ -31,7 +31,7 @@ def model_statistics(
     by_version: dict[int, list[MethodStatistics]] = {version: [] for version in batches_by_version}
     for row in rows:
         is_run = row.model == name and row.method not in METHODS_WITHOUT_RUN
-        if is_run and row.ended_seconds is None and row.version in by_version:
+        if is_run and not row.is_ended and row.version in by_version:
             by_version[row.version].append(row)
     return [
         _document(name, version, by_version[version], batches_by_version[version])

@@ -128,7 +128,10 @@ class Load:
             with self._progress.cancellation.stops_by(load.cancel):
                 missing_kernels = self._take_steps(load, is_batched=batching is not None)
             servable = load.finish(
-                self._settings.reservoir, self._settings.request_statistics, batching
+                self._settings.reservoir,
+                self._settings.request_statistics,
+                batching,
+                self._settings.replay_seconds_max,
             )
         except BaseException:
             report_remains(self._id, load.discard())

@@ -91,6 +91,8 @@ class LoadSettings:
     gates: GateSettings = field(default_factory=GateSettings)
     restore_bytes_per_second: int = 0
     load_seconds_target: float = 0
+    # The longest run of a warm-up request or a gate's request; 0: any time.
+    replay_seconds_max: float = 0
     # Returns the settings of batches for the version in a directory, or None if its requests do not
     # share runs. Raises InvalidConfig if the version's own file is wrong.
     batching: Callable[[Path], BatchSettings | None] | None = None

@@ -11,7 +11,7 @@ from zlib import crc32
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
-from serving.data_plane.request_statistics import PHASES, MethodStatistics
+from serving.data_plane.request_statistics import PHASES, VERSION_METHODS, MethodStatistics
 from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.monitored_parts import MonitoredParts
@@ -27,14 +27,6 @@ LISTED_SWAP_COUNT_MAX = 20
 MARKED_NS = 960 * NS_PER_SECOND
 """The age up to which swaps are sent for the charts, which show 15 minutes."""
 
-
-VERSION_METHODS = frozenset(
-    {
-        *("Predict", "Classify", "Regress", "MultiInference", "GetModelMetadata", "SessionRun"),
-        *("RestPredict", "RestClassify", "RestRegress", "ModelInfer", "RestModelInfer"),
-    }
-)
-"""The methods of a model. Requests for other methods that name no model (states, reloads) do not count."""
 
 WAITING_MODEL_COUNT_MAX = 100
 """The number of reasons in an answer, even if thousands of models have a wrong base path."""
@@ -171,7 +163,7 @@ def codes_json(methods: Sequence[MethodStatistics], model: str | None) -> dict[s
     """Returns the number of requests since the server started, by the name of their code.
 
     `model` None counts the requests to all models, to models that are not configured too. As in the
-    charts, calls to the server itself do not count.
+    charts, requests for other methods that name no model (states, reloads) do not count.
     """
     counts: dict[int, int] = {}
     for statistics in methods:
@@ -262,7 +254,7 @@ def _methods_by_version(
 ) -> dict[ServableId, list[MethodStatistics]]:
     by_version: dict[ServableId, list[MethodStatistics]] = {}
     for statistics in methods:
-        if statistics.ended_seconds is None:
+        if not statistics.is_ended:
             servable_id = ServableId(statistics.model, statistics.version)
             by_version.setdefault(servable_id, []).append(statistics)
     return by_version

@@ -44,7 +44,7 @@ class Batching:
         settings = self._choose(model, directory)
         if not settings.is_on:
             return None
-        return self._plane.BatchSettings(
+        return BatchSettings(
             rows_max=settings.max_batch_size,
             run_seconds_max=settings.max_batch_latency_ms / _MS_PER_SECOND,
             splits=settings.splits_large_requests,

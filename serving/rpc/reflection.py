@@ -3,8 +3,7 @@
 The data plane answers from these tables; the protocol is in `native/rpc/reflection_service.cc`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,32 +11,19 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
 
 from serving.base.compiled_protos import message_class
+from serving.data_plane.requests import ReflectionTable
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _FileProto = descriptor_pb2.FileDescriptorProto
 _MessageProto = descriptor_pb2.DescriptorProto
 
 
-@dataclass(frozen=True)
-class Reflection:
-    """The tables, by name."""
-
-    # A serialized grpc.reflection.v1.ListServiceResponse.
-    services: bytes
-    # File name → a serialized FileDescriptorResponse: the file first, then all its dependencies.
-    files: Mapping[str, bytes]
-    # Full name of a message, field, enum, value, service or method → name of its file.
-    symbols: Mapping[str, str]
-    # Extended message → field number → name of the extension's file.
-    extensions: Mapping[str, Mapping[int, str]]
-
-
-def reflect(service_files: Sequence[FileDescriptor]) -> Reflection:
+def reflect(service_files: Sequence[FileDescriptor]) -> ReflectionTable:
     """Returns the tables of a server that answers every service of these files. Pure."""
     closures = {file.name: _closure(file) for file in _all_files(service_files)}
     messages = {name: files[0] for name, files in closures.items()}
     response = _message_class("FileDescriptorResponse")
-    return Reflection(
+    return ReflectionTable(
         services=_service_list(service_files),
         files={
             name: response(

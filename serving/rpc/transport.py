@@ -75,13 +75,7 @@ class Transport:
                 period_seconds=POLL_SECONDS,
                 clock=clock,
             )
-        tables = reflect(service_files(config))
-        self.reflection = plane.ReflectionTable(
-            services=tables.services,
-            files=tables.files,
-            symbols=tables.symbols,
-            extensions=tables.extensions,
-        )
+        self.reflection = reflect(service_files(config))
 
     @property
     def refusal(self) -> ConfigRefusal | None:

@@ -73,6 +73,7 @@ def load_settings(
         incumbent=incumbent,
         restore_bytes_per_second=foundation.config.restore_bytes_per_second,
         load_seconds_target=foundation.config.load_seconds_target,
+        replay_seconds_max=foundation.config.warmup_request_seconds,
         request_statistics=request_statistics,
         batch_records=batch_records,
         batch_refusals=batch_refusals,

@@ -8,7 +8,8 @@ import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.core.operator_api import CAPTURE_WARM_UP
-from serving.data_plane.requests import GrpcServer, RareCall
+from serving.data_plane.plane import RuntimeOptions
+from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
@@ -34,16 +35,17 @@ _log = structlog.get_logger(__name__)
 
 def initialize(foundation: Foundation) -> None:
     """Initializes the data plane; called before all its other functions."""
+    config = foundation.config
+    options = RuntimeOptions(
+        intra_op_thread_count=config.tensorflow_intra_op_parallelism,
+        inter_op_thread_count=config.tensorflow_inter_op_parallelism,
+        is_stock=config.lab.is_stock,
+        has_load_pool=config.lab.has_load_pool,
+        checks_method_names=config.enable_signature_method_name_check,
+        serves_session_run=config.enable_session_run,
+    )
     with statuses_as_errors(foundation.data_plane.StatusError):
-        foundation.data_plane.initialize(
-            intra_op_thread_count=foundation.config.tensorflow_intra_op_parallelism,
-            inter_op_thread_count=foundation.config.tensorflow_inter_op_parallelism,
-            is_stock=foundation.config.lab.is_stock,
-            has_load_pool=foundation.config.lab.has_load_pool,
-            checks_method_names=foundation.config.enable_signature_method_name_check,
-            serves_session_run=foundation.config.enable_session_run,
-        )
-        foundation.data_plane.set_replay_seconds(foundation.config.warmup_request_seconds)
+        foundation.data_plane.initialize(options)
         for path in foundation.config.op_libraries:
             _log.info(
                 "op_library_loaded",
@@ -164,27 +166,29 @@ def make_grpc_server(
     given.
     """
     is_admin = bool(admin_addresses)
+    config = foundation.config
+    options = GrpcServerOptions(
+        addresses=admin_addresses or listen_addresses(config).of_grpc,
+        # Operators are few: one thread, and a second one while a prediction blocks the first.
+        thread_count=1 if is_admin else config.grpc_request_threads,
+        max_thread_count=2 if is_admin else config.grpc_max_threads,
+        admission=requests.admission,
+        first_version_wait_seconds=config.first_version_wait_seconds,
+        max_message_bytes=config.max_request_bytes,
+        reply_bytes_max=requests.memory.limits.grpc_reply_bytes_max,
+        budget=requests.memory.budget,
+        connections_per_address_max=config.grpc_max_connections_per_address,
+        channel_arguments=config.grpc_channel_arguments,
+        request_seconds_max=config.max_request_seconds,
+        rare_methods=rare_methods,
+        rare_message_bytes_max=rare_message_bytes_max(rare_methods),
+        request_statistics=requests.statistics,
+        spans=requests.spans,
+        certificates=transport.certificates,
+        reply_compression=config.grpc_compression,
+        has_tensor_content=config.enable_serialization_as_tensor_content,
+        serves_session_run=config.enable_session_run,
+        reflection=transport.reflection,
+    )
     with statuses_as_errors(foundation.data_plane.StatusError):
-        return foundation.data_plane.GrpcServer(
-            requests.serving_map,
-            addresses=admin_addresses or listen_addresses(foundation.config).of_grpc,
-            # Operators are few: one thread, and a second one while a prediction blocks the first.
-            thread_count=1 if is_admin else foundation.config.grpc_request_threads,
-            max_message_bytes=foundation.config.max_request_bytes,
-            channel_arguments=foundation.config.grpc_channel_arguments,
-            rare_methods=rare_methods,
-            request_statistics=requests.statistics,
-            spans=requests.spans,
-            admission=requests.admission,
-            max_thread_count=2 if is_admin else foundation.config.grpc_max_threads,
-            reply_bytes_max=requests.memory.limits.grpc_reply_bytes_max,
-            budget=requests.memory.budget,
-            first_version_wait_seconds=foundation.config.first_version_wait_seconds,
-            rare_message_bytes_max=rare_message_bytes_max(rare_methods),
-            connections_per_address_max=foundation.config.grpc_max_connections_per_address,
-            request_seconds_max=foundation.config.max_request_seconds,
-            certificates=transport.certificates,
-            reflection=transport.reflection,
-            reply_compression=foundation.config.grpc_compression,
-            has_tensor_content=foundation.config.enable_serialization_as_tensor_content,
-        )
+        return foundation.data_plane.GrpcServer(requests.serving_map, options)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serving.core.model_settings import BatchingChoice, BatchingSettings
-from serving.data_plane.plane import native_module
+from serving.data_plane.plane import RuntimeOptions, native_module
 from serving.reload.batching import Batching
 
 ON = BatchingSettings(enabled=BatchingChoice.ON)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("exports", nargs="+", type=Path)
     options = parser.parse_args(arguments)
-    native_module().initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+    native_module().initialize(RuntimeOptions(intra_op_thread_count=1, inter_op_thread_count=1))
     all_verdicts = {str(export): verdicts_of(export) for export in options.exports}
     if options.json:
         print(json.dumps(all_verdicts))

@@ -218,9 +218,10 @@ def test_fuzzed_bodies_get_clean_answers(server: ModelServer):
 IN_PROCESS = """
 import json, sys
 from serving.data_plane import _native
+from serving.data_plane.plane import RuntimeOptions
 from tests.integration.request_fuzzer import mutants
 
-_native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+_native.initialize(RuntimeOptions(intra_op_thread_count=1, inter_op_thread_count=1))
 load = _native.SavedModelLoad("echo", 7, sys.argv[1], ["serve"])
 for step in (
     load.read_graph, load.create_session, load.restore, load.run_init, load.make_callables,

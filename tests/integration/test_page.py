@@ -14,6 +14,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
 from serving.core.servable import END, GateVerdict, Health, Routing, ServableId
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 from serving.monitoring.swap_record import SwapResult
 from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.exports import ScaleModel, flip_a_byte
@@ -31,13 +32,12 @@ from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.page import (
     FakeMethod,
-    FakePoint,
     busy_scene,
+    latencies,
     span_latency,
     status,
     swap,
 )
-from tests.unit.fakes.requests import FakeLatency
 from tests.unit.fakes.servables import busy_batching
 
 MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'
@@ -125,7 +125,7 @@ def test_page_shows_phases_and_batches(open_page: OpenPage) -> None:
     on, refused = busy_batching()
     scene = FakeParts(statuses=[status("m", 1)], batching={ServableId("m", 1): [on, refused]})
     phase_us = {"queue": 30, "decode": 6, "batch": 200, "run": 900, "encode": 8}
-    latency = FakeLatency(count=2_000, p99_ns=3_000_000, p999_ns=4_000_000)
+    latency = LatencyFigures(count=2_000, p99_ns=3_000_000, p999_ns=4_000_000)
     scene.statistics.by_version = [FakeMethod("m", 1, latency_10s=latency, phase_us=phase_us)]
     with serve_page(scene, UpForHours()) as address:
         page = open_page(address).page
@@ -228,7 +228,7 @@ def test_page_hides_unloaded_versions_until_click(open_page: OpenPage, busy_addr
 def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
     # The clock stands still: the tiles' figures do not age while a slow page opens.
     clock = FakeClock()
-    few = FakeLatency(999, 1_000_000, 2_000_000, 3_000_000)
+    few = latencies(999, 1_000_000, 2_000_000, 3_000_000)
     tail = {name: span_latency(999, 0.0061) for name in ("before", "during", "after")}
     scene = FakeParts(
         statuses=[status("ctr", 2)],
@@ -237,7 +237,7 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
     scene.statistics.by_version = [FakeMethod("ctr", 2, latency_10s=few)]
     now = clock.now_ns() // NS_PER_SECOND
     scene.statistics.points[None] = [
-        FakePoint((now - i) * NS_PER_SECOND, 100, 0, few) for i in range(60, 0, -1)
+        HistoryPoint((now - i) * NS_PER_SECOND, 100, 0, few) for i in range(60, 0, -1)
     ]
     with serve_page(scene, clock) as address:
         visit = open_page(address)
@@ -253,10 +253,10 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
 
 def test_page_of_idle_server_shows_no_old_figures(open_page: OpenPage) -> None:
     clock, scene = UpForHours(), FakeParts()
-    latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
+    latency = latencies(5_000, 1_000_000, 2_000_000, 3_000_000)
     now = clock.now_ns() // NS_PER_SECOND
     scene.statistics.points[None] = [
-        FakePoint((now - seconds) * NS_PER_SECOND, 500, 1, latency)
+        HistoryPoint((now - seconds) * NS_PER_SECOND, 500, 1, latency)
         for seconds in (600, 599, 60, 59)
     ]
     with serve_page(scene, clock) as address:
@@ -340,10 +340,10 @@ def test_page_shows_models_without_a_version(open_page: OpenPage) -> None:
 @pytest.mark.parametrize("seconds", [3, 40])
 def test_page_chart_shows_the_time_the_server_has(open_page: OpenPage, seconds: int) -> None:
     clock, scene = UpForHours(), FakeParts()
-    latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
+    latency = latencies(5_000, 1_000_000, 2_000_000, 3_000_000)
     now = clock.now_ns() // NS_PER_SECOND
     scene.statistics.points[None] = [
-        FakePoint((now - i) * NS_PER_SECOND, 500, 0, latency) for i in range(seconds, -1, -1)
+        HistoryPoint((now - i) * NS_PER_SECOND, 500, 0, latency) for i in range(seconds, -1, -1)
     ]
     with serve_page(scene, clock, started_seconds_ago=seconds) as address:
         page = open_page(address).page
@@ -521,7 +521,7 @@ def test_page_columns_do_not_run_together(open_page: OpenPage) -> None:
     scene.swaps.shown.insert(0, swap("ctr", 44, began_at_ns, wall_offset_ns=0, **few))
     scene.statistics.by_version.append(
         FakeMethod(
-            "ctr", 43, in_flight_count=88_888, latency_10s=FakeLatency(999, 10**9, 10**10, 10**11)
+            "ctr", 43, in_flight_count=88_888, latency_10s=latencies(999, 10**9, 10**10, 10**11)
         )
     )
     with serve_page(scene, clock) as address:

@@ -21,15 +21,15 @@ from tests.unit.pem import make_identity
 START = """
 import socket, ssl, sys
 from serving.data_plane import _native
-_native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+from serving.data_plane.plane import RuntimeOptions
+from serving.data_plane.requests import GrpcServerOptions
+_native.initialize(RuntimeOptions(intra_op_thread_count=1, inter_op_thread_count=1))
 print(_native.load_op_library(sys.argv[1]))
-server = _native.GrpcServer(
-    _native.ServingMap(), addresses=["127.0.0.1:0"], thread_count=1,
-    max_message_bytes=1000, channel_arguments={}, rare_methods=[],
-    certificates=_native.ServerCertificates(
-        key=sys.argv[2], chain=sys.argv[3], client_ca="", is_client_required=False
-    ),
+certificates = _native.ServerCertificates(
+    key=sys.argv[2], chain=sys.argv[3], client_ca="", is_client_required=False
 )
+options = GrpcServerOptions(addresses=["127.0.0.1:0"], thread_count=1, certificates=certificates)
+server = _native.GrpcServer(_native.ServingMap(), options)
 server.start()
 trusting = ssl.create_default_context(cadata=sys.argv[3])
 trusting.set_alpn_protocols(["h2"])

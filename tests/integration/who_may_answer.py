@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from serving.core.servable import UNLOADING, Routing
-from serving.data_plane.plane import native_module
+from serving.data_plane.plane import RuntimeOptions, native_module
 from serving.data_plane.servables import Servable, ServingMap
 from serving.manager.stream import StreamState
 from serving.manager.turn import Decision, LogLine
@@ -37,7 +37,7 @@ class Servables:
 
     def __init__(self, export: str) -> None:
         self._plane = native_module()
-        self._plane.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+        self._plane.initialize(RuntimeOptions(intra_op_thread_count=1, inter_op_thread_count=1))
         self.by_version = {version: self._load(export, version) for version in VERSIONS}
         self.new_map()
 

@@ -146,6 +146,20 @@ TEST(RequestRecorder, ModelRunsAreAllMethodsThatRunTheModelOnceEach) {
   EXPECT_EQ(runs.latency.count(), 2 * (method_count - 1));
 }
 
+TEST(RequestSnapshot, SinceHasTheLaterRequestsOnly) {
+  RequestRecorder requests;
+  requests.Of(Method::kPredict).Record(Code::kInternal, PhaseTimes::OfTotal(5'000));
+  const RequestSnapshot earlier = requests.ModelRuns();
+  requests.Of(Method::kPredict).Record(Code::kOk, PhaseTimes::OfTotal(1'000));
+  requests.Of(Method::kClassify).Record(Code::kUnavailable, PhaseTimes::OfTotal(2'000));
+  const RequestSnapshot since = requests.ModelRuns().Since(earlier);
+  EXPECT_EQ(since.request_count(), 2);
+  EXPECT_EQ(since.failed_count(), 1);
+  EXPECT_EQ(since.latency.count(), 2);
+  EXPECT_EQ(since.latency.sum_ns(), 3'000);
+  EXPECT_EQ(earlier.Since(earlier).request_count(), 0);
+}
+
 TEST(RequestRecorder, ModelRunsAreEmptyWithoutRequests) {
   const RequestRecorder requests;
   EXPECT_EQ(requests.ModelRuns().latency.count(), 0);

@@ -3,9 +3,9 @@ from structlog.testing import capture_logs
 
 from serving.base.errors import DoesNotFitBeside, ResourceExhausted
 from serving.core.servable import ServableId
+from serving.data_plane.servables import ArenaRemains
 from serving.loading.arenas import Arenas, MemoryLimits, report_remains
 from tests.unit.fakes.data_plane import FakePlane, FakeSavedModelLoad, FakeSlabPool
-from tests.unit.fakes.memory import FakeRemains
 from tests.unit.fakes.servables import FakeServable
 
 ID = ServableId("m", 7)
@@ -179,11 +179,11 @@ def test_arenas_returned_memory_leaves_room_to_refill(end: str) -> None:
 
 def test_remains_beside_the_slab_are_reported_too() -> None:
     with capture_logs() as logs:
-        report_remains(ID, FakeRemains(overflow_block_count=2))
+        report_remains(ID, ArenaRemains(overflow_block_count=2))
     assert [(log["event"], log["overflow_block_count"]) for log in logs] == [("arena_leaked", 2)]
 
 
 def test_remains_of_nothing_are_not_reported() -> None:
     with capture_logs() as logs:
-        report_remains(ID, FakeRemains())
+        report_remains(ID, ArenaRemains())
     assert logs == []

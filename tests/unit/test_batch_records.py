@@ -16,7 +16,7 @@ def batched(servable_id: ServableId = ID) -> FakeServable:
 
 
 def run_once_more(servable: FakeServable) -> None:
-    servable.batched[0].figures = replace(servable.batched[0].figures, run_count=4)
+    servable.change_batching(0, figures=replace(servable.batched[0].figures, run_count=4))
 
 
 def ended(servable_id: ServableId = ID) -> ServableStatus:

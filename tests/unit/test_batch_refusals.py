@@ -26,8 +26,7 @@ class World:
         ]
 
     def turn_off(self, index: int, reason: str = "rows differ") -> None:
-        self.servable.batched[index].is_on = False
-        self.servable.batched[index].refusal = reason
+        self.servable.change_batching(index, is_on=False, refusal=reason)
 
     def reach(self, state: ServableState) -> None:
         self.refusals.on_status(ServableStatus(id=ID, state=state))
@@ -73,7 +72,7 @@ def test_refusal_of_a_served_version_is_reported_once(world: World) -> None:
 
 
 def test_refusal_after_that_of_padding_is_reported(world: World) -> None:
-    world.servable.batched[0].refusal = "its inputs are not padded"
+    world.servable.change_batching(0, refusal="its inputs are not padded")
     with structlog.testing.capture_logs() as logs:
         world.refusals.add(ID, world.servable)
         world.turn_off(0)

@@ -6,6 +6,7 @@ import pytest
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import BATCHING_OFF as OFF
 from serving.core.model_settings import BatchingChoice, BatchingSettings
+from serving.data_plane.loads import BatchSettings
 from serving.reload.batching import Batching
 from tests.unit.fakes.data_plane import FakePlane
 
@@ -22,13 +23,14 @@ def make(server: BatchingSettings, *, reads_version_files: bool = False) -> Batc
 
 
 def rows_max(batching: Batching, model: BatchingSettings, directory: Path) -> int | None:
-    settings: Any = batching.of_version("m", model, directory)
-    return None if settings is None else settings["rows_max"]
+    settings = batching.of_version("m", model, directory)
+    return None if settings is None else settings.rows_max
 
 
 def slots(batching: Batching, name: str, model: BatchingSettings, directory: Path) -> object:
-    settings: Any = batching.of_version(name, model, directory)
-    return settings["slots"]
+    settings = batching.of_version(name, model, directory)
+    assert settings is not None
+    return settings.slots
 
 
 def test_settings_reach_the_data_plane(tmp_path: Path):
@@ -42,17 +44,17 @@ def test_settings_reach_the_data_plane(tmp_path: Path):
         num_batch_threads=3,
     )
     model = BatchingSettings(batch_relative_tolerance=0.25, may_mix_rows=True)
-    assert make(settings).of_version("m", model, tmp_path) == {
-        "rows_max": 64,
-        "run_seconds_max": 0.0025,
-        "splits": False,
-        "allowed_rows": (8, 64),
-        "pads_inputs": True,
-        "waiting_requests_max": 5 * 64,
-        "slots": [3],
-        "relative_tolerance": 0.25,
-        "may_mix_rows": True,
-    }
+    assert make(settings).of_version("m", model, tmp_path) == BatchSettings(
+        rows_max=64,
+        run_seconds_max=0.0025,
+        splits=False,
+        allowed_rows=(8, 64),
+        pads_inputs=True,
+        waiting_requests_max=5 * 64,
+        slots=[3],
+        relative_tolerance=0.25,
+        may_mix_rows=True,
+    )
 
 
 @pytest.mark.parametrize("has_file", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import check_seam
 import pytest
 
@@ -79,3 +81,73 @@ def test_check_seam_missing_error_is_found() -> None:
     (difference,) = check_seam.differences(contract, module)
 
     assert difference.startswith("StatusError:")
+
+
+VALUES = '''
+MODES = ("idle", "busy")
+LIMIT = 3
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a load."""
+
+    tags: Sequence[str]
+    """Which graph."""
+
+    pool: pools.Pool | None = None
+    modes: Mapping[str, int] = field(default_factory=dict)
+'''
+LOWER_VALUES = """
+@dataclass(frozen=True)
+class Unrelated:
+    name: str
+"""
+TAGS = "@collections.abc.Sequence@list@[str]"
+FIELDS = {"tags": TAGS, "pool": "Pool | None", "modes": "@collections.abc.Mapping@dict@[str, int]"}
+
+
+def differing_values(
+    fields: dict[str, str], modes: tuple[str, ...] = ("idle", "busy")
+) -> list[str]:
+    module = SimpleNamespace(value_fields={"Options": fields}, enum_names={"MODES": modes})
+    return check_seam.value_differences(
+        check_seam.contract_values([VALUES]),
+        check_seam.built_values(module),
+        lower=check_seam.contract_values([LOWER_VALUES]),
+    )
+
+
+def test_check_seam_same_values_pass() -> None:
+    assert differing_values(FIELDS) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        FIELDS | {"depth": "int"},
+        {name: FIELDS[name] for name in ("tags", "modes")},
+        {name: FIELDS[name] for name in ("pool", "tags", "modes")},
+        FIELDS | {"tags": "str"},
+    ],
+    ids=["added", "missing", "moved", "other type"],
+)
+def test_check_seam_other_field_is_found(fields: dict[str, str]) -> None:
+    (difference,) = differing_values(fields)
+
+    assert difference.startswith("Options:")
+
+
+def test_check_seam_otherenum_names_are_found() -> None:
+    (difference,) = differing_values(FIELDS, ("busy", "idle"))
+
+    assert difference.startswith("MODES:")
+
+
+def test_check_seam_value_without_a_struct_is_found() -> None:
+    module = SimpleNamespace(value_fields={}, enum_names={})
+
+    (difference,) = check_seam.value_differences(
+        check_seam.contract_values([VALUES]), check_seam.built_values(module), lower={}
+    )
+
+    assert difference.startswith("Options:")

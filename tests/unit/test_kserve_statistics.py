@@ -1,6 +1,6 @@
+from serving.data_plane.servables import BatchFigures
 from serving.kserve.statistics import model_statistics
 from tests.unit.fakes.metrics import FakeMethod
-from tests.unit.fakes.servables import FakeBatchFigures
 
 OK, INVALID_ARGUMENT = 0, 3
 
@@ -42,7 +42,7 @@ def test_statistics_count_all_methods_that_run_model() -> None:
 def test_requests_that_share_a_run_are_one_execution() -> None:
     rows = [method("Predict", row_count=100, latencies_ns={OK: [1] * 10})]
     # Eight requests in two runs; the others ran alone, and two runs were warm-up.
-    batches = [FakeBatchFigures(run_count=2 + 2, request_count=8 + 2)]
+    batches = [BatchFigures(run_count=2 + 2, request_count=8 + 2)]
     (row,) = model_statistics(rows, "m", {3: batches})
     assert (row["execution_count"], row["inference_count"]) == (4, 100)
 
@@ -56,7 +56,7 @@ def test_wait_for_a_batch_is_wait_in_the_queue() -> None:
 def test_statistics_omit_other_versions_and_past_lives() -> None:
     rows = [
         FakeMethod(version=2, latencies_ns={OK: [1]}),
-        FakeMethod(version=3, latencies_ns={OK: [1]}, ended_seconds=5.0),
+        FakeMethod(version=3, latencies_ns={OK: [1]}, is_ended=True),
         FakeMethod(model="other", version=3, latencies_ns={OK: [1]}),
     ]
     (row,) = model_statistics(rows, "m", {3: []})

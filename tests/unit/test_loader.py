@@ -21,7 +21,8 @@ from serving.base.protos import get_model_metadata_pb2
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import LoadStage, ServableId
-from serving.data_plane.servables import Servable
+from serving.data_plane.loads import BatchSettings
+from serving.data_plane.servables import ArenaRemains, Servable
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -33,7 +34,6 @@ from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeMissingKernel, FakePlane, FakeSlabPool
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.loads import FakeProgress
-from tests.unit.fakes.memory import FakeRemains
 from tests.unit.fakes.requests import FakeReservoir
 from tests.unit.fakes.servables import FakeServable
 from warmup.self_warm_up import SelfWarmUpResult, self_warm_up
@@ -75,6 +75,19 @@ class Loading:
             clock=self.clock,
         )
         return load.run()
+
+
+SETTINGS = BatchSettings(
+    rows_max=8,
+    run_seconds_max=0,
+    splits=False,
+    allowed_rows=(),
+    pads_inputs=False,
+    waiting_requests_max=0,
+    slots=None,
+    relative_tolerance=0,
+    may_mix_rows=False,
+)
 
 
 def make_loader(
@@ -302,7 +315,7 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
         plane,
         arenas=arenas_of(FakeSlabPool()),
         reservoir=FakeReservoir(),
-        batching=lambda directory: "settings",
+        batching=lambda directory: SETTINGS,
     )
     with pytest.raises(Cancelled):
         loader.load(progress)
@@ -312,7 +325,7 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
 
 def test_loader_with_batching_analyzes_rows(version: Path) -> None:
     plane = FakePlane()
-    make_loader(version, plane, batching=lambda directory: "settings").load(FakeProgress())
+    make_loader(version, plane, batching=lambda directory: SETTINGS).load(FakeProgress())
     assert plane.steps[-4:-1] == ["run_init", "analyze_rows", "make_callables"]
 
 
@@ -323,11 +336,9 @@ def test_loader_proves_batching_after_warm_up(version: Path) -> None:
     def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
         batched.append(plane.servables[0].batched[0].is_on)
 
-    loader = make_loader(
-        version, plane, warm_up=warm_up, batching=lambda directory: f"settings of {directory.name}"
-    )
+    loader = make_loader(version, plane, warm_up=warm_up, batching=lambda directory: SETTINGS)
     servable = loader.load(progress)
-    assert plane.loads[0].batching == "settings of 7"
+    assert plane.loads[0].batching is SETTINGS
     assert batched == [False]
     assert [state.is_on for state in servable.batching()] == [True]
 
@@ -338,7 +349,7 @@ def test_loader_warms_up_batches_of_the_predecessor(version: Path) -> None:
     loader = make_loader(
         version,
         FakePlane(),
-        batching=lambda directory: "settings",
+        batching=lambda directory: SETTINGS,
         incumbent=lambda servable_id: predecessor,
     )
     with structlog.testing.capture_logs() as logs:
@@ -351,7 +362,7 @@ def test_loader_cancelled_ends_the_proof_of_batching(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     plane.on_proof = progress.cancellation.cancel
     with pytest.raises(Cancelled, match="the proof of batching stopped"):
-        make_loader(version, plane, batching=lambda directory: "settings").load(progress)
+        make_loader(version, plane, batching=lambda directory: SETTINGS).load(progress)
     assert plane.servables[0].is_destroyed
 
 
@@ -369,7 +380,7 @@ def test_loader_logs_refused_batching(version: Path) -> None:
     plane = FakePlane()
     plane.unproven = {"serving_default": "rows are mixed"}
     with structlog.testing.capture_logs() as logs:
-        servable = make_loader(version, plane, batching=lambda directory: "settings").load(
+        servable = make_loader(version, plane, batching=lambda directory: SETTINGS).load(
             FakeProgress()
         )
     assert not servable.batching()[0].is_on
@@ -459,7 +470,7 @@ def test_loader_failing_step_frees_load_and_logs_leak(version: Path, step: str) 
 
     def leak(at: str) -> None:
         if at == "take_arena":
-            plane.loads[0].remains = FakeRemains(192, [(64, 1), (128, 1)])
+            plane.loads[0].remains = ArenaRemains(192, [(64, 1), (128, 1)])
 
     plane.after_step = leak
     with capture_logs() as logs, pytest.raises(ResourceExhausted):

@@ -32,6 +32,7 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.data_plane.servables import BatchFigures
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsExposition
@@ -43,12 +44,11 @@ from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_
 from serving.reload.config_watch import ConfigRefusal
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.metrics import FakeMethod, swap_of
 from tests.unit.fakes.monitored import fake_parts
 from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoir
 from tests.unit.fakes.servables import (
-    FakeBatchFigures,
     FakeSignatureBatching,
     busy_batching,
     classes,
@@ -424,7 +424,7 @@ def test_default_version_without_canary_has_everything():
 
 def test_arena_is_that_of_versions_that_are_available():
     statuses = [status(), status(version=2), status(version=3, state=UNLOADING)]
-    arenas = {ServableId("m", version): FakeArenaStatistics() for version in (1, 3)}
+    arenas = {ServableId("m", version): ARENA_STATISTICS for version in (1, 3)}
     series = series_of(fake_parts(statuses=statuses, arenas=arenas))
     assert having(series, "serving_arena_allocated_bytes") == {("m", "1"): 1_000}
     assert having(series, "serving_arena_active_unused_bytes") == {("m", "1"): 100}
@@ -502,7 +502,7 @@ def test_batches_are_counted_by_size_and_time():
 
 
 def test_largest_class_is_the_last_bucket():
-    figures = FakeBatchFigures(
+    figures = BatchFigures(
         run_count=1,
         row_count=40_000,
         by_rows=classes(*(0,) * 15, 1),
@@ -616,7 +616,7 @@ def busy_parts() -> MonitoredParts:
     return fake_parts(
         statistics=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
-        arenas={ServableId("m", 1): FakeArenaStatistics()},
+        arenas={ServableId("m", 1): ARENA_STATISTICS},
         batching={ServableId("m", 1): busy_batching()},
         reservoirs=kept_requests(),
         swaps=[swap_of("m")],

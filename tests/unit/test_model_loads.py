@@ -17,6 +17,7 @@ from serving.core.model_settings import (
 )
 from serving.core.servable import ServableId
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
+from serving.data_plane.loads import BatchSettings
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.loader import LoadSettings
@@ -65,7 +66,7 @@ def settings_of(loads: ModelLoads) -> LoadSettings:
     return loads.settings(ServableId("m", 1))
 
 
-def batching_of(settings: LoadSettings) -> Any:
+def batching_of(settings: LoadSettings) -> BatchSettings | None:
     assert settings.batching is not None
     return settings.batching(Path("/m/1"))
 
@@ -119,7 +120,9 @@ def test_changed_batching_counts_for_later_loads(loads: ModelLoads) -> None:
         [ModelConfig(name="m", base_path="/m", settings=ModelSettings(batching=batching))]
     )
     assert batching_of(before) is None
-    assert batching_of(settings_of(loads))["rows_max"] == 7
+    after = batching_of(settings_of(loads))
+    assert after is not None
+    assert after.rows_max == 7
 
 
 def test_limit_of_batches_lives_as_long_as_its_model(loads: ModelLoads) -> None:
@@ -127,7 +130,9 @@ def test_limit_of_batches_lives_as_long_as_its_model(loads: ModelLoads) -> None:
     model = ModelConfig(name="m", base_path="/m", settings=ModelSettings(batching=batching))
 
     def slots() -> object:
-        return batching_of(settings_of(loads))["slots"]
+        settings = batching_of(settings_of(loads))
+        assert settings is not None
+        return settings.slots
 
     loads.set_models([model])
     first = slots()

@@ -9,7 +9,7 @@ from serving.manager.stream import StreamState
 from serving.manager.streams import Streams
 from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
-from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.monitored import FakeParts, fake_parts
 from tests.unit.fakes.servables import FakeServable
 
@@ -45,7 +45,7 @@ def of_versions(servables: Mapping[ServableId, FakeServable]) -> MonitoredParts:
 def test_version_destroyed_during_query_has_no_series():
     servables = {servable_id: FakeServable(servable_id) for servable_id in (FIRST, SECOND)}
     for servable in servables.values():
-        servable.arena = FakeArenaStatistics()
+        servable.arena = ARENA_STATISTICS
     servables[FIRST].destroy()
     assert values(of_versions(servables), "serving_arena_slab_bytes") == {("m", "2"): 1_111}
 

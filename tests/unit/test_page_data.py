@@ -1,6 +1,7 @@
 """The live page's data: only new data, and no figure of too few requests."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from serving.core.servable import (
     Routing,
     ServableId,
 )
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 from serving.monitoring.page_data import (
     LISTED_SWAP_COUNT_MAX,
     WAITING_MODEL_COUNT_MAX,
@@ -28,10 +30,9 @@ from serving.monitoring.page_data import (
 from serving.monitoring.page_points import points_json
 from serving.monitoring.swap_record import SwapResult
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.monitored import FakeParts
-from tests.unit.fakes.page import FakeMethod, FakePoint, busy_scene, status, swap
-from tests.unit.fakes.requests import FakeLatency
+from tests.unit.fakes.page import FakeMethod, busy_scene, latencies, status, swap
 from tests.unit.fakes.servables import busy_batching
 
 SECOND = NS_PER_SECOND
@@ -45,39 +46,39 @@ def make_page(scene: FakeParts, clock: FakeClock | None = None) -> PageData:
 
 
 def test_points_turn_monotonic_times_into_unix_times() -> None:
-    columns, _ = points_json([FakePoint(5 * SECOND, count=7)], 4 * SECOND, 100 * SECOND)
+    columns, _ = points_json([HistoryPoint(5 * SECOND, count=7)], 4 * SECOND, 100 * SECOND)
     assert columns["at"] == [105.0]
     assert columns["per_second"] == [7.0]
 
 
 def test_points_without_requests_have_no_latency() -> None:
-    columns, _ = points_json([FakePoint(SECOND)], 0, 0)
+    columns, _ = points_json([HistoryPoint(SECOND)], 0, 0)
     assert (columns["p50_us"], columns["p999_us"], columns["window_count"]) == ([None], [None], [0])
 
 
 def test_points_carry_request_count_of_p999() -> None:
-    point = FakePoint(SECOND, latency=FakeLatency(count=12, p999_ns=4_200_499))
+    point = HistoryPoint(SECOND, latency=LatencyFigures(count=12, p999_ns=4_200_499))
     columns, _ = points_json([point], 0, 0)
     assert (columns["p999_us"], columns["window_count"]) == ([4_200], [12])
 
 
 def test_short_second_makes_no_spike() -> None:
-    cut = FakePoint(11 * SECOND + SECOND // 100, count=30, failed_count=2)
-    rest = FakePoint(12 * SECOND, count=70, failed_count=1)
-    columns, _ = points_json([FakePoint(11 * SECOND, count=100), cut, rest], 10 * SECOND, 0)
+    cut = HistoryPoint(11 * SECOND + SECOND // 100, count=30, failed_count=2)
+    rest = HistoryPoint(12 * SECOND, count=70, failed_count=1)
+    columns, _ = points_json([HistoryPoint(11 * SECOND, count=100), cut, rest], 10 * SECOND, 0)
     assert columns["per_second"] == [100.0, 100.0]
     assert columns["failed_per_second"] == [0.0, 3.0]
 
 
 def test_points_keep_short_last_second_for_next_poll() -> None:
-    whole = FakePoint(11 * SECOND, count=100)
-    cut = FakePoint(11 * SECOND + SECOND // 10, count=9)
+    whole = HistoryPoint(11 * SECOND, count=100)
+    cut = HistoryPoint(11 * SECOND + SECOND // 10, count=9)
     columns, cursor_ns = points_json([whole, cut], 10 * SECOND, 0)
     assert (columns["at"], cursor_ns) == ([11.0], 11 * SECOND)
 
 
 def test_points_after_a_pause_are_of_their_own_second() -> None:
-    history = [FakePoint(11 * SECOND, count=5), FakePoint(500 * SECOND, count=5)]
+    history = [HistoryPoint(11 * SECOND, count=5), HistoryPoint(500 * SECOND, count=5)]
     columns, _ = points_json(history, 10 * SECOND, 0)
     assert columns["per_second"] == [5.0, 5.0]
 
@@ -89,7 +90,7 @@ def test_points_after_a_pause_are_of_their_own_second() -> None:
 def test_points_lose_no_request_at_any_poll_rate(gaps_ms: list[int], polls: set[int]) -> None:
     ends_ms = [10_000 + sum(gaps_ms[: i + 1]) for i in range(len(gaps_ms))]
     # One more request, so long that nothing is kept back at the end.
-    history = [FakePoint(ms * 1_000_000, count=500) for ms in [*ends_ms, ends_ms[-1] + 1_000]]
+    history = [HistoryPoint(ms * 1_000_000, count=500) for ms in [*ends_ms, ends_ms[-1] + 1_000]]
     requests, since_ns = 0.0, 10 * SECOND
     for length in sorted({*polls, len(history)}):
         known = [point for point in history[:length] if point.at_ns > since_ns]
@@ -144,11 +145,13 @@ def test_page_of_thousands_of_wrong_paths_is_bounded() -> None:
 
 def test_page_polls_give_all_then_new_points() -> None:
     clock, scene = FakeClock(), FakeParts()
-    scene.statistics.points[None] = [FakePoint(second * SECOND, 1) for second in (998, 999, 1_000)]
+    scene.statistics.points[None] = [
+        HistoryPoint(second * SECOND, 1) for second in (998, 999, 1_000)
+    ]
     page = make_page(scene, clock)
     first = page.answer(PageQuestion())
     clock.advance(1)
-    scene.statistics.points[None].append(FakePoint(1_001 * SECOND, 1))
+    scene.statistics.points[None].append(HistoryPoint(1_001 * SECOND, 1))
     second = page.answer(PageQuestion(cursor=first["cursor"]))
     assert (len(first["points"]["at"]), first["is_continued"]) == (3, False)
     assert (len(second["points"]["at"]), second["is_continued"]) == (1, True)
@@ -172,7 +175,7 @@ def test_page_cursor_that_cannot_be_begins_anew(digits: str) -> None:
 
 def test_page_without_anything_new_keeps_its_cursor() -> None:
     clock, scene = FakeClock(), FakeParts()
-    scene.statistics.points[None] = [FakePoint(1_000 * SECOND, 1)]
+    scene.statistics.points[None] = [HistoryPoint(1_000 * SECOND, 1)]
     page = make_page(scene, clock)
     cursor = page.answer(PageQuestion())["cursor"]
     assert page.answer(PageQuestion(cursor=cursor))["cursor"] == cursor
@@ -294,7 +297,9 @@ def test_failed_version_has_error() -> None:
 
 def test_unavailable_version_has_no_arena_query() -> None:
     scene = FakeParts(statuses=[status("ctr", 7, UNLOADING)])
-    scene.streams.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
+    scene.streams.arenas[ServableId("ctr", 7)] = replace(
+        ARENA_STATISTICS, slab_resident_bytes=4_096
+    )
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert version["arena_allocated_bytes"] is None
 
@@ -312,8 +317,8 @@ def test_loading_version_has_stage() -> None:
 def test_version_has_quantiles_of_busiest_method() -> None:
     scene = FakeParts(statuses=[status("ctr", 7)])
     scene.statistics.by_version = [
-        FakeMethod("ctr", 7, "Predict", 4, latency_10s=FakeLatency(2_000, 1_000, 2_000, 3_000)),
-        FakeMethod("ctr", 7, "Classify", 4, latency_10s=FakeLatency(2, 9_000, 9_000, 9_000)),
+        FakeMethod("ctr", 7, "Predict", 4, latency_10s=latencies(2_000, 1_000, 2_000, 3_000)),
+        FakeMethod("ctr", 7, "Classify", 4, latency_10s=latencies(2, 9_000, 9_000, 9_000)),
     ]
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert version["in_flight_count"] == 4
@@ -329,7 +334,7 @@ def test_version_has_quantiles_of_busiest_method() -> None:
 def test_version_excludes_its_earlier_life() -> None:
     scene = FakeParts(statuses=[status("ctr", 7, LOADING)])
     scene.statistics.by_version = [
-        FakeMethod("ctr", 7, ended_seconds=5.0, latency_10s=FakeLatency(9, 1, 1, 1))
+        FakeMethod("ctr", 7, is_ended=True, latency_10s=latencies(9, 1, 1, 1))
     ]
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert version["latency"] is None
@@ -337,7 +342,9 @@ def test_version_excludes_its_earlier_life() -> None:
 
 def test_version_has_the_bytes_of_its_arena() -> None:
     scene = FakeParts(statuses=[status("ctr", 7)])
-    scene.streams.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
+    scene.streams.arenas[ServableId("ctr", 7)] = replace(
+        ARENA_STATISTICS, slab_resident_bytes=4_096
+    )
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert (version["arena_allocated_bytes"], version["arena_resident_bytes"]) == (1_000, 4_096)
 
@@ -382,9 +389,12 @@ def version_of(scene: FakeParts) -> dict[str, object]:
 
 def test_version_has_mean_phases_of_its_busiest_method() -> None:
     busy = FakeMethod(
-        "m", 1, latency_10s=FakeLatency(count=9), phase_us={"queue": 30, "batch": 200, "run": 900}
+        "m",
+        1,
+        latency_10s=LatencyFigures(count=9),
+        phase_us={"queue": 30, "batch": 200, "run": 900},
     )
-    other = FakeMethod("m", 1, "Classify", latency_10s=FakeLatency(count=8), phase_us={"run": 5})
+    other = FakeMethod("m", 1, "Classify", latency_10s=LatencyFigures(count=8), phase_us={"run": 5})
     scene = FakeParts(statuses=[status("m", 1)])
     scene.statistics.by_version = [other, busy]
     assert version_of(scene)["phases"] == {"queue": 30.0, "batch": 200.0, "run": 900.0}

@@ -8,10 +8,11 @@ from starlette.testclient import TestClient
 
 from serving.base.errors import StatusCode
 from serving.core.servable import END, Health
+from serving.data_plane.request_statistics import HistoryPoint
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import PAGE_DIRECTORY, page_routes, read_page_files
 from tests.unit.fakes.monitored import FakeParts
-from tests.unit.fakes.page import FakePoint, status
+from tests.unit.fakes.page import status
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_page_vendored_file_lies_beside_its_licence() -> None:
 
 def test_page_poll_follows_its_query(client: TestClient, scene: FakeParts) -> None:
     scene.monitor.shown = [status("a&b", 1), status("other", 1)]
-    scene.statistics.points["a&b"] = [FakePoint(999_000_000_000, 1)]
+    scene.statistics.points["a&b"] = [HistoryPoint(999_000_000_000, 1)]
     first = client.get("/v1/page", params={"model": "a&b"})
     query = {"model": "a&b", "cursor": first.json()["cursor"]}
     again = client.get("/v1/page", params={**query, "swaps_tag": first.json()["swaps_tag"]})

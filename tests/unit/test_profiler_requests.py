@@ -1,11 +1,10 @@
 """The fields of a request for a trace and their effect."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidArgument
+from serving.data_plane.traces import EventTotal
 from serving.rpc.profiler_requests import (
     DELAY_MS_MAX,
     DURATION_MS_MAX,
@@ -33,13 +32,6 @@ STOCK_REQUEST = (
     + b"\x32\x13"
     + b"2026_11_22_18_53_37"
 )
-
-
-@dataclass(frozen=True)
-class Total:
-    name: str
-    count: int
-    total_ns: int
 
 
 def request(**fields: object) -> bytes:
@@ -142,7 +134,7 @@ def test_monitor_level_2_sums_up_every_op():
 
 
 def test_totals_are_a_table():
-    text = describe_totals([Total("MatMul", 4, 2_000_000)], 9, 500, time_text="noon")
+    text = describe_totals([EventTotal("MatMul", 4, 2_000_000)], 9, 500, time_text="noon")
     assert text.splitlines() == [
         "noon",
         "9 events in 500 ms; nested events count for their parents too",

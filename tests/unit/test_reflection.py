@@ -8,7 +8,8 @@ from google.protobuf.descriptor import FileDescriptor
 from serving.base.compiled_protos import file_of, message_class
 from serving.base.protos import model_service_pb2, prediction_service_pb2
 from serving.config.server_config import ServerConfig
-from serving.rpc.reflection import Reflection, reflect
+from serving.data_plane.requests import ReflectionTable
+from serving.rpc.reflection import reflect
 from serving.rpc.transport import GRPC_SERVICES, service_files
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -18,7 +19,7 @@ def reflection_class(name: str) -> Any:
     return message_class(f"grpc.reflection.v1.{name}")
 
 
-def service_names(reflection: Reflection) -> list[str]:
+def service_names(reflection: ReflectionTable) -> list[str]:
     message = reflection_class("ListServiceResponse").FromString(reflection.services)
     return [service.name for service in message.service]
 
@@ -96,7 +97,7 @@ def test_only_services_of_given_files_are_listed(
     assert service_names(reflect(scratch_files)) == ["pkg.Service"]
 
 
-def every_file(reflection: Reflection) -> Iterator[list[descriptor_pb2.FileDescriptorProto]]:
+def every_file(reflection: ReflectionTable) -> Iterator[list[descriptor_pb2.FileDescriptorProto]]:
     return (files_of(response) for response in reflection.files.values())
 
 

@@ -31,6 +31,8 @@ from serving.core.operator_api import (
     ROLLBACK,
 )
 from serving.core.servable import AVAILABLE, END, ServableId, ServableState
+from serving.data_plane.plane import RuntimeOptions
+from serving.data_plane.requests import GrpcServerOptions
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD
 from serving.manager.state_monitor import Statuses
 from serving.rpc.model_service import GET_MODEL_STATUS
@@ -198,7 +200,7 @@ def test_server_answers_rare_calls(tmp_path: Path, plane: FakePlane) -> None:
     plane.grpc.call(call)
     assert call.is_answered.wait(30)
     server.stop()
-    assert plane.grpc.options["rare_methods"] == RARE_METHODS
+    assert plane.grpc.options.rare_methods == RARE_METHODS
     (answer,) = call.answers
     assert isinstance(answer, bytes)
     (status,) = get_model_status_pb2.GetModelStatusResponse.FromString(answer).model_version_status
@@ -376,43 +378,41 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         enable_serialization_as_tensor_content=True,
     )
     Server(config, native=plane)
-    assert plane.initialized == {
-        "intra_op_thread_count": 4,
-        "inter_op_thread_count": 5,
-        "is_stock": False,
-        "has_load_pool": False,
-        "checks_method_names": True,
-        "serves_session_run": True,
-    }
-    options = dict(plane.grpc.options)
-    reflection = options.pop("reflection")
-    assert isinstance(reflection, dict)
-    assert b"tensorflow.serving.SessionService" in reflection["services"]
-    assert options == {
-        "addresses": ["[::1]:8500", "unix:/run/millpond.sock"],
-        "thread_count": 3,
-        "max_message_bytes": 1000,
-        "connections_per_address_max": 8,
-        "channel_arguments": {"grpc.max_concurrent_streams": 5},
-        "rare_methods": RARE_METHODS,
-        "spans": None,
-        "admission": plane.admissions[0],
-        "max_thread_count": 7,
-        "reply_bytes_max": 200_000,
-        "budget": plane.budgets[0],
-        "certificates": None,
-        "reply_compression": "gzip",
-        "has_tensor_content": True,
-        "first_version_wait_seconds": 2.0,
-        "request_seconds_max": 70.0,
-        "rare_message_bytes_max": dict.fromkeys(
+    assert plane.initialized == RuntimeOptions(
+        intra_op_thread_count=4,
+        inter_op_thread_count=5,
+        checks_method_names=True,
+        serves_session_run=True,
+    )
+    options = plane.grpc.options
+    assert options.reflection is not None
+    assert b"tensorflow.serving.SessionService" in options.reflection.services
+    assert options == GrpcServerOptions(
+        addresses=["[::1]:8500", "unix:/run/millpond.sock"],
+        thread_count=3,
+        max_thread_count=7,
+        admission=plane.admissions[0],
+        first_version_wait_seconds=2.0,
+        max_message_bytes=1000,
+        reply_bytes_max=200_000,
+        budget=plane.budgets[0],
+        connections_per_address_max=8,
+        channel_arguments={"grpc.max_concurrent_streams": 5},
+        request_seconds_max=70.0,
+        rare_methods=RARE_METHODS,
+        rare_message_bytes_max=dict.fromkeys(
             [
                 *(RELOAD_CONFIG, REPOSITORY_MODEL_LOAD, CAPTURE_WARM_UP, GET_CONFIG),
                 *(LIST_MODELS, ROLLBACK, PROMOTE, ALLOW),
             ],
             64 * 2**20,
         ),
-    }
+        request_statistics=plane.request_statistics,
+        reply_compression="gzip",
+        has_tensor_content=True,
+        serves_session_run=True,
+        reflection=options.reflection,
+    )
     assert [admission.total_limit for admission in plane.admissions] == [5]
     assert [budget.limit_bytes for budget in plane.budgets] == [1_000_000]
     assert plane.run_memory_bytes == 300_000
@@ -531,11 +531,12 @@ def test_server_without_self_warm_up_keeps_no_requests(tmp_path: Path, plane: Fa
     assert plane.reservoirs == []
 
 
-def test_server_counts_requests_per_load_until_stop(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_gives_loads_its_limits_and_statistics(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
-    server = Server(config_for(tmp_path / "m"), native=plane)
+    server = Server(config_for(tmp_path / "m", warmup_request_seconds=5.0), native=plane)
     server.start()
     assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    assert plane.loads[0].replay_seconds_max == 5.0
     assert plane.loads[0].request_statistics is server.request_statistics
     assert not plane.request_statistics.is_stopped
     server.stop()
@@ -894,7 +895,7 @@ def test_server_logs_http_only_if_it_listens(
 
 def test_server_traces_nothing_by_default(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m"), native=plane)
-    assert plane.grpc.options["spans"] is None
+    assert plane.grpc.options.spans is None
     server.start()
     assert not any(thread.name == "tracing" for thread in threading.enumerate())
     assert server.stop()
@@ -902,7 +903,7 @@ def test_server_traces_nothing_by_default(tmp_path: Path, plane: FakePlane) -> N
 
 def test_server_with_slow_request_log_has_thread(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m", slow_request_log_seconds=0.5), native=plane)
-    buffer = plane.grpc.options["spans"]
+    buffer = plane.grpc.options.spans
     assert isinstance(buffer, FakeSpanBuffer)
     assert buffer.limits == (1024, 200)
     slow = FakeRequestSpan(total_ns=500_000_000)

@@ -25,9 +25,7 @@ def make(ssl_config_file: Path | str = "", **settings: object) -> Transport:
 def test_transport_defaults_match_tensorflow_serving():
     transport = make()
     assert transport.certificates is None
-    reflection = transport.reflection
-    assert isinstance(reflection, dict)
-    assert "tensorflow.serving.PredictionService.Predict" in reflection["symbols"]
+    assert "tensorflow.serving.PredictionService.Predict" in transport.reflection.symbols
     assert transport.refusal is None
 
 

@@ -2,9 +2,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.core.servable import ServableId, UnloadStage
+from serving.data_plane.servables import ArenaRemains
 from serving.loading.unload import QUIESCE_WARNING_SECONDS, Unload
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.memory import FakeRemains
 from tests.unit.fakes.servables import FakeServable
 
 ID = ServableId("m", 7)
@@ -68,7 +68,7 @@ def test_unload_logs_requests_of_version() -> None:
 
 def test_unload_logs_remains_of_arena() -> None:
     way_out = WayOut()
-    way_out.servable.remains = FakeRemains(4096, [(4096, 1)])
+    way_out.servable.remains = ArenaRemains(4096, [(4096, 1)])
     with capture_logs() as logs:
         assert way_out.unload.take_turn()
     leaks = [log for log in logs if log["event"] == "arena_leaked"]

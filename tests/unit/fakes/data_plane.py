@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.core.servable import ServableId
+from serving.data_plane.loads import BatchSettings, MemoryPlan, MissingKernel, SlabPoolStatistics
+from serving.data_plane.plane import RequestMemoryStatistics, RuntimeOptions
+from serving.data_plane.requests import GrpcServerOptions
+from serving.data_plane.servables import ArenaRemains
 from tests.unit.fakes.errors import StatusError
-from tests.unit.fakes.memory import FakeRemains, FakeRequestMemory, FakeSlabPoolStatistics
+from tests.unit.fakes.memory import REQUEST_MEMORY_STATISTICS, SLAB_POOL_STATISTICS
 from tests.unit.fakes.requests import (
     FakeAdmission,
     FakeByteBudget,
@@ -43,7 +47,7 @@ class FakePlane:
         self.steps: list[str] = []
         self.servables: list[FakeServable] = []
         self.after_step: Callable[[str], None] = lambda step: None
-        self.initialized: dict[str, object] = {}
+        self.initialized: RuntimeOptions | None = None
         self.allocator = "jemalloc"
         self.pools: list[FakeSlabPool] = []
         self.reservoirs: list[FakeReservoir] = []
@@ -74,10 +78,10 @@ class FakePlane:
     def build_info(self) -> dict[str, str]:
         return {"allocator": self.allocator, "millpond": "0.1.0"}
 
-    def request_memory_statistics(self) -> FakeRequestMemory:
-        return FakeRequestMemory()
+    def request_memory_statistics(self) -> RequestMemoryStatistics:
+        return REQUEST_MEMORY_STATISTICS
 
-    def initialize(self, **options: object) -> None:
+    def initialize(self, options: RuntimeOptions) -> None:
         self.initialized = options
 
     def open_crash_page(self, descriptor: int) -> None:
@@ -112,9 +116,6 @@ class FakePlane:
             raise StatusError(9, f"{directory}: saved_model.pb is missing")
         return ["assets/words.txt"] if Path(directory, "names_an_asset").exists() else []
 
-    def BatchSettings(self, **settings: object) -> dict[str, object]:  # noqa: N802
-        return settings
-
     def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
         return [count]  # a list, so that two are distinct
 
@@ -141,31 +142,20 @@ class FakePlane:
         self.run_memory_bytes = bytes
         self.all_runs_bytes = all_runs_bytes
 
-    def set_replay_seconds(self, seconds: float) -> None:
-        self.replay_seconds = seconds
-
     def runs_ended_by_memory(self) -> int:
         return self.runs_ended_count
 
     def ServerCertificates(self, **certificates: object) -> FakeServerCertificates:  # noqa: N802
         return FakeServerCertificates(certificates)
 
-    def ReflectionTable(self, **tables: object) -> object:  # noqa: N802
-        return tables
-
     def GrpcServer(  # noqa: N802
-        self,
-        serving_map: object,
-        *,
-        addresses: Sequence[str],
-        request_statistics: object = None,
-        **options: object,
+        self, serving_map: object, options: GrpcServerOptions
     ) -> FakeGrpcServer:
         assert serving_map is self.serving_map
-        assert request_statistics is self.request_statistics
+        assert options.request_statistics is self.request_statistics
         # The data port always has a TCP address.
-        grpc = self.admin_grpc if addresses[0].startswith("unix:") else self.grpc
-        grpc.options = {"addresses": list(addresses), **options}
+        grpc = self.admin_grpc if options.addresses[0].startswith("unix:") else self.grpc
+        grpc.options = options
         return grpc
 
     def RestWorkers(  # noqa: N802
@@ -180,14 +170,6 @@ class FakePlane:
         if step in self.failures:
             raise self.failures[step]
         self.after_step(step)
-
-
-@dataclass(frozen=True)
-class FakeMemoryPlan:
-    """`_native.MemoryPlan`."""
-
-    parameter_bytes: int
-    slab_bytes: int
 
 
 @dataclass
@@ -216,16 +198,16 @@ class FakeSlabPool:
     def forget(self, owner: str) -> None:
         self.forgotten.append(owner)
 
-    def statistics(self) -> FakeSlabPoolStatistics:
-        return FakeSlabPoolStatistics()
+    def statistics(self) -> SlabPoolStatistics:
+        return SLAB_POOL_STATISTICS
 
     def stop(self) -> None:
         self.is_stopped = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeMissingKernel:
-    """Like `_native.MissingKernel`."""
+class FakeMissingKernel(MissingKernel):
+    """A call of Python code that each request to the default signature needs."""
 
     signature: str = "serving_default"
     op: str = "PyFunc"
@@ -241,15 +223,16 @@ class FakeSavedModelLoad:
     def __init__(self, plane: FakePlane, servable_id: ServableId) -> None:
         self._plane = plane
         self._id = servable_id
-        self.remains = FakeRemains()
+        self.remains = ArenaRemains()
         self.is_discarded = False
         self.is_cancelled = False
         self.restored_bytes = 0
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
-        self.batching: object | None = None
+        self.batching: BatchSettings | None = None
         self.prepared: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
+        self.replay_seconds_max = 0.0
         self.headroom_bytes = 0
 
     def read_graph(self) -> None:
@@ -261,10 +244,10 @@ class FakeSavedModelLoad:
     def missing_ops(self) -> list[str]:
         return self._plane.missing_ops
 
-    def plan_memory(self, headroom_bytes: int) -> FakeMemoryPlan:
+    def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         self.headroom_bytes = headroom_bytes
         parameter_bytes = self._plane.parameter_bytes
-        return FakeMemoryPlan(parameter_bytes, parameter_bytes + headroom_bytes)
+        return MemoryPlan(parameter_bytes, parameter_bytes + headroom_bytes)
 
     def take_arena(self, pool: FakeSlabPool, slab_bytes: int) -> int:
         self._plane.take_step("take_arena")
@@ -316,7 +299,7 @@ class FakeSavedModelLoad:
     def set_restore_target(self, seconds: float) -> None:
         self.restore_targets.append(seconds)
 
-    def discard(self) -> FakeRemains:
+    def discard(self) -> ArenaRemains:
         assert not self.is_discarded
         self.is_discarded = True
         return self.remains
@@ -325,11 +308,13 @@ class FakeSavedModelLoad:
         self,
         reservoir: FakeReservoir | None = None,
         request_statistics: FakeRequestStatistics | None = None,
-        batching: object | None = None,
+        batching: BatchSettings | None = None,
+        replay_seconds_max: float = 0.0,
     ) -> FakeServable:
         self._plane.take_step("finish")
         del reservoir
         self.request_statistics = request_statistics
+        self.replay_seconds_max = replay_seconds_max
         servable = FakeServable(self._id)
         servable.may_write_variables = self._plane.may_write_variables
         if batching is not None:

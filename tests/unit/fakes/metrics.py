@@ -5,49 +5,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.base.clock import NS_PER_SECOND
+from serving.data_plane.request_statistics import LatencyFigures
 from serving.monitoring.swap_record import SwapRecord, SwapResult
 from tests.unit.fakes.page import span_latency
 
 
-@dataclass(frozen=True)
-class FakeFigures:
-    """`LatencyFigures` of the latencies given, by the nearest rank."""
+def figures_of(latencies_ns: Sequence[int]) -> LatencyFigures:
+    """Returns the figures of the latencies given, by the nearest rank."""
+    ascending = sorted(latencies_ns) or [0]
 
-    latencies_ns: Sequence[int] = ()
+    def quantile_ns(quantile: float) -> int:
+        return ascending[max(1, math.ceil(quantile * len(ascending))) - 1]
 
-    @property
-    def count(self) -> int:
-        return len(self.latencies_ns)
-
-    @property
-    def sum_ns(self) -> int:
-        return sum(self.latencies_ns)
-
-    @property
-    def p50_ns(self) -> int:
-        return self._quantile_ns(0.5)
-
-    @property
-    def p90_ns(self) -> int:
-        return self._quantile_ns(0.9)
-
-    @property
-    def p99_ns(self) -> int:
-        return self._quantile_ns(0.99)
-
-    @property
-    def p999_ns(self) -> int:
-        return self._quantile_ns(0.999)
-
-    @property
-    def max_ns(self) -> int:
-        return max(self.latencies_ns, default=0)
-
-    def _quantile_ns(self, quantile: float) -> int:
-        if not self.latencies_ns:
-            return 0
-        rank = max(1, math.ceil(quantile * self.count))
-        return sorted(self.latencies_ns)[rank - 1]
+    return LatencyFigures(
+        count=len(latencies_ns),
+        sum_ns=sum(latencies_ns),
+        p50_ns=quantile_ns(0.5),
+        p90_ns=quantile_ns(0.9),
+        p99_ns=quantile_ns(0.99),
+        p999_ns=quantile_ns(0.999),
+        max_ns=ascending[-1],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +40,7 @@ class FakeMethod:
     method: str = "Predict"
     in_flight_count: int = 0
     row_count: int = 0
-    ended_seconds: float | None = None
+    is_ended: bool = False
     latencies_ns: Mapping[int, Sequence[int]] = field(default_factory=dict)
     phases_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
     recent_phases_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -71,16 +49,16 @@ class FakeMethod:
     def count_by_code(self) -> Mapping[int, int]:
         return {code: len(latencies) for code, latencies in self.latencies_ns.items()}
 
-    def latency(self, code: int) -> FakeFigures:
-        return FakeFigures(self.latencies_ns.get(code, ()))
+    def latency(self, code: int) -> LatencyFigures:
+        return figures_of(self.latencies_ns.get(code, ()))
 
     def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> Sequence[int]:
         return _cumulative_counts(self.latencies_ns.get(code, ()), edges_ns)
 
-    def phase(self, phase: str, window_seconds: int | None = None) -> FakeFigures:
+    def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
         assert window_seconds in (None, 10)
         phases = self.phases_ns if window_seconds is None else self.recent_phases_ns
-        return FakeFigures(phases.get(phase, ()))
+        return figures_of(phases.get(phase, ()))
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
         return _cumulative_counts(self.phases_ns.get(phase, ()), edges_ns)

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import Routing, ServableId, ServableStatus
-from serving.data_plane.servables import SignatureBatching
+from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
 from serving.monitoring.swap_record import SwapRecord
 from serving.reload.config_watch import ConfigRefusal
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
-from tests.unit.fakes.memory import FakeArenaStatistics
 from tests.unit.fakes.parts import (
     FakeBatches,
     FakeHealth,
@@ -59,7 +58,7 @@ class FakeParts:
         statuses: Sequence[ServableStatus] = (),
         configured: Sequence[str] = (),
         routings: dict[str, Routing] | None = None,
-        arenas: dict[ServableId, FakeArenaStatistics] | None = None,
+        arenas: dict[ServableId, ArenaStatistics] | None = None,
         batching: dict[ServableId, Sequence[SignatureBatching]] | None = None,
         blocked: dict[str, BlockedVersions] | None = None,
         reservoirs: Reservoirs | None = None,

@@ -26,22 +26,16 @@ from serving.core.servable import (
 )
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
-from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.monitored import FakeParts
-from tests.unit.fakes.requests import FakeLatency, FakeRequestStatistics
+from tests.unit.fakes.requests import FakeRequestStatistics
 from tests.unit.fakes.servables import busy_batching
 
 _MS = 1_000_000
 
 
-@dataclass(frozen=True)
-class FakePoint:
-    """`HistoryPoint`."""
-
-    at_ns: int
-    count: int = 0
-    failed_count: int = 0
-    latency: LatencyFigures = FakeLatency()
+def latencies(count: int, p50_ns: int, p99_ns: int, p999_ns: int) -> LatencyFigures:
+    return LatencyFigures(count=count, p50_ns=p50_ns, p99_ns=p99_ns, p999_ns=p999_ns)
 
 
 @dataclass(frozen=True)
@@ -56,9 +50,9 @@ class FakeMethod:
     method: str = "Predict"
     in_flight_count: int = 0
     row_count: int = 0
-    ended_seconds: float | None = None
+    is_ended: bool = False
     count_by_code: Mapping[int, int] = field(default_factory=dict)
-    latency_10s: LatencyFigures = FakeLatency()
+    latency_10s: LatencyFigures = LatencyFigures()
     phase_us: Mapping[str, int] = field(default_factory=dict)
 
     def latency(self, code: int) -> LatencyFigures:
@@ -72,9 +66,9 @@ class FakeMethod:
         if phase == "total":
             return self.latency_10s
         if phase not in self.phase_us:
-            return FakeLatency()
+            return LatencyFigures()
         count = self.latency_10s.count
-        return FakeLatency(count=count, sum_ns=self.phase_us[phase] * 1_000 * count)
+        return LatencyFigures(count=count, sum_ns=self.phase_us[phase] * 1_000 * count)
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
         raise AssertionError(f"the page asks for no buckets, {phase} {edges_ns}")
@@ -181,21 +175,21 @@ class LiveHistory(FakeRequestStatistics):
         first = max(since_ns // NS_PER_SECOND + 1, last - 899)
         return [self._point(second, mean) for second in range(first, last + 1)]
 
-    def _point(self, second: int, mean: float) -> FakePoint:
+    def _point(self, second: int, mean: float) -> HistoryPoint:
         at_ns = second * NS_PER_SECOND
         if mean == 0:
-            return FakePoint(at_ns)
+            return HistoryPoint(at_ns)
         noise = random.Random(second).gauss
         count = max(0, round(mean * (1 + 0.15 * math.sin(second / 90)) + noise(0, mean * 0.03)))
         age_ns = min((at_ns - spike for spike in self.spikes_ns if at_ns >= spike), default=at_ns)
         spike = 9 * math.exp(-age_ns / (4 * NS_PER_SECOND)) if age_ns < 12 * NS_PER_SECOND else 0
-        latency = FakeLatency(
+        latency = LatencyFigures(
             count=count * 10,
             p50_ns=round(1.1 * _MS * (1 + noise(0, 0.02))),
             p99_ns=round((3.2 + spike / 4) * _MS * (1 + noise(0, 0.05))),
             p999_ns=round((5.8 + spike) * _MS * (1 + abs(noise(0, 0.12)))),
         )
-        return FakePoint(at_ns, count, 3 if second % 97 == 0 else 0, latency)
+        return HistoryPoint(at_ns, count, 3 if second % 97 == 0 else 0, latency)
 
 
 def busy_scene(clock: Clock) -> FakeParts:
@@ -218,7 +212,9 @@ def busy_scene(clock: Clock) -> FakeParts:
         status("audience_lookalike_expansion_eu_west", 20_260_101, changed_wall_ns=ago(50)),
     ]
     serving = [item.id for item in statuses if item.state in (AVAILABLE, UNLOADING)]
-    arena = FakeArenaStatistics(allocated_bytes=1_210_000_000, slab_resident_bytes=1_250_000_000)
+    arena = replace(
+        ARENA_STATISTICS, allocated_bytes=1_210_000_000, slab_resident_bytes=1_250_000_000
+    )
     return FakeParts(
         statistics=LiveHistory(
             clock=clock,
@@ -265,7 +261,7 @@ def failed_version(clock: Clock) -> ServableStatus:
 
 def _served(servable_id: ServableId) -> FakeMethod:
     has_few = servable_id.name not in ("ctr", "embeddings")
-    latency = FakeLatency(640 if has_few else 30_112, 1_100_000, 3_300_000, 6_020_000)
+    latency = latencies(640 if has_few else 30_112, 1_100_000, 3_300_000, 6_020_000)
     phase_us = {"queue": 32, "decode": 6, "run": 1_020, "encode": 12}
     if servable_id.name == "ctr":
         phase_us |= {"batch": 210, "run": 810}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
-from serving.data_plane.servables import SignatureBatching
+from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import StateMonitor, Statuses
@@ -23,7 +23,6 @@ from serving.source.notes import Note
 from serving.source.poll_schedule import PollLimits
 from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.memory import FakeArenaStatistics
 from tests.unit.fakes.requests import FakeReservoir
 from tests.unit.fakes.servables import FakeServable
 
@@ -172,7 +171,7 @@ class FakeStreams(Streams):
 
     monitor: StateMonitor
     routings: dict[str, Routing] = field(default_factory=dict)
-    arenas: dict[ServableId, FakeArenaStatistics] = field(default_factory=dict)
+    arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
     blocked_versions: dict[str, BlockedVersions] = field(default_factory=dict)
     canary_progress: dict[str, str] = field(default_factory=dict)
 

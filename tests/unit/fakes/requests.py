@@ -9,6 +9,7 @@ from serving.data_plane.request_statistics import (
     LatencyFigures,
     MethodStatistics,
 )
+from serving.data_plane.servables import RequestReservoirStatistics
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,6 @@ class FakeStatistics:
         )
 
 
-@dataclass(frozen=True)
-class FakeReservoirStatistics:
-    """The content of a `FakeReservoir`."""
-
-    request_count: int = 2
-    request_bytes: int = 64
-
-
-@dataclass(frozen=True)
-class FakeLatency:
-    """`LatencyFigures` that a test sets; by default without requests."""
-
-    count: int = 0
-    p50_ns: int = 0
-    p99_ns: int = 0
-    p999_ns: int = 0
-    p90_ns: int = 0
-    max_ns: int = 0
-    sum_ns: int = 0
-
-
 @dataclass
 class FakeRequestStatistics:
     """`RequestStatistics`. `points` are by model, None for all; `questions` are the calls of `history`."""
@@ -79,7 +59,7 @@ class FakeRequestStatistics:
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
         del model, from_ns, to_ns
-        return FakeLatency()
+        return LatencyFigures()
 
     def cut(self) -> int:
         return 0
@@ -161,8 +141,8 @@ class FakeReservoir:
     def joint_requests(self) -> list[bytes]:
         return self.kept_jointly
 
-    def statistics(self) -> FakeReservoirStatistics:
-        return FakeReservoirStatistics(len(self.kept), sum(map(len, self.kept)))
+    def statistics(self) -> RequestReservoirStatistics:
+        return RequestReservoirStatistics(len(self.kept), sum(map(len, self.kept)))
 
 
 def request_for(output: str) -> bytes:

@@ -1,36 +1,24 @@
 """Loaded versions, and the map that publishes them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from serving.base.errors import StatusCode
 from serving.core.servable import Routing, ServableId
+from serving.data_plane.servables import (
+    ArenaRemains,
+    ArenaStatistics,
+    BatchFigures,
+    SignatureBatching,
+)
 from tests.unit.fakes.errors import StatusError
-from tests.unit.fakes.memory import FakeArenaStatistics, FakeRemains
 from tests.unit.fakes.requests import FakeStatistics
 
 
-@dataclass
-class FakeBatchFigures:
-    """`_native.BatchFigures`."""
-
-    run_count: int = 0
-    request_count: int = 0
-    row_count: int = 0
-    padding_row_count: int = 0
-    failed_batch_count: int = 0
-    split_request_count: int = 0
-    wait_ns: int = 0
-    run_ns: int = 0
-    by_rows: Sequence[int] = (0,) * 16
-    by_requests: Sequence[int] = (0,) * 16
-    by_wait: Sequence[int] = (0,) * 22
-    by_run: Sequence[int] = (0,) * 22
-
-
-@dataclass
-class FakeSignatureBatching:
-    """`_native.SignatureBatching`."""
+@dataclass(frozen=True)
+class FakeSignatureBatching(SignatureBatching):
+    """A signature whose rows have not been compared."""
 
     signature: str = "serving_default"
     is_on: bool = False
@@ -39,7 +27,7 @@ class FakeSignatureBatching:
     rows_reason: str = "output 'y': node 'sort' (Sort) is not an op that the analysis knows"
     joined_rows_max: int = 2
     joined_requests_max: int = 64
-    figures: FakeBatchFigures = field(default_factory=FakeBatchFigures)
+    figures: BatchFigures = BatchFigures()
 
 
 def classes(*counts: int, size: int = 16) -> tuple[int, ...]:
@@ -52,7 +40,7 @@ def busy_batching() -> list[FakeSignatureBatching]:
 
     Three runs: a request of 1 row, 2 requests of 1 and 3 rows, and 4 requests of 1 row, padded to 8.
     """
-    figures = FakeBatchFigures(
+    figures = BatchFigures(
         run_count=3,
         request_count=7,
         row_count=9,
@@ -99,10 +87,10 @@ class FakeServable:
         self.predicted: list[bytes] = []
         self.prepared: list[bytes] = []
         self.answered_jointly: list[bytes] = []
-        self.remains = FakeRemains()
+        self.remains = ArenaRemains()
         self.arena_overflow_block_count = 0
         # Set by tests.
-        self.arena: FakeArenaStatistics | None = None
+        self.arena: ArenaStatistics | None = None
         self.may_write_variables = False
         # Set by tests: the requests that would change a variable, and those that would change what
         # cannot be put back.
@@ -133,13 +121,18 @@ class FakeServable:
         self.on_proof()
         if self.are_runs_cancelled:
             raise StatusError(StatusCode.CANCELLED, "the proof of batching stopped")
-        for state in self.batched:
-            state.refusal = self.unproven.get(state.signature, "")
-            state.is_on = not state.refusal
+        refusals = [self.unproven.get(state.signature, "") for state in self.batched]
+        self.batched = [
+            replace(state, is_on=not refusal, refusal=refusal)
+            for state, refusal in zip(self.batched, refusals, strict=True)
+        ]
         return 0 if predecessor is None else predecessor.hot_batch_count
 
     def cancel_runs(self) -> None:
         self.are_runs_cancelled = True
+
+    def change_batching(self, index: int, **changes: Any) -> None:
+        self.batched[index] = replace(self.batched[index], **changes)
 
     def batching(self) -> list[FakeSignatureBatching]:
         return self.batched
@@ -193,7 +186,7 @@ class FakeServable:
         assert not self.is_destroyed
         return self.figures
 
-    def arena_statistics(self) -> FakeArenaStatistics | None:
+    def arena_statistics(self) -> ArenaStatistics | None:
         if self.is_destroyed:
             raise StatusError(9, f"{self.id} is destroyed")
         return self.arena
@@ -203,7 +196,7 @@ class FakeServable:
         assert not self.is_published, f"{self.id} is quiesced while it is published"
         return self.handle_count == 0
 
-    def destroy(self) -> FakeRemains:
+    def destroy(self) -> ArenaRemains:
         assert not self.is_published, f"{self.id} is destroyed while it is published"
         assert self.handle_count == 0, f"{self.id} is destroyed while requests hold it"
         assert not self.is_destroyed, f"{self.id} is destroyed twice"

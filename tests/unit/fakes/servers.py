@@ -7,9 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
-from serving.data_plane.requests import RareCall
+from serving.data_plane.requests import GrpcServerOptions, RareCall
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.tracing import FakeTraceContext
 
@@ -55,7 +54,7 @@ class FakeGrpcServer:
         self.log: list[str] = []
         self.pins: list[bool] = []
         self.batch_partners: list[object] = []
-        self.options: dict[str, object] = {}
+        self.options = GrpcServerOptions(addresses=[])
         self.finishes_in_time = True
         self._start_error = start_error
         self._listeners: list[socket.socket] = []
@@ -74,7 +73,7 @@ class FakeGrpcServer:
             self._listeners[-1].listen()
 
     def _unix_addresses(self) -> list[str]:
-        addresses = cast(list[str], self.options.get("addresses", []))
+        addresses = list(self.options.addresses)
         return addresses if all(item.startswith("unix:") for item in addresses) else []
 
     def call(self, call: RareCall) -> None:

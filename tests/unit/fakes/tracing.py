@@ -8,13 +8,15 @@ from itertools import count
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import Unavailable
+from serving.base.trace_context import TraceContext
 from serving.data_plane.requests import RequestSpan
+from serving.data_plane.traces import EventTotal, Trace
 from serving.monitoring.spans import Span
 
 
 @dataclass(frozen=True)
-class FakeTraceContext:
-    """`_native.TraceContext`."""
+class FakeTraceContext(TraceContext):
+    """The example of the W3C's recommendation."""
 
     trace_id: str = "4bf92f3577b34da6a3ce929d0e0e4736"
     parent_id: str = "00f067aa0ba902b7"
@@ -32,20 +34,6 @@ class FakeSpanBuffer:
 
     def take(self, count_max: int) -> list[RequestSpan]:
         return [self.requests.popleft() for _ in range(min(count_max, len(self.requests)))]
-
-
-@dataclass(frozen=True)
-class FakeEventTotal:
-    name: str
-    count: int
-    total_ns: int
-
-
-@dataclass(frozen=True)
-class FakeTrace:
-    event_count: int
-    xspace: bytes
-    totals: Sequence[FakeEventTotal]
 
 
 class FakeTracer:
@@ -73,13 +61,13 @@ class FakeTraceSession:
 
     def collect(
         self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
-    ) -> FakeTrace:
+    ) -> Trace:
         self._tracer.log.append(f"collect {warning!r} {xspace_bytes_max}")
         if self._tracer.collect_error is not None:
             raise self._tracer.collect_error
-        totals = [FakeEventTotal("MatMul", 4, 2_000_000)][:total_count_max]
+        totals = [EventTotal("MatMul", 4, 2_000_000)][:total_count_max]
         xspace = self._tracer.xspace if has_xspace else b""
-        return FakeTrace(self._tracer.event_count, xspace, totals)
+        return Trace(self._tracer.event_count, totals, xspace)
 
     def drop(self) -> None:
         self._tracer.log.append("drop")
@@ -89,10 +77,10 @@ RECEIVED_NS = 900 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeRequestSpan:
-    """`_native.RequestSpan` of a request that took 10 ms."""
+class FakeRequestSpan(RequestSpan):
+    """A request that took 10 ms."""
 
-    context: FakeTraceContext = field(default_factory=FakeTraceContext)
+    context: TraceContext = field(default_factory=FakeTraceContext)
     method: str = "Predict"
     model: str = "m"
     version: int | None = 7

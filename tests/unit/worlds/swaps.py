@@ -16,15 +16,16 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.data_plane.loads import SlabPoolStatistics
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
 from serving.monitoring.swap_record import SwapRecord
 from serving.monitoring.swap_timeline import SwapTimeline
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeSlabPool
-from tests.unit.fakes.memory import FakeSlabPoolStatistics
-from tests.unit.fakes.metrics import FakeFigures
-from tests.unit.fakes.page import FakePoint
+from tests.unit.fakes.memory import SLAB_POOL_STATISTICS
+from tests.unit.fakes.metrics import figures_of
 from tests.unit.fakes.requests import FakeRequestStatistics
 
 MS = 1_000_000
@@ -44,14 +45,14 @@ class RecordedRequests(FakeRequestStatistics):
         self.requests.append((model, self._clock.now_ns(), round(latency_ms * MS)))
         self.failures.extend(self.requests[-1:] if is_failed else [])
 
-    def between(self, model: str, from_ns: int, to_ns: int) -> FakeFigures:
-        return FakeFigures(
+    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
+        return figures_of(
             tuple(ns for name, at, ns in self.requests if name == model and from_ns < at <= to_ns)
         )
 
-    def history(self, model: str | None, since_ns: int = 0) -> Sequence[FakePoint]:
+    def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
         return [
-            FakePoint(at, 1, int((name, at, ns) in self.failures), FakeFigures((ns,)))
+            HistoryPoint(at, 1, int((name, at, ns) in self.failures), figures_of((ns,)))
             for name, at, ns in self.requests
             if model in (None, name) and at > since_ns
         ]
@@ -84,8 +85,8 @@ class _DueSlabs(FakeSlabPool):
 
     is_due = False
 
-    def statistics(self) -> FakeSlabPoolStatistics:
-        return FakeSlabPoolStatistics(surplus_resident_bytes=int(self.is_due))
+    def statistics(self) -> SlabPoolStatistics:
+        return replace(SLAB_POOL_STATISTICS, surplus_resident_bytes=int(self.is_due))
 
 
 class World:
