@@ -132,6 +132,7 @@ SlabPoolStatistics SlabPool::Statistics() const {
   for (const auto& slab : quarantined_) {
     Add(slab->reserved_bytes(), &total.quarantined_count, &total.quarantined_reserved_bytes);
   }
+  total.reservation_refusal = reservation_refusal_;
   return total;
 }
 
@@ -298,13 +299,15 @@ void SlabPool::Record(const Step& step) {
 }
 
 void SlabPool::Record(ReserveSpare& step) {
+  auto slab = step.TakeSlab();
+  reservation_refusal_ = slab.status().message();
   SpareSlab spare;
-  spare.slab = step.TakeSlab();
   spare.goal_bytes = std::exchange(reserving_bytes_, 0);  // Refill may have lowered it.
-  if (spare.slab == nullptr) {
+  if (!slab.ok()) {
     permitted_bytes_ = 0;  // No new attempt until the next Refill.
     return;
   }
+  spare.slab = std::move(slab.value());
   spares_.push_back(std::move(spare));
 }
 

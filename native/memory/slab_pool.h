@@ -121,6 +121,7 @@ struct SlabPoolStatistics {
   int64_t surplus_resident_bytes = 0;  // On its way back to the operating system.
   int64_t quarantined_count = 0;
   int64_t quarantined_reserved_bytes = 0;
+  std::string reservation_refusal;  // SlabPool::reservation_refusal_
 };
 
 // Keeps the memory of unloaded versions for later versions of any owner (a model). See the theory
@@ -223,6 +224,8 @@ class SlabPool {
   std::vector<std::unique_ptr<Slab>> quarantined_;
   size_t permitted_bytes_ = 0;  // The keeper may make so much more spare memory.
   size_t reserving_bytes_ = 0;  // The goal of the spare that the keeper reserves now.
+  // The reason why the system refused the keeper's last reservation; "" if it did not.
+  std::string reservation_refusal_;
   bool is_assembling_ = false;  // A Take moves memory, without the mutex.
   bool is_in_surplus_ = false;  // The keeper returns memory until the target is met.
 };

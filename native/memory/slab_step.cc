@@ -24,9 +24,4 @@ void PreFaultSpare::Record(SpareSlab* spare) const {
   spare->goal_bytes = std::max(spare->goal_bytes, end_);
 }
 
-void ReserveSpare::Perform() {
-  base::StatusOr<std::unique_ptr<Slab>> reserved = Slab::Reserve(bytes_);
-  if (reserved.ok()) slab_ = std::move(reserved.value());
-}
-
 }  // namespace millpond::memory

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "native/base/status.h"
 #include "native/memory/slab.h"
 
 // The steps of the keeper's work on the spare slabs of a pool, one class for each kind of step. The
@@ -78,14 +79,14 @@ class ReserveSpare {
  public:
   explicit ReserveSpare(size_t bytes) : bytes_(bytes) {}
 
-  void Perform();
+  void Perform() { slab_ = Slab::Reserve(bytes_); }
 
-  // Hands over the slab; null if the system has refused the reservation.
-  std::unique_ptr<Slab> TakeSlab() { return std::move(slab_); }
+  // Hands over the slab, or the error of its reservation (Slab::Reserve).
+  base::StatusOr<std::unique_ptr<Slab>> TakeSlab() { return std::move(slab_); }
 
  private:
   size_t bytes_;
-  std::unique_ptr<Slab> slab_;
+  base::StatusOr<std::unique_ptr<Slab>> slab_ = std::unique_ptr<Slab>();
 };
 
 using SlabStep = std::variant<ReturnTail, UnmapSlab, PreFaultSpare, ReserveSpare>;

@@ -127,7 +127,8 @@ struct ValueClass<memory::SlabPoolStatistics> {
                  Field{"spare_resident_bytes", &Value::spare_resident_bytes},
                  Field{"surplus_resident_bytes", &Value::surplus_resident_bytes},
                  Field{"quarantined_count", &Value::quarantined_count},
-                 Field{"quarantined_bytes", &Value::quarantined_reserved_bytes}};
+                 Field{"quarantined_bytes", &Value::quarantined_reserved_bytes},
+                 Field{"reservation_refusal", &Value::reservation_refusal}};
 };
 
 template <>

@@ -31,6 +31,9 @@ class SlabPoolStatistics:
     """The slabs of versions that leaked, which are never used again."""
 
     quarantined_bytes: int
+    reservation_refusal: str
+    """The reason why the system refused the keeper's last reservation of a spare; "" if it did not."""
+
 
 THREAD_PRIORITIES = ("normal", "nice", "idle")
 """The priorities that a thread of the data plane can have."""

@@ -51,6 +51,7 @@ class Arenas:
         self._held_bytes: dict[ServableId, int] = {}
         # The bytes that the warm-up of each model's last version took beside its parameters, by name.
         self._warm_up_bytes: dict[str, int] = {}
+        self._reported_refusal = ""
 
     def take(
         self, servable_id: ServableId, load: SavedModelLoad, graph_bytes: int = 0
@@ -130,7 +131,18 @@ class Arenas:
             return max(0, self._free_bytes() + own_bytes)
 
     def _refill(self) -> bool:
-        """Lets the pool make the spare memory that is missing, if there is room. Needs the lock."""
+        """Lets the pool make the spare memory that is missing, if there is room. Needs the lock.
+
+        Logs first if the system has refused such memory since the last call.
+        """
+        refusal = self._pool.statistics().reservation_refusal
+        if refusal and refusal != self._reported_refusal:
+            _log.warning(
+                "spare_memory_refused",
+                reason=refusal,
+                consequence="the next versions need fresh memory, or are refused",
+            )
+        self._reported_refusal = refusal
         return self._pool.refill(self._free_bytes())
 
     def _free_bytes(self) -> int:

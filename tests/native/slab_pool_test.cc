@@ -340,9 +340,11 @@ TEST_F(SlabPoolTest, AReservationThatFailsIsReportedAndNotTriedInALoop) {
   pool_.Refill(SIZE_MAX);
   EXPECT_EQ(KeepUntilDone(&pool_), 1);
   EXPECT_EQ(Statistics().spare_count, 0);
+  EXPECT_FALSE(Statistics().reservation_refusal.empty());
   Expect("a", 2 * kMiB);
   KeepUntilDone(&pool_);
   EXPECT_EQ(Statistics().spare_count, 1);
+  EXPECT_EQ(Statistics().reservation_refusal, "");
 }
 
 TEST_F(SlabPoolTest, RefusedSlabLeavesTheSparesAsTheyWere) {

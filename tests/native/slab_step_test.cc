@@ -63,10 +63,12 @@ TEST(PreFaultSpare, SlabThatAVersionFilledNeedsNoStep) {
   EXPECT_FALSE(PreFaultSpare::Next(SpareOf(8 * kMiB, 4 * kMiB, 4 * kMiB), 2 * kMiB));
 }
 
-TEST(ReserveSpare, RefusedReservationLeavesNoSlab) {
+TEST(ReserveSpare, RefusedReservationIsToldWithItsReason) {
   ReserveSpare step(SIZE_MAX / 2);
   step.Perform();
-  EXPECT_EQ(step.TakeSlab(), nullptr);
+  const base::Status refused = step.TakeSlab().status();
+  EXPECT_EQ(refused.code(), base::Code::kResourceExhausted);
+  EXPECT_FALSE(refused.message().empty());
 }
 
 }  // namespace

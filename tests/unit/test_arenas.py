@@ -168,6 +168,19 @@ def test_arenas_spare_memory_without_room_is_logged() -> None:
     assert pool.expected == {"m": servable}
 
 
+def test_arenas_refused_spare_memory_is_logged_once() -> None:
+    pool = FakeSlabPool(reservation_refusal="no address range of 8 GiB is free")
+    memory = arenas(pool)
+    with capture_logs() as logs:
+        memory.failed(ID)
+        memory.failed(ID)
+        pool.reservation_refusal = ""
+        memory.failed(ID)
+    (log,) = logs
+    assert log["event"] == "spare_memory_refused"
+    assert log["reason"] == "no address range of 8 GiB is free"
+
+
 @pytest.mark.parametrize("end", ["failed", "unloaded", "forget"])
 def test_arenas_returned_memory_leaves_room_to_refill(end: str) -> None:
     pool = FakeSlabPool()

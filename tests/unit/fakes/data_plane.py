@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serving.core.servable import ServableId
@@ -183,6 +183,7 @@ class FakeSlabPool:
     expected: dict[str, FakeServable] = field(default_factory=dict)
     serving_counts: dict[str, int] = field(default_factory=dict)
     missing_bytes: int = 0
+    reservation_refusal: str = ""
     rooms: list[int] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     is_stopped: bool = False
@@ -199,7 +200,7 @@ class FakeSlabPool:
         self.forgotten.append(owner)
 
     def statistics(self) -> SlabPoolStatistics:
-        return SLAB_POOL_STATISTICS
+        return replace(SLAB_POOL_STATISTICS, reservation_refusal=self.reservation_refusal)
 
     def stop(self) -> None:
         self.is_stopped = True

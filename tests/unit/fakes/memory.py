@@ -21,6 +21,7 @@ SLAB_POOL_STATISTICS = SlabPoolStatistics(
     surplus_resident_bytes=77,
     quarantined_count=3,
     quarantined_bytes=3_003,
+    reservation_refusal="",
 )
 
 REQUEST_MEMORY_STATISTICS = RequestMemoryStatistics(
