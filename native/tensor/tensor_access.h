@@ -65,7 +65,8 @@ int64_t FirstSize(const TensorList& tensors, size_t index);
 TensorList ShareTensors(const TensorList& tensors);
 // Makes tensor `index` the tensor `from_index` of another list, in the same way.
 void ShareTensor(const TensorList& from, size_t from_index, size_t index, TensorList* tensors);
-// Returns true if the two tensors have the same elements in memory, and some.
+// Returns true if the two tensors have the same elements in memory, and some. Shared rows may count
+// as the tensor that they are of.
 bool IsSameTensor(const TensorList& a, size_t index_a, const TensorList& b, size_t index_b);
 // Returns rows `first` to `first + count` of each tensor, by its first dimension, in the same way.
 // The elements keep their place in memory, which need not be aligned as kernels want it: for
