@@ -4,10 +4,11 @@ Usage: check_prose.py [--table] [FOLDER...]
 
 Without --table it fails for each comment or docstring that opens with a word of OPENINGS, for each
 docstring that opens with a word of DOCSTRING_OPENINGS or with an owner alone ("asyncio's."), for each
-comment or docstring that uses "where" for a condition, and for each test name of more than
-TEST_NAME_LENGTH_MAX characters.
-With --table it prints how many of 1,000 comments and docstrings match
-each pattern of PATTERNS; the limits are what well-kept code bases have.
+comment or docstring that uses "where" for a condition, for each sentence whose subject is "those",
+"one", "the others" or "so many", and for each test name of more than TEST_NAME_LENGTH_MAX characters.
+It also fails if more than RETURNS_SHARE_MAX of all comments in Python open with "Returns", tests left out.
+With --table it prints how many of 1,000 comments and docstrings match each pattern of PATTERNS; the
+limits are what well-kept code bases have.
 A C++ comment is a run of adjacent // lines. A Python comment is a run of # lines or a docstring. The
 string below a constant or a type alias is its docstring.
 """
@@ -49,8 +50,21 @@ WHERE = re.compile(
     re.IGNORECASE,
 )
 
-# Pattern and the most (or, for "if" and "Returns", the fewest) that a plain text has of it in
-# 1,000.
+# A sentence whose subject stands for a noun that the reader has to look for. "One of the calls" and
+# "One call" name the noun.
+SUBJECT = re.compile(
+    r"(?:^|(?<=[.;!?] )|(?<=[.;!?]\) ))"
+    r"(Those|those|The others|the others|So many|so many"
+    r"|[Oo]ne (?:is|was|has|had|may|must|can|cannot|will|would|should|does|that|which|without|with|for))\b"
+)
+
+# A docstring says the effect first, or the value as a noun. A few read best with "Returns".
+RETURNS = re.compile(r"^Returns?\b")
+RETURNS_SHARE_MAX = 0.05
+# A share of fewer comments says nothing.
+SHARED_COUNT_MIN = 100
+
+# Pattern and the most (or, for "if", the fewest) that a plain text has of it in 1,000.
 PATTERNS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "contains if": (r"\bif\b", "at least 78"),
@@ -63,7 +77,7 @@ PATTERNS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tell/tells/told": (r"\b(tell|tells|told)\b", "at most 5"),
         "nobody/somebody": (r"\b(nobody|somebody)\b", "at most 1"),
         "is no X / are none": (r"\b(is|are) (no|none)\b", "at most 12"),
-        "Returns/Return": (r"\bReturns?\b", "at least 16"),
+        "Returns/Return": (r"\bReturns?\b", "at most 100"),
     }
 )
 
@@ -149,7 +163,7 @@ def comments_below(folders: Sequence[Path]) -> Iterator[Comment]:
 
 
 def problem_with(comment: Comment) -> str | None:
-    """Returns the rule that the comment breaks, or None."""
+    """The rule that the comment breaks, or None."""
     patterns = (OPENINGS, DOCSTRING_OPENINGS, OWNER_ALONE) if comment.is_docstring else (OPENINGS,)
     for pattern in patterns:
         opening = pattern.match(comment.text)
@@ -158,6 +172,9 @@ def problem_with(comment: Comment) -> str | None:
     where = WHERE.search(comment.text)
     if where:
         return f"'{where[0]}' is a condition: write 'if' or 'when'"
+    subject = SUBJECT.search(comment.text)
+    if subject:
+        return f"'{subject[1]}' is the subject of a sentence: repeat the noun"
     return None
 
 
@@ -176,6 +193,16 @@ def problems_of_comments(comments: Sequence[Comment]) -> Iterator[str]:
         problem = problem_with(comment)
         if problem is not None:
             yield f"{comment}: {problem}"
+
+
+def problems_of_returns(comments: Sequence[Comment]) -> Iterator[str]:
+    product = [c for c in comments if c.path.suffix == ".py" and "tests" not in c.path.parts]
+    found = [comment for comment in product if RETURNS.match(comment.text)]
+    if len(product) >= SHARED_COUNT_MIN and len(found) > RETURNS_SHARE_MAX * len(product):
+        yield (
+            f"{found[-1]}: {len(found)} of {len(product)} comments open with 'Returns', more than"
+            f" {RETURNS_SHARE_MAX:.0%}: start with the effect, or with the value as a noun"
+        )
 
 
 def is_checked(path: Path) -> bool:
@@ -202,6 +229,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     problems = [
         *problems_of_comments(comments),
+        *problems_of_returns(comments),
         *problems_of_test_names(folders),
     ]
     for problem in problems:

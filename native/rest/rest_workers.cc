@@ -382,8 +382,8 @@ void RestWorkers::State::TakeDueAwaiting() {
 bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
                                   Status* found) {
   if (map->Refuses(job->request.model.name)) return false;
-  // Looks up again, because a version may have come between the first look-up and the mark. One
-  // that comes after the mark makes the job due as soon as it is set aside.
+  // Looks up again, because a version may have come between the first look-up and the mark. A
+  // version that comes after the mark makes the job due as soon as it is set aside.
   job->awaited = map->MarkChange(job->request.model.name);
   *found = LookUp(job->request, map, handle);
   if (found->code() != Code::kUnavailable) return false;

@@ -41,36 +41,41 @@ from serving.http.listeners import (
 )
 
 HTTP_NICE = 10
-"""The priority of the HTTP threads and of the threads that they start. A scrape takes milliseconds of
-Python in one piece, and a request thread that needs that core should have it. If all cores are busy,
-a tenth of one core is left to probes. Not 19: that would leave a sixtieth, and a probe that waits
-seconds restarts a busy server. Beside 600 requests a second and a scrape every 0.1 s, the difference
-to 0 is too small to measure on two cores.
+"""The priority of the HTTP threads and of the threads that they start.
+
+A scrape takes milliseconds of Python in one piece, and a request thread that needs that core should have
+it. If all cores are busy, nice 10 leaves a tenth of one core to probes. Nice 19 would leave a sixtieth, and
+a probe that waits for seconds restarts a busy server. Beside 600 requests a second and a scrape every 0.1
+s, the difference between nice 10 and 0 is too small to measure on two cores.
 """
 
 ENTRANCE_CONNECTION_COUNT_MAX = 128
-"""More than the probes and new connections at one time. Further connections wait in the kernel until a
-place is free: a request frees the place of its connection, and so does silence (SILENT_SECONDS)."""
+"""More than there are probes and new connections at one time.
+
+Further connections wait in the kernel until a place is free. A connection leaves its place with its first
+request, or after SILENT_SECONDS.
+"""
 
 PROBE_THREAD_COUNT = 2
 """The threads of probes whose handlers are not coroutines."""
 
 RESPONSE_SECONDS = 2
-"""How long running responses may take at a stop, after the requests have had their time."""
+"""The longest that running responses may take at a stop, after the requests have had their time."""
 
 HANDSHAKE_SECONDS = 0.1
-"""How long handshakes that have begun may take at a stop: a round trip of most networks."""
+"""The longest that handshakes under way may take at a stop: a round trip of most networks."""
 
 DEATH_CONSEQUENCE = (
     "the port is closed, so probes fail; gRPC goes on until the process is restarted"
 )
 
 LAST_SECONDS = 0.1
-"""The least time of each loop at a stop, because uvicorn logs an error if it gets none."""
+"""The least time of each loop at a stop. uvicorn logs an error if it gets no time."""
 
 JOIN_SECONDS = RESPONSE_SECONDS + 1.0
-"""How long a stop waits for the thread: for running responses, and for uvicorn, which checks ten
-times a second if it should stop."""
+"""The longest that a stop waits for the thread: for running responses, and for uvicorn, which checks ten
+times a second if it should stop.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -122,7 +127,7 @@ class _EntranceServer(uvicorn.Server):
         return _new_connection(self)
 
     def _make_place(self, connecting: Collection[GuardedConnection]) -> bool:
-        # The others are among the connections already.
+        # The other connections are among the connections already.
         unseen_count = sum(connection.transport is None for connection in connecting)
         count_max = max(1, self._connection_count_max - unseen_count)
         return make_place(self.server_state.connections, count_max)
@@ -149,7 +154,7 @@ class _InnerServer(uvicorn.Server):
             connection.close()
 
     def end_adopting(self) -> None:
-        """Says that no call of `adopt` follows. Any thread."""
+        """Notes that no call of `adopt` follows. Any thread."""
         assert self.loop is not None
         # The loop is closed if its thread has died.
         with contextlib.suppress(RuntimeError):
@@ -211,9 +216,9 @@ class HttpServer:
         """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
 
         `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
-        requests. `probes` are paths that are answered at the entrance beside the usual ones. `remedy`
-        says what to do if the port is taken. `open_listeners` takes the place of `host` and `port`: the
-        server owns what it returns. What connections hold for their clients counts in `budget`.
+        requests. `probes` are paths that are answered at the entrance beside the usual ones. `remedy` says
+        what to do if the port is taken. `open_listeners` replaces `host` and `port`; the server owns the
+        sockets that it returns. The memory that connections hold for their clients is counted in `budget`.
         """
         self._app = app
         self._open_listeners = open_listeners
@@ -242,7 +247,7 @@ class HttpServer:
             self._stops,
             self._inner.adopt,
             probes,
-            # Its reserve is larger, so that requests for models leave a part of it to probes.
+            # The connections' reserve is larger, so that requests for models leave a part of it to probes.
             budget.connection_share if budget is not None else Uncounted,
         )
         self._entrance = _EntranceServer(
@@ -274,7 +279,7 @@ class HttpServer:
         self._start_thread("http-entrance", partial(self._run_entrance, sockets))
 
     def _bound(self, number: int) -> list[socket.socket]:
-        """Returns the listeners of the TCP port; none if it could not be bound and need not be."""
+        """Binds the TCP port, and returns its listeners; none if it could not be bound and need not be."""
         self._entrance.is_handed_in = bool(self._wanted.descriptors)
         try:
             sockets = handed_in(self._wanted.descriptors) or bind(self._host, number, self._remedy)
@@ -322,9 +327,9 @@ class HttpServer:
         return self._is_stopping
 
     def _start_thread(self, name: str, run: Callable[[threading.Event], None]) -> None:
-        """Returns once its loop runs."""
+        """Starts a thread, and returns once its loop runs."""
         is_up = threading.Event()
-        # Daemon: a handler that never returns must not keep the process from ending.
+        # A daemon, because a handler that never returns must not keep the process from ending.
         self._threads.append(threading.Thread(target=run, args=(is_up,), name=name, daemon=True))
         self._threads[-1].start()
         is_up.wait()
@@ -337,7 +342,7 @@ class HttpServer:
         finally:
             is_up.set()
             if not self._is_stopping:
-                # A green probe beside requests that nobody answers would keep the process for ever.
+                # If probes were still answered while no request is, nothing would ever restart the process.
                 self._close_entrance(RESPONSE_SECONDS)
 
     def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
@@ -391,7 +396,7 @@ def _uvicorn_config(
         log_config=None,
         access_log=False,
         server_header=False,
-        # A proxy's headers are not trusted: nothing here depends on a request's origin.
+        # A proxy's headers are not trusted, because nothing here depends on the origin of a request.
         proxy_headers=False,
         timeout_keep_alive=limits.keep_alive_seconds,
         backlog=BACKLOG,
@@ -401,7 +406,9 @@ def _uvicorn_config(
 # --- Logs -----------------------------------------------------------------------------------------
 
 CLIENTS_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.")
-"""Messages that are not logged: the client has an answer, and a port scanner must not fill the log."""
+"""These messages are not logged, because the client has an answer, and a port scanner must not fill the
+log.
+"""
 
 
 class StructlogHandler(logging.Handler):
@@ -411,7 +418,7 @@ class StructlogHandler(logging.Handler):
         """Implements logging.Handler."""
         message = record.getMessage().strip()
         error = record.exc_info[1] if record.exc_info else None
-        # The stop has cut a response short. uvicorn logs one line for all of these responses.
+        # The stop has cut responses short. uvicorn logs one line for all of them.
         if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
             return
         log = _log.error if record.levelno >= logging.ERROR else _log.warning

@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 def _common_headers(settings: HttpSettings) -> HeaderList:
-    """Returns the headers of every answer."""
+    """The headers of every answer."""
     if not settings.has_cors:
         return []
     exposed = (MODEL_NAME_HEADER, MODEL_VERSION_HEADER, JSON_BYTES_HEADER)
@@ -72,10 +72,9 @@ class BodyTooSlow(MillpondError):
 
 
 class PrefixRouter:
-    """Gives a request to the application whose prefix its path has, or else to `otherwise`.
+    """v1/v1/models`, of which no path begins with another.
 
-    `by_prefix` has paths like `/v1/models`, of which no path begins with another. A prefix matches
-    whole segments, in upper or lower case. The applications answer their own failures.
+    A prefix matches whole segments, in upper or lower case. The applications answer their own failures.
     """
 
     def __init__(self, by_prefix: Mapping[str, ASGIApp], otherwise: ASGIApp) -> None:
@@ -131,7 +130,8 @@ class RestApplication(ABC):
 
     async def _run(self, target: RestTarget, body: bytes, scope: Scope, send: Send) -> None:
         """Sends a worker's answer."""
-        # The workers count the body from here on: they may read it for longer than the client waits.
+        # From here on the workers count the body, because they may read it for longer than the client
+        # waits.
         hold_of(scope).release()
         answer = await self._bridge.submit(
             target, scope["headers"], body, connection=_connection_of(scope)
@@ -141,10 +141,10 @@ class RestApplication(ABC):
             await self._send_counted(answer, headers, scope, send)
             return
         if answer.code == StatusCode.CANCELLED and self._bridge.is_draining:
-            # 499 means that the client is gone. This client still waits, and may use another server.
+            # 499 would mean that the client is gone. This client still waits, and may use another server.
             raise Unavailable("the server stopped before the request was done; use another server")
         headers = [*_version_headers(target.model, answer.version), *self._headers()]
-        # A version's refusal, like that of a body that is too large, does not pass within a second.
+        # A refusal by a version, as of a body that is too large, would not be different a second later.
         is_passing = answer.version is None
         status = http_status(StatusCode(answer.code))
         await send_error(send, answer.message, status, headers, is_passing=is_passing)
@@ -152,17 +152,17 @@ class RestApplication(ABC):
     async def _send_counted(
         self, answer: RestAnswer, headers: HeaderList, scope: Scope, send: Send
     ) -> None:
-        """Sends an OK answer. Its memory counts until the client has it, however slow the client is."""
+        """Sends an OK answer. Its memory is counted until the client has it, however slow the client is."""
         body = answer.take_body()
         hold = hold_of(scope)
         hold.grow(len(body))
         connection = _connection_of(scope)
         if connection is not None:
-            # The buffer has one answer at a time, so this hold counts for no other.
+            # The buffer has one answer at a time, so this hold counts only this answer.
             await connection.wait_until_sent()
             connection.answer_hold = hold
         await send_answer(send, 200, headers, body)
-        # From here on the connection's buffer holds the rest.
+        # From here on the connection's buffer has the rest.
         del body
         if connection is not None:
             await connection.wait_until_sent()
@@ -178,19 +178,19 @@ class RestApplication(ABC):
 
 
 def _connection_of(scope: Scope) -> Connection | None:
-    """Returns the client's connection; None if another server runs the application."""
+    """Finds the client's connection; None if another server runs the application."""
     connection: Connection | None = scope.get("extensions", {}).get(CONNECTION_EXTENSION)
     return connection
 
 
 def hold_of(scope: Scope) -> MemoryHold:
-    """Returns the request's hold on the memory of requests and replies, made by its application."""
+    """Finds the request's hold on the memory of requests and replies, which its application has made."""
     hold: MemoryHold = scope[_HOLD]
     return hold
 
 
 async def read_body(scope: Scope, receive: Receive, settings: HttpSettings) -> bytes:
-    """Returns a request's body as received.
+    """Reads a request's body as received.
 
     Raises BodyTooLarge and MemoryBusy, before reading if the length is declared. Raises BodyTooSlow
     and starlette's ClientDisconnect too.
@@ -286,7 +286,7 @@ async def _send_raised(send: Send, scope: Scope, error: Exception, common: Heade
 
 
 def _version_headers(model: str, version: int | None) -> HeaderList:
-    """Returns the headers that name the version; no headers if the request reached no version."""
+    """Makes the headers that name the version; none if the request reached no version."""
     if version is None:
         return []
     return [
@@ -296,7 +296,7 @@ def _version_headers(model: str, version: int | None) -> HeaderList:
 
 
 def _answer_headers(answer: RestAnswer, model: str) -> HeaderList:
-    """Returns the headers of an answer that is OK, without its length."""
+    """Makes the headers of an answer that is OK, without its length."""
     headers = _version_headers(model, answer.version)
     headers.append((b"content-type", answer.content_type.encode()))
     if answer.is_gzip:

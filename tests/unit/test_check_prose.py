@@ -32,6 +32,10 @@ def check(tmp_path: Path, name: str, text: str) -> int:
         ("a.h", "// What it does.\nint x;\n"),
         ("a.cc", "int x;  // Of a thing.\n"),
         ("a.cc", "// Zero where\n// nothing runs.\n"),
+        ("a.py", "# It waits. One that ends does not.\n"),
+        ("a.py", 'def f() -> None:\n    """Two wait (a and b). The others run."""\n'),
+        ("a.cc", "// The queue ends; those in it wait.\n"),
+        ("a.h", "// So many wait at most.\nint x;\n"),
     ],
 )
 def test_check_prose_finds_a_bad_comment(tmp_path: Path, name: str, text: str) -> None:
@@ -50,10 +54,18 @@ def test_check_prose_finds_a_bad_comment(tmp_path: Path, name: str, text: str) -
         ("a.h", "// Returns zero if nothing runs.\nint x;\n"),
         ("a.cc", 'const char* x = "// no comment";\n'),
         ("a.txt", "What it does\n"),
+        ("a.py", "# One of the calls waits. One call runs, beside those that ended.\n"),
     ],
 )
 def test_check_prose_takes_plain_text(tmp_path: Path, name: str, text: str) -> None:
     assert check(tmp_path, name, text) == 0
+
+
+@pytest.mark.parametrize(("count", "status"), [(5, 0), (6, 1)])
+def test_check_prose_limits_share_of_returns(tmp_path: Path, count: int, status: int) -> None:
+    openings = ["Returns it"] * count + ["Makes it"] * (100 - count)
+    text = "".join(f"# {opening} {number}.\n\n" for number, opening in enumerate(openings))
+    assert check(tmp_path, "a.py", text) == status
 
 
 def test_check_prose_names_file_line_and_remedy(

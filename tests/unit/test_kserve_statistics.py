@@ -41,7 +41,7 @@ def test_statistics_count_all_methods_that_run_model() -> None:
 
 def test_requests_that_share_a_run_are_one_execution() -> None:
     rows = [method("Predict", row_count=100, latencies_ns={OK: [1] * 10})]
-    # Eight requests in two runs; the others ran alone, and two runs were warm-up.
+    # Eight requests in two runs; the other requests ran alone, and two runs were warm-up.
     batches = [BatchFigures(run_count=2 + 2, request_count=8 + 2)]
     (row,) = model_statistics(rows, "m", {3: batches})
     assert (row["execution_count"], row["inference_count"]) == (4, 100)
