@@ -41,7 +41,7 @@ struct ConnectionStep {
   enum Kind {
     kNothing,
     kPing,
-    kGoaway,  // ask the client to begin no more calls; calls that it has begun are answered
+    kGoaway,      // ask the client to begin no more calls; calls that it has begun are answered
     kLastGoaway,  // refuse later calls, also of a client that has not seen the first request
     kClose,
   };
