@@ -11,10 +11,11 @@ namespace millpond::servable {
 // The time of a run over its rows, learned from runs: a fixed part and a part for each row. It
 // bounds how many rows a batch should have.
 //
-// 16 for each run after the first 16) and that a single interrupted run does not move far./16 for
-// each run after the first 16) and that a single interrupted run does not move far. The line is
-// fitted to the means by least squares, weighted by their relative error. So a class that is rare
-// now keeps its say, and the fit stays well-conditioned if all batches are alike.
+// Runs are collected by their number of rows, in powers of two, with a mean of each class that
+// forgets (1/16 for each run after the first 16) and that a single interrupted run does not move
+// far. The line is fitted to the means by least squares, weighted by their relative error. So a
+// class that is rare now keeps its say, and the fit stays well-conditioned if all batches are
+// alike.
 //
 // Thread: any. Record takes a lock if it is free; if not, the run is not recorded. The limits are
 // read without a lock.
@@ -44,9 +45,10 @@ class BatchCost {
         .load(std::memory_order_relaxed);
   }
   // Returns true if `count` requests of `rows` each should share a run while `waiting_per_thread`
-  // requests wait.  2; but the tail consists of the batch's own requests, so the threshold is four
-  // times higher. / 2; but the tail consists of the batch's own requests, so the threshold is four
-  // times higher. A batch that takes up to kQuickNs may always form.
+  // requests wait. Each request that joins spares the requests behind it the fixed cost, and makes
+  // the requests of the batch wait for its rows. The mean time of all falls if waiting * fixed is
+  // more than count * (rows' time - fixed) / 2; but the tail consists of the batch's own requests,
+  // so the threshold is four times higher. A batch that takes up to kQuickNs may always form.
   bool IsWorthTheWait(int64_t count, int64_t rows, int64_t waiting_per_thread) const {
     if (count * rows <= quick_rows_.load(std::memory_order_relaxed)) return true;
     const double fixed_rows = fixed_rows_.load(std::memory_order_relaxed);

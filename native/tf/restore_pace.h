@@ -27,8 +27,8 @@ class RestorePace {
   int64_t paid_ns_;        // the instant up to which time has paid
 };
 
-// figures.md, "Swaps"). It is more if the restore would take longer than `target_ns`, and at most
-// what a core reads beside others./figures.md, "Swaps"). It is more if the restore would take
+// Returns the bytes per second of a restore of `total_bytes` while requests come. It is the pace
+// that requests do not notice (docs/figures.md, "Swaps"). It is more if the restore would take
 // longer than `target_ns`, and at most what a core reads beside others.
 int64_t PaceBesideRequests(int64_t total_bytes, int64_t target_ns);
 
