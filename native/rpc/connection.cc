@@ -168,8 +168,8 @@ void Connection::Proceed(ReceiveSpace* space, Calls* to_run) {
         now_ns_ = base::MonotonicNs();
         // A client that does not read what it is sent is not read either: what it sends may cause
         // more to be sent. The kernel tells when it reads again.
-        if (!MayOutput()) Flush();
-        goes_on = MayOutput() && ReadSome(space);
+        if (!ReserveOutput()) Flush();
+        goes_on = ReserveOutput() && ReadSome(space);
         // Also within a long message, whose client waits for the window to open.
         if (!goes_on || i + 1 == kReadsPerTurn) Flush();
         due.swap(due_);
@@ -217,7 +217,7 @@ void Connection::Flush() {
 }
 
 // False while the client has too much to read, and while no memory is left for more.
-bool Connection::MayOutput() {
+bool Connection::ReserveOutput() {
   if (output_.size() >= kOutputBytesMax) return false;
   const bool is_free = output_.copied_bytes() < kFreeOutputBytes;
   return output_charge_.Resize(is_free ? 0 : static_cast<int64_t>(kOutputBytesMax));
@@ -227,7 +227,7 @@ void Connection::WriteOutput() {
   if (is_closed()) return;
   bool is_any = false;
   while (true) {
-    while (MayOutput()) {
+    while (ReserveOutput()) {
       const Session::Output produced = session_->Produce(&output_);
       if (produced == Session::Output::kBroken) return CloseLocked();
       if (produced == Session::Output::kNothing) break;

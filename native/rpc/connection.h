@@ -180,7 +180,7 @@ class Connection final : public CallCarrier,
   void SubmitBody(int32_t number, Stream* stream);
   void Flush();
   void WriteOutput();
-  bool MayOutput();
+  bool ReserveOutput();
   void CountUnread();
   void CloseLocked();
   void Do(const ConnectionStep& step);

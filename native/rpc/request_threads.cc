@@ -117,12 +117,12 @@ void RequestThreads::Serve(Thread* self) {
     if (self->CanRun() && queue_.size() > 0) {
       if (self->now_ns - self->looked_ns >= kLookNs) Look(self);
       if (RunNext(self)) {
-        if (MayLeave(self)) break;
+        if (LeaveIfSuperfluous(self)) break;
         continue;
       }
     }
     WaitForEvents(self);
-    if (MayLeave(self)) break;
+    if (LeaveIfSuperfluous(self)) break;
   }
   self->has_ended = true;
   // The next one ends too.
@@ -242,7 +242,7 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOth
   return other;
 }
 
-bool RequestThreads::MayLeave(Thread* self) {
+bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
   const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
   if (self->CanRun() && !was_stalled) return false;
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -171,7 +171,7 @@ class RequestThreads final : public AwaitingCalls {
   void Run(Thread* self, const std::shared_ptr<Call>& call);
   void QueueArrived(Thread* self, size_t from);
   void WakeIfWorth(const Thread& self);
-  bool MayLeave(Thread* self);
+  bool LeaveIfSuperfluous(Thread* self);
   void Watch();
   void Relieve();                     // needs mutex_
   void ShareThreads(int64_t now_ns);  // needs mutex_
