@@ -35,8 +35,8 @@
 #include "native/python/value_class.h"
 #include "native/rpc/reflection_service.h"
 #include "native/rpc/server.h"
-#include "native/servable/batch.h"
 #include "native/servable/batch_settings.h"
+#include "native/servable/batch_size.h"
 #include "native/servable/batch_statistics.h"
 #include "native/servable/batching_servable.h"
 #include "native/servable/request_reservoir.h"
@@ -225,7 +225,7 @@ struct ValueClass<servable::SignatureBatching> {
             +[](const Value& state) { return Named<tensor::RowVerdict::Kind>{state.rows.kind}; }},
       Field{"rows_reason", +[](const Value& state) { return state.rows.reason; }},
       Field{"joined_rows_max", &Value::joined_rows_max},
-      Field{"joined_requests_max", +[](const Value&) { return servable::Batch::kTakenMax; }},
+      Field{"joined_requests_max", +[](const Value&) { return servable::kTakenRequestsMax; }},
       Field{"figures", &Value::figures}};
 };
 

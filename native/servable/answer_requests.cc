@@ -43,10 +43,10 @@ class Answering {
   // Answers `first` with the requests that share its run. Takes none if `takes` is false. Returns
   // the request that was taken and did not fit.
   Prepared AnswerBatch(Prepared first, bool takes, const Batch::GiveTurn& give_turn) {
-    const BatchingServable* const batching = first.run->servable->batching();
-    BatchedSignature* const signature =
-        batching == nullptr ? nullptr : batching->FindBatched(*first.run);
     PreparedRun* const run = first.run;
+    const BatchingServable* const batching = run->servable->batching();
+    if (batching != nullptr) batching->TurnOffIfWriting(*run);
+    BatchedSignature* const signature = batching == nullptr ? nullptr : batching->FindBatched(*run);
     requests_.push_back(std::move(first));
     Prepared misfit;
     if (signature == nullptr) {
@@ -62,7 +62,7 @@ class Answering {
 
  private:
   Prepared TakeOthers(Batch* batch) {
-    while (const auto bytes_max = batch->NextMessageBytes(waiting_)) {
+    while (const auto bytes_max = batch->TakeRoom(waiting_)) {
       std::unique_ptr<WaitingRequest> request = waiting_.Take(batch->key(), *bytes_max);
       if (request == nullptr) break;
       Prepared prepared = Prepare(std::move(request));

@@ -20,9 +20,6 @@ constexpr size_t kEnvelopeBytes = 1024;
 constexpr size_t kComparedMax = 4;
 // The most pieces of a request that is compared with its run as a whole.
 constexpr int64_t kWholePiecesMax = 8;
-// One batch in 32 may have two requests whatever the costs seem to be, so that a wrong measurement
-// of a larger run is corrected.
-constexpr uint64_t kTrials = 32;
 
 // Returns true if each tensor has `rows` rows.
 bool HaveRows(const std::vector<TensorList>& results, int64_t rows) {
@@ -132,7 +129,7 @@ Batch::Batch(const Servable& inner, const BatchSettings& settings, BatchedSignat
   has_rows_ = rows.has_value();
   members_.push_back({first, rows.value_or(0), now_ns});
   if (!has_rows_) return;
-  formed_ = {1, *rows, *rows, false};
+  formed_ = {1, *rows, *rows};
   // A request of up to twice the rows that seem right runs whole, because two pieces would spare
   // other requests little, and its time corrects a wrong measurement. The settings' bound is
   // strict.
@@ -141,17 +138,18 @@ Batch::Batch(const Servable& inner, const BatchSettings& settings, BatchedSignat
     piece_rows_ = piece_rows;
     return;
   }
-  formed_.is_trial = signature_.begun_count.fetch_add(1, std::memory_order_relaxed) % kTrials == 0;
+  formed_.is_trial =
+      signature_.begun_count.fetch_add(1, std::memory_order_relaxed) % kTrialEvery == 0;
   // Twice the bytes of the tensors: a message may spell its numbers out.
   row_bytes_ = static_cast<size_t>(2 * tensor::CountBytes(first->inputs) / *rows);
 }
 
-std::optional<size_t> Batch::NextMessageBytes(const WaitingRequests& waiting) {
-  if (!has_rows_ || piece_rows_ > 0 || taken_count_ == kTakenMax) return {};
-  const int64_t rows = HowManyToTake(formed_, signature_.cost, RunRowsMax(),
-                                     {waiting.HasFreeThread(), waiting.WaitingPerThread()});
+std::optional<size_t> Batch::TakeRoom(const WaitingRequests& waiting) {
+  if (!has_rows_ || piece_rows_ > 0) return {};
+  const int64_t rows = RowsForNextRequest(formed_, signature_.cost, RunRowsMax(),
+                                          {waiting.HasFreeThread(), waiting.WaitingPerThread()});
   if (rows == 0) return {};
-  taken_count_ += 1;
+  formed_.taken_count += 1;
   return kEnvelopeBytes + row_bytes_ * static_cast<size_t>(rows);
 }
 

@@ -42,7 +42,7 @@ base::StatusOr<std::vector<tensor::TensorList>> RunBesideCopies(
     const std::function<base::Status(const tensor::TensorList& inputs,
                                      std::vector<tensor::TensorList>* results)>& run);
 
-// Prepared runs that do the same, computed as one run. First it forms (NextMessageBytes, TryAdd),
+// Prepared runs that do the same, computed as one run. First it forms (TakeRoom, TryAdd),
 // then it runs, once. Alone, the first one runs in the same way on its own inputs.
 //
 // - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
@@ -59,10 +59,6 @@ base::StatusOr<std::vector<tensor::TensorList>> RunBesideCopies(
 // its rows; its outputs are not copied.
 class Batch {
  public:
-  // The most requests that are taken for a batch. Its first request waits until all are decoded.
-  // Requests that turn out to be bad are counted too, because a flood of them would delay it.
-  static constexpr size_t kTakenMax = 64;
-
   // Called after a piece of a large request. Answers other requests for up to `ns_max`.
   using GiveTurn = std::function<void(int64_t ns_max)>;
 
@@ -73,9 +69,9 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
 
   BatchKey key() const { return signature_.key; }
-  // Returns the most bytes that the message of the next request may have, which is then taken from
-  // `waiting`. Returns nullopt if the batch had better run now.
-  std::optional<size_t> NextMessageBytes(const WaitingRequests& waiting);
+  // Counts a request that is now to be taken from `waiting`, and returns the most bytes that its
+  // message may have. Returns nullopt if the batch had better run now.
+  std::optional<size_t> TakeRoom(const WaitingRequests& waiting);
   // Adds a run if it does the same and its rows fit.
   bool TryAdd(PreparedRun* run);
   // Runs all, and sets the status and the results of each. `give_turn` may be empty.
@@ -158,8 +154,7 @@ class Batch {
   bool has_rows_ = false;    // false: its only request runs alone
   bool is_widened_ = false;  // some inputs are padded
   int64_t piece_rows_ = 0;   // 0: no piece is needed
-  size_t taken_count_ = 0;
-  size_t row_bytes_ = 0;  // of the message of a request, at most, for each row
+  size_t row_bytes_ = 0;     // of the message of a request, at most, for each row
   tensor::RowLayout layout_;
 };
 

@@ -4,8 +4,9 @@
 
 namespace millpond::servable {
 
-int64_t HowManyToTake(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
-                      const BusyThreads& threads) {
+int64_t RowsForNextRequest(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
+                           const BusyThreads& threads) {
+  if (batch.taken_count >= kTakenRequestsMax) return 0;
   const bool is_worth = cost.IsWorthTheWait(
       batch.request_count + 1, batch.rows / batch.request_count, threads.waiting_per_thread);
   const bool is_second_of_trial = batch.is_trial && batch.request_count == 1;

@@ -1,17 +1,32 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "native/servable/batch_cost.h"
 
 namespace millpond::servable {
 
+// How large a batch becomes. Three limits on what a thread takes are elsewhere: the bytes of the
+// next message (Batch::TakeRoom), the number of batches for which a thread takes requests before it
+// does anything else (kTakingBatchesMax in answer_requests.cc), and the rows and the time of a run
+// that the settings allow (BatchSettings).
+
+// The most requests that are taken for a batch. Its first request waits until all are decoded.
+// Requests that turn out to be bad are counted too, because a flood of them would delay it.
+inline constexpr size_t kTakenRequestsMax = 64;
+
+// One batch in so many is a trial: two requests may join whatever the costs seem to be, so that a
+// wrong measurement of a larger run is corrected.
+inline constexpr uint64_t kTrialEvery = 32;
+
 // A batch as far as it has formed.
 struct FormedBatch {
   int64_t request_count = 0;
   int64_t rows = 0;
   int64_t first_rows = 0;  // of its first request
-  bool is_trial = false;   // two requests may join whatever the costs seem to be
+  bool is_trial = false;   // kTrialEvery
+  size_t taken_count = 0;  // requests, beside the first, that joined or turned out to be bad
 };
 
 // The state of the threads while a batch forms. Guesses: both may be stale.
@@ -20,9 +35,8 @@ struct BusyThreads {
   int64_t waiting_per_thread = 0;  // requests, on average
 };
 
-// Decides how large a batch becomes, in one place. Returns how many rows the next request that
-// joins `batch` may have; 0: the batch had better run now. `run_rows_max` is the most rows of a
-// run.
+// Returns how many rows the next request that joins `batch` may have; 0: the batch had better run
+// now. `run_rows_max` is the most rows of a run.
 //
 // While another thread is free a batch stays short: two threads with half the rows each are done
 // earlier than one with all. While all are busy it takes what waits, up to the rows from which on
@@ -30,8 +44,8 @@ struct BusyThreads {
 // behind it, so that they gain more than its own requests lose: two requests of 0.7 ms with a fixed
 // cost of 0.1 ms, one after the other, are answered after 1.05 ms on average, and together after
 // 1.3 ms.
-int64_t HowManyToTake(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
-                      const BusyThreads& threads);
+int64_t RowsForNextRequest(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
+                           const BusyThreads& threads);
 
 // Returns the most rows that a batch may have while all threads are busy. Two requests may always
 // join, so that a wrong measurement of a larger run is corrected.

@@ -26,10 +26,16 @@ BatchedSignature* BatchingServable::Find(const tensor::Signature& signature) con
 
 BatchedSignature* BatchingServable::FindOn(const tensor::Signature& signature) const {
   BatchedSignature* const state = Find(signature);
-  if (state == nullptr || !state->is_on.load(std::memory_order_relaxed)) return nullptr;
-  if (!inner_->MayChangeAnswers()) return state;
-  state->Switch(false, "a request changed a variable, so the order of requests counts");
-  return nullptr;
+  return state != nullptr && state->is_on.load(std::memory_order_relaxed) ? state : nullptr;
+}
+
+void BatchingServable::TurnOffIfWriting(const PreparedRun& run) const {
+  if (!inner_->MayChangeAnswers()) return;
+  for (const tensor::Signature* signature : run.signatures) {
+    BatchedSignature* const state = FindOn(*signature);
+    if (state == nullptr) continue;
+    state->Switch(false, "a request changed a variable, so the order of requests counts");
+  }
 }
 
 BatchedSignature* BatchingServable::FindBatched(const PreparedRun& run) const {

@@ -26,41 +26,48 @@ int64_t Decide(const Costs& costs, const FormedBatch& batch, const BusyThreads& 
       cost.Record(rows, costs.fixed_ns + rows * costs.row_ns);
     }
   }
-  return HowManyToTake(batch, cost, run_rows_max, threads);
+  return RowsForNextRequest(batch, cost, run_rows_max, threads);
 }
 
 // Four rows take as long as the fixed part: up to 15 times as many are worth it.
 constexpr Costs kSmallRows{4'000, 1'000};
 
-TEST(HowManyToTake, BusyThreadTakesWhatIsWorthIt) {
+TEST(RowsForNextRequest, BusyThreadTakesWhatIsWorthIt) {
   EXPECT_EQ(Decide(kSmallRows, {1, 1, 1}, kAllBusy), 59);
   EXPECT_EQ(Decide(kSmallRows, {3, 20, 1}, kAllBusy), 40);
   EXPECT_EQ(Decide(kSmallRows, {3, 60, 1}, kAllBusy), 0);
 }
 
-TEST(HowManyToTake, BatchStaysShortWhileAThreadIsFree) {
+TEST(RowsForNextRequest, BatchStaysShortWhileAThreadIsFree) {
   EXPECT_EQ(Decide(kSmallRows, {1, 1, 1}, kOneFree), 3);
   EXPECT_EQ(Decide(kSmallRows, {4, 4, 1}, kOneFree), 0);
 }
 
-TEST(HowManyToTake, RunsHaveNoMoreRowsThanTheyMay) {
+TEST(RowsForNextRequest, RunsHaveNoMoreRowsThanTheyMay) {
   EXPECT_EQ(Decide(kSmallRows, {1, 1, 1}, kAllBusy, /*run_rows_max=*/8), 7);
 }
 
 // A wrong measurement must not end batching for ever.
-TEST(HowManyToTake, TwoOfASizeAlwaysFit) {
+TEST(RowsForNextRequest, TwoOfASizeAlwaysFit) {
   EXPECT_EQ(Decide(kSmallRows, {1, 100, 100}, kAllBusy), 100);
 }
 
 // A run of three rows takes 4 ms.
 constexpr Costs kLongRows{1'000'000, 1'000'000};
 
-TEST(HowManyToTake, LongRequestsJoinOnlyIfManyWait) {
+TEST(RowsForNextRequest, LongRequestsJoinOnlyIfManyWait) {
   EXPECT_EQ(Decide(kLongRows, {1, 3, 3}, {false, 1}), 0);
   EXPECT_GT(Decide(kLongRows, {1, 3, 3}, {false, 64}), 0);
 }
 
-TEST(HowManyToTake, TrialTakesASecondRequestWhateverTheWait) {
+TEST(RowsForNextRequest, BadRequestsCountAmongThoseTaken) {
+  const FormedBatch almost{1, 1, 1, /*is_trial=*/false, kTakenRequestsMax - 1};
+  EXPECT_GT(Decide(kSmallRows, almost, kAllBusy), 0);
+  const FormedBatch full{1, 1, 1, /*is_trial=*/true, kTakenRequestsMax};
+  EXPECT_EQ(Decide(kSmallRows, full, kAllBusy), 0);
+}
+
+TEST(RowsForNextRequest, TrialTakesASecondRequestWhateverTheWait) {
   EXPECT_GT(Decide(kLongRows, {1, 3, 3, /*is_trial=*/true}, {false, 1}), 0);
   EXPECT_EQ(Decide(kLongRows, {2, 6, 3, /*is_trial=*/true}, {false, 1}), 0);
 }

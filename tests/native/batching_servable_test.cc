@@ -287,12 +287,12 @@ TEST_F(BatchingServableTest, RequestThatDoesNotFitTheRowsBeginsTheNextBatch) {
 }
 
 TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanItMay) {
-  std::vector<Request> requests(Batch::kTakenMax + 10, RequestOf({1}));
+  std::vector<Request> requests(kTakenRequestsMax + 10, RequestOf({1}));
   std::vector<Request*> all;
   for (Request& request : requests) all.push_back(&request);
   AnswerAll(all);
   // The first one is not taken by a batch.
-  EXPECT_EQ(inner_->run_rows(), (Values{Batch::kTakenMax + 1, 9}));
+  EXPECT_EQ(inner_->run_rows(), (Values{kTakenRequestsMax + 1, 9}));
 }
 
 // A request that fails before its run takes no place in the batch. The first one has waited for
@@ -309,7 +309,7 @@ TEST_F(BatchingServableTest, FloodOfBadRequestsDoesNotHoldUpABatch) {
   };
   Request a = RequestOf({1});
   AnswerAll({&a});
-  EXPECT_EQ(before_run_count, Batch::kTakenMax);
+  EXPECT_EQ(before_run_count, kTakenRequestsMax);
 }
 
 TEST_F(BatchingServableTest, MessageTooLongForTheBatchIsNotTaken) {
