@@ -115,8 +115,8 @@ class ServableSnapshot:
 
     - `is_kept`: it is not aspired, but kept in memory by a label, by a canary beside it, or for a
       rollback.
-    - `is_blocked`: it is blocked (for example rolled back) or did not pass its canary, so it is
-      unloaded before other versions that are not aspired.
+    - `is_blocked`: it is blocked (for example rolled back) or requests go to a lower version (for example
+      because it did not pass its canary), so it is unloaded before other versions that are not aspired.
     - `is_given_up`: it is no longer kept for a rollback, because a load needs its memory.
     - `is_pressing`: it did not fit into memory beside an old version, and its load waits until the
       old version is unloaded.

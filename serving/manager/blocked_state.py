@@ -12,8 +12,8 @@ from serving.core.blocked_versions import BlockedVersion, BlockedVersions, crash
 class BlockedState:
     """The blocked versions of a stream, and the version of them that still serves as the fallback.
 
-    A block by a person or by a canary's rule is replaced by no other block, because only an operator
-    removes it.
+    A version is *rolled back* if a person, a canary's rule or a crash blocked it. No other block replaces such a
+    block, because only an operator removes it.
     """
 
     by_version: BlockedVersions = field(default_factory=lambda: MappingProxyType({}))
@@ -22,12 +22,14 @@ class BlockedState:
 
     @cached_property
     def versions(self) -> frozenset[int]:
-        """The versions that are not aspired, even if the source aspires them."""
+        """All blocked versions. One of them is aspired only as the fallback, or if no other version is left (see
+        `StreamState.effective_aspired`).
+        """
         return frozenset(self.by_version)
 
     @property
     def rolled_back(self) -> BlockedVersions:
-        """The blocks by a person or by a canary's rule."""
+        """The blocks that only an operator removes."""
         return {key: block for key, block in self.by_version.items() if block.needs_operator}
 
     @cached_property

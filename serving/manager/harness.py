@@ -27,7 +27,7 @@ from serving.data_plane.servables import Servable
 
 
 class IllegalMove(InternalError):
-    """A move that TRANSITIONS does not have. Nothing was changed."""
+    """A move that TRANSITIONS does not have, or that the life's state forbids. Nothing was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class LoaderHarness:
     """One life of one version, from START to END.
 
     A harness does no work and never changes. Each method returns the harness that follows from an
-    event or a decision, and allows only the moves of TRANSITIONS. A thread of an executor loads or unloads
-    the version meanwhile.
+    event or a decision. It allows only the moves of TRANSITIONS, and an attempt of a load begins or fails only
+    in LOADING. A thread of an executor loads or unloads the version meanwhile.
 
     Retry, cancel and discard. Three decisions can meet in one life:
 
@@ -162,8 +162,9 @@ class LoaderHarness:
     def begin_retry(self, settings: ModelSettings) -> "LoaderHarness":
         """Starts the next attempt of a failed load, by these settings.
 
-        The version stays LOADING, as before.
+        The version stays LOADING, as before. Raises IllegalMove in any other state.
         """
+        self._require(LOADING, to="begin a retry")
         return replace(self, retry_at_ns=None, begun_with=settings)
 
     def retry_now(self, now: Now) -> "LoaderHarness":
@@ -223,8 +224,10 @@ class LoaderHarness:
     ) -> "LoaderHarness":
         """Sets the time of a retry, or moves to END if no retry follows.
 
-        `is_retried` allows a retry beyond the retry policy, because memory for it is being freed.
+        `is_retried` allows a retry beyond the retry policy, because memory for it is being freed. Raises
+        IllegalMove unless the version is LOADING.
         """
+        self._require(LOADING, to="fail to load")
         if self.is_cancelled:
             return self._move(END, now, health=Health.of(_cancelled(self.id, error)))
         failed_count = self.status.failed_load_count + 1
@@ -243,8 +246,7 @@ class LoaderHarness:
         Moves to END at once if no load is under way. Otherwise the load has to be stopped, and
         `load_failed` follows.
         """
-        if self.state not in (START, LOADING):
-            raise IllegalMove(f"{self.id}: {self.state.name} cannot be cancelled")
+        self._require(START, LOADING, to="be cancelled")
         ended = self
         if not self.is_load_under_way:
             ended = self._move(END, now, health=Health.of(_cancelled(self.id)))
@@ -258,6 +260,11 @@ class LoaderHarness:
         """Moves from UNLOADING to END. If `error` is given, some memory was possibly not freed."""
         moved = self._move(END, now, health=Health.of(error) if error else HEALTHY)
         return replace(moved, held=None)
+
+    def _require(self, *states: ServableState, to: str) -> None:
+        """Raises IllegalMove in any state but these. `to` says what a version in another state cannot do."""
+        if self.state not in states:
+            raise IllegalMove(f"{self.id}: it is {self.state.name}, so it cannot {to}")
 
     def _move(self, state: ServableState, now: Now, **changes: Any) -> "LoaderHarness":
         """Changes the state; no other method does. Raises IllegalMove if the move is not in the table."""

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -129,10 +129,14 @@ class StreamState:
         return served if len(served) <= SERVED_COUNT_MAX else served - {min(served)}
 
     def changed(self, **changes: Any) -> "StreamState":
-        """The state with other values of these fields.
+        """The state with other values of these fields. Raises TypeError for a name that is no field.
 
-        It takes a tenth of the time of `dataclasses.replace`, which matters in tests of many sequences.
+        It takes a fraction of the time of `dataclasses.replace`, which matters in tests of many sequences.
         """
+        if not changes.keys() <= _FIELDS:
+            raise TypeError(
+                f"StreamState has no field {', '.join(sorted(changes.keys() - _FIELDS))}"
+            )
         after = object.__new__(StreamState)
         after.__dict__.update(self.__dict__)
         # The cached value may follow from a field that changes.
@@ -416,8 +420,13 @@ class StreamState:
         return frozenset(kept)
 
 
+_FIELDS = frozenset(item.name for item in fields(StreamState))
+
+
 def _is_passed_over(version: int, routing: Routing) -> bool:
-    """True if requests go to a lower version because this one has not passed its canary."""
+    """True if requests go to a lower version. For a version in memory, that is while its canary is under way, and
+    after a canary that it did not pass.
+    """
     return routing.default_version is not None and version > routing.default_version
 
 

@@ -224,8 +224,20 @@ def test_harness_cancelled_after_its_load_raises(state: ServableState) -> None:
     life = Life()
     life.go_to(state)
     before = life.harness
-    with pytest.raises(IllegalMove, match=f"{state.name} cannot be cancelled"):
+    with pytest.raises(IllegalMove, match=f"it is {state.name}, so it cannot be cancelled"):
         life.cancel()
+    assert life.harness is before
+
+
+@pytest.mark.parametrize("state", [START, AVAILABLE, UNLOADING, END])
+def test_harness_without_load_has_no_attempts(state: ServableState) -> None:
+    life = Life()
+    life.go_to(state)
+    before = life.harness
+    with pytest.raises(IllegalMove, match=f"it is {state.name}, so it cannot fail to load"):
+        life.fail(transient())
+    with pytest.raises(IllegalMove, match=f"it is {state.name}, so it cannot begin a retry"):
+        life.begin_retry()
     assert life.harness is before
 
 

@@ -21,6 +21,14 @@ from tests.unit.fakes.requests import FakeStatistics
 
 OPERATOR, FAILURE = BlockedVersion(by=BlockedBy.OPERATOR), BlockedVersion(by=BlockedBy.FAILURE)
 
+# --- The stream -----------------------------------------------------------------------------------
+
+
+def test_changed_state_of_unknown_field_raises():
+    with pytest.raises(TypeError, match="has no field aspird"):
+        StreamState(name="m").changed(aspird={})
+
+
 # --- Blocked versions -----------------------------------------------------------------------------
 
 
