@@ -9,7 +9,7 @@
 #include "native/base/clock.h"
 #include "native/inference/answer.h"
 #include "native/inference/signature_request.h"
-#include "native/servable/batch.h"
+#include "native/servable/batch_check.h"
 #include "native/tensor/dtype.h"
 #include "native/tensor/tensor_access.h"
 #include "native/tensor/tensor_compare.h"
