@@ -1,4 +1,4 @@
-"""Unload: frees one retired version without losing a request."""
+"""VersionUnload: frees one retired version without losing a request."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ QUIESCE_WARNING_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class Unload:
+class VersionUnload:
     """Unloads one version: quiesces it, then destroys it. Runs in turns, on unloader threads.
 
     Make it when the version has been retired, because its time to quiesce begins then. `stage_ended`

@@ -42,15 +42,23 @@ class Reply(Generic[Answer]):
 
 @dataclass(frozen=True)
 class Request:
-    """An event of the source, of the configuration or of an operator, as a change of a stream.
+    """An event of the source or of the configuration, as a change of a stream.
 
-    An operator gets a `reply`, and needs a stream that has, awaits or blocks a version.
+    A `reply` tells a caller that waits when the change is made.
     """
 
     name: str
     change: Callable[[Turn], Any]
     reply: Reply[Any] | None = None
-    is_operators: bool = False
+
+
+@dataclass(frozen=True)
+class OperatorRequest:
+    """An operator's change of a stream, which must have, await or block a version."""
+
+    name: str
+    change: Callable[[Turn], Any]
+    reply: Reply[Any]
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Stop:
 
 
 Outcome = Loaded | LoadFailed | Unloaded
-Message = Request | Progress | Outcome | Stop
+Message = Request | OperatorRequest | Progress | Outcome | Stop
 
 
 def concerned_streams(message: Message) -> Collection[str] | None:
@@ -101,7 +109,7 @@ def concerned_streams(message: Message) -> Collection[str] | None:
             return None
         case Progress():
             return ()
-        case Request(name):
+        case Request(name) | OperatorRequest(name):
             return (name,)
         case _:
             return (message.id.name,)

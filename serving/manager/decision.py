@@ -45,8 +45,8 @@ from serving.manager.turn import (
     Figures,
     Found,
     StartLoad,
+    StartUnload,
     Turn,
-    Unload,
 )
 
 
@@ -109,16 +109,16 @@ def _act(turn: Turn, action: Action) -> None:
     if isinstance(action, Load):
         turn.move(harness.begin_load(turn.state.settings, turn.now))
         turn.log("info", "load_started", version=version)
-        turn.actions.append(StartLoad(version))
+        turn.effects.append(StartLoad(version))
         return
-    turn.state = turn.state.with_harness(harness.begin_unload(turn.now))
+    turn.move(harness.begin_unload(turn.now))
     is_last = not turn.state.ready_versions
     turn.reroute(
         unverified=turn.state.unverified - {version},
         served_since_ns=None if is_last else turn.state.served_since_ns,
     )
     turn.log("info", "unload_started", version=version)
-    turn.actions.append(Unload(version))
+    turn.effects.append(StartUnload(version))
 
 
 def _note_swap(turn: Turn, action: Action) -> None:
@@ -146,7 +146,7 @@ def _retry_due_loads(turn: Turn) -> None:
     for version, harness in turn.state.harnesses.items():
         if harness.retry_at_ns is not None and harness.retry_at_ns <= turn.now.ns:
             turn.state = turn.state.with_harness(harness.begin_retry(turn.state.settings))
-            turn.actions.append(StartLoad(version))
+            turn.effects.append(StartLoad(version))
 
 
 def _note_rest(turn: Turn) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from serving.base.errors import MillpondError, StatusCode
 from serving.core.model_settings import GateMode, ModelSettings
-from serving.core.servable import END, AspiredVersion, ServableStatus
+from serving.core.servable import END, AspiredVersion, LoadStage, ServableStatus
 from serving.data_plane.servables import Servable
 from serving.manager.failed_loads import without_changed_files
 from serving.manager.harness import LoaderHarness
@@ -58,10 +58,10 @@ def found_anew(turn: Turn, version: int) -> None:
 
 
 def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
-    """A load has ended: the version is published with the routing of this decision, in one snapshot.
+    """A load has ended: the version may be published, with the routing of this turn in one snapshot.
 
-    If it is the highest version and another one serves, it begins as a canary if its model's settings say
-    so. Otherwise the highest version gets all requests.
+    `published` follows in the same turn once it was. If it is the highest version and another one serves, it
+    begins as a canary if its model's settings say so. Otherwise the highest version gets all requests.
     """
     state = turn.state
     harness = state.harnesses[version]
@@ -81,7 +81,14 @@ def loaded(turn: Turn, version: int, servable: Servable | None) -> None:
         pressure=state.pressure.ended(),
     )
     update_fallback(turn)
-    turn.log("info", "version_available", version=version, **_stage_fields(harness))
+
+
+def published(turn: Turn, version: int, seconds: float, ended_at_ns: int) -> None:
+    """The version of `loaded` was published within `seconds`, and requests see it."""
+    harness = turn.state.harnesses[version]
+    turn.amend(harness.stage_ended(LoadStage.PUBLISH, seconds, ended_at_ns))
+    stage_fields = _stage_fields(turn.state.harnesses[version])
+    turn.log("info", "version_available", version=version, **stage_fields)
 
 
 def _first_canary(state: StreamState, harness: LoaderHarness) -> Canary | None:

@@ -32,7 +32,7 @@ def _cancel(turn: Turn, harness: LoaderHarness) -> None:
     cancelled = harness.cancel(turn.now)
     if cancelled.status is harness.status:
         turn.state = turn.state.with_harness(cancelled)
-        turn.actions.append(StopLoad(harness.id.version))
+        turn.effects.append(StopLoad(harness.id.version))
     else:
         turn.move(cancelled)
 

@@ -29,7 +29,7 @@ from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.model_settings import ModelSettings
 from serving.core.operator_api import Rollback
-from serving.core.servable import AspiredVersion, LoadStage, ServableId, UnloadStage
+from serving.core.servable import AspiredVersion, ServableId, ServableStatus, UnloadStage
 from serving.data_plane.servables import Servable, ServingMap
 from serving.loading.loader import Loader
 from serving.manager import events, rollout
@@ -39,6 +39,7 @@ from serving.manager.control_thread import (
     Loaded,
     LoadFailed,
     Message,
+    OperatorRequest,
     Progress,
     Reply,
     Request,
@@ -53,20 +54,19 @@ from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamState
 from serving.manager.streams import Streams
 from serving.manager.turn import (
-    Action,
     BlocksChanged,
     Decision,
     DefaultChanged,
+    Effect,
     Ended,
     Figures,
     Found,
     LogLine,
     Notice,
-    Record,
     StartLoad,
+    StartUnload,
     StopLoad,
     Turn,
-    Unload,
 )
 from serving.manager.version_tasks import NoVersionMemory, VersionMemory, VersionTasks
 
@@ -195,7 +195,7 @@ class AspiredVersionsManager:
 
     def _ask(self, name: str, change: Callable[[Turn], Result]) -> Future[Result]:
         reply = Reply[Result]()
-        self._inbox.post(Request(name, change, reply, is_operators=True))
+        self._inbox.post(OperatorRequest(name, change, reply))
         return reply.future
 
     def start(self) -> None:
@@ -296,10 +296,12 @@ class AspiredVersionsManager:
                 harness = self._streams.of(servable_id.name).harnesses.get(servable_id.version)
                 if harness is not None:
                     self._note(change(harness))
-            case Request(_, _, None):
-                self._request(message)
-            case Request(_, _, reply) if reply is not None:
-                reply.answer(partial(self._request, message))
+            case Request(name, change, Reply() as reply):
+                reply.answer(partial(self._event, name, change))
+            case Request(name, change):
+                self._event(name, change)
+            case OperatorRequest(name, change, reply):
+                reply.answer(partial(self._operate, name, change))
             case Loaded(servable_id, servable):
                 self._loaded(servable_id, servable)
             case LoadFailed(servable_id, error):
@@ -307,25 +309,25 @@ class AspiredVersionsManager:
             case Unloaded(servable_id, failure):
                 self._unloaded(servable_id, failure)
             case Stop():
-                for state in self._streams.states():
-                    self._event(state.name, partial(self._aspire, ()))
-                self._is_stopping = True
+                self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        for state in self._streams.states():
+            self._event(state.name, partial(self._aspire, ()))
+        self._is_stopping = True
 
     def _aspire(self, versions: tuple[AspiredVersion, ...], turn: Turn) -> None:
         if not self._is_stopping:
             events.aspire(turn, versions)
 
-    def _request(self, request: Request) -> object:
-        """Raises NotFound for an operator's request to a stream without versions."""
-        name = request.name
-        if not request.is_operators:
-            return self._event(name, request.change)
+    def _operate(self, name: str, change: Callable[[Turn], Result]) -> Result:
+        """Applies an operator's change. Raises NotFound for a stream without versions."""
         if not self._streams.of(name).exists:
             raise errors.NotFound(
                 f"model {name!r} has no versions; "
                 f"models with versions: {listed(self._streams.names())}"
             )
-        return self._event(name, request.change, Found(self._listener.found_versions(name)))
+        return self._event(name, change, Found(self._listener.found_versions(name)))
 
     def _note(self, harness: LoaderHarness) -> None:
         """Records the progress of a load or an unload."""
@@ -357,10 +359,10 @@ class AspiredVersionsManager:
             )
             return
         start_ns = self._clock.now_ns()
-        plan = self._turn(name)
-        events.loaded(plan, version, servable)
+        turn = self._turn(name)
+        events.loaded(turn, version, servable)
         try:
-            self._serving_map.publish(servable, plan.state.routing)
+            self._serving_map.publish(servable, turn.state.routing)
         except Exception as error:  # noqa: BLE001 (it ends this load and no other)
             failure = errors.from_exception(error)
             if isinstance(failure, errors.InternalError):
@@ -368,12 +370,9 @@ class AspiredVersionsManager:
             self._tasks.discard(servable_id, servable, failure)
             return
         seconds, now_ns = seconds_since(self._clock, start_ns), self._clock.now_ns()
-        harness = plan.before.harnesses[version]
-        self._note(harness.stage_ended(LoadStage.PUBLISH, seconds, now_ns))
-        # Once more, with the figures of its publication. Nothing that may fail is asked again.
-        turn = Turn(self._streams.of(name), Now.of(self._clock), plan.found, plan.figures)
-        events.loaded(turn, version, servable)
-        self._apply(replace(turn.before, routing=plan.state.routing), turn.decision())
+        # Requests see the version now, so nothing that may fail is asked any more.
+        events.published(turn, version, seconds, now_ns)
+        self._follow(turn.decision())
 
     def _event(
         self, name: str, change: Callable[[Turn], Result], found: Found | None = None
@@ -392,37 +391,47 @@ class AspiredVersionsManager:
     # --- Effects ----------------------------------------------------------------------------------
 
     def _apply(self, before: StreamState, decision: Decision) -> None:
-        """Applies a decision: the routing, then the state for all readers, then notices and other actions.
+        """Applies a decision: first to the serving map, in one snapshot, and then to everything else.
 
         If the serving map refuses the change, raises its error with nothing applied: the state stays what
         requests see.
         """
-        self._route(before, decision)
+        version = decision.unloaded_version
+        if version is not None:
+            self._retire(before, decision, version)
+        elif decision.routing != before.routing:
+            self._serving_map.set_routing(decision.state.name, decision.routing)
+        self._follow(decision)
+
+    def _follow(self, decision: Decision) -> None:
+        """Applies a decision that requests see already: the state for all readers, then the statuses, the
+        notices and the effects.
+        """
         self._streams.replace(decision.state)
-        # Before the notices, so that whoever reads a line of the log finds the status that it speaks of.
-        for action in decision.actions:
-            if isinstance(action, Record):
-                self._monitor.record(action.status)
+        # The status of an unload was recorded before its version was retired. All others are recorded now, before
+        # the notices, so that whoever reads a line of the log finds the status that it speaks of.
+        if decision.unloaded_version is None:
+            self._record(decision.statuses)
         for notice in decision.notices:
-            # If a notice fails, the actions follow all the same, because all readers have the state that
+            # If a notice fails, the effects follow all the same, because all readers have the state that
             # they belong to.
             self._guarded(partial(self._tell, decision.state.name, notice))
-        for action in decision.actions:
-            self._act(decision.state, action)
+        for effect in decision.effects:
+            self._act(decision.state, effect)
 
-    def _route(self, before: StreamState, decision: Decision) -> None:
-        """Changes the serving map in one snapshot.
+    def _record(self, statuses: Iterable[ServableStatus]) -> None:
+        for status in statuses:
+            self._monitor.record(status)
 
-        Retires a version on this thread: an unloader runs at idle priority, so an UNLOADING version would
-        answer requests until the unloader gets a core.
+    def _retire(self, before: StreamState, decision: Decision, version: int) -> None:
+        """Retires a version, and records its status before that: no reader finds a version AVAILABLE that
+        does not answer.
+
+        On this thread: an unloader runs at idle priority, so an UNLOADING version would answer requests until
+        the unloader gets a core.
         """
         name = decision.state.name
-        version = decision.unloaded_version
-        if version is None:
-            if decision.routing != before.routing:
-                self._serving_map.set_routing(name, decision.routing)
-            return
-        self._monitor.record(decision.state.harnesses[version].status)
+        self._record(decision.statuses)
         try:
             self._serving_map.retire(name, version, decision.routing)
         except Exception:
@@ -449,13 +458,13 @@ class AspiredVersionsManager:
             case Ended():
                 self._version_memory.forget(name)
 
-    def _act(self, state: StreamState, action: Action) -> None:
+    def _act(self, state: StreamState, effect: Effect) -> None:
         """Starts or stops a load, or starts an unload."""
-        match action:
+        match effect:
             case StartLoad(version):
                 harness = state.harnesses[version]
                 self._tasks.load(harness.id, harness.aspired.directory)
             case StopLoad(version):
                 self._tasks.stop_load(ServableId(state.name, version))
-            case Unload(version):
+            case StartUnload(version):
                 self._unload(state.harnesses[version])

@@ -41,14 +41,7 @@ class Figures:
     drawn: float = 0.0
 
 
-# --- Actions: what the control thread does, in this order -----------------------------------------
-
-
-@dataclass(frozen=True)
-class Record:
-    """Publish the new status of a version."""
-
-    status: ServableStatus
+# --- Effects: what the control thread begins or stops ---------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -66,13 +59,13 @@ class StopLoad:
 
 
 @dataclass(frozen=True)
-class Unload:
-    """Retire the version from the serving map, and start its unload."""
+class StartUnload:
+    """Start the unload of a version, which the serving map loses in the same decision."""
 
     version: int
 
 
-Action = Record | StartLoad | StopLoad | Unload
+Effect = StartLoad | StopLoad | StartUnload
 
 
 # --- Notices: what the control thread reports -----------------------------------------------------
@@ -116,13 +109,16 @@ class Decision:
     """The next state of a stream, and what follows from it.
 
     `routing` changes at most once in a decision: the serving map gets it, if it differs from the routing
-    before, in one snapshot with the version that an `Unload` retires. If the decision `is_rest`, there are
-    no actions, the routing stays, and nothing follows before `due_ns` (monotonic) or an event.
+    before, in one snapshot with the version that a `StartUnload` retires. `statuses` are the new statuses of
+    versions, in the order of their changes. They are recorded once requests see the decision, but the status
+    of an unload before that. If the decision `is_rest`, there are no statuses and no effects, the
+    routing stays, and nothing follows before `due_ns` (monotonic) or an event.
     """
 
     state: StreamState
     is_rest: bool
-    actions: tuple[Action, ...] = ()
+    statuses: tuple[ServableStatus, ...] = ()
+    effects: tuple[Effect, ...] = ()
     notices: tuple[Notice, ...] = ()
     due_ns: int | None = None
 
@@ -132,13 +128,16 @@ class Decision:
 
     @property
     def unloaded_version(self) -> int | None:
-        """The version that is to be unloaded, which is then the only action; None if there is none."""
-        versions = (item.version for item in self.actions if isinstance(item, Unload))
+        """The version that is to be unloaded; None if there is none.
+
+        Then its status is the only one of `statuses`, and its unload the only effect.
+        """
+        versions = (item.version for item in self.effects if isinstance(item, StartUnload))
         return next(versions, None)
 
 
 class Turn:
-    """The state so far, and the actions and notices that have followed from it."""
+    """The state so far, and the statuses, effects and notices that have followed from it."""
 
     def __init__(
         self,
@@ -152,20 +151,23 @@ class Turn:
         self.found = found or Found()
         self.figures = figures or Figures()
         self.now = now
-        self.actions: list[Action] = []
+        self.statuses: list[ServableStatus] = []
+        self.effects: list[Effect] = []
         self.notices: list[Notice] = []
 
     @property
     def is_rest(self) -> bool:
         """True if nothing has to be applied so far."""
-        return not self.actions and self.state.routing == self.before.routing
+        has_followed = self.statuses or self.effects
+        return not has_followed and self.state.routing == self.before.routing
 
     def decision(self, due_ns: int | None = None) -> Decision:
         """Makes the decision from the state and all that has followed."""
         return Decision(
             state=self.state,
             is_rest=self.is_rest,
-            actions=tuple(self.actions),
+            statuses=tuple(self.statuses),
+            effects=tuple(self.effects),
             notices=tuple(self.notices),
             due_ns=due_ns,
         )
@@ -188,7 +190,14 @@ class Turn:
     def move(self, harness: LoaderHarness) -> None:
         """Replaces the life of a version, whose status has changed."""
         self.state = self.state.with_harness(harness)
-        self.actions.append(Record(harness.status))
+        self.statuses.append(harness.status)
+
+    def amend(self, harness: LoaderHarness) -> None:
+        """Replaces the life of a version that has moved in this turn: its status of this turn has other figures."""
+        self.state = self.state.with_harness(harness)
+        self.statuses = [
+            harness.status if status.id == harness.id else status for status in self.statuses
+        ]
 
     def log(self, level: str, event: str, **fields: Any) -> None:
         self.notices.append(LogLine(level, event, fields))

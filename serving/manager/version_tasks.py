@@ -18,7 +18,7 @@ from serving.core.cancellation import Cancellation
 from serving.core.servable import GateVerdict, LoadStage, ServableId, Stage
 from serving.data_plane.servables import Servable
 from serving.loading.loader import Loader
-from serving.loading.unload import Unload
+from serving.loading.unload import VersionUnload
 from serving.manager.control_thread import Inbox, Loaded, LoadFailed, Progress, Unloaded
 from serving.manager.harness import LoaderHarness
 from serving.manager.task_figures import thread_costs
@@ -142,7 +142,9 @@ class VersionTasks:
         """Starts the unload of a version that was retired just now. `Unloaded` follows."""
 
         progress = TaskProgress(servable_id, Cancellation(), self._inbox, self._clock)
-        unload = Unload(servable_id, servable, clock=self._clock, stage_ended=progress.stage_ended)
+        unload = VersionUnload(
+            servable_id, servable, clock=self._clock, stage_ended=progress.stage_ended
+        )
         self._unloaders.submit(partial(self._unload, servable_id, unload, progress))
 
     # --- Loader threads ---------------------------------------------------------------------------
@@ -176,7 +178,9 @@ class VersionTasks:
 
     # --- Unloader threads -------------------------------------------------------------------------
 
-    def _unload(self, servable_id: ServableId, unload: Unload, progress: TaskProgress) -> None:
+    def _unload(
+        self, servable_id: ServableId, unload: VersionUnload, progress: TaskProgress
+    ) -> None:
         costs: dict[str, float] = {}
         try:
             with thread_costs("unload", costs.update):

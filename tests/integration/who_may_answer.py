@@ -165,10 +165,10 @@ class Machine(LifeMachine):
     def _listen(self, world: World) -> None:
         """Records promotions before the map shows them, and labels as they are requested."""
         manager, model = world.manager, self.checked.model
-        apply = manager._apply
+        apply, follow = manager._apply, manager._follow
         self.wanted_labels: Mapping[str, int] = {}
 
-        def applied(before: StreamState, decision: Decision) -> None:
+        def note(decision: Decision) -> None:
             for notice in decision.notices:
                 if isinstance(notice, LogLine) and notice.event == "canary_promoted":
                     model.unverified.discard(notice.fields["version"])
@@ -178,9 +178,18 @@ class Machine(LifeMachine):
                 led_to = model.led_to.items()
                 model.led_to = {key: item for key, item in led_to if key in labels}
             self.decided = decision.state
+
+        def applied(before: StreamState, decision: Decision) -> None:
+            note(decision)
             apply(before, decision)
 
+        def followed(decision: Decision) -> None:
+            # The decision on a loaded version is not applied, because the map has the version already.
+            note(decision)
+            follow(decision)
+
         manager._apply = applied  # type: ignore[method-assign]
+        manager._follow = followed  # type: ignore[method-assign]
 
     def look(self, world: World, routing: Routing) -> None:
         """Queries the native map right after it changed."""

@@ -118,6 +118,7 @@ def test_manager_logs_the_seconds_of_each_stage(world: World) -> None:
         world.settle(1)
     (log,) = [log for log in logs if log["event"] == "version_available"]
     assert (log["restore_seconds"], log["warm_up_seconds"], log["load_seconds"]) == (0.5, 0.5, 1)
+    assert log["publish_seconds"] == 0
 
 
 # --- Swapping -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from structlog.testing import capture_logs
 
 from serving.core.servable import ServableId, UnloadStage
 from serving.data_plane.servables import ArenaRemains
-from serving.loading.unload import QUIESCE_WARNING_SECONDS, Unload
+from serving.loading.unload import QUIESCE_WARNING_SECONDS, VersionUnload
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.servables import FakeServable
 
@@ -18,7 +18,7 @@ class WayOut:
         self.servable = FakeServable(ID)
         self.servable.handle_count = handle_count
         self.stages: dict[UnloadStage, float] = {}
-        self.unload = Unload(
+        self.unload = VersionUnload(
             ID,
             self.servable,
             clock=self.clock,

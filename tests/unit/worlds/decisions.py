@@ -32,19 +32,18 @@ from serving.manager.decision import decide
 from serving.manager.harness import RetryPolicy
 from serving.manager.stream import Rules, StreamState
 from serving.manager.turn import (
-    Action,
     BlocksChanged,
     Decision,
     DefaultChanged,
+    Effect,
     Figures,
     Found,
     LogLine,
     Notice,
-    Record,
     StartLoad,
+    StartUnload,
     StopLoad,
     Turn,
-    Unload,
 )
 from tests.unit.fakes.errors import permanent, transient
 from tests.unit.fakes.requests import FakeStatistics
@@ -425,7 +424,8 @@ class DecidedStream:
         """A stream at rest stays at rest, until an event or a later time."""
         self.due_ns = decision.due_ns
         assert self.due_ns is None or self.due_ns > self.now_ns, "due again at once"
-        assert not again.actions, again.actions
+        assert not again.statuses, again.statuses
+        assert not again.effects, again.effects
         assert again is decision or not again.notices, again.notices
         assert again.state == self.state
         assert again.due_ns == self.due_ns
@@ -440,9 +440,15 @@ class DecidedStream:
         before, self.state = self.state, decision.state
         for notice in decision.notices:
             self.notice(notice)
-        for action in decision.actions:
-            self.act(before, action)
-        assert decision.unloaded_version is None or len(decision.actions) == 1
+        unloaded = decision.unloaded_version
+        if unloaded is not None:
+            assert [status.id.version for status in decision.statuses] == [unloaded]
+            assert decision.effects == (StartUnload(unloaded),)
+            self.judge_unload(before, unloaded)
+        for status in decision.statuses:
+            self.record(status.id.version, status.state)
+        for effect in decision.effects:
+            self.act(effect)
         self.who_may_answer(before)
         if self.state.blocks is not before.blocks:
             self.blocks_are_kept()
@@ -456,18 +462,15 @@ class DecidedStream:
             case LogLine(_, "canary_promoted", fields):
                 self.model.unverified.discard(fields["version"])
 
-    def act(self, before: StreamState, action: Action) -> None:
-        match action:
-            case Record(status):
-                self.record(status.id.version, status.state)
+    def act(self, effect: Effect) -> None:
+        match effect:
             case StartLoad(version):
                 self.start_load(version)
             case StopLoad(version):
                 assert version in self.loading
                 self.stopped.add(version)
-            case Unload(version):
-                self.judge_unload(before, version)
-                self.record(version, UNLOADING)
+            case StartUnload(version):
+                assert self.states[version] is UNLOADING
                 self.unloading.add(version)
 
     def record(self, version: int, state: ServableState) -> None:
@@ -512,8 +515,13 @@ class DecidedStream:
             self.event(lambda turn: events.load_failed(turn, version, error))
         else:
             self.requests.pop(version, None)
-            self.event(lambda turn: events.loaded(turn, version, None))
+            self.event(partial(self.publish, version))
         self.poll()
+
+    def publish(self, version: int, turn: Turn) -> None:
+        """The load of a version has ended, and the serving map takes the version."""
+        events.loaded(turn, version, None)
+        events.published(turn, version, 0.0, self.now_ns)
 
     # --- Promises ---------------------------------------------------------------------------------
 
