@@ -219,41 +219,45 @@ def decide(
         if not is_as_found(state, version, item.directory, item.fingerprint)
     }
     complete = {version: item for version, item in candidates.items() if item.is_complete}
-    found = _found(state, directories, complete)
-    fresh_fingerprints = {version: item.fingerprint for version, item in complete.items()}
-    fingerprints = {**state.fingerprints, **fresh_fingerprints}
-    notes = _candidate_notes(candidates, now)
-    missing: frozenset[int] = frozenset()
+    found, missing = _found(state, directories, complete), frozenset[int]()
     if state.found and not found and (inputs.keeps_last or directories):
         found, missing = dict(state.found), frozenset(state.found)
-        notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(found))))
+    listed = SourceState(
+        found=found,
+        missing=missing,
+        on_disk=frozenset(directories),
+        candidates={key: item for key, item in candidates.items() if key not in complete},
+        aspired=state.aspired,
+    )
+    after = _with_marks(listed, state, complete)
+    notes = _candidate_notes(candidates, now) | _found_notes(after)
     if not directories and not state.found:
         notes.add(Note.of("no_version_in_base_path", "info"))
+    return select_again(replace(after, notes=frozenset(notes)), inputs, is_just_listed=True)
+
+
+def _with_marks(
+    after: SourceState, before: SourceState, complete: Mapping[int, Candidate]
+) -> SourceState:
+    """Adds what is known of each found version: from its candidate if it is found just now, otherwise from
+    `before`.
+    """
+    fresh_fingerprints = {version: item.fingerprint for version, item in complete.items()}
+    fingerprints = {**before.fingerprints, **fresh_fingerprints}
+    broken = {version for version, item in complete.items() if item.is_broken}
+    missing_assets = {version: item.missing_assets for version, item in complete.items()}
     # Newly found versions have no comparison yet, so they carry no `overwritten` mark.
-    known = found.keys() - complete.keys()
-    overwritten = state.overwritten & known
-    missing_assets = {key: paths for key, paths in state.missing_assets.items() if key in known}
-    missing_assets |= {
-        version: item.missing_assets for version, item in complete.items() if item.missing_assets
-    }
-    notes |= {asset_missing_note(version, paths) for version, paths in missing_assets.items()}
-    return select_again(
-        SourceState(
-            found=found,
-            fingerprints={key: seen for key, seen in fingerprints.items() if key in found},
-            looked_at_ns={key: at for key, at in state.looked_at_ns.items() if key in known},
-            overwritten=overwritten,
-            missing=missing,
-            broken=(state.broken & known)
-            | {version for version, item in complete.items() if item.is_broken},
-            missing_assets=missing_assets,
-            on_disk=frozenset(directories),
-            candidates={key: item for key, item in candidates.items() if key not in complete},
-            aspired=state.aspired,
-            notes=frozenset(notes | {overwritten_note(version) for version in overwritten}),
-        ),
-        inputs,
-        is_just_listed=True,
+    known = after.found.keys() - complete.keys()
+    return replace(
+        after,
+        fingerprints={key: seen for key, seen in fingerprints.items() if key in after.found},
+        looked_at_ns={key: at for key, at in before.looked_at_ns.items() if key in known},
+        overwritten=before.overwritten & known,
+        broken=(before.broken & known) | broken,
+        missing_assets={
+            **{key: paths for key, paths in before.missing_assets.items() if key in known},
+            **{key: paths for key, paths in missing_assets.items() if paths},
+        },
     )
 
 
@@ -391,6 +395,14 @@ def _found(
                 detected_at_ns=candidate.detected_at_ns,
             )
     return found
+
+
+def _found_notes(state: SourceState) -> set[Note]:
+    notes = {asset_missing_note(key, paths) for key, paths in state.missing_assets.items()}
+    notes |= {overwritten_note(version) for version in state.overwritten}
+    if state.missing:
+        notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(state.missing))))
+    return notes
 
 
 def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[Note]:
