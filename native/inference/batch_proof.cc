@@ -366,6 +366,7 @@ class Trial {
   Status RunParts(const std::vector<Part>& parts, TensorList* inputs, TensorList* result) const {
     const auto rows = static_cast<int64_t>(parts.size());
     std::vector<RowRange> ranges;
+    ranges.reserve(parts.size());
     for (const Part& part : parts) ranges.push_back({&part.sample->inputs, part.row, 1});
     MILLPOND_RETURN_IF_ERROR(
         tensor::JoinRows(ranges, tensor::LayoutOf(samples_.front().inputs), rows, inputs));
