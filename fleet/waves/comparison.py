@@ -41,7 +41,7 @@ class Comparison:
     controls that are gone. A value: another look makes another object.
     """
 
-    # The version and its wave that are compared; None before the first look.
+    # Trial.wave of the wave that is compared; None before the first look.
     wave: tuple[int, int] | None = None
     # The baselines of the new version; None before the first member serves. In the last wave these are the
     # servers that had the version when the wave began.

@@ -5,7 +5,7 @@
 | *failed*: refused it, or could not load it       | yes                                 | the rollout ends      |
 | *late*: loads it longer than `load_seconds_max`  | yes                                 | the rollout ends      |
 | *restarted*: has another incarnation             | unless it was drained or is cut off | the rollout ends      |
-| *left*: was lost, and is not in the fleet now    | yes                                 | the rollout ends      |
+| *left*: was lost, and is not in the fleet now    | unless it is cut off                | the rollout ends      |
 | *lost*: reports no more                          | unless it is cut off                | it reports again      |
 | *drained*: was draining when it was seen last    | no, because somebody has ended it   | it reports, undrained |
 | *cut off*: was lost with as many servers without | no, because the network is at fault | it reports again      |
@@ -113,7 +113,7 @@ class Ends:
             and name not in not_at_fault
             and view.servers[name].incarnation != incarnation
         }
-        left = {name for name in self.lost if not view.is_known(name)}
+        left = {name for name in self.lost - self.cut_off if not view.is_known(name)}
         failed_servers = rollout.failed_servers | failed | restarted | late | left
         members = {
             name: view.servers[name].incarnation

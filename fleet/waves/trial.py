@@ -34,8 +34,11 @@ class Trial:
 
     @property
     def wave(self) -> tuple[int, int]:
-        """The version and its wave. No other wave has this pair."""
-        return (self.rollout.version, self.rollout.wave)
+        """The beginning of the rollout, and the wave. No other wave has this pair.
+
+        The version would not do, because it may have another rollout after it was aborted and allowed.
+        """
+        return (self.rollout.since_order, self.rollout.wave)
 
     @property
     def is_last_wave(self) -> bool:

@@ -28,7 +28,7 @@ class ModelWatch:
         """Adds the servers of a rollout that are lost now."""
         if trial is None:
             return self
-        watch = self._of_version(trial.version)
+        watch = self._of_rollout(trial)
         return replace(watch, ends=watch.ends.with_lost(trial))
 
     def is_late(self, server: str, settings: WaveSettings, now_ns: int, factor: int = 1) -> bool:
@@ -46,7 +46,7 @@ class ModelWatch:
         since_ns = {name: self.slot_since_ns.get(name, now_ns) for name in loading}
         if trial is None:
             return ModelWatch(slot_since_ns=since_ns)
-        before = self._of_version(trial.version)
+        before = self._of_rollout(trial)
         return ModelWatch(
             comparison=before.comparison.after(trial),
             # Ends are followed over the whole rollout, and not wave by wave.
@@ -54,8 +54,8 @@ class ModelWatch:
             slot_since_ns=since_ns,
         )
 
-    def _of_version(self, version: int) -> "ModelWatch":
-        """The watch, if it is that of the rollout of `version`; otherwise a fresh one."""
+    def _of_rollout(self, trial: Trial) -> "ModelWatch":
+        """The watch, if it is that of the rollout of `trial`; otherwise a fresh one."""
         wave = self.comparison.wave
-        is_same = wave is not None and wave[0] == version
+        is_same = wave is not None and wave[0] == trial.wave[0]
         return self if is_same else ModelWatch(slot_since_ns=self.slot_since_ns)

@@ -216,7 +216,8 @@ void Connection::Flush() {
   CountUnread();
 }
 
-// False while the client has too much to read, and while no memory is left for more.
+// Charges the output that may follow. Returns false while the client has too much to read, and
+// while no memory is left for more.
 bool Connection::ReserveOutput() {
   if (output_.size() >= kOutputBytesMax) return false;
   const bool is_free = output_.copied_bytes() < kFreeOutputBytes;

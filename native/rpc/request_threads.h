@@ -88,9 +88,9 @@ class RequestThreads final : public AwaitingCalls {
   ~RequestThreads() override;
 
   void Start();
-  // Each regular thread on a core of its own, or again on any. False, and nothing changed, if there
-  // is not one for each core that the process may use. A thread that relieves another is never
-  // pinned: the one that it relieves is on that core.
+  // Gives each regular thread a core of its own, or again any core. Returns false and changes
+  // nothing unless there is exactly one regular thread for each core that the process may use. A
+  // thread that relieves another is never pinned: the one that it relieves is on that core.
   bool PinToCores(bool is_pinned);
 
   bool TakeAwaitingPlace() override;

@@ -19,7 +19,8 @@ namespace millpond::servable {
 // runs, once. Alone, the first one runs in the same way on its own inputs.
 //
 // - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
-// - A large request runs by itself, in pieces (PiecewiseRun).
+// - A large request runs by itself, in pieces (PiecewiseRun), of which the first one finds out that
+//   it is cancelled or late.
 // - A batch of several requests ends before it changes a variable. The requests then run one by
 //   one, and the signature is turned off.
 // - If a batch fails, its requests run one by one, and each gets its own result.

@@ -124,9 +124,9 @@ class SavedModelLoad(Protocol):
     """One version being loaded, step by step, on the calling thread, so that each step can be
     timed.
 
-    Call each step once, in the order of this class. A step out of order raises FAILED_PRECONDITION.
-    Dropping the object before `finish` frees everything. Any thread may use `cancel`,
-    `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
+    Call each step once, in the order of this class; each says so if it has another place. A step out of order
+    raises FAILED_PRECONDITION. Dropping the object before `finish` frees everything. Any thread may use
+    `cancel`, `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
     """
 
     def read_graph(self) -> None:

@@ -21,7 +21,7 @@ So each decision changes what requests see at most once. The promises:
   the default only if it was promoted, or if no verified version is ready.
 - Labels, the default and the canary lead only to AVAILABLE versions.
 - A version that is AVAILABLE and aspired is not unloaded.
-- Without an event and before `due_ns`, a second decision changes nothing.
+- Without an event and before `due_ns`, a second decision on the same figures changes nothing.
 """
 
 from collections.abc import Iterator

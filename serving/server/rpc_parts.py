@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -26,9 +25,6 @@ from serving.server.models import Models
 from serving.server.request_parts import RequestParts
 from serving.server.status import Status
 from serving.server.versions import Versions
-
-if TYPE_CHECKING:
-    pass
 
 _log = structlog.get_logger(__name__)
 

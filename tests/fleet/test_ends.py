@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.http.status import fleet_status
+from fleet.waves.operations import aborted, allowed
 from fleet.waves.reports import VersionReport
 from fleet.waves.wave_settings import Wave
 from serving.base.clock import NS_PER_SECOND
@@ -188,6 +189,30 @@ def test_lost_rack_that_returns_in_parts_is_not_blamed() -> None:
     world.silent -= members
     world.step()
     assert 2 not in world.model.blocked
+
+
+def test_lost_rack_that_never_returns_is_not_blamed() -> None:
+    world = in_wave_of_four()
+    others = sorted(world.reports.keys() - {*world.members})
+    rack = {*world.members[:3], *others[:6]}
+    world.silent |= rack
+    world.step(31)
+    world.step()
+    for name in rack:
+        world.reports.pop(name)
+    world.step()
+    assert 2 not in world.model.blocked
+
+
+def test_rollout_after_an_abort_is_watched_anew() -> None:
+    world = in_wave_of_four()
+    world.step()
+    before = world.watches[MODEL].comparison.members
+    assert before is not None
+    world.state = allowed(aborted(world.state, MODEL, "not yet", 0), MODEL, 2)
+    world.step()
+    assert world.rollout.version == 2
+    assert world.watches[MODEL].comparison.members is not before
 
 
 def test_server_with_a_silent_successor_is_blamed() -> None:

@@ -66,7 +66,7 @@ def test_status_shows_how_far_a_judgement_is() -> None:
     rollout = FleetRollout(version=2, members={"a": 1})
     model = ModelState(stable=1, rollout=rollout)
     report = ServerReport(models={"m": serving(2, found=FOUND)})
-    watch = ModelWatch(comparison=Comparison(wave=(2, 0), full_since_ns=NOW_NS - 3 * NS_PER_SECOND))
+    watch = ModelWatch(comparison=Comparison(wave=(0, 0), full_since_ns=NOW_NS - 3 * NS_PER_SECOND))
     status = fleet_status(
         FleetState(models={"m": model}),
         {"m": watch},
@@ -83,7 +83,7 @@ def test_status_shows_how_far_a_judgement_is() -> None:
 
 def test_status_of_a_new_wave_has_no_seconds_of_before() -> None:
     rollout = FleetRollout(version=2, wave=1, members={"a": 1})
-    watch = ModelWatch(comparison=Comparison(wave=(2, 0), full_since_ns=0))
+    watch = ModelWatch(comparison=Comparison(wave=(0, 0), full_since_ns=0))
     status = fleet_status(
         FleetState(models={"m": ModelState(stable=1, rollout=rollout)}),
         {"m": watch},
