@@ -177,16 +177,8 @@ Status PrepareClassify(const servable::Servable& servable, const ExampleRequest&
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   MILLPOND_RETURN_IF_ERROR(
       PrepareClassify(servable, SignatureNameOf(request), std::move(examples), &prepared->run));
-  prepared->encode = [](servable::PreparedRun* run, base::ReplyBytes* reply) -> Status {
-    const base::ReplyLimits limits = run->context.reply_limits();
-    const auto classifications = ClassificationsOf(run);
-    if (!classifications.ok()) return classifications.status();
-    const auto result = EncodeClassifications(classifications.value(), limits);
-    if (!result.ok()) return result.status();
-    auto encoded =
-        EncodeExampleReply(*run->servable, *run->signatures.front(), result.value().view(), limits);
-    if (encoded.ok()) *reply = std::move(encoded.value());
-    return encoded.status();
+  prepared->encode = [](servable::PreparedRun* run, base::ReplyBytes* reply) {
+    return EncodeExampleRun(*run, ClassificationsOf(run), EncodeClassifications, reply);
   };
   return {};
 }

@@ -114,16 +114,8 @@ Status PrepareRegress(const servable::Servable& servable, const ExampleRequest& 
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   MILLPOND_RETURN_IF_ERROR(
       PrepareRegress(servable, SignatureNameOf(request), std::move(examples), &prepared->run));
-  prepared->encode = [](servable::PreparedRun* run, base::ReplyBytes* reply) -> Status {
-    const base::ReplyLimits limits = run->context.reply_limits();
-    const auto regressions = RegressionsOf(run);
-    if (!regressions.ok()) return regressions.status();
-    const auto result = EncodeRegressions(regressions.value(), limits);
-    if (!result.ok()) return result.status();
-    auto encoded =
-        EncodeExampleReply(*run->servable, *run->signatures.front(), result.value().view(), limits);
-    if (encoded.ok()) *reply = std::move(encoded.value());
-    return encoded.status();
+  prepared->encode = [](servable::PreparedRun* run, base::ReplyBytes* reply) {
+    return EncodeExampleRun(*run, RegressionsOf(run), EncodeRegressions, reply);
   };
   return {};
 }
