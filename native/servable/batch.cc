@@ -160,7 +160,7 @@ Status Batch::RunJoined() {
   const int64_t padded_rows = runner_.settings().PaddedRows(formed_.rows);
   if (members_.layout.columns.empty()) members_.layout = tensor::LayoutOf(first().inputs);
   JoinedRows joined;
-  MILLPOND_RETURN_IF_ERROR(JoinRows(parts, members_.layout, padded_rows, context, &joined));
+  MILLPOND_RETURN_IF_ERROR(JoinCountedRows(parts, members_.layout, padded_rows, context, &joined));
   RunResults results;
   MILLPOND_RETURN_IF_ERROR(runner_.Run(context, joined.tensors, padded_rows, &results));
   if (!HaveRows(results, padded_rows)) {
@@ -187,7 +187,8 @@ void Batch::Divide(const RunResults& results) const {
 }
 
 void Batch::RunEach() const {
-  for (const BatchMember& member : members_.runs) member.run->status = runner_.RunAlone(member.run);
+  for (const BatchMember& member : members_.runs)
+    member.run->status = runner_.RunOnOwnInputs(member.run);
 }
 
 }  // namespace millpond::servable

@@ -117,7 +117,7 @@ Status BatchCheck::ComparePieces(const BatchMember& member) const {
   RunResults whole;
   const Status ran = RunToCompare(member, &whole);
   runner_.RefuseWriting(ran);
-  if (ran.code() == Code::kPermissionDenied) return runner_.RunAlone(&run);
+  if (ran.code() == Code::kPermissionDenied) return runner_.RunOnOwnInputs(&run);
   if (!ran.ok()) return {};
   NoteMagnitudes(whole);
   // The answer is that of the whole run, because other kernels may compute pieces, which have other
@@ -150,8 +150,8 @@ Status BatchCheck::RunToCompare(const BatchMember& member, RunResults* results) 
   const TensorList& inputs = member.run->inputs;
   if (rows == member.rows) return runner_.Run(context, inputs, rows, results);
   JoinedRows padded;
-  MILLPOND_RETURN_IF_ERROR(
-      JoinRows({{&inputs, 0, member.rows}}, tensor::LayoutOf(inputs), rows, context, &padded));
+  MILLPOND_RETURN_IF_ERROR(JoinCountedRows({{&inputs, 0, member.rows}}, tensor::LayoutOf(inputs),
+                                           rows, context, &padded));
   MILLPOND_RETURN_IF_ERROR(runner_.Run(context, padded.tensors, rows, results));
   if (!HaveRows(*results, rows)) return base::Internal("an output does not have the run's rows");
   for (TensorList& result : *results) result = tensor::ShareRows(result, 0, member.rows);

@@ -14,8 +14,8 @@ using tensor::TensorList;
 
 }  // namespace
 
-Status JoinRows(const std::vector<tensor::RowRange>& parts, const tensor::RowLayout& layout,
-                int64_t rows, const tensor::RunContext& context, JoinedRows* joined) {
+Status JoinCountedRows(const std::vector<tensor::RowRange>& parts, const tensor::RowLayout& layout,
+                       int64_t rows, const tensor::RunContext& context, JoinedRows* joined) {
   joined->share = base::ByteBudget::Share(context.budget);
   const base::ShareScope scope(&joined->share, context.reply_limits());
   return tensor::JoinRows(parts, layout, rows, &joined->tensors);
@@ -46,7 +46,7 @@ Status BatchRunner::Run(const tensor::RunContext& context, const TensorList& inp
   return ran;
 }
 
-Status BatchRunner::RunAlone(PreparedRun* run) const {
+Status BatchRunner::RunOnOwnInputs(PreparedRun* run) const {
   const auto rows = tensor::CountRows(run->inputs);
   return Run(run->context, run->inputs, rows.value_or(0), &run->results);
 }

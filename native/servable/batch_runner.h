@@ -31,8 +31,9 @@ struct JoinedRows {
 };
 
 // Joins rows as tensor::JoinRows does, on behalf of a run with `context`.
-base::Status JoinRows(const std::vector<tensor::RowRange>& parts, const tensor::RowLayout& layout,
-                      int64_t rows, const tensor::RunContext& context, JoinedRows* joined);
+base::Status JoinCountedRows(const std::vector<tensor::RowRange>& parts,
+                             const tensor::RowLayout& layout, int64_t rows,
+                             const tensor::RunContext& context, JoinedRows* joined);
 
 // Returns the context of a run that ends before it changes a variable: a run that several requests
 // share, or that only shows what a model does.
@@ -62,7 +63,7 @@ class BatchRunner {
   base::Status Run(const tensor::RunContext& context, const tensor::TensorList& inputs,
                    int64_t rows, RunResults* results) const;
   // Runs a request on its own inputs, and sets its results.
-  base::Status RunAlone(PreparedRun* run) const;
+  base::Status RunOnOwnInputs(PreparedRun* run) const;
 
   // Turns batching off if a run without writing was to change a variable: a change belongs to one
   // request, and its order counts.

@@ -97,7 +97,7 @@ struct BatchedSignature {
   const WaitingLimit waiting_limit;
   BatchCost cost;
   BatchStatistics statistics;
-  servable::HotBatches hot_batches;
+  HotBatches hot_batches;
   std::atomic<uint64_t> begun_count{0};  // batches
   // The batches that are to be checked, by their evidence.
   std::array<std::atomic<int32_t>, kEvidenceCount> unchecked_counts{};

@@ -68,7 +68,7 @@ Status PiecewiseRun::RunPiece(int64_t row, int64_t count, bool* is_divisible) {
   const int64_t padded_rows = runner_.settings().PaddedRows(count);
   JoinedRows joined;
   MILLPOND_RETURN_IF_ERROR(
-      JoinRows({{&run().inputs, row, count}}, layout_, padded_rows, context, &joined));
+      JoinCountedRows({{&run().inputs, row, count}}, layout_, padded_rows, context, &joined));
   const Status ran = runner_.Run(context, joined.tensors, padded_rows, &pieces_.emplace_back());
   runner_.RefuseWriting(ran);
   // The piece that was refused has changed nothing, so the request can still run whole.
@@ -89,7 +89,7 @@ Status PiecewiseRun::RunPiece(int64_t row, int64_t count, bool* is_divisible) {
 
 Status PiecewiseRun::RunWhole() const {
   const SlotHold slot(runner_.settings().slots.get(), run().context.deadline_ns);
-  return slot.may_run() ? runner_.RunAlone(&run()) : NoSlot();
+  return slot.may_run() ? runner_.RunOnOwnInputs(&run()) : NoSlot();
 }
 
 Status PiecewiseRun::JoinPieces() const {
