@@ -38,7 +38,7 @@ using PreparedRest = inference::Prepared<RestReply>;
 // The encoding of the reply returns RESOURCE_EXHAUSTED beyond the run's limits. It returns
 // INVALID_ARGUMENT for outputs without a common first dimension if rows are to be made of them, and
 // UNIMPLEMENTED for an output of a dtype for which JSON has no value (complex, resource, variant).
-// It returns DEADLINE_EXCEEDED or CANCELLED if nobody waits for the reply.
+// It returns DEADLINE_EXCEEDED or CANCELLED if the client does not wait for the reply any more.
 //
 // Messages may contain any bytes of the body, and any number of them. A caller that puts a message
 // into JSON must escape it.

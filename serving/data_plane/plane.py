@@ -107,17 +107,18 @@ class DataPlane(Protocol):
         request_statistics: request_statistics.RequestStatistics,
         spans: requests.SpanBuffer | None = None,
         admission: requests.Admission | None = None,
-        reply_bytes_max: int = 2147483647,
+        reply_bytes_max: int = requests.REPLY_BYTES_MAX,
         budget: requests.ByteBudget | None = None,
         first_version_wait_seconds: float = 0.0,
     ) -> requests.RestWorkers:
         """Makes the workers.
 
         One model takes `thread_count` of the threads at most. `spare_count` further ones are left
-        to other models. `nice` is the nice value of the threads. `waiting_count_max` limits the requests that wait
-        for a thread, `body_bytes_max` the inflated bytes of one body, and `reply_bytes_max` the
-        bytes of one reply. `request_statistics` records the requests that reach no version. `spans`
-        takes the requests whose trace is sampled; with None, requests are not traced.
+        to other models. `nice` is the nice value of the threads. `waiting_count_max` limits the
+        requests that wait for a thread, `body_bytes_max` the inflated bytes of one body, and
+        `reply_bytes_max` the bytes of one reply. `request_statistics` records the requests that
+        reach no version. `spans` takes the requests whose trace is sampled; with None, requests are
+        not traced.
 
         `admission` limits the requests in flight, together with those of gRPC; with None all
         requests are admitted. `budget` counts and limits the bytes of requests and replies in

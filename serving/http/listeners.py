@@ -107,7 +107,7 @@ def accept_waiting(listener: socket.socket) -> list[socket.socket]:
 
 
 def has_unread_bytes(descriptor: int) -> bool:
-    """True if the kernel holds bytes of this connection that nobody has read."""
+    """True if the kernel holds unread bytes of this connection."""
     count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
     return int.from_bytes(count, sys.byteorder) > 0
 

@@ -1,4 +1,4 @@
-"""Reports the stages and gates of one load. A stage does not begin if nobody needs the version."""
+"""Reports the stages and gates of one load. A stage does not begin if the load is cancelled."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

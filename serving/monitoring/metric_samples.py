@@ -1,6 +1,6 @@
 """Samples: the values of one metric family, in the form that prometheus_client takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import NativeHistogram, Sample
@@ -64,6 +64,19 @@ class Samples:
         """Adds a native histogram, for a scraper that can read it."""
         labels = dict(zip(self._family.labels, values, strict=True))
         self.metric.samples.append(Sample(self._family.name, labels, 0, native_histogram=histogram))
+
+
+def family_metrics(
+    families: Iterable[MetricFamily],
+    figures: Iterable[tuple[Sequence[str], Mapping[MetricFamily, float]]],
+) -> Iterator[Metric]:
+    """Yields the metric of each family, also without samples. `figures` has a value for each family by labels."""
+    samples = {family: Samples(family) for family in families}
+    for labels, values in figures:
+        for family, value in values.items():
+            samples[family].add(labels, value)
+    for of_family in samples.values():
+        yield of_family.metric
 
 
 def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:

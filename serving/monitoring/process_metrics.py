@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric
 
-from serving.data_plane.loads import SlabPool, SlabPoolStatistics
+from serving.data_plane.loads import SlabPoolStatistics
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
-from serving.monitoring.metric_samples import Samples
+from serving.monitoring.metric_samples import Samples, family_metrics
 from serving.monitoring.monitored_parts import MonitoredParts, PageFaults
 
 _SLAB_FAMILIES = (
@@ -25,7 +25,9 @@ _SLAB_FAMILIES = (
 
 def process_metrics(parts: MonitoredParts) -> Iterator[Metric]:
     """Yields the metrics of the process. Without a slab pool, the slab families have no samples."""
-    yield from _slabs(parts.slab_pool)
+    pool = parts.slab_pool
+    slabs = [] if pool is None else [((), _slab_figures(pool.statistics()))]
+    yield from family_metrics(_SLAB_FAMILIES, slabs)
     memory = parts.plane.request_memory_statistics()
     yield _single(families.REQUEST_MEMORY_IN_USE, memory.in_use_bytes)
     yield _single(families.REQUEST_MEMORY_PEAK, memory.in_use_bytes_peak)
@@ -46,15 +48,6 @@ def process_metrics(parts: MonitoredParts) -> Iterator[Metric]:
     yield _by_label(families.SPANS_DROPPED, parts.tracing.dropped_counts())
     yield _single(families.LOG_LINES_DROPPED, parts.process.dropped_line_count())
     yield _build(parts.build_info)
-
-
-def _slabs(pool: SlabPool | None) -> Iterator[Metric]:
-    samples = {family: Samples(family) for family in _SLAB_FAMILIES}
-    if pool is not None:
-        for family, value in _slab_figures(pool.statistics()).items():
-            samples[family].add((), value)
-    for of_family in samples.values():
-        yield of_family.metric
 
 
 def _slab_figures(pool: SlabPoolStatistics) -> Mapping[MetricFamily, int]:

@@ -20,7 +20,7 @@ from serving.manager.state_monitor import Statuses
 from serving.manager.streams import Streams
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
-from serving.monitoring.metric_samples import Samples
+from serving.monitoring.metric_samples import Samples, family_metrics
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.swap_record import SwapResult
 from serving.rpc.health import HealthView
@@ -129,14 +129,15 @@ _ARENA_FAMILIES = (
 
 
 def _arenas(parts: MonitoredParts, available: Sequence[ServableId]) -> Iterator[Metric]:
-    samples = {family: Samples(family) for family in _ARENA_FAMILIES}
-    for servable_id in available:
-        arena = parts.arena(servable_id)
-        figures = {} if arena is None else _arena_figures(arena)
-        for family, value in figures.items():
-            samples[family].add(_identity(servable_id), value)
-    for of_family in samples.values():
-        yield of_family.metric
+    arenas = ((servable_id, parts.arena(servable_id)) for servable_id in available)
+    yield from family_metrics(
+        _ARENA_FAMILIES,
+        (
+            (_identity(servable_id), _arena_figures(arena))
+            for servable_id, arena in arenas
+            if arena is not None
+        ),
+    )
 
 
 def _arena_figures(arena: ArenaStatistics) -> Mapping[MetricFamily, int]:

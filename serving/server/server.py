@@ -232,4 +232,4 @@ def _warn_of_lab(config: ServerConfig) -> None:
 
 
 def _do_nothing(port: int) -> None:
-    """Takes the port of a server for which nobody waits."""
+    """Does nothing when a port opens, because no caller waits for it."""
