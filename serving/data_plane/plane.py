@@ -107,7 +107,7 @@ class DataPlane(Protocol):
         request_statistics: request_statistics.RequestStatistics,
         spans: requests.SpanBuffer | None = None,
         admission: requests.Admission | None = None,
-        reply_bytes_max: int = requests.REPLY_BYTES_MAX,
+        reply_bytes_max: int = 2147483647,
         budget: requests.ByteBudget | None = None,
         first_version_wait_seconds: float = 0.0,
     ) -> requests.RestWorkers:
