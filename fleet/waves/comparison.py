@@ -50,8 +50,8 @@ class Comparison:
     controls: Mapping[str, Baseline] = field(default_factory=dict)
     # In the last wave, the latest counts of the controls: most of them swap during the wave.
     seen: Mapping[str, VersionFigures] = field(default_factory=dict)
-    # True if this coordinator has seen no earlier wave.
-    is_late: bool = False
+    # True if this coordinator has seen no earlier wave of the rollout.
+    is_first_seen: bool = False
     # Since when as many members serve as the wave needs; None while too few do.
     full_since_ns: int | None = None
     # The reason why the versions are compared once more in this wave; "" if they are not.
@@ -65,7 +65,7 @@ class Comparison:
     def after(self, trial: Trial) -> "Comparison":
         """Looks at the wave: begins its comparison, and notes when it is full."""
         if self.wave != trial.wave:
-            return Comparison(wave=trial.wave, is_late=self.wave is None).after(trial)
+            return Comparison(wave=trial.wave, is_first_seen=self.wave is None).after(trial)
         looked = self._in_last_wave(trial) if trial.is_last_wave else self._in_wave(trial)
         since_ns = trial.now_ns if looked.full_since_ns is None else looked.full_since_ns
         return replace(looked, full_since_ns=since_ns if trial.is_full else None)
@@ -85,7 +85,7 @@ class Comparison:
     def lacks_controls_left(self, trial: Trial) -> bool:
         """True if servers have the stable version or load it, and yet no server can be compared with now."""
         stable = trial.stable
-        if stable is None or next(self._controls_left(trial), None) is not None:
+        if stable is None or any(self.controls_left(trial)):
             return False
         view, members = trial.view, trial.rollout.members.keys()
         lost = (view.lost[name] for name in view.lost.keys() - members)
@@ -96,10 +96,8 @@ class Comparison:
 
     def may_go_on(self, trial: Trial) -> bool:
         """True if a server that answers with the stable version may still get further requests."""
-        stable = trial.stable
-        return stable is not None and any(
-            _is_comparable(trial.view, name, stable, baseline)
-            for name, baseline in self.controls.items()
+        return any(
+            trial.view.answers_with(name, trial.stable) for name, _ in self.controls_left(trial)
         )
 
     def figures(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
@@ -113,8 +111,8 @@ class Comparison:
             members.get(name, NO_BASELINE).since(trial.view.live[name].versions[version].figures)
             for name in trial.serving_members
         )
-        old = self._controls_left(trial)
-        return new, total(figures.since(baseline.figures) for figures, baseline in old)
+        left = self.controls_left(trial)
+        return new, total(figures.since(self.controls[name].figures) for name, figures in left)
 
     def counts_of_last_wave(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
         """The requests of the new and of the old version in the last wave, without latencies."""
@@ -172,11 +170,10 @@ class Comparison:
             if not trial.view.is_complete:
                 return self
             begun = self._last_wave_begun(trial)
-        stable, view = trial.stable, trial.view
         seen = {
-            name: _counts_of(view, name, stable)
-            for name, baseline in begun.controls.items()
-            if stable is not None and _is_comparable(view, name, stable, baseline)
+            name: figures.counts
+            for name, figures in begun.controls_left(trial)
+            if trial.view.answers_with(name, trial.stable)
         }
         return replace(begun, seen={**begun.seen, **seen})
 
@@ -187,10 +184,10 @@ class Comparison:
         loaded. Otherwise a coordinator that is replaced again and again would see no failures.
         """
         view, stable = trial.view, trial.stable
-        answering = (name for name in view.live if _answers_with(view, name, stable))
+        answering = (name for name in view.live if view.answers_with(name, stable))
         controls = _baselines(view, _controls(trial, answering), stable, has_latencies=False)
         old = [*view.serving(trial.version)]
-        if self.is_late:
+        if self.is_first_seen:
             # These servers have the version of an earlier rollout.
             old = [name for name in old if not trial.has_version(view.live[name])]
             if any(map(trial.has_version, view.live.values())):
@@ -203,27 +200,28 @@ class Comparison:
 
     def _lacks_controls(self, trial: Trial) -> bool:
         """True if less than half of the controls are left, although other servers could take their place."""
-        count = sum(1 for _ in self._controls_left(trial))
+        count = sum(1 for _ in self.controls_left(trial))
         if count and 2 * count >= len(self.controls):
             return False
         return next(trial.other_servers(), None) is not None
 
-    def _controls_left(self, trial: Trial) -> Iterator[tuple[VersionFigures, Baseline]]:
-        """Yields, for each control that can still be compared with, its figures now and at first."""
+    def controls_left(self, trial: Trial) -> Iterator[tuple[str, VersionFigures]]:
+        """Yields each control that can still be compared with, and its figures of the stable version.
+
+        A control is left out once it tries the new version, has restarted, no longer serves the stable
+        version, or its counts have begun again.
+        """
         stable, view = trial.stable, trial.view
         if stable is None:
             return
         for name, baseline in self.controls.items():
             report = view.live.get(name)
-            if (
-                report is not None
-                and report.serves(stable)
-                and name not in trial.rollout.members
-                and view.servers[name].incarnation == baseline.incarnation
-            ):
-                figures = report.versions[stable].figures
-                if figures.is_continued_from(baseline.figures):
-                    yield figures, baseline
+            if report is None or not report.serves(stable) or name in trial.rollout.members:
+                continue
+            figures = report.versions[stable].figures
+            is_same = view.servers[name].incarnation == baseline.incarnation
+            if is_same and figures.is_continued_from(baseline.figures):
+                yield name, figures
 
 
 def gate_of(trial: Trial) -> str:
@@ -269,25 +267,6 @@ def _baselines(
 def _counts_of(view: ModelView, name: str, version: int) -> VersionFigures:
     """The requests of a version on a live server, without their latencies."""
     return view.live[name].versions[version].figures.counts
-
-
-def _answers_with(view: ModelView, name: str, version: int | None) -> bool:
-    """True if a live server serves the version, and answers with it unless another one is named."""
-    report = view.live.get(name)
-    return (
-        report is not None
-        and version is not None
-        and report.default_version == version
-        and report.serves(version)
-    )
-
-
-def _is_comparable(view: ModelView, name: str, stable: int, baseline: Baseline) -> bool:
-    """True if a control still answers with the stable version, and its counts have not begun again."""
-    if not _answers_with(view, name, stable):
-        return False
-    is_same = view.servers[name].incarnation == baseline.incarnation
-    return is_same and _counts_of(view, name, stable).is_continued_from(baseline.figures.counts)
 
 
 def _will_serve(report: ModelReport, version: int) -> bool:

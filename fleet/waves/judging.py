@@ -28,17 +28,22 @@ class Judged:
 
 
 def judged(step: ModelStep, watch: ModelWatch) -> Judged:
-    """Gives slots back, judges the rollout, and begins one if there is a new version."""
-    late = _late_servers(step, watch)
-    # Comes before slots are given back: a server may be lost before it has reported that it took a grant.
+    """Takes the reports into the state, judges the rollout, and begins one if there is a new version."""
+    # Comes before slots are given back, because a server may be lost before it has reported that it took a
+    # grant. Then only its slot shows that it may have the version.
     watch = watch.with_lost(step.trial)
-    step = _with_notes(_adopted(_with_returned(_released(step))), watch, late)
-    after_verdict = _after_verdict(step, watch)
-    begun = _begun(after_verdict.step)
-    if begun is step and step.trial is not None:
-        return after_verdict
-    # There is another rollout than the judged one, or none, so the watch takes a look at that.
-    return Judged(begun, after_verdict.watch.after(begun))
+    step = _released(step)
+    late = _late_servers(step, watch)
+    step = _with_returned(step)
+    step = _adopted(step)
+    step = _with_notes(step, watch, late)
+    watch = watch.after(step)
+    after = _after_verdict(step, watch)
+    begun = _begun(after.step)
+    if begun is step:
+        return after
+    # The judged rollout has changed or ended, or another one has begun: the watch looks at that too.
+    return Judged(begun, after.watch.after(begun))
 
 
 def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRollout:
@@ -144,16 +149,15 @@ def _with_notes(step: ModelStep, watch: ModelWatch, late: frozenset[str]) -> Mod
     trial = step.trial
     if trial is None:
         return step
-    rollout = watch.ends.noted_failures(trial, late & step.state.loading.keys())
+    rollout = watch.ends.noted_failures(trial, late)
     return step.with_rollout(noted_warnings(trial, rollout))
 
 
 def _after_verdict(step: ModelStep, watch: ModelWatch) -> Judged:
-    """Looks at the rollout, and then stops its version, begins its next wave, makes it stable, or waits."""
+    """Stops the version on its way, begins its next wave, makes it stable, or waits."""
     trial, view = step.trial, step.view
     if trial is None:
         return Judged(step, watch)
-    watch = watch.after(step)
     verdict = _verdict_on_servers(trial, watch) or failure_verdict(trial, watch.comparison)
     if verdict is not None:
         return Judged(_refused(step, trial, verdict), watch)

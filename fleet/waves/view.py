@@ -89,6 +89,11 @@ class ModelView:
         """Yields the live servers on which `version` is AVAILABLE."""
         return (name for name, report in self.live.items() if report.serves(version))
 
+    def answers_with(self, server: str, version: int | None) -> bool:
+        """True if a live server serves the version, and answers with it unless another one is named."""
+        report = self.live[server]
+        return version is not None and report.default_version == version and report.serves(version)
+
     def unable(self, version: int) -> frozenset[str]:
         """The live servers that cannot have `version`. Found by one look through the fleet, and kept."""
         if version not in self._unable:
