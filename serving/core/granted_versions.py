@@ -12,12 +12,12 @@ class GrantedVersion:
     """The one version of a model that the server may select; None if the last grant was withdrawn.
 
     `order` numbers the coordinator's decisions: a grant with a lower order than the last one is stale.
-    `since_wall_ns` is when this process was granted the version; 0: before its start.
+    `since_ns` (monotonic) is when this process was granted the version; 0: before its start.
     """
 
     version: int | None
     order: int
-    since_wall_ns: int = field(default=0, compare=False)
+    since_ns: int = field(default=0, compare=False)
 
 
 def as_document(granted: Mapping[str, GrantedVersion]) -> dict[str, Any]:

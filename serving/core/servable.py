@@ -159,7 +159,8 @@ class ServableStatus:
     stage_seconds: Mapping[Stage, float] = field(default_factory=dict)
     failed_load_count: int = 0
     verdicts: tuple[GateVerdict, ...] = ()
-    # The Unix time of the last change of `state`.
+    # The last change of `state`: monotonic to measure with, and as a Unix time to show.
+    state_changed_ns: int = 0
     state_changed_wall_ns: int = 0
     # Monotonic: when each stage of `stage_seconds` ended, and when the files were seen and found.
     stage_ended_at_ns: Mapping[Stage, int] = field(default_factory=dict)

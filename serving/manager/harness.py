@@ -117,6 +117,7 @@ class LoaderHarness:
         status = ServableStatus(
             id=servable_id,
             state=START,
+            state_changed_ns=now.ns,
             state_changed_wall_ns=now.wall_ns,
             detected_at_ns=aspired.detected_at_ns,
             found_at_ns=aspired.found_at_ns,
@@ -274,6 +275,7 @@ class LoaderHarness:
         changes = {
             "state": state,
             "stage": None,
+            "state_changed_ns": now.ns,
             "state_changed_wall_ns": now.wall_ns,
             **changes,
         }

@@ -160,12 +160,12 @@ class StateMonitor:
         count_before = len(versions)
         ended = [item for item in versions.values() if item.state is END]
         past = [item for item in ended if not _is_watched(item, seen)]
-        now_wall_ns = self._clock.wall_ns()
+        now_ns = self._clock.now_ns()
         for status in past[:-ENDED_COUNT_MAX]:
             del versions[status.id.version]
         for status in past[-ENDED_COUNT_MAX:]:
             seconds = _remembered_seconds(status, seen)
-            if now_wall_ns - status.state_changed_wall_ns > seconds * NS_PER_SECOND:
+            if now_ns - status.state_changed_ns > seconds * NS_PER_SECOND:
                 del versions[status.id.version]
         return len(versions) < count_before
 

@@ -56,7 +56,7 @@ class MetricsCollector:
     def collect(self) -> Iterator[Metric]:
         """Yields each family once, a family without samples too, so that its name can be found."""
         parts = self._parts
-        statuses = shown_statuses(parts.monitor.statuses(), parts.clock.wall_ns())
+        statuses = shown_statuses(parts.monitor.statuses(), parts.clock.now_ns())
         yield from request_metrics(parts.requests.methods(), is_native=self._is_native)
         yield from batch_metrics(parts, statuses)
         yield from version_metrics(parts, statuses)

@@ -26,14 +26,14 @@ from serving.monitoring.swap_record import SwapResult
 from serving.rpc.health import HealthView
 
 
-def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
+def shown_statuses(statuses: Statuses, now_ns: int) -> list[ServableStatus]:
     """The statuses without versions that ended or failed ENDED_SECONDS_MAX ago or earlier. Pure."""
-    before_wall_ns = wall_ns - round(ENDED_SECONDS_MAX * NS_PER_SECOND)
+    before_ns = now_ns - round(ENDED_SECONDS_MAX * NS_PER_SECOND)
     return [
         status
         for versions in statuses.values()
         for status in versions
-        if status.state is not END or status.state_changed_wall_ns > before_wall_ns
+        if status.state is not END or status.state_changed_ns > before_ns
     ]
 
 

@@ -57,8 +57,8 @@ class Grants:
             if before is not None and order < before.order:
                 return before
             is_same = before is not None and before.version == version
-            since_wall_ns = before.since_wall_ns if before and is_same else self._clock.wall_ns()
-            after = GrantedVersion(version, order, since_wall_ns)
+            since_ns = before.since_ns if before and is_same else self._clock.now_ns()
+            after = GrantedVersion(version, order, since_ns)
             self._granted = {**self._granted, name: after}
             self._write()
             if not is_same:

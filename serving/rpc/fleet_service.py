@@ -173,9 +173,13 @@ def _latest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _ended_before(status: ServableStatus, granted: GrantedVersion | None) -> bool:
+    """True if a version ended before the present grant of it.
+
+    Compares monotonic times, because the wall clock may be set back between the two.
+    """
     if granted is None or granted.version != status.id.version:
         return False
-    return status.state_changed_wall_ns < granted.since_wall_ns
+    return status.state_changed_ns < granted.since_ns
 
 
 def _edges(given: object) -> list[int]:

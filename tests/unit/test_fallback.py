@@ -11,7 +11,6 @@ from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END
 from serving.core.version_selection import All
 from serving.manager.blocked_state import BlockedState
-from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.errors import permanent
 from tests.unit.worlds.lives import DiskAndPolicy
 from tests.unit.worlds.manager import RETRY_SECONDS, World
@@ -255,14 +254,12 @@ def test_crashed_version_serves_again_after_its_wait():
 
 
 @pytest.mark.parametrize("seconds", [-3_600, -10 * 365 * 86_400])
-def test_clock_set_back_keeps_no_model_away(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+def test_clock_set_back_keeps_no_model_away(seconds: int) -> None:
     site = site_of_a_crash(2)
     site.world.clock.advance(1)
     assert site.serving == []
     # The crash was while the clock was ahead, or the clock is not set yet.
-    monkeypatch.setattr(
-        FakeClock, "START_WALL_NS", FakeClock.START_WALL_NS + seconds * NS_PER_SECOND
-    )
+    site.world.clock.set_wall(seconds)
     due_seconds = site.world.manager.next_due_seconds()
     assert due_seconds is not None
     site.world.clock.advance(min(due_seconds, CRASH_WAIT_SECONDS_MAX))

@@ -56,9 +56,9 @@ class World:
     def __init__(self) -> None:
         clock = FakeClock()
         self.monitor = StateMonitor(clock)
-        now_ns = clock.wall_ns()
+        now_ns = clock.now_ns()
         self.monitor.record(
-            ServableStatus(id=ServableId("m", 2), state=END, state_changed_wall_ns=now_ns)
+            ServableStatus(id=ServableId("m", 2), state=END, state_changed_ns=now_ns)
         )
         self.monitor.record(ServableStatus(id=ServableId("m", 3), state=AVAILABLE))
         names = ["m", "new"]

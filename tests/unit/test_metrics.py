@@ -313,8 +313,8 @@ def test_tensorflow_serving_edges_match_its_source():
 )
 def test_tensorflow_serving_warmup_has_path_outcome(health, stages, outcome):
     state = END if health.code is not StatusCode.OK else AVAILABLE
-    wall_ns = FakeClock().wall_ns()
-    loaded = status(state=state, health=health, stage_seconds=stages, state_changed_wall_ns=wall_ns)
+    now_ns = FakeClock().now_ns()
+    loaded = status(state=state, health=health, stage_seconds=stages, state_changed_ns=now_ns)
     series = series_of(fake_parts(statuses=[loaded]))
     labels = {"model_path": "/models/m/1", "status": outcome}
     name = ":tensorflow:serving:model_warmup_latency"
@@ -343,7 +343,7 @@ def test_ended_version_goes_after_ten_minutes(health):
     ended = status(
         state=END,
         health=health,
-        state_changed_wall_ns=clock.wall_ns(),
+        state_changed_ns=clock.now_ns(),
         stage_seconds={LoadStage.WARM_UP: 1.0, UnloadStage.QUIESCE: 1.0},
         verdicts=(GateVerdict(gate="golden", mode="enforce", is_passed=False),),
     )
@@ -358,7 +358,7 @@ def test_ended_version_goes_after_ten_minutes(health):
 
 def test_old_serving_version_stays_exposed():
     clock = FakeClock()
-    parts = fake_parts(statuses=[status(state_changed_wall_ns=clock.wall_ns())], clock=clock)
+    parts = fake_parts(statuses=[status(state_changed_ns=clock.now_ns())], clock=clock)
     clock.advance(1_000_000)
     assert having(series_of(parts), "serving_servable_state")["m", "AVAILABLE", "1"] == 1
 
@@ -368,7 +368,7 @@ def test_health_shows_error_of_load():
         state=END,
         health=Health(StatusCode.DATA_LOSS, "cut short"),
         failed_load_count=3,
-        state_changed_wall_ns=FakeClock().wall_ns(),
+        state_changed_ns=FakeClock().now_ns(),
     )
     series = series_of(fake_parts(statuses=[failed]))
     assert having(series, "serving_servable_health") == {("DATA_LOSS", "m", "1"): 1}
@@ -532,7 +532,7 @@ def test_joint_runs_have_an_empty_signature():
 
 def test_batches_of_ended_version_leave_later():
     clock = FakeClock()
-    ended = status(state=END, state_changed_wall_ns=clock.wall_ns())
+    ended = status(state=END, state_changed_ns=clock.now_ns())
     parts = fake_parts(
         statuses=[ended], clock=clock, batching={ServableId("m", 1): busy_batching()}
     )

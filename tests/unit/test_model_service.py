@@ -39,7 +39,7 @@ def status(version: int, state: ServableState, health: Health | None = None) -> 
         id=ServableId("m", version),
         state=state,
         health=health or Health(),
-        state_changed_wall_ns=FakeClock().wall_ns(),
+        state_changed_ns=FakeClock().now_ns(),
     )
 
 

@@ -1,6 +1,6 @@
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from serving.manager.stream import StreamStatus
 from serving.manager.streams import Streams
 from serving.reload.grants import Grants
 from serving.rpc.fleet_service import FleetService, FleetSources
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.parts import FakeHealth, FakeMonitor, FakeServedModels
 from tests.unit.fakes.requests import FakeRequestStatistics
 from tests.unit.fakes.servables import FakeServable
@@ -89,14 +90,14 @@ class World:
     verdicts: tuple[GateVerdict, ...] = ()
     found: list[int] = field(default_factory=lambda: [2, 1])
     message: str = "torn"
+    ended: ServableStatus = ServableStatus(id=ServableId("m", 2), state=END, state_changed_ns=50)
+    grants: Grants | None = None
 
     def service(self) -> FleetService:
         failed = Health(StatusCode.DATA_LOSS, self.message)
         statuses = (
             ServableStatus(id=ServableId("m", 1), state=AVAILABLE, verdicts=self.verdicts),
-            ServableStatus(
-                id=ServableId("m", 2), state=END, health=failed, state_changed_wall_ns=50
-            ),
+            replace(self.ended, health=failed),
         )
         monitor = FakeMonitor(statuses)
         health = FakeHealth(["m"], monitor)
@@ -111,7 +112,8 @@ class World:
             free_bytes=lambda: 12,
             incarnation=77,
         )
-        return FleetService(sources, FakeGrants(self.granted_version, self.taken))
+        grants = self.grants or FakeGrants(self.granted_version, self.taken)
+        return FleetService(sources, grants)
 
     def report(self) -> dict[str, Any]:
         reply = self.service().report(json.dumps({"latency_edges_ns": EDGES}).encode())
@@ -149,11 +151,27 @@ def test_report_counts_latencies_by_bucket() -> None:
     assert versions["2"]["latency_counts"] == []
 
 
-@pytest.mark.parametrize(("since_wall_ns", "state"), [(51, "START"), (49, "END"), (0, "END")])
-def test_failure_before_the_grant_does_not_count(since_wall_ns: int, state: str) -> None:
-    report = World(granted_version=GrantedVersion(2, 5, since_wall_ns)).report()
+@pytest.mark.parametrize(("since_ns", "state"), [(51, "START"), (49, "END"), (0, "END")])
+def test_failure_before_the_grant_does_not_count(since_ns: int, state: str) -> None:
+    report = World(granted_version=GrantedVersion(2, 5, since_ns)).report()
     row = report["models"]["m"]["versions"]["2"]
     assert (row["state"], row["error_code"] != 0) == (state, state == "END")
+
+
+def test_wall_clock_set_back_keeps_the_order() -> None:
+    clock = FakeClock()
+    ended = ServableStatus(
+        id=ServableId("m", 2),
+        state=END,
+        state_changed_ns=clock.now_ns(),
+        state_changed_wall_ns=clock.wall_ns(),
+    )
+    clock.set_wall(-86_400)
+    clock.advance(1)
+    grants = Grants(None, lambda name, versions: None, clock)
+    grants.grant("m", 2, 5)
+    report = World(ended=ended, grants=grants).report()
+    assert report["models"]["m"]["versions"]["2"]["state"] == "START"
 
 
 def test_report_has_gates_that_only_warn() -> None:

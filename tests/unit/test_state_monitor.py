@@ -104,7 +104,7 @@ def test_monitor_forgets_unloaded_but_not_failed() -> None:
                 id=ServableId("m", version),
                 state=state,
                 health=health,
-                state_changed_wall_ns=clock.wall_ns(),
+                state_changed_ns=clock.now_ns(),
             )
         )
 
@@ -128,7 +128,7 @@ def monitor_of_failures(clock: FakeClock, *versions: int) -> StateMonitor:
                 id=ServableId("m", version),
                 state=END,
                 health=FAILED,
-                state_changed_wall_ns=clock.wall_ns(),
+                state_changed_ns=clock.now_ns(),
             )
         )
     return monitor
@@ -196,10 +196,18 @@ def test_monitor_stops_watching_forgotten_failure() -> None:
     assert monitor.failed_versions("m") == frozenset()
 
 
+def test_wall_clock_set_forward_forgets_nothing() -> None:
+    clock = FakeClock()
+    monitor = monitor_of_failures(clock, 2)
+    monitor.versions_seen("m", frozenset(), frozenset())
+    clock.set_wall(10 * UNLOADED_SECONDS_MAX)
+    assert versions_known(monitor) == [2]
+
+
 def test_monitor_omits_model_with_forgotten_versions() -> None:
     clock = FakeClock()
     monitor = StateMonitor(clock)
-    ended = ServableStatus(id=ServableId("m", 1), state=END, state_changed_wall_ns=clock.wall_ns())
+    ended = ServableStatus(id=ServableId("m", 1), state=END, state_changed_ns=clock.now_ns())
     monitor.record(ended)
     monitor.record(status(1, name="n"))
     clock.advance(UNLOADED_SECONDS_MAX + 1)

@@ -16,12 +16,17 @@ class FakeClock:
     def __init__(self) -> None:
         self.ns = 1_000 * NS_PER_SECOND
         self.waits: list[float] = []
+        self._wall_ns = self.START_WALL_NS
 
     def now_ns(self) -> int:
         return self.ns
 
     def wall_ns(self) -> int:
-        return self.START_WALL_NS + self.ns
+        return self._wall_ns + self.ns
+
+    def set_wall(self, seconds: float) -> None:
+        """Sets the wall clock forward by `seconds`, or back, while monotonic time stands still."""
+        self._wall_ns += round(seconds * NS_PER_SECOND)
 
     def advance(self, seconds: float) -> None:
         self.ns += round(seconds * NS_PER_SECOND)

@@ -205,7 +205,7 @@ class Reload:
                 id=ServableId(name, version),
                 state=state,
                 health=health,
-                state_changed_wall_ns=self.clock.wall_ns(),
+                state_changed_ns=self.clock.now_ns(),
             )
         )
 
