@@ -68,7 +68,7 @@ SERVING_ROOMS = (
     "commands",
 )
 FLEET_ROOMS = (
-    "waves",
+    "rollout",
     "replicas",
     "files",
     "config",

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from fleet.config.kubernetes_settings import KubernetesSettings
 from fleet.config.ray_settings import Flags, RayModel, RaySettings
 from fleet.files.haproxy import Backend, HaproxySettings, haproxy_text
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
 from serving.core.model_settings import CanarySettings
@@ -59,7 +59,7 @@ _WAVE_KEYS = (
     *(
         item.name
         for item in dataclasses.fields(WaveSettings)
-        if item.name not in ("waves", "judgement")
+        if item.name not in ("sizes", "judgement")
     ),
 )
 # The types that TOML gives to the values of a field.
@@ -286,24 +286,24 @@ def _waves(table: Mapping[str, Any]) -> WaveSettings:
         sizes = values.pop("sizes")
         if not isinstance(sizes, list):
             raise InvalidConfig(f'waves: sizes is {sizes!r}; give a list like ["1", "10%"]')
-        values["waves"] = tuple(_wave(size) for size in sizes)
-        _check_growth(values["waves"], sizes)
+        values["sizes"] = tuple(map(_wave_size, sizes))
+        _check_growth(values["sizes"], sizes)
     values["judgement"] = dataclasses.replace(default, **judgement)
     return _made(WaveSettings, "waves", values)
 
 
-def _check_growth(waves: Sequence[Wave], sizes: Sequence[object]) -> None:
+def _check_growth(sizes: Sequence[WaveSize], texts: Sequence[object]) -> None:
     """Raises InvalidConfig if a wave adds no server to the one before it, whatever the fleet's size."""
-    for number, (before, after) in enumerate(pairwise(waves), start=1):
+    for number, (before, after) in enumerate(pairwise(sizes), start=1):
         if after.server_count <= before.server_count and after.share <= before.share:
             raise InvalidConfig(
-                f"waves: size {sizes[number]!r} is not above the {sizes[number - 1]!r} before it, so that wave "
+                f"waves: size {texts[number]!r} is not above the {texts[number - 1]!r} before it, so that wave "
                 "would add no server"
             )
 
 
-def _wave(size: object) -> Wave:
-    """The wave of a size like 3, "3" or "10%"."""
+def _wave_size(size: object) -> WaveSize:
+    """Reads a size like 3, "3" or "10%"."""
     text = str(size)
     number = text.removesuffix("%")
     if not _SIZE.fullmatch(text):
@@ -311,13 +311,13 @@ def _wave(size: object) -> Wave:
             f'waves: size {text!r} is not a number of servers like "3", or a share like "10%"'
         )
     if number == text:
-        return Wave(int(number))
+        return WaveSize(int(number))
     if float(number) >= 100:
         raise InvalidConfig(
             f"waves: size {text!r} is not a part of the fleet; give less than 100%: the last wave, of "
             "all servers, comes by itself"
         )
-    return Wave(share=float(number) / 100)
+    return WaveSize(share=float(number) / 100)
 
 
 def _haproxy(table: Mapping[str, Any]) -> HaproxyFiles:

@@ -16,10 +16,10 @@ from fleet.http.operator_door import OPERATOR
 from fleet.http.page_routes import fleet_page_routes
 from fleet.http.status import fleet_status
 from fleet.lead.coordinator import Coordinator
-from fleet.waves import operations
-from fleet.waves.state import FleetState
-from fleet.waves.view import ModelView, model_views
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout import operations
+from fleet.rollout.state import FleetState
+from fleet.rollout.view import ModelView, model_views
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import Clock
 from serving.base.errors import InvalidArgument, PermissionDenied, Unavailable
 from serving.base.json_requests import parse_object

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from fleet.http import metric_families as families
 from fleet.lead.observer import FleetObserver
-from fleet.waves.state import FleetState, ModelState
+from fleet.rollout.state import FleetState, ModelState
 from serving.base.clock import Clock, seconds_since
 from serving.base.errors import Unavailable
 from serving.core.blocked_versions import BlockedBy

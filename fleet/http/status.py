@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fleet.waves.comparison import Comparison
-from fleet.waves.ends import WITHOUT_CAUSE, cause_on
-from fleet.waves.failures import counted
-from fleet.waves.figures import VersionFigures, total
-from fleet.waves.reports import Sighting
-from fleet.waves.state import FleetState, ModelState
-from fleet.waves.trial import Trial, trial_of
-from fleet.waves.view import ModelView, can_serve, is_silent, model_views
-from fleet.waves.warned_gates import is_held
-from fleet.waves.watch import ModelWatch
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.comparison import Comparison
+from fleet.rollout.ends import WITHOUT_CAUSE, cause_on
+from fleet.rollout.failures import counted
+from fleet.rollout.figures import VersionFigures, total
+from fleet.rollout.reports import Sighting
+from fleet.rollout.state import FleetState, ModelState
+from fleet.rollout.trial import Trial, trial_of
+from fleet.rollout.view import ModelView, can_serve, is_silent, model_views
+from fleet.rollout.warned_gates import is_held
+from fleet.rollout.watch import ModelWatch
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND
 from serving.base.name_text import natural_order
 from serving.core.blocked_versions import as_rows
@@ -94,8 +94,8 @@ def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
     new, old = counted(trial, comparison)
     return {
         "version": trial.version,
-        "wave": rollout.wave + 1,
-        "wave_count": len(trial.settings.waves) + 1,
+        "wave": rollout.wave_index + 1,
+        "wave_count": len(trial.settings.sizes) + 1,
         "serving_count": sum(1 for _ in view.serving(trial.version)),
         "needed_count": view.fleet_size if is_last else trial.needed_count,
         "members": sorted(rollout.members, key=natural_order),

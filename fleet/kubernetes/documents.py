@@ -9,8 +9,8 @@ from fleet.config.config import FleetServer
 from fleet.config.kubernetes_settings import KubernetesSettings
 from fleet.kubernetes.cluster import Object
 from fleet.lead.places import Membership
-from fleet.waves.changes import Change
-from fleet.waves.state import FleetState, ModelState
+from fleet.rollout.changes import Change
+from fleet.rollout.state import FleetState, ModelState
 
 ADDRESS = "millpond/coordinator"
 """The annotation of the Lease with the HTTP address of the coordinator that holds it."""
@@ -122,7 +122,7 @@ def _lines(name: str, state: FleetState) -> Iterator[str]:
     model: ModelState = state.models[name]
     text = f"{name}: stable version {model.stable}"
     if model.rollout is not None:
-        text += f", version {model.rollout.version} in wave {model.rollout.wave + 1}"
+        text += f", version {model.rollout.version} in wave {model.rollout.wave_index + 1}"
     yield text + (", paused" if model.is_paused else "")
     for version, block in sorted(model.blocked.items()):
         yield f"{name}: version {version} blocked by {block.by.value}: {block.reason}"

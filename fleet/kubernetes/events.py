@@ -8,8 +8,8 @@ import structlog
 
 from fleet.kubernetes.cluster import ApiFailed, Cluster, Object
 from fleet.kubernetes.documents import Regarded, change_event, event_object
-from fleet.waves.changes import Change
-from fleet.waves.reports import Grant
+from fleet.rollout.changes import Change
+from fleet.rollout.reports import Grant
 from serving.base.clock import Clock
 
 QUEUE_LENGTH_MAX = 1_000

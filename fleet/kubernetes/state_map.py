@@ -10,7 +10,7 @@ from fleet.kubernetes.documents import (
     summary_of,
     term_of,
 )
-from fleet.waves.state import fleet_state_from_json
+from fleet.rollout.state import fleet_state_from_json
 
 
 class Deposed(OSError):

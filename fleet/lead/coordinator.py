@@ -21,13 +21,13 @@ from typing import Protocol
 import structlog
 
 from fleet.lead.observer import FleetObserver
-from fleet.waves.changes import Change, changes
-from fleet.waves.decision import Decision, decide
-from fleet.waves.reports import Grant, ServerReport, Sighting
-from fleet.waves.state import FleetState, fleet_state_from_json
-from fleet.waves.view import is_silent
-from fleet.waves.watch import ModelWatch
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.changes import Change, changes
+from fleet.rollout.decision import Decision, decide
+from fleet.rollout.reports import Grant, ServerReport, Sighting
+from fleet.rollout.state import FleetState, fleet_state_from_json
+from fleet.rollout.view import is_silent
+from fleet.rollout.watch import ModelWatch
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND, Clock, Now, seconds_since
 from serving.base.errors import Unavailable
 

@@ -13,9 +13,9 @@ from fleet.lead.observer import FleetObserver
 from fleet.lead.outputs import has_looked, registered
 from fleet.lead.places import LOOK_SECONDS_MAX, Membership, ServerPlace
 from fleet.lead.server_links import ServerClient, ServerLinks
-from fleet.waves.changes import Change
-from fleet.waves.reports import Grant, ServerReport
-from fleet.waves.view import is_silent
+from fleet.rollout.changes import Change
+from fleet.rollout.reports import Grant, ServerReport
+from fleet.rollout.view import is_silent
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fleet.lead.coordinator import StateStore
 from fleet.lead.state_file import StateFile
-from fleet.waves.state import fleet_state_from_json
+from fleet.rollout.state import fleet_state_from_json
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The client with which a coordinator calls a member."""
 
-from fleet.waves.report_document import REPORT_BYTES_MAX
+from fleet.rollout.report_document import REPORT_BYTES_MAX
 from serving.client import Client, Tls
 
 

@@ -1,6 +1,6 @@
 """The events of a coordinator, for its metrics."""
 
-from fleet.waves.state import FleetState
+from fleet.rollout.state import FleetState
 
 
 class FleetObserver:

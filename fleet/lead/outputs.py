@@ -10,7 +10,7 @@ from fleet.config.config import FleetServer, HaproxyFiles
 from fleet.files.haproxy import Backend, haproxy_text
 from fleet.files.haproxy_process import HaproxyProcess
 from fleet.files.registry import FILE_MODE, RegisteredServer, registry_document, write_text
-from fleet.waves.reports import Sighting
+from fleet.rollout.reports import Sighting
 
 HAPROXY_MODE = 0o600
 

@@ -22,9 +22,9 @@ from typing import Any, Protocol
 import structlog
 
 from fleet.lead.observer import FleetObserver
-from fleet.waves.figures import EDGES_NS
-from fleet.waves.report_document import server_report
-from fleet.waves.reports import Grant, ServerReport
+from fleet.rollout.figures import EDGES_NS
+from fleet.rollout.report_document import server_report
+from fleet.rollout.reports import Grant, ServerReport
 from serving.base.clock import Clock, seconds_since
 from serving.base.errors import MillpondError, StatusCode
 

@@ -7,7 +7,7 @@ from fleet.config.config import FleetServer
 from fleet.ray.cluster import Looked
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import Replica, ReplicaSighting
-from fleet.waves.reports import Sighting
+from fleet.rollout.reports import Sighting
 
 _NOT_SEEN = Looked()
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.wave_settings import WaveSettings
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind
 from serving.base.clock import Clock
 

@@ -2,7 +2,7 @@
 
 Time goes in steps of a second. Servers report at their turn, load for a time, restart, are cut off and
 come back; grants are delayed, lost and reordered; the coordinator dies at any of its steps. The promises
-of `fleet/waves/decision.py` are checked after each step, on the servers themselves.
+of `fleet/rollout/decision.py` are checked after each step, on the servers themselves.
 """
 
 import random
@@ -13,12 +13,12 @@ from enum import Enum
 from functools import lru_cache
 
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.decision import Decision
-from fleet.waves.figures import EDGES_NS, VersionFigures
-from fleet.waves.operations import aborted
-from fleet.waves.reports import Grant, ModelReport, ServerReport, VersionReport
-from fleet.waves.state import FleetRollout, FleetState, ModelState
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.decision import Decision
+from fleet.rollout.figures import EDGES_NS, VersionFigures
+from fleet.rollout.operations import aborted
+from fleet.rollout.reports import Grant, ModelReport, ServerReport, VersionReport
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, LOADING, GateVerdict, Health
@@ -350,7 +350,7 @@ class FleetSimulation:
         rollout = model and model.rollout
         shown = rollout and (
             rollout.version,
-            rollout.wave,
+            rollout.wave_index,
             len(rollout.members),
             len(rollout.failed_servers),
         )
@@ -611,8 +611,8 @@ class FleetSimulation:
 
     def _check_wave(self, version: int, rollout: FleetRollout) -> None:
         """Checks that a version that was stopped was on no more servers than its wave has."""
-        self.tally.blocked_in_wave[version] = rollout.wave
-        quota = self.settings.quota(rollout.wave, len(self.servers))
+        self.tally.blocked_in_wave[version] = rollout.wave_index
+        quota = self.settings.quota(rollout.wave_index, len(self.servers))
         bound = quota + self.settings.failed_server_count_max(quota)
         touched = len(self.tally.touched.get(version, ()))
         if touched > bound:
@@ -632,7 +632,7 @@ class FleetSimulation:
         if not any(bad):
             return False
         size = len(self.servers)
-        has_controls = bool(self.settings.waves) and self.settings.quota(0, size) < size
+        has_controls = bool(self.settings.sizes) and self.settings.quota(0, size) < size
         return not (all(bad) and has_controls)
 
     def _check_held(self, before: ModelState, after: ModelState) -> None:
@@ -640,7 +640,7 @@ class FleetSimulation:
         old, new = before.rollout, after.rollout
         if old is None or not old.is_doubtful or old.version in self.promoted:
             return
-        goes_on = new is not None and new.version == old.version and new.wave > old.wave
+        goes_on = new is not None and new.version == old.version and new.wave_index > old.wave_index
         if goes_on or after.stable == old.version:
             raise BrokenPromise(f"version {old.version} goes on, of which a gate has warned")
 
@@ -649,8 +649,8 @@ class FleetSimulation:
         size = len(self.servers)
         if self.clock.second - self._drained_at <= self.settings.lost_seconds:
             return
-        for wave in range(before.wave + 1, after.wave):
-            if self.settings.quota(wave, size) > self.settings.quota(before.wave, size):
+        for wave in range(before.wave_index + 1, after.wave_index):
+            if self.settings.quota(wave, size) > self.settings.quota(before.wave_index, size):
                 raise BrokenPromise(f"wave {wave + 1} of version {after.version} was left out")
 
     def _check_stable(self, before: ModelState, verdicts: Sequence[GateVerdict]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fleet.waves.figures import EDGES_NS, VersionFigures
+from fleet.rollout.figures import EDGES_NS, VersionFigures
 from serving.core.model_settings import CanarySettings
 from serving.manager.canary import judge
 

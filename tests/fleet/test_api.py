@@ -10,8 +10,8 @@ from fleet.files.registry import REGISTRY_PATH
 from fleet.http.api import FleetApi
 from fleet.http.operator_door import OperatorEntry
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.reports import ServerReport
-from fleet.waves.state import FleetState, ModelState
+from fleet.rollout.reports import ServerReport
+from fleet.rollout.state import FleetState, ModelState
 from serving.base.errors import Unavailable
 from serving.http.app import HttpSettings, make_http_app
 from tests.fleet.fakes.state_stores import MemoryStore

@@ -1,5 +1,5 @@
-from fleet.waves.changes import changes
-from fleet.waves.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.changes import changes
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
 from serving.core.blocked_versions import BlockedBy
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fleet.config.config import FleetServer, parse_fleet_config, read_fleet_config
 from fleet.config.kubernetes_settings import KubernetesSettings
-from fleet.waves.decision import decide
-from fleet.waves.reports import ServerReport, Sighting
-from fleet.waves.state import FleetState
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.decision import decide
+from fleet.rollout.reports import ServerReport, Sighting
+from fleet.rollout.state import FleetState
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.clock import Now
 from serving.base.errors import InvalidConfig
 from tests.fleet.worlds.fleet import MODEL, serving
@@ -42,7 +42,7 @@ def test_small_file_has_defaults() -> None:
 def test_waves_have_sizes_and_a_judgement() -> None:
     text = '[waves]\nsizes = ["2", 3, "12.5%"]\nrequest_count = 500\njudged_seconds = 5\n'
     waves = parse_fleet_config(SMALL + text).waves
-    assert waves.waves == (Wave(2), Wave(3), Wave(share=0.125))
+    assert waves.sizes == (WaveSize(2), WaveSize(3), WaveSize(share=0.125))
     assert (waves.judgement.request_count, waves.judged_seconds) == (500, 5)
 
 

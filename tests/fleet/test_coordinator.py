@@ -5,11 +5,11 @@ from structlog.testing import capture_logs
 
 from fleet.http.api import FleetApi
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.operations import paused
-from fleet.waves.reports import Grant, ServerReport
-from fleet.waves.state import fleet_state_from_json
-from fleet.waves.view import model_views
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.operations import paused
+from fleet.rollout.reports import Grant, ServerReport
+from fleet.rollout.state import fleet_state_from_json
+from fleet.rollout.view import model_views
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.errors import DataLoss, Unavailable
 from tests.fleet.fakes.state_stores import HeldStore, MemoryStore
 from tests.fleet.worlds.fleet import MODEL, SETTINGS, serving
@@ -154,7 +154,7 @@ def test_lost_servers_are_logged_once() -> None:
 def test_version_that_ends_its_servers_is_blocked() -> None:
     """Each server that gets version 2 fails, and one of another name takes its place, as evicted pods do."""
     clock, grants = FakeClock(), list[Grant]()
-    settings = WaveSettings(waves=(Wave(1),), judged_seconds=60)
+    settings = WaveSettings(sizes=(WaveSize(1),), judged_seconds=60)
     coordinator = Coordinator(MemoryStore(), grants.extend, settings, clock)
     versions = dict.fromkeys((f"s{number}" for number in range(12)), 1)
     failed: list[str] = []

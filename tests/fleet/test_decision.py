@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.waves.operations import aborted, paused, rolled_back
-from fleet.waves.reports import VersionReport
-from fleet.waves.state import FleetRollout, FleetState, ModelState, fleet_state_from_json
+from fleet.rollout.operations import aborted, paused, rolled_back
+from fleet.rollout.reports import VersionReport
+from fleet.rollout.state import FleetRollout, FleetState, ModelState, fleet_state_from_json
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import AVAILABLE, LOADING
 from tests.fleet.worlds.fleet import (
@@ -54,9 +54,9 @@ def test_wave_waits_for_requests_or_time() -> None:
     world.take()
     world.step()
     world.step(58)
-    assert world.rollout.wave == 0
+    assert world.rollout.wave_index == 0
     world.step(2)
-    assert world.rollout.wave == 1
+    assert world.rollout.wave_index == 1
 
 
 def test_enough_requests_end_a_wave_at_once() -> None:
@@ -66,7 +66,7 @@ def test_enough_requests_end_a_wave_at_once() -> None:
     world.answer(world.members[0], 2, requests(1_000))
     world.answer_stable(requests(1_000))
     world.step()
-    assert world.rollout.wave == 1
+    assert world.rollout.wave_index == 1
     assert world.model.verdicts[-1].gate == "wave 1"
 
 
@@ -82,7 +82,7 @@ def test_second_wave_loads_at_most_two_at_once() -> None:
 def test_version_that_passes_all_waves_is_stable() -> None:
     world = in_first_wave()
     while world.model.rollout is not None:
-        if world.rollout.wave < 2:
+        if world.rollout.wave_index < 2:
             world.pass_wave()
         else:
             world.take()
@@ -231,7 +231,7 @@ def test_lost_network_blames_no_version() -> None:
     for _ in range(5):
         world.step(31)
     assert world.rollout.version == 2
-    assert world.rollout.wave == 0
+    assert world.rollout.wave_index == 0
 
 
 def test_one_reachable_server_is_not_the_fleet() -> None:
@@ -322,7 +322,7 @@ def test_paused_fleet_begins_nothing_and_rolls_back() -> None:
     world.take()
     world.step()
     world.step(100)
-    assert world.rollout.wave == 0
+    assert world.rollout.wave_index == 0
     world.fail(world.members[0], 2, REFUSED)
     world.step()
     assert len(world.granted(1)) == 1
@@ -344,7 +344,7 @@ def test_version_on_two_disks_does_not_pass_its_wave() -> None:
     world.pass_wave()
     world.take()
     world.step(500)
-    assert world.rollout.wave == 1
+    assert world.rollout.wave_index == 1
     assert world.granted(2) == []
 
 
@@ -366,7 +366,7 @@ def test_empty_fleet_gets_its_first_version_in_waves() -> None:
     assert world.granted(1) == world.members
     world.take()
     world.step()
-    assert (world.rollout.wave, world.model.stable) == (1, None)
+    assert (world.rollout.wave_index, world.model.stable) == (1, None)
 
 
 def test_version_blocked_by_one_server_is_a_refusal() -> None:
@@ -396,7 +396,7 @@ def test_highest_version_is_tried(found: frozenset[int]) -> None:
 
 def test_member_keeps_its_version_in_the_last_wave() -> None:
     world = in_first_wave()
-    while world.rollout.wave < 2:
+    while world.rollout.wave_index < 2:
         world.pass_wave()
     assert world.members == []
     world.step()

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from fleet.http.status import fleet_status
-from fleet.waves.operations import aborted, allowed
-from fleet.waves.reports import VersionReport
-from fleet.waves.wave_settings import Wave
+from fleet.rollout.operations import aborted, allowed
+from fleet.rollout.reports import VersionReport
+from fleet.rollout.wave_settings import WaveSize
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE, END, LOADING
 from tests.fleet.worlds.fleet import LAST_WAVE_ONLY, MODEL, NO_MEMORY, SETTINGS, FleetWorld
 
 # Four members of ten servers.
-WAVE_OF_FOUR = replace(SETTINGS, waves=(Wave(share=0.4),))
+WAVE_OF_FOUR = replace(SETTINGS, sizes=(WaveSize(share=0.4),))
 
 
 def in_last_wave(**values: object) -> FleetWorld:
@@ -231,7 +231,7 @@ def test_member_back_in_the_last_wave_is_blamed() -> None:
     for seconds in (1, 1, 1, 61, 1, 1):
         world.take()
         world.step(seconds)
-    assert world.rollout.wave == 1
+    assert world.rollout.wave_index == 1
     world.silent.discard(name)
     restart(world, name, 2)
     world.step()
@@ -301,7 +301,7 @@ def without_stable(world: FleetWorld, name: str) -> None:
 
 
 def test_server_without_the_stable_version_waits() -> None:
-    world = FleetWorld(server_count=3, settings=replace(SETTINGS, waves=(Wave(2),)))
+    world = FleetWorld(server_count=3, settings=replace(SETTINGS, sizes=(WaveSize(2),)))
     without_stable(world, "s1")
     without_stable(world, "s2")
     world.step()
@@ -312,7 +312,7 @@ def test_server_without_the_stable_version_waits() -> None:
 
 @pytest.mark.parametrize("end", ["failed", "draining", "none has it"])
 def test_such_servers_try_it_if_no_other_is_left(end: str) -> None:
-    world = FleetWorld(server_count=3, settings=replace(SETTINGS, waves=(Wave(1),)))
+    world = FleetWorld(server_count=3, settings=replace(SETTINGS, sizes=(WaveSize(1),)))
     for name in ("s0", "s1"):
         without_stable(world, name)
     if end == "none has it":

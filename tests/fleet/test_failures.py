@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.waves.failures import FAILED_COUNT_MIN
-from fleet.waves.figures import VersionFigures
-from fleet.waves.operations import allowed, paused, promoted, resumed
-from fleet.waves.state import fleet_state_from_json
+from fleet.rollout.failures import FAILED_COUNT_MIN
+from fleet.rollout.figures import VersionFigures
+from fleet.rollout.operations import allowed, paused, promoted, resumed
+from fleet.rollout.state import fleet_state_from_json
 from tests.fleet.worlds.fleet import LAST_WAVE_ONLY, MODEL, SETTINGS, FleetWorld, requests
 
 MANY = 10 * FAILED_COUNT_MIN
@@ -27,7 +27,7 @@ def after_quiet_waves() -> FleetWorld:
     """Returns a fleet in the last wave, after two waves without a request."""
     world = FleetWorld()
     world.step()
-    while not SETTINGS.is_last(world.rollout.wave):
+    while not SETTINGS.is_last(world.rollout.wave_index):
         world.pass_wave()
     return world
 
@@ -75,7 +75,7 @@ def test_failures_of_the_last_wave_are_not_diluted() -> None:
     member = world.members[0]
     world.answer_stable(requests(10 * MANY))
     world.answer(member, 2, requests(10 * MANY))
-    while not SETTINGS.is_last(world.rollout.wave):
+    while not SETTINGS.is_last(world.rollout.wave_index):
         world.pass_wave()
     world.answer_stable(requests(11 * MANY))
     world.answer(member, 2, requests(10 * MANY + FAILED_COUNT_MIN, failed=FAILED_COUNT_MIN))
@@ -163,7 +163,7 @@ def test_bad_clients_are_known_to_a_next_coordinator() -> None:
     bad = requests(MANY, failed=MANY // 4)
     world.answer_stable(bad)
     world.answer(world.members[0], 2, bad)
-    while not SETTINGS.is_last(world.rollout.wave):
+    while not SETTINGS.is_last(world.rollout.wave_index):
         world.pass_wave()
     swap_all(world)
     take_over(world)

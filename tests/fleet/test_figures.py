@@ -1,6 +1,6 @@
 import pytest
 
-from fleet.waves.figures import EDGES_NS, NO_REQUESTS, VersionFigures, total
+from fleet.rollout.figures import EDGES_NS, NO_REQUESTS, VersionFigures, total
 from tests.fleet.worlds.fleet import requests
 
 

@@ -4,10 +4,10 @@ import re
 import pytest
 
 from fleet.kubernetes.events import QUEUE_LENGTH_MAX, Events
-from fleet.waves import changes as changes_module
-from fleet.waves.changes import Change, changes
-from fleet.waves.reports import Grant
-from fleet.waves.state import FleetRollout, FleetState, ModelState
+from fleet.rollout import changes as changes_module
+from fleet.rollout.changes import Change, changes
+from fleet.rollout.reports import Grant
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import GateVerdict
 from tests.kubernetes.fake_cluster import FakeCluster

@@ -3,7 +3,7 @@ import pytest
 from fleet.kubernetes.cluster import Conflict
 from fleet.kubernetes.documents import SUMMARY_KEY
 from fleet.kubernetes.state_map import Deposed, StateMap
-from fleet.waves.state import FleetState, ModelState
+from fleet.rollout.state import FleetState, ModelState
 from tests.fleet.worlds.coordinators import Link
 from tests.kubernetes.fake_cluster import FakeCluster
 

@@ -12,7 +12,7 @@ from fleet.lead.coordinator import Coordinator
 from fleet.lead.lead import PAUSE_SECONDS_MAX, FleetLead
 from fleet.lead.leadership import Term
 from fleet.lead.places import Membership, ServerPlace
-from fleet.waves.reports import ServerReport
+from fleet.rollout.reports import ServerReport
 from serving.base.errors import Unavailable
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import MODEL, serving

@@ -14,9 +14,9 @@ from fleet.lead.coordinator import (
     Coordinator,
     with_room,
 )
-from fleet.waves.operations import aborted
-from fleet.waves.reports import Grant, ModelReport, ServerReport, Sighting
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.operations import aborted
+from fleet.rollout.reports import Grant, ModelReport, ServerReport, Sighting
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind, SimulatedServer
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import FleetWorld
@@ -48,7 +48,7 @@ class LiedTo(FleetSimulation):
     liar=st.integers(0, 5),
     lies=st.sets(st.integers(3, HIGHEST) | st.just(HIGHEST), max_size=3),
     order=st.integers(0, HIGHEST) | st.sampled_from([ORDER_FOLLOWED_MAX, HIGHEST]),
-    waves=st.sampled_from([(), (Wave(1),), (Wave(1), Wave(share=0.4))]),
+    sizes=st.sampled_from([(), (WaveSize(1),), (WaveSize(1), WaveSize(share=0.4))]),
     kills=st.lists(st.integers(1, 40), max_size=3),
     seed=st.integers(0, 1_000),
 )
@@ -57,12 +57,12 @@ def test_liar_holds_up_no_version(
     liar: int,
     lies: set[int],
     order: int,
-    waves: tuple[Wave, ...],
+    sizes: tuple[WaveSize, ...],
     kills: list[int],
     seed: int,
 ) -> None:
     wave_settings = WaveSettings(
-        waves=waves, load_count_max=2, judged_seconds=25, lost_seconds=6, load_seconds_max=60
+        sizes=sizes, load_count_max=2, judged_seconds=25, lost_seconds=6, load_seconds_max=60
     )
     fleet = LiedTo(server_count, wave_settings, seed=seed, load_seconds=6)
     fleet.liar = [*fleet.servers][liar % server_count]

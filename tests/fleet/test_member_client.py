@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from fleet.lead.member_client import member_client
-from fleet.waves.report_document import REPORT_BYTES_MAX, server_report
+from fleet.rollout.report_document import REPORT_BYTES_MAX, server_report
 from serving.base.errors import MillpondError, StatusCode
 from tests.unit.fakes.grpc_services import grpc_service
 

@@ -13,9 +13,9 @@ from fleet.http.api import FleetApi
 from fleet.http.metric_families import FLEET_FAMILIES, LEADS, SERVERS, STATE_WRITES
 from fleet.http.metrics import METRICS_PATH, FleetMetrics
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.operations import promoted
-from fleet.waves.reports import ModelReport, ServerReport
-from fleet.waves.state import FleetState
+from fleet.rollout.operations import promoted
+from fleet.rollout.reports import ModelReport, ServerReport
+from fleet.rollout.state import FleetState
 from serving.base.errors import Unavailable
 from serving.core.blocked_versions import BlockedBy
 from serving.http.app import HttpSettings, make_http_app

@@ -1,9 +1,9 @@
 import pytest
 
-from fleet.waves.operations import aborted, allowed, paused, promoted, resumed, rolled_back
-from fleet.waves.reports import ModelReport, VersionReport
-from fleet.waves.state import FleetRollout, FleetState, ModelState
-from fleet.waves.view import ModelView
+from fleet.rollout.operations import aborted, allowed, paused, promoted, resumed, rolled_back
+from fleet.rollout.reports import ModelReport, VersionReport
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.view import ModelView
 from serving.base.errors import FailedPrecondition, NotFound
 from serving.core.blocked_versions import BlockedBy
 from serving.core.servable import AVAILABLE
@@ -29,7 +29,7 @@ def test_pause_of_a_paused_model_changes_nothing() -> None:
 def test_promote_goes_to_the_last_wave() -> None:
     rollout = promoted(ROLLING, "m", SETTINGS).models["m"].rollout
     assert rollout is not None
-    assert SETTINGS.is_last(rollout.wave)
+    assert SETTINGS.is_last(rollout.wave_index)
 
 
 def test_promoted_version_still_loads_slot_by_slot() -> None:

@@ -8,7 +8,7 @@ from fleet.config.config import FleetServer, HaproxyFiles
 from fleet.files.haproxy import HaproxySettings
 from fleet.files.registry import RegisteredServer, parse_registry, registry_document
 from fleet.lead.outputs import Outputs, has_looked, registered
-from fleet.waves.reports import ModelReport, ServerReport, Sighting
+from fleet.rollout.reports import ModelReport, ServerReport, Sighting
 from tests.fleet.worlds.fleet import MODEL, serving
 
 SERVERS = (

@@ -14,8 +14,8 @@ from fleet.http.page_routes import (
     page_document,
 )
 from fleet.http.status import fleet_status
-from fleet.waves.reports import ServerReport, Sighting
-from fleet.waves.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.reports import ServerReport, Sighting
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
 from serving.base.clock import NS_PER_SECOND
 from tests.fleet.worlds.fleet import MODEL, SETTINGS, serving
 

@@ -13,7 +13,7 @@ from fleet.files.registry import RegisteredServer, parse_registry
 from fleet.lead.lead import FleetLead
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import LEAVING, UP, Replica
-from fleet.waves.reports import ModelReport, ServerReport
+from fleet.rollout.reports import ModelReport, ServerReport
 from serving.base.errors import FailedPrecondition
 from tests.fleet.fakes.ray_store import FakeStore
 from tests.unit.fakes.clocks import FakeClock

@@ -12,7 +12,7 @@ from fleet.lead.lead import FleetLead
 from fleet.lead.leadership import Term
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import UP, FoundLaunch, Replica
-from fleet.waves.reports import ModelReport, ServerReport
+from fleet.rollout.reports import ModelReport, ServerReport
 from serving.base.errors import Unavailable
 from tests.fleet.fakes.ray_store import FakeStore
 from tests.unit.fakes.clocks import FakeClock

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.operations import aborted
-from fleet.waves.reports import Grant, ModelReport, ServerReport
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.operations import aborted
+from fleet.rollout.reports import Grant, ModelReport, ServerReport
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.errors import MillpondError
 from serving.reload.grants import Grants
 from tests.fleet.fakes.ray_store import FakeStore
@@ -23,7 +23,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[r
 
 from fleet.ray.leadership import RayLeadership
 
-SETTINGS = WaveSettings(waves=(), load_count_max=9, judged_seconds=1)
+SETTINGS = WaveSettings(sizes=(), load_count_max=9, judged_seconds=1)
 NAMES = ("s0", "s1", "s2")
 
 

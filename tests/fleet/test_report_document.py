@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.http.status import fleet_status
-from fleet.waves.decision import decide
-from fleet.waves.figures import EDGES_NS, NO_REQUESTS
-from fleet.waves.report_document import TEXT_LENGTH_MAX, server_report
-from fleet.waves.reports import Sighting
-from fleet.waves.state import FleetState
+from fleet.rollout.decision import decide
+from fleet.rollout.figures import EDGES_NS, NO_REQUESTS
+from fleet.rollout.report_document import TEXT_LENGTH_MAX, server_report
+from fleet.rollout.reports import Sighting
+from fleet.rollout.state import FleetState
 from serving.base.clock import Now
 from serving.base.errors import DataLoss, StatusCode
 from serving.core.servable import HEALTHY, ServableState

@@ -1,6 +1,6 @@
 import pytest
 
-from fleet.waves.reports import ModelReport, VersionReport
+from fleet.rollout.reports import ModelReport, VersionReport
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, LOADING, Health
 

@@ -4,9 +4,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from fleet.waves.operations import aborted, allowed, paused, promoted, resumed, rolled_back
-from fleet.waves.state import ModelState
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.operations import aborted, allowed, paused, promoted, resumed, rolled_back
+from fleet.rollout.state import ModelState
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from loadtest.measure.fleet_simulation import MODEL, FleetSimulation, Kind, Return
 from serving.base.errors import FailedPrecondition
 
@@ -19,7 +19,9 @@ class FleetSequences(RuleBasedStateMachine):
     @initialize(
         server_count=st.integers(1, 12),
         load_count_max=st.integers(1, 4),
-        waves=st.sampled_from([(), (Wave(1),), (Wave(1), Wave(share=0.4)), (Wave(2),)]),
+        sizes=st.sampled_from(
+            [(), (WaveSize(1),), (WaveSize(1), WaveSize(share=0.4)), (WaveSize(2),)]
+        ),
         # A first version is not watched for long: one that ends its servers may become stable.
         first=st.sampled_from([Kind.GOOD, *(kind for kind in Kind if kind is not Kind.CRASHING)]),
         seed=st.integers(0, 1_000),
@@ -28,14 +30,14 @@ class FleetSequences(RuleBasedStateMachine):
         self,
         server_count: int,
         load_count_max: int,
-        waves: tuple[Wave, ...],
+        sizes: tuple[WaveSize, ...],
         first: Kind,
         seed: int,
     ) -> None:
         self.fleet = FleetSimulation(
             server_count,
             WaveSettings(
-                waves=waves,
+                sizes=sizes,
                 load_count_max=load_count_max,
                 judged_seconds=25,
                 lost_seconds=6,

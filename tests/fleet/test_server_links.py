@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fleet.lead.server_links import PROMPT_SECONDS, WAIT_ROUNDS_MAX, ServerLinks
-from fleet.waves.reports import Grant, ServerReport
+from fleet.rollout.reports import Grant, ServerReport
 from serving.base.errors import StatusCode, Unavailable, from_status
 from tests.unit.fakes.clocks import FakeClock
 

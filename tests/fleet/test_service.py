@@ -27,8 +27,8 @@ from fleet.files.registry import REGISTRY_PATH
 from fleet.lead.engine import Engine
 from fleet.lead.leadership import Term
 from fleet.lead.places import ListedServers
+from fleet.rollout.state import FleetState, ModelState
 from fleet.service import FleetService, tls_of
-from fleet.waves.state import FleetState, ModelState
 from serving.base.clock import SystemClock
 from serving.base.errors import (
     FailedPrecondition,

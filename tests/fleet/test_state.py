@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fleet.waves.state import (
+from fleet.rollout.state import (
     VERDICT_COUNT_MAX,
     FleetRollout,
     FleetState,
@@ -24,7 +24,7 @@ FULL = FleetState(
             previous=0,
             rollout=FleetRollout(
                 version=2,
-                wave=1,
+                wave_index=1,
                 members={"a": 5},
                 failed_servers=frozenset({"b"}),
                 is_promoted=True,
@@ -55,7 +55,7 @@ def test_state_of_an_earlier_release_is_read() -> None:
     rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
     assert rollout is not None
     assert rollout == FleetRollout(
-        version=2, wave=1, members={"a": 5}, failed_servers=frozenset({"b"})
+        version=2, wave_index=1, members={"a": 5}, failed_servers=frozenset({"b"})
     )
 
 

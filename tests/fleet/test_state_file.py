@@ -6,7 +6,7 @@ import pytest
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.leadership import FileLeadership
 from fleet.lead.state_file import StateFile
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.errors import DataLoss, FailedPrecondition
 from tests.unit.fakes.clocks import FakeClock
 

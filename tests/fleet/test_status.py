@@ -2,11 +2,12 @@ import json
 from dataclasses import replace
 
 from fleet.http.status import fleet_status
-from fleet.waves.comparison import Comparison
-from fleet.waves.ends import WITHOUT_CAUSE
-from fleet.waves.reports import ModelReport, ServerReport, Sighting, VersionReport
-from fleet.waves.state import FleetRollout, FleetState, ModelState
-from fleet.waves.watch import ModelWatch
+from fleet.rollout.comparison import Comparison
+from fleet.rollout.ends import WITHOUT_CAUSE
+from fleet.rollout.reports import ModelReport, ServerReport, Sighting, VersionReport
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.trial import WaveId
+from fleet.rollout.watch import ModelWatch
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE, END
 from tests.fleet.worlds.fleet import NO_MEMORY, SETTINGS, requests, serving
@@ -66,7 +67,9 @@ def test_status_shows_how_far_a_judgement_is() -> None:
     rollout = FleetRollout(version=2, members={"a": 1})
     model = ModelState(stable=1, rollout=rollout)
     report = ServerReport(models={"m": serving(2, found=FOUND)})
-    watch = ModelWatch(comparison=Comparison(wave=(0, 0), full_since_ns=NOW_NS - 3 * NS_PER_SECOND))
+    watch = ModelWatch(
+        comparison=Comparison(wave=WaveId(0, 0), full_since_ns=NOW_NS - 3 * NS_PER_SECOND)
+    )
     status = fleet_status(
         FleetState(models={"m": model}),
         {"m": watch},
@@ -82,8 +85,8 @@ def test_status_shows_how_far_a_judgement_is() -> None:
 
 
 def test_status_of_a_new_wave_has_no_seconds_of_before() -> None:
-    rollout = FleetRollout(version=2, wave=1, members={"a": 1})
-    watch = ModelWatch(comparison=Comparison(wave=(0, 0), full_since_ns=0))
+    rollout = FleetRollout(version=2, wave_index=1, members={"a": 1})
+    watch = ModelWatch(comparison=Comparison(wave=WaveId(0, 0), full_since_ns=0))
     status = fleet_status(
         FleetState(models={"m": ModelState(stable=1, rollout=rollout)}),
         {"m": watch},
@@ -142,6 +145,6 @@ def test_servers_with_a_later_grant_are_named() -> None:
 def test_status_counts_the_failures_of_the_last_wave() -> None:
     row = VersionReport(state=AVAILABLE, figures=requests(50, failed=7))
     report = replace(serving(2, found=FOUND), versions={2: row})
-    rollout = FleetRollout(version=2, wave=len(SETTINGS.waves))
+    rollout = FleetRollout(version=2, wave_index=len(SETTINGS.sizes))
     shown = status_of(ModelState(stable=1, rollout=rollout), a=report)["models"]["m"]["rollout"]  # type: ignore[index]
     assert (shown["request_count"], shown["failed_count"]) == (50, 7)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.waves.figures import VersionFigures, total
-from fleet.waves.operations import aborted, allowed
-from fleet.waves.reports import VersionReport
-from fleet.waves.state import FleetState, ModelState, fleet_state_from_json
-from fleet.waves.trial import Trial
-from fleet.waves.view import model_views
-from fleet.waves.wave_settings import Wave
+from fleet.rollout.figures import VersionFigures, total
+from fleet.rollout.operations import aborted, allowed
+from fleet.rollout.reports import VersionReport
+from fleet.rollout.state import FleetState, ModelState, fleet_state_from_json
+from fleet.rollout.trial import Trial
+from fleet.rollout.view import model_views
+from fleet.rollout.wave_settings import WaveSize
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import LOADING, GateVerdict
 from tests.fleet.worlds.fleet import (
@@ -57,7 +57,7 @@ def test_first_reports_of_a_new_coordinator_blame_none() -> None:
 
 
 def test_wave_is_a_share_of_silent_servers_too() -> None:
-    settings = replace(SETTINGS, waves=(Wave(1), Wave(share=0.4)), judged_seconds=10)
+    settings = replace(SETTINGS, sizes=(WaveSize(1), WaveSize(share=0.4)), judged_seconds=10)
     world = in_first_wave(settings=settings)
     member = world.members[0]
     silent = {name for name in world.reports if name != member}
@@ -65,7 +65,7 @@ def test_wave_is_a_share_of_silent_servers_too() -> None:
     with_new_coordinator(world, silent=silent)
     world.step()
     world.step(10)
-    assert world.rollout.wave <= 1
+    assert world.rollout.wave_index <= 1
 
 
 def test_servers_that_end_in_the_last_wave_are_blamed() -> None:
@@ -187,7 +187,7 @@ def test_slow_wave_needs_requests_to_pass(count: int) -> None:
     world.step(int(SETTINGS.judged_seconds) + 1)
     world.step()
     # Clients may come as long as an operator waits for them.
-    assert (world.rollout.wave, world.model.verdicts) == (0, ())
+    assert (world.rollout.wave_index, world.model.verdicts) == (0, ())
     world.state = operated(world.state, lambda model: replace(model, is_paused=False))
     world.step()
     assert "45.25 times" in world.model.blocked[2].reason
@@ -235,7 +235,7 @@ def test_version_waits_for_servers_to_compare_with() -> None:
     world.answer(member, 2, requests(5_000, latency_ns=90_000_000))
     for _ in range(5):
         world.step(31)
-    assert world.rollout.wave == 0
+    assert world.rollout.wave_index == 0
     assert "no server with version 1 can be compared with" in world.watches[MODEL].waits_for
 
 

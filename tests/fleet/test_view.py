@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from fleet.waves.reports import ModelReport, ServerReport, Sighting, VersionReport
-from fleet.waves.state import ModelState, Slot
-from fleet.waves.view import ModelView, model_views
+from fleet.rollout.reports import ModelReport, ServerReport, Sighting, VersionReport
+from fleet.rollout.state import ModelState, Slot
+from fleet.rollout.view import ModelView, model_views
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE, LOADING
 from tests.fleet.worlds.fleet import serving

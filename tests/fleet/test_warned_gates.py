@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.http.status import fleet_status
-from fleet.waves.changes import changes
-from fleet.waves.operations import aborted, promoted
-from fleet.waves.reports import VersionReport
-from fleet.waves.state import fleet_state_from_json
-from fleet.waves.trial import Trial
-from fleet.waves.view import model_views
-from fleet.waves.warned_gates import WARNED_COUNT_MAX, WARNED_LENGTH_MAX, is_held, noted_warnings
-from fleet.waves.wave_settings import PASS, WaveSettings
+from fleet.rollout.changes import changes
+from fleet.rollout.operations import aborted, promoted
+from fleet.rollout.reports import VersionReport
+from fleet.rollout.state import fleet_state_from_json
+from fleet.rollout.trial import Trial
+from fleet.rollout.view import model_views
+from fleet.rollout.warned_gates import WARNED_COUNT_MAX, WARNED_LENGTH_MAX, is_held, noted_warnings
+from fleet.rollout.wave_settings import PASS, WaveSettings
 from serving.core.servable import AVAILABLE
 from serving.gates.gates import Gate
 from tests.fleet.worlds.fleet import LAST_WAVE_ONLY, MODEL, SETTINGS, FleetWorld, requests
@@ -40,7 +40,7 @@ def test_warned_version_waits_for_an_operator() -> None:
     for _ in range(20):
         world.step(100)
         assert world.grants == ()
-    assert (world.rollout.wave, world.model.stable) == (0, 1)
+    assert (world.rollout.wave_index, world.model.stable) == (0, 1)
     waits_for = world.watches[MODEL].waits_for
     assert f"warned on {world.members[0]}: gate drift: output 'y': NaN" in waits_for
     assert "millpond fleet promote or abort" in waits_for
@@ -49,7 +49,7 @@ def test_warned_version_waits_for_an_operator() -> None:
 def test_warned_version_passes_if_the_settings_say_so() -> None:
     world = warned_in_first_wave(replace(SETTINGS, warned_gates=PASS))
     world.step(100)
-    assert world.rollout.wave == 1
+    assert world.rollout.wave_index == 1
     assert world.rollout.warned
 
 
@@ -66,7 +66,7 @@ def test_gate_holds_what_is_never_meant(gate: str) -> None:
     world.step()
     assert f"gate {gate}: it differs" in world.rollout.warned[world.members[0]]
     world.step(100)
-    assert world.rollout.wave == (1 if gate in SHOWN_ONLY else 0)
+    assert world.rollout.wave_index == (1 if gate in SHOWN_ONLY else 0)
 
 
 ALONE = VersionReport(
@@ -93,7 +93,7 @@ def test_member_that_restarts_holds_no_sound_version(is_excused: bool) -> None:
     assert world.rollout.warned
     assert is_held(world.rollout, SETTINGS) != is_excused
     world.step(100)
-    assert world.rollout.wave == is_excused
+    assert world.rollout.wave_index == is_excused
 
 
 rows = st.sampled_from(
@@ -199,7 +199,7 @@ def test_warning_outlives_server_and_coordinator() -> None:
     world.set_version(member, 2, VersionReport(state=AVAILABLE))
     world.step(100)
     world.step(100)
-    assert world.rollout.wave == 0
+    assert world.rollout.wave_index == 0
     assert [*world.rollout.warned] == [member]
 
 
@@ -233,7 +233,7 @@ def test_warning_of_another_version_holds_nothing() -> None:
     warn(world, world.members[0], version=1)
     world.step(100)
     world.step(100)
-    assert world.rollout.wave == 1
+    assert world.rollout.wave_index == 1
 
 
 def test_warnings_that_are_kept_are_few_and_short() -> None:

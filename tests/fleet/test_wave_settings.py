@@ -1,27 +1,27 @@
 import pytest
 
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.errors import InvalidConfig
 
 
 @pytest.mark.parametrize(
-    ("wave", "fleet_size", "quota"),
+    ("size", "fleet_size", "quota"),
     [
-        (Wave(1), 10, 1),
-        (Wave(3), 2, 2),
-        (Wave(share=0.1), 10, 1),
-        (Wave(share=0.1), 11, 2),
-        (Wave(share=0.1), 10_000, 1_000),
-        (Wave(5, share=0.1), 10, 5),
-        (Wave(1), 0, 1),
+        (WaveSize(1), 10, 1),
+        (WaveSize(3), 2, 2),
+        (WaveSize(share=0.1), 10, 1),
+        (WaveSize(share=0.1), 11, 2),
+        (WaveSize(share=0.1), 10_000, 1_000),
+        (WaveSize(5, share=0.1), 10, 5),
+        (WaveSize(1), 0, 1),
     ],
 )
-def test_quota_of_a_wave(wave: Wave, fleet_size: int, quota: int) -> None:
-    assert wave.quota(fleet_size) == quota
+def test_quota_of_a_wave(size: WaveSize, fleet_size: int, quota: int) -> None:
+    assert size.quota(fleet_size) == quota
 
 
 def test_last_wave_has_the_whole_fleet() -> None:
-    settings = WaveSettings(waves=(Wave(1),))
+    settings = WaveSettings(sizes=(WaveSize(1),))
     assert (settings.is_last(0), settings.is_last(1)) == (False, True)
     assert (settings.quota(0, 7), settings.quota(1, 7)) == (1, 7)
 
@@ -34,7 +34,7 @@ def test_one_failed_server_is_always_allowed(quota: int, count: int) -> None:
 @pytest.mark.parametrize("values", [{"server_count": 0}, {"share": 1.0}, {"share": -0.1}])
 def test_wave_that_is_no_part_of_a_fleet_is_refused(values: dict[str, float]) -> None:
     with pytest.raises(InvalidConfig):
-        Wave(**values)  # type: ignore[arg-type]
+        WaveSize(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 
 from fleet.files.service_config import stock_service_config
 from fleet.http.metrics import METRICS_PATH
-from fleet.waves.failures import FAILED_COUNT_MIN
+from fleet.rollout.failures import FAILED_COUNT_MIN
 from serving import ModelServer
 from serving.base.errors import MillpondError
 from serving.client import Client

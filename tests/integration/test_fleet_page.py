@@ -8,8 +8,8 @@ from playwright.sync_api import BrowserContext, expect
 
 from fleet.http.api import FleetApi
 from fleet.lead.coordinator import Coordinator
-from fleet.waves.figures import VersionFigures
-from fleet.waves.reports import ModelReport, ServerReport
+from fleet.rollout.figures import VersionFigures
+from fleet.rollout.reports import ModelReport, ServerReport
 from serving.base.clock import SystemClock
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import SETTINGS, requests, serving

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fleet.waves.figures import EDGES_NS, EDGES_PER_DOUBLING, VersionFigures
+from fleet.rollout.figures import EDGES_NS, EDGES_PER_DOUBLING, VersionFigures
 from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import GateVerdict

@@ -19,10 +19,10 @@ from fleet.http.metrics import METRICS_PATH as FLEET_METRICS_PATH
 from fleet.http.standby import HEALTH_PATH
 from fleet.kubernetes.documents import membership_of
 from fleet.kubernetes.engine import made_engine
-from fleet.waves.changes import Change
-from fleet.waves.reports import Grant
-from fleet.waves.state import FleetState
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.changes import Change
+from fleet.rollout.reports import Grant
+from fleet.rollout.state import FleetState
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.config.flags import FLAGS, Flag, parse_flags
 from serving.config.model_config_file import parse_model_config
 from serving.config.model_settings_file import parse_model_settings
@@ -653,7 +653,7 @@ def test_values_of_the_fleet_reach_the_coordinator() -> None:
     assert config.coordinator.poll_seconds == 2.5
     assert config.kubernetes is not None
     assert config.kubernetes.lease_seconds == 20
-    assert config.waves.waves == (Wave(1), Wave(3), Wave(share=0.125))
+    assert config.waves.sizes == (WaveSize(1), WaveSize(3), WaveSize(share=0.125))
     assert (config.waves.load_count_max, config.waves.setback_share_max) == (5, 0.2)
     assert config.waves.judgement.request_count == 5_000_000
     assert config.tls.server_name == "millpond.prod"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.waves.figures import EDGES_NS
-from fleet.waves.report_document import server_report
+from fleet.rollout.figures import EDGES_NS
+from fleet.rollout.report_document import server_report
 from loadtest.__main__ import main
 from loadtest.commands import fleet
 from loadtest.drive.fleet_members import MODEL, FleetMembers

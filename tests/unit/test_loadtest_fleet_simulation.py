@@ -2,8 +2,8 @@
 
 import pytest
 
-from fleet.waves.reports import Grant
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.reports import Grant
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from loadtest.measure.fleet_simulation import (
     MODEL,
     BrokenPromise,
@@ -13,7 +13,7 @@ from loadtest.measure.fleet_simulation import (
 )
 
 SETTINGS = WaveSettings(
-    waves=(Wave(1), Wave(share=0.3)),
+    sizes=(WaveSize(1), WaveSize(share=0.3)),
     load_count_max=2,
     judged_seconds=25,
     lost_seconds=6,
@@ -128,7 +128,7 @@ def in_quiet_last_wave(kind: Kind) -> FleetSimulation:
     fleet = settled()
     fleet.is_quiet = True
     fleet.drop(2, kind)
-    while (rollout := fleet.state.models[MODEL].rollout) is None or rollout.wave < 2:
+    while (rollout := fleet.state.models[MODEL].rollout) is None or rollout.wave_index < 2:
         fleet.step()
     return fleet
 
@@ -144,7 +144,7 @@ def test_failing_version_is_stopped_after_quiet_waves() -> None:
 def test_failing_version_must_not_become_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = in_quiet_last_wave(Kind.FAILING)
     fleet.is_quiet = False
-    monkeypatch.setattr("fleet.waves.judging.failure_verdict", lambda *values: None)
+    monkeypatch.setattr("fleet.rollout.judging.failure_verdict", lambda *values: None)
     with pytest.raises(BrokenPromise, match="version 2 is stable, and fails"):
         fleet.run_until_settled(1_000)
 

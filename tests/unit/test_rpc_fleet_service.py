@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.waves.report_document import server_report
+from fleet.rollout.report_document import server_report
 from serving.base.errors import InvalidArgument, NotFound, StatusCode
 from serving.core.granted_versions import GrantedVersion
 from serving.core.servable import (

@@ -13,9 +13,9 @@ from fleet.kubernetes.state_map import StateMap
 from fleet.lead.candidate import Candidate
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.leadership import Term
-from fleet.waves.reports import Grant, ModelReport, ServerReport, VersionReport
-from fleet.waves.state import FleetState, fleet_state_from_json
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.reports import Grant, ModelReport, ServerReport, VersionReport
+from fleet.rollout.state import FleetState, fleet_state_from_json
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE
 from tests.kubernetes.fake_cluster import FakeCluster
@@ -30,7 +30,7 @@ LEASE_SECONDS = 15
 RENEW_SECONDS = 3
 CALL_SECONDS = 2
 SETTINGS = WaveSettings(
-    waves=(Wave(1), Wave(share=0.5)),
+    sizes=(WaveSize(1), WaveSize(share=0.5)),
     load_count_max=2,
     judged_seconds=2,
     lost_seconds=20,

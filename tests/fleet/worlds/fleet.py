@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fleet.waves.decision import Decision, decide
-from fleet.waves.figures import EDGES_NS, VersionFigures
-from fleet.waves.reports import Grant, ModelReport, ServerReport, Sighting, VersionReport
-from fleet.waves.state import FleetRollout, FleetState, ModelState
-from fleet.waves.watch import ModelWatch
-from fleet.waves.wave_settings import Wave, WaveSettings
+from fleet.rollout.decision import Decision, decide
+from fleet.rollout.figures import EDGES_NS, VersionFigures
+from fleet.rollout.reports import Grant, ModelReport, ServerReport, Sighting, VersionReport
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.watch import ModelWatch
+from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.clock import NS_PER_SECOND, Now
 from serving.base.errors import StatusCode
 from serving.core.model_settings import CanarySettings
@@ -19,7 +19,7 @@ REFUSED = Health(StatusCode.FAILED_PRECONDITION, "gate signature: output 'y' is 
 NO_MEMORY = Health(StatusCode.RESOURCE_EXHAUSTED, "no memory")
 
 SETTINGS = WaveSettings(
-    waves=(Wave(1), Wave(share=0.4)),
+    sizes=(WaveSize(1), WaveSize(share=0.4)),
     load_count_max=2,
     judgement=CanarySettings(request_count=1_000),
     judged_seconds=60,
@@ -27,7 +27,7 @@ SETTINGS = WaveSettings(
     load_seconds_max=100,
 )
 # None of the waves is judged by requests.
-LAST_WAVE_ONLY = replace(SETTINGS, waves=(), load_count_max=10)
+LAST_WAVE_ONLY = replace(SETTINGS, sizes=(), load_count_max=10)
 
 
 def requests(count: int, *, failed: int = 0, latency_ns: int = 2_000_000) -> VersionFigures:
@@ -150,10 +150,10 @@ class FleetWorld:
 
     def pass_wave(self) -> None:
         """Lets the servers of a wave serve, and the time of its judgement pass."""
-        wave = self.rollout.wave
+        wave = self.rollout.wave_index
         for _ in range(20):
             self.take()
             self.step()
-            if self.rollout.wave == wave and not self.granted(self.rollout.version):
+            if self.rollout.wave_index == wave and not self.granted(self.rollout.version):
                 break
         self.step(round(self.settings.judged_seconds))

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
-from fleet.waves.figures import NO_REQUESTS, VersionFigures, total
-from fleet.waves.reports import ModelReport
-from fleet.waves.trial import Trial, spread
-from fleet.waves.view import ModelView, has_failed_on
+from fleet.rollout.figures import NO_REQUESTS, VersionFigures, total
+from fleet.rollout.reports import ModelReport
+from fleet.rollout.trial import Trial, WaveId, spread
+from fleet.rollout.view import ModelView, has_failed_on
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
@@ -41,8 +41,8 @@ class Comparison:
     controls that are gone. A value: another look makes another object.
     """
 
-    # Trial.wave of the wave that is compared; None before the first look.
-    wave: tuple[int, int] | None = None
+    # The wave that is compared; None before the first look.
+    wave: WaveId | None = None
     # The baselines of the new version; None before the first member serves. In the last wave these are the
     # servers that had the version when the wave began.
     members: Mapping[str, Baseline] | None = None
@@ -226,7 +226,7 @@ class Comparison:
 
 def gate_of(trial: Trial) -> str:
     """The name of the verdicts on the present wave."""
-    return f"wave {trial.rollout.wave + 1}"
+    return f"wave {trial.rollout.wave_index + 1}"
 
 
 def _of_wave(

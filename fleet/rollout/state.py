@@ -35,9 +35,10 @@ class Slot:
 class FleetRollout:
     """A version on its way through the waves, since the state with the number `since_order`.
 
-    `members` are the servers that try it, with the incarnation that was granted it. The last wave has no
-    members: there every server may try it. `failed_servers` are those on which it failed: they are back
-    at the stable version. If an operator has promoted the version (`is_promoted`), its requests do not count.
+    `members` are the servers that try it, with the incarnation that was granted it. The last wave lists no
+    members, because every server may try the version there. `failed_servers` are those on which it failed:
+    they are back at the stable version. If an operator has promoted the version (`is_promoted`), its requests
+    do not count.
     `warned` are servers on which a gate has warned about the version, with its reason; only the first ones
     are kept. The version `is_doubtful` if one of these gates looks for what is never meant. `warned_alone`
     are such gates that had no predecessor on their server, and `excused` such gates that passed it on a
@@ -45,7 +46,7 @@ class FleetRollout:
     """
 
     version: int
-    wave: int = 0
+    wave_index: int = 0
     members: Mapping[str, int] = field(default_factory=dict)
     failed_servers: frozenset[str] = frozenset()
     since_order: int = 0
@@ -129,7 +130,7 @@ def _model_document(model: ModelState) -> dict[str, Any]:
         "rollout": rollout
         and {
             "version": rollout.version,
-            "wave": rollout.wave,
+            "wave": rollout.wave_index,
             "members": dict(rollout.members),
             # The documents, the log and the metrics call a failed server a setback, as ever.
             "setbacks": sorted(rollout.failed_servers),
@@ -162,7 +163,7 @@ def _model(document: Mapping[str, Any]) -> ModelState:
         rollout=rollout
         and FleetRollout(
             version=rollout["version"],
-            wave=rollout["wave"],
+            wave_index=rollout["wave"],
             members=rollout["members"],
             failed_servers=frozenset(rollout["setbacks"]),
             since_order=rollout["since_order"],

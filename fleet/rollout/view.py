@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fleet.waves.reports import ModelReport, ServerReport, Sighting
-from fleet.waves.state import ModelState
+from fleet.rollout.reports import ModelReport, ServerReport, Sighting
+from fleet.rollout.state import ModelState
 from serving.base.clock import NS_PER_SECOND
 
 

@@ -19,9 +19,9 @@ not blamed for a restart in the last wave, because there is nothing better to go
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from fleet.waves.state import FleetRollout
-from fleet.waves.trial import Trial
-from fleet.waves.view import ModelView, has_failed_on
+from fleet.rollout.state import FleetRollout
+from fleet.rollout.trial import Trial
+from fleet.rollout.view import ModelView, has_failed_on
 from serving.manager.canary import STABLE_SHARE_FACTOR_MAX
 
 WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to load it"

@@ -4,11 +4,22 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from fleet.waves.reports import ModelReport
-from fleet.waves.state import FleetRollout, ModelState
-from fleet.waves.view import ModelView, cannot_have
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.reports import ModelReport
+from fleet.rollout.state import FleetRollout, ModelState
+from fleet.rollout.view import ModelView, cannot_have
+from fleet.rollout.wave_settings import WaveSettings
+
+
+class WaveId(NamedTuple):
+    """A wave of one rollout: the beginning of the rollout, and the index of the wave.
+
+    The version would not do, because it may have another rollout after it was aborted and allowed.
+    """
+
+    since_order: int
+    wave_index: int
 
 
 @dataclass(frozen=True)
@@ -33,21 +44,17 @@ class Trial:
         return self.state.stable
 
     @property
-    def wave(self) -> tuple[int, int]:
-        """The beginning of the rollout, and the wave. No other wave has this pair.
-
-        The version would not do, because it may have another rollout after it was aborted and allowed.
-        """
-        return (self.rollout.since_order, self.rollout.wave)
+    def wave(self) -> WaveId:
+        return WaveId(self.rollout.since_order, self.rollout.wave_index)
 
     @property
     def is_last_wave(self) -> bool:
-        return self.settings.is_last(self.rollout.wave)
+        return self.settings.is_last(self.rollout.wave_index)
 
     @property
     def quota(self) -> int:
         """The number of servers of the wave, whatever becomes of them."""
-        return self.settings.quota(self.rollout.wave, self.view.fleet_size)
+        return self.settings.quota(self.rollout.wave_index, self.view.fleet_size)
 
     @cached_property
     def needed_count(self) -> int:

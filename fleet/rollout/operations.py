@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from fleet.waves.judging import in_wave
-from fleet.waves.state import FleetRollout, FleetState, ModelState
-from fleet.waves.view import ModelView, can_serve
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.judging import in_wave
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.view import ModelView, can_serve
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.errors import FailedPrecondition, NotFound
 from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedBy
@@ -29,7 +29,7 @@ def promoted(state: FleetState, model: str, settings: WaveSettings) -> FleetStat
     """
 
     def promote(of_model: ModelState) -> ModelState:
-        rollout = in_wave(_rollout(of_model, model), len(settings.waves), settings)
+        rollout = in_wave(_rollout(of_model, model), len(settings.sizes), settings)
         return replace(of_model, rollout=replace(rollout, is_promoted=True))
 
     return _with_model(state, model, promote)

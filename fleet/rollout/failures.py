@@ -1,9 +1,9 @@
 """Stops a version that fails too often in whichever wave its requests come. Pure."""
 
-from fleet.waves.comparison import Comparison, gate_of
-from fleet.waves.figures import VersionFigures, total
-from fleet.waves.state import ModelState
-from fleet.waves.trial import Trial
+from fleet.rollout.comparison import Comparison, gate_of
+from fleet.rollout.figures import VersionFigures, total
+from fleet.rollout.state import ModelState
+from fleet.rollout.trial import Trial
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict
 from serving.manager.canary import failed_share_fault

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from fleet.waves.state import FleetRollout, ModelState
-from fleet.waves.trial import Trial, trial_of
-from fleet.waves.view import ModelView
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.state import FleetRollout, ModelState
+from fleet.rollout.trial import Trial, trial_of
+from fleet.rollout.view import ModelView
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import Now
 
 

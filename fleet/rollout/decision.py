@@ -33,14 +33,14 @@ the reports into the state, and `granting.py` decides who swaps now. The promise
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.waves.granting import Granting
-from fleet.waves.judging import judged
-from fleet.waves.model_step import ModelStep
-from fleet.waves.reports import Grant, Sighting
-from fleet.waves.state import FleetState, ModelState
-from fleet.waves.view import model_views
-from fleet.waves.watch import ModelWatch
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.granting import Granting
+from fleet.rollout.judging import judged
+from fleet.rollout.model_step import ModelStep
+from fleet.rollout.reports import Grant, Sighting
+from fleet.rollout.state import FleetState, ModelState
+from fleet.rollout.view import model_views
+from fleet.rollout.watch import ModelWatch
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import Now
 
 

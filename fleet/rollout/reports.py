@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet.waves.figures import NO_REQUESTS, VersionFigures
+from fleet.rollout.figures import NO_REQUESTS, VersionFigures
 from serving.base.errors import TRANSIENT_CODES, StatusCode
 from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, Health, ServableState
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fleet.waves.comparison import Comparison
-from fleet.waves.ends import Ends
-from fleet.waves.model_step import ModelStep
-from fleet.waves.trial import Trial
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.comparison import Comparison
+from fleet.rollout.ends import Ends
+from fleet.rollout.model_step import ModelStep
+from fleet.rollout.trial import Trial
+from fleet.rollout.wave_settings import WaveSettings
 from serving.base.clock import NS_PER_SECOND
 
 
@@ -57,5 +57,5 @@ class ModelWatch:
     def _of_rollout(self, trial: Trial) -> "ModelWatch":
         """The watch, if it is that of the rollout of `trial`; otherwise a fresh one."""
         wave = self.comparison.wave
-        is_same = wave is not None and wave[0] == trial.wave[0]
+        is_same = wave is not None and wave.since_order == trial.wave.since_order
         return self if is_same else ModelWatch(slot_since_ns=self.slot_since_ns)

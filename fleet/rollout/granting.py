@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
 
-from fleet.waves.model_step import ModelStep
-from fleet.waves.reports import ModelReport
-from fleet.waves.state import ModelState, Slot
-from fleet.waves.trial import Trial, spread
-from fleet.waves.view import can_serve, cannot_have
-from fleet.waves.warned_gates import is_held, reason_of_hold
-from fleet.waves.watch import ModelWatch
+from fleet.rollout.model_step import ModelStep
+from fleet.rollout.reports import ModelReport
+from fleet.rollout.state import ModelState, Slot
+from fleet.rollout.trial import Trial, spread
+from fleet.rollout.view import can_serve, cannot_have
+from fleet.rollout.warned_gates import is_held, reason_of_hold
+from fleet.rollout.watch import ModelWatch
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from fleet.waves.failures import failure_verdict
-from fleet.waves.model_step import ModelStep
-from fleet.waves.reports import ModelReport
-from fleet.waves.state import FleetRollout, Slot
-from fleet.waves.trial import Trial
-from fleet.waves.view import has_failed_on
-from fleet.waves.warned_gates import is_held, noted_warnings
-from fleet.waves.watch import ModelWatch
-from fleet.waves.wave_settings import WaveSettings
+from fleet.rollout.failures import failure_verdict
+from fleet.rollout.model_step import ModelStep
+from fleet.rollout.reports import ModelReport
+from fleet.rollout.state import FleetRollout, Slot
+from fleet.rollout.trial import Trial
+from fleet.rollout.view import has_failed_on
+from fleet.rollout.warned_gates import is_held, noted_warnings
+from fleet.rollout.watch import ModelWatch
+from fleet.rollout.wave_settings import WaveSettings
 from serving.core.blocked_versions import BlockedBy
 from serving.core.model_settings import GateMode
 from serving.core.servable import LOADING, START, GateVerdict
@@ -46,10 +46,10 @@ def judged(step: ModelStep, watch: ModelWatch) -> Judged:
     return Judged(begun, after.watch.after(begun))
 
 
-def in_wave(rollout: FleetRollout, wave: int, settings: WaveSettings) -> FleetRollout:
+def in_wave(rollout: FleetRollout, wave_index: int, settings: WaveSettings) -> FleetRollout:
     """Moves the rollout to another wave. The last wave lists no members, so that the state stays small."""
-    members = {} if settings.is_last(wave) else rollout.members
-    return replace(rollout, wave=wave, members=members)
+    members = {} if settings.is_last(wave_index) else rollout.members
+    return replace(rollout, wave_index=wave_index, members=members)
 
 
 # --- Slots ---
@@ -212,11 +212,11 @@ def _refused(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
 
 def _in_next_wave(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
     """Begins the next wave that has more servers."""
-    settings, size, wave = step.settings, step.view.fleet_size, trial.rollout.wave + 1
-    while not settings.is_last(wave) and settings.quota(wave, size) <= trial.quota:
-        wave += 1
+    settings, fleet_size, index = step.settings, step.view.fleet_size, trial.rollout.wave_index + 1
+    while not settings.is_last(index) and settings.quota(index, fleet_size) <= trial.quota:
+        index += 1
     state = step.state.with_verdict(verdict, trial.version)
-    return step.with_state(replace(state, rollout=in_wave(trial.rollout, wave, settings)))
+    return step.with_state(replace(state, rollout=in_wave(trial.rollout, index, settings)))
 
 
 # --- The next version ---

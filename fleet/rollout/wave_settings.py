@@ -17,8 +17,8 @@ PASS: Final = "pass"
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
-    """The size of a wave: a number of servers, or a share of the fleet if that is more."""
+class WaveSize:
+    """The number of servers that a wave needs: a number, or a share of the fleet if that is more."""
 
     server_count: int = 1
     share: float = 0.0
@@ -41,8 +41,8 @@ class Wave:
 class WaveSettings:
     """The sizes of waves, the judgement between two waves, and how much may go wrong on servers."""
 
-    # The waves before the last one, which is the rest of the fleet.
-    waves: tuple[Wave, ...] = (Wave(server_count=1), Wave(share=0.1))
+    # The sizes of the waves before the last one, which is the rest of the fleet.
+    sizes: tuple[WaveSize, ...] = (WaveSize(server_count=1), WaveSize(share=0.1))
     # The most servers that swap at the same time.
     load_count_max: int = 10
     # The rule of a single server's canary. It judges after `request_count` requests of the wave, or after
@@ -90,13 +90,14 @@ class WaveSettings:
                 f"setback_share_max {self.setback_share_max:g} is not a share; give 0 to 0.99"
             )
 
-    def quota(self, wave: int, fleet_size: int) -> int:
+    def quota(self, wave_index: int, fleet_size: int) -> int:
         """The number of servers of the wave with this index; the last wave has all."""
-        return fleet_size if self.is_last(wave) else self.waves[wave].quota(fleet_size)
+        is_last = self.is_last(wave_index)
+        return fleet_size if is_last else self.sizes[wave_index].quota(fleet_size)
 
-    def is_last(self, wave: int) -> bool:
+    def is_last(self, wave_index: int) -> bool:
         """True for the wave with the rest of the fleet."""
-        return wave >= len(self.waves)
+        return wave_index >= len(self.sizes)
 
     def failed_server_count_max(self, quota: int) -> int:
         """The number of servers of a wave that may fail.

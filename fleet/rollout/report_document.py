@@ -9,8 +9,8 @@ decision either.
 from collections.abc import Mapping
 from typing import Any
 
-from fleet.waves.figures import EDGES_NS, NO_REQUESTS, VersionFigures
-from fleet.waves.reports import ModelReport, ServerReport, VersionReport
+from fleet.rollout.figures import EDGES_NS, NO_REQUESTS, VersionFigures
+from fleet.rollout.reports import ModelReport, ServerReport, VersionReport
 from serving.base.errors import DataLoss, StatusCode
 from serving.core.servable import HEALTHY, Health, ServableState
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.waves.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.state import FleetRollout, FleetState, ModelState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,10 @@ def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Ch
         for server in sorted(new.warned.keys() - known.warned.keys()):
             values = {"version": new.version, "server": server, "reason": new.warned[server]}
             yield Change(event="fleet_gate_warned", model=name, values=values, is_warning=True)
-    if new is not None and (old is None or (old.version, old.wave) != (new.version, new.wave)):
-        values = {"version": new.version, "wave": new.wave + 1}
+    if new is not None and (
+        old is None or (old.version, old.wave_index) != (new.version, new.wave_index)
+    ):
+        values = {"version": new.version, "wave": new.wave_index + 1}
         yield Change(event="fleet_wave_began", model=name, values=values)
     if after.stable != before.stable:
         values = {"version": after.stable, "before": before.stable}

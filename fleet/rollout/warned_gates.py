@@ -7,9 +7,9 @@ Pure.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fleet.waves.state import FleetRollout
-from fleet.waves.trial import Trial
-from fleet.waves.wave_settings import HOLD, WaveSettings
+from fleet.rollout.state import FleetRollout
+from fleet.rollout.trial import Trial
+from fleet.rollout.wave_settings import HOLD, WaveSettings
 from serving.gates.gates import Gate
 
 GATES_THAT_HOLD_NOTHING = frozenset(
