@@ -25,21 +25,24 @@ _log = structlog.get_logger(__name__)
 class RequestCores:
     """Pins the request threads while tasks run. Any thread.
 
-    `pin` is `GrpcServer.pin_request_threads`. `is_idle` returns True if the thread with that id has
-    idle priority.
+    `is_idle` returns True if the thread with that id has idle priority.
     """
 
     def __init__(
-        self,
-        pin: Callable[[bool], bool],
-        is_idle: Callable[[int], bool] | None = None,
-        core_count: int | None = None,
+        self, is_idle: Callable[[int], bool] | None = None, core_count: int | None = None
     ) -> None:
-        self._pin = pin
+        self._pins: list[Callable[[bool], object]] = []
         self._is_idle = is_idle or _is_idle
         self._is_small = (core_count or _core_count()) <= PINNED_CORES_MAX
         self._changing = threading.Lock()
         self._task_count = 0
+
+    def add_listener(self, pin: Callable[[bool], object]) -> None:
+        """Calls `pin` with True when threads are to be pinned, and with False when they are not any more.
+
+        `pin` is `GrpcServer.pin_request_threads`. Call this before the first task.
+        """
+        self._pins.append(pin)
 
     @contextmanager
     def pinned(self, thread_id: int) -> Iterator[None]:
@@ -68,13 +71,17 @@ class RequestCores:
         """Pins threads that have started since the tasks that run now began."""
         with self._changing:
             if self._task_count > 0:
-                self._pin(True)
+                self._pin(is_pinned=True)
 
     def _add(self, count: int) -> None:
         with self._changing:
             before, self._task_count = self._task_count, self._task_count + count
             if (before == 0) != (self._task_count == 0):
-                self._pin(self._task_count > 0)
+                self._pin(is_pinned=self._task_count > 0)
+
+    def _pin(self, *, is_pinned: bool) -> None:
+        for pin in self._pins:
+            pin(is_pinned)
 
 
 def pin_always(pin: Callable[[bool], bool]) -> None:

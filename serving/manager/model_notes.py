@@ -177,17 +177,25 @@ class NotePublisher:
         self,
         serving_map: ServingMap,
         versions: Callable[[str], Sequence[ServableStatus]],
+        crashed: Mapping[str, BlockedVersions] = MappingProxyType({}),
     ) -> None:
+        """`crashed` are the versions of each model that have crashed an earlier process."""
         self._map = serving_map
-        # Set once, before the first model: called with locks held, so it must return at once.
-        self.on_refused_changed: Callable[[], None] | None = None
+        self._refused_listeners: list[Callable[[], None]] = []
         self._versions = versions
         # Held while publishing, so that older notes never replace newer ones.
         self._lock = threading.Lock()
         self._names: frozenset[str] = frozenset()
         self._source_notes: dict[str, tuple[Collection[Note], Collection[int]]] = {}
         self._published: dict[str, ModelNotes] = {}
-        self._crashed: Mapping[str, BlockedVersions] = {}
+        self._crashed = crashed
+
+    def add_refused_listener(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` when `refused` has changed, from now on.
+
+        It is called with locks held, so it must return at once. Call this before the first model.
+        """
+        self._refused_listeners.append(listener)
 
     def set_models(self, names: Collection[str]) -> None:
         """Publishes notes of these models from now on, and of no others."""
@@ -197,10 +205,6 @@ class NotePublisher:
                 self._source_notes.pop(name, None)
             for name in gone | self._names:
                 self._publish(name)
-
-    def set_crashed(self, crashed: Mapping[str, BlockedVersions]) -> None:
-        """Sets the versions that have crashed an earlier process. Call it once, before `set_models`."""
-        self._crashed = crashed
 
     @property
     def refused(self) -> frozenset[str]:
@@ -240,5 +244,6 @@ class NotePublisher:
         )
         if notes == ModelNotes():
             del self._published[name]
-        if notes.is_refused != before.is_refused and self.on_refused_changed is not None:
-            self.on_refused_changed()
+        if notes.is_refused != before.is_refused:
+            for listener in self._refused_listeners:
+                listener()

@@ -1,6 +1,6 @@
 """ServedModels: the models that the server serves now, and the parts that a change must reach."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,32 +11,14 @@ from serving.config.plan import ConfigPlan, ModelChange, applied
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion
-from serving.core.version_selection import Specific, VersionSelection
+from serving.core.version_selection import Specific
+from serving.reload.sources import Source, Sources
 from serving.source.notes import Note
 
 NOTHING = Specific(frozenset())
 """The selection of a model that was unloaded by request."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Source(Protocol):
-    """`FileSystemSource`."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def join(self, timeout_seconds: float) -> bool: ...
-    def set_selection(self, selection: VersionSelection, labels: Mapping[str, int]) -> None: ...
-    def set_blocked(self, versions: frozenset[int]) -> None: ...
-    def set_granted(self, versions: frozenset[int]) -> None: ...
-    def set_base_path(self, base_path: str) -> None: ...
-    def notes(self) -> list[Note]: ...
-    def found_versions(self) -> frozenset[int]: ...
-    def selectable_versions(self) -> frozenset[int]: ...
-    def selected_among(self, versions: Collection[int]) -> frozenset[int]: ...
-    def aspired_versions(self) -> frozenset[int]: ...
-    def poll_soon(self) -> None: ...
-    def set_store_notes(self, notes: frozenset[Note]) -> None: ...
 
 
 class BasePaths(Protocol):
@@ -74,29 +56,39 @@ class Manager(Protocol):
 class ServedModels:
     """The configured models, each with the source that finds its versions.
 
-    One thread at a time calls `apply` and `stop`; all other methods may be called from any thread. A
-    server starts without models: its first configuration is applied like every later one.
+    One thread at a time calls `apply`, `set_unloaded` and `stop`; all other methods may be called from any
+    thread. A server starts without models: its first configuration is applied like every later one.
     """
 
     def __init__(
         self,
         *,
+        sources: Sources,
         make_source: Callable[[ModelConfig], Source],
-        set_loaders: Callable[[Sequence[ModelConfig]], None],
+        set_loadable: Callable[[Sequence[ModelConfig]], None],
         manager: Manager,
-        names_changed: Callable[[Sequence[str]], None],
         base_paths: BasePaths,
     ) -> None:
-        """Takes the parts to notify. `set_loaders` receives the models whose versions may be loaded."""
+        """Takes the parts to change. `set_loadable` receives the models whose versions may be loaded.
+
+        `sources` is empty; this object fills it.
+        """
+        self._sources = sources
         self._make_source = make_source
-        self._set_loaders = set_loaders
+        self._set_loadable = set_loadable
         self._manager = manager
-        self._names_changed = names_changed
         self._base_paths = base_paths
+        self._names_listeners: list[Callable[[Sequence[str]], None]] = []
         # Both are replaced as a whole, so that they can be read without a lock.
         self._models: tuple[ModelConfig, ...] = ()
-        self._sources: Mapping[str, Source] = {}
         self._unloaded: frozenset[str] = frozenset()
+
+    def add_names_listener(self, listener: Callable[[Sequence[str]], None]) -> None:
+        """Calls `listener` with the names of all models after each change, on the thread that applies it.
+
+        Call this before the first change.
+        """
+        self._names_listeners.append(listener)
 
     @property
     def unloaded(self) -> frozenset[str]:
@@ -120,30 +112,13 @@ class ServedModels:
 
     def notes(self, name: str) -> list[Note]:
         """The notes of a model's source."""
-        source = self._sources.get(name)
+        source = self._sources.of(name)
         return source.notes() if source else []
 
     def found_versions(self, name: str) -> frozenset[int]:
         """The versions that a model's source has found on disk."""
-        source = self._sources.get(name)
+        source = self._sources.of(name)
         return source.found_versions() if source else frozenset()
-
-    def selectable_versions(self, name: str) -> frozenset[int]:
-        """The found versions that the model's version policy could select."""
-        source = self._sources.get(name)
-        return source.selectable_versions() if source else frozenset()
-
-    def set_blocked(self, name: str, versions: frozenset[int]) -> None:
-        """Excludes `versions` from the selection of the model's source until the next call."""
-        source = self._sources.get(name)
-        if source is not None:
-            source.set_blocked(versions)
-
-    def set_granted(self, name: str, versions: frozenset[int]) -> None:
-        """Lets the model's source select only among `versions`, as a member of a fleet."""
-        source = self._sources.get(name)
-        if source is not None:
-            source.set_granted(versions)
 
     def apply(self, plan: ConfigPlan) -> None:
         """Applies `plan`, which was made from `models`. If it raises, nothing has changed.
@@ -166,14 +141,15 @@ class ServedModels:
         except BaseException:
             self._set_models(before)
             raise
-        # The loaders change first, so that loads caused by the change use the new settings.
-        self._set_loaders((*after, *plan.removed))
+        # Their settings change first, so that loads caused by the change use the new ones.
+        self._set_loadable((*after, *plan.removed))
         for change in plan.changed:
             self._change(change, local.get(change.after.name))
         for model in plan.removed:
             self._remove(model.name)
         self._set_models(after)
-        self._names_changed(self.names)
+        for listener in self._names_listeners:
+            listener(self.names)
 
     def set_unloaded(self, name: str, *, is_unloaded: bool) -> None:
         """Selects no versions of a configured model, or again those of its configuration.
@@ -188,7 +164,7 @@ class ServedModels:
     def stop(self) -> None:
         """Ends all polling and returns at once. The result of a poll under way is dropped."""
         self._base_paths.stop()
-        for source in self._sources.values():
+        for source in self._sources.all():
             source.stop()
 
     def join(self, timeout_seconds: float) -> bool:
@@ -196,25 +172,22 @@ class ServedModels:
 
         Returns False if the disk still holds a thread.
         """
-        has_ended = [source.join(timeout_seconds) for source in self._sources.values()]
+        has_ended = [source.join(timeout_seconds) for source in self._sources.all()]
         return all([*has_ended, self._base_paths.join(timeout_seconds)])
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._models = tuple(models)
-        self._set_loaders(models)
+        self._set_loadable(models)
 
     def _add(self, models: Sequence[ModelConfig]) -> None:
-        before, begun = self._sources, []
+        begun: list[str] = []
         try:
             for model in models:
                 begun.append(model.name)
                 self._add_one(model)
         except BaseException:
             for name in reversed(begun):
-                if name in self._sources:
-                    self._sources[name].stop()
-                self._forget(name)
-            self._sources = before
+                self._remove(name)
             raise
 
     def _add_one(self, model: ModelConfig) -> None:
@@ -223,7 +196,7 @@ class ServedModels:
         local = self._base_paths.local(model.name, model.base_path)
         source = self._make_source(replace(model, base_path=local))
         # Registered before it starts, because its first finding may cause calls of its other methods.
-        self._sources = {**self._sources, model.name: source}
+        self._sources.add(model.name, source)
         self._base_paths.open(model.name, model.base_path, source)
         source.start()
 
@@ -239,7 +212,7 @@ class ServedModels:
         if change.is_of_labels:
             self._manager.set_labels(name, after.labels)
         if local is not None:
-            source = self._sources[name]
+            source = self._source(name)
             # Comes first, so that the source does not report the missing directory of a new mirror.
             self._base_paths.open(name, after.base_path, source)
             source.set_base_path(local)
@@ -247,7 +220,7 @@ class ServedModels:
             self._select(after)
 
     def _select(self, model: ModelConfig) -> None:
-        source = self._sources[model.name]
+        source = self._source(model.name)
         if model.name in self._unloaded:
             # Set without labels, so that no note reports that their versions are not selected.
             source.set_selection(NOTHING, {})
@@ -255,20 +228,24 @@ class ServedModels:
             source.set_selection(model.version_selection, model.labels)
 
     def _remove(self, name: str) -> None:
-        source = self._sources[name]
+        """Removes the model's source, if it has one by now, and then its labels, versions and settings."""
+        source = self._sources.of(name)
         self._unloaded -= {name}
-        self._sources = {key: item for key, item in self._sources.items() if key != name}
-        # The source is stopped first, so that the empty list is the last that is set.
-        source.stop()
-        self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        """Removes the model's labels, versions and settings, once its source has stopped."""
+        self._sources.remove(name)
+        if source is not None:
+            # It is stopped first, so that the empty list is the last that is set.
+            source.stop()
         self._base_paths.close(name)
         self._manager.set_labels(name, {})
         self._manager.set_aspired(name, [])
         # Settings come last, because otherwise a canary would end as the default version.
         self._manager.set_settings(name, ModelSettings())
+
+    def _source(self, name: str) -> Source:
+        """The source of a served model."""
+        source = self._sources.of(name)
+        assert source is not None, name
+        return source
 
 
 def _warn_of_logging_configs(plan: ConfigPlan) -> None:

@@ -12,7 +12,7 @@ from serving.config.server_config import ServerConfig
 from serving.core.servable import END
 from serving.core.store_urls import is_store_url
 from serving.manager.state_monitor import StateMonitor
-from serving.reload.served_models import Source
+from serving.reload.sources import Source
 from serving.source.notes import Note
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ class StoreBasePaths:
     ) -> None:
         """`check` and `enter_background` are those of `Mirrors`. `watched` wraps each look of a mirror; its
         argument returns the threads that read for the mirror.
+
+        Raises InvalidConfig if a base path of `config` is a URL and there is no directory for its copies.
+        Only a user without a home directory has none. So a server finds that before it opens a port.
         """
         self._config = config
         self._monitor = monitor
@@ -45,6 +48,8 @@ class StoreBasePaths:
         self._watched = watched
         self._clock = clock
         self._mirrors: Mirrors | None = None
+        if any(is_store_url(model.base_path) for model in config.models):
+            self._made_mirrors()
 
     def local(self, name: str, base_path: str) -> str:
         if not is_store_url(base_path):

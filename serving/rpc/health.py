@@ -114,7 +114,7 @@ class HealthReporter:
         self._lock = threading.Lock()
 
     def push_to(self, grpc: GrpcServer) -> None:
-        """Tells the gRPC server of changes from now on. Call it once, before the first update."""
+        """Makes the gRPC server answer with the health from the next `update` on. Call it once."""
         self._grpc = grpc
 
     def update(self) -> None:

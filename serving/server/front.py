@@ -17,7 +17,7 @@ from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.rare_calls import Handler
 from serving.rpc.transport import Transport
-from serving.server import http_parts, loading_parts, monitoring_parts, rpc_parts
+from serving.server import http_parts, monitoring_parts, rpc_parts
 from serving.server.admin_parts import make_admin_listener, make_profiler
 from serving.server.drain import drain
 from serving.server.foundation import Foundation
@@ -62,6 +62,7 @@ class Front:
         config, plane = foundation.config, foundation.data_plane
         self._transport = Transport(config, plane, foundation.clock)
         self._refusals = ConfigRefusals(models.watcher, self._transport)
+        self._rest_workers = http_parts.make_rest_workers(foundation, requests=requests)
         self._profiler = make_profiler(foundation)
         questions = rpc_parts.make_inference_questions(
             foundation, versions, models, status, requests=requests
@@ -72,25 +73,24 @@ class Front:
             rpc_parts.make_grpc_server,
             foundation,
             requests=requests,
+            rest_workers=self._rest_workers,
             rare_methods=list(calls),
             transport=self._transport,
         )
         self.grpc = make_grpc()
+        status.health.push_to(self.grpc)
+        if versions.cores is not None:
+            versions.cores.add_listener(self.grpc.pin_request_threads)
         self._admin = make_admin_listener(
             foundation, handlers=calls, make_grpc=make_grpc, on_answered=tracing.add_call
         )
         self._rare_calls = rpc_parts.make_rare_calls(
             foundation, self.grpc.take_rare_call, calls, on_answered=tracing.add_call
         )
-        self._cores = loading_parts.make_request_cores(config, self.grpc)
-        versions.threads.keep_off(self._cores)
-        self._rest_workers = http_parts.make_rest_workers(foundation, requests=requests)
-        self.grpc.share_batches_with(self._rest_workers.waiting_requests)
         self._rest_bridge = http_parts.make_rest_bridge(
-            foundation, workers=self._rest_workers, cores=self._cores
+            foundation, workers=self._rest_workers, cores=versions.cores
         )
         self.http = self._make_http(handlers[GET_MODEL_STATUS], questions)
-        status.attach(self.grpc, self.http)
 
     def _make_handlers(self, questions: InferenceQuestions) -> dict[str, Handler]:
         return {
@@ -135,25 +135,15 @@ class Front:
         return http_parts.make_http_server(foundation, settings, routes, rest)
 
     def open(self) -> None:
-        """Reserves gRPC's port, and opens the other ports; gRPC's too if `listen_before_ready` is set.
+        """Reserves gRPC's port, and opens the other ports.
 
-        Raises Unavailable or InvalidConfig if a port cannot be opened; then none is open.
+        Raises Unavailable or InvalidConfig if a port cannot be opened; `drain` closes the others.
         """
         config = self._foundation.config
         reserved = self._reserved_port
         self._reserved_port = reserved or PortReservation.take(listen_addresses(config))
-        try:
-            http_parts.start_http(self._foundation, self.http, self._rest_workers)
-            self._admin.start()
-            if config.listen_before_ready:
-                self.listen()
-        except BaseException:
-            self._admin.stop()
-            self._reserved_port.close()
-            self.http.stop()
-            self.http.join()
-            self._rest_workers.shutdown(0)
-            raise
+        http_parts.start_http(self._foundation, self.http, self._rest_workers)
+        self._admin.start()
         if not config.listen_before_ready and self.http.port is not None:
             _log.info("http_listening", host=config.http_host, http_port=self.http.port)
 
@@ -171,9 +161,9 @@ class Front:
         self._on_listening(port)
         if config.pin_request_threads == "always":
             pin_always(self.grpc.pin_request_threads)
-        elif self._cores is not None:
-            self._cores.pin_again()
-        self._status.listens(port)
+        elif self._versions.cores is not None:
+            self._versions.cores.pin_again()
+        self._status.readiness.note_listening(port)
 
     def answer(self) -> None:
         """Answers rare calls. The first configuration precedes them, because a call may change it."""
@@ -184,10 +174,13 @@ class Front:
         """Takes new certificates from now on."""
         self._transport.start()
 
+    def stop_watching(self) -> None:
+        """Takes no new certificates any more. Returns at once: `join` waits for the thread."""
+        self._transport.stop()
+
     def end_waits(self) -> None:
         """Ends traces and the waits of calls, so that a drain need not wait for them."""
         self._rest_bridge.drain()
-        self._transport.stop()
         self._profiler.stop()
 
     def drain(self) -> bool:

@@ -107,8 +107,9 @@ def make_rest_applications(
     served: ServedModels,
     monitor: StateMonitor,
 ) -> dict[str, ASGIApp]:
-    """Returns the applications of TensorFlow Serving's REST API and of the open inference protocol,
-    by path prefix.
+    """Makes the applications of TensorFlow Serving's REST API and of the open inference protocol.
+
+    Each is under its path prefix.
     """
     questions = ModelQuestions(
         get_model_status=get_model_status,
@@ -134,7 +135,7 @@ def make_http_server(
     routes: Sequence[BaseRoute],
     rest: Mapping[str, ASGIApp],
 ) -> HttpServer:
-    """Returns the HTTP server for `routes` and for the `rest` of `make_rest_applications`.
+    """Makes the HTTP server for `routes` and for the `rest` of `make_rest_applications`.
 
     The server does not listen if the configuration switches HTTP off.
     """

@@ -24,9 +24,10 @@ class LoadThreads:
     `loaders` has a thread for each core until `end_initial`, because no request is served before.
     """
 
-    def __init__(self, foundation: Foundation) -> None:
+    def __init__(self, foundation: Foundation, cores: RequestCores | None) -> None:
+        """Loads and unloads keep off the cores that `cores` gives to request threads."""
         self._foundation = foundation
-        self._cores: RequestCores | None = None
+        self._cores = cores
         config = foundation.config
         self.priority = LoadPriority(
             foundation.data_plane, config.load_priority, is_stock=config.lab.is_stock
@@ -49,10 +50,6 @@ class LoadThreads:
             enter_thread=self.priority.enter_background,
             around_task=self._around_unload,
         )
-
-    def keep_off(self, cores: RequestCores | None) -> None:
-        """Keeps loads and unloads off the cores of request threads. Call it before `start`."""
-        self._cores = cores
 
     def start(self) -> None:
         """Starts the watch; a manager starts the executors."""

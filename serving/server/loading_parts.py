@@ -14,7 +14,6 @@ from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.requests import GrpcServer
 from serving.data_plane.servables import Servable
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.arenas import Arenas, MemoryLimits
@@ -57,7 +56,7 @@ def load_settings(
     batch_records: BatchRecords,
     batch_refusals: BatchRefusals,
 ) -> LoadSettings:
-    """Returns the settings that all models share."""
+    """Collects the settings of loads that all models share."""
     replay = partial(
         warm_up,
         iterations=foundation.config.num_request_iterations_for_warmup,
@@ -143,7 +142,6 @@ def _no_warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
     """Does nothing: the warm-up of --enable_model_warmup=false."""
 
 
-def make_request_cores(config: ServerConfig, grpc_server: GrpcServer) -> RequestCores | None:
-    if config.pin_request_threads != "loads":
-        return None
-    return RequestCores(grpc_server.pin_request_threads)
+def make_request_cores(config: ServerConfig) -> RequestCores | None:
+    """Makes them; None if request threads are never pinned, or always."""
+    return RequestCores() if config.pin_request_threads == "loads" else None

@@ -1,6 +1,6 @@
 """Models: the configured models, the sources of their versions, and the reload of both."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,14 @@ from serving.base.errors import InvalidConfig
 from serving.config.plan import ConfigPlan
 from serving.config.server_config import ServerConfig
 from serving.core.model_config import PLATFORM, ModelConfig
-from serving.data_plane.requests import Admission
-from serving.manager.model_notes import NotePublisher
 from serving.manager.source_findings import SourceFindings, SourceModelStatus
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
 from serving.reload.served_models import ServedModels
+from serving.reload.sources import Sources
 from serving.reload.store_base_paths import StoreBasePaths
 from serving.server.foundation import Foundation
+from serving.server.request_parts import RequestParts
 from serving.server.stop_timeouts import SOURCE_TIMEOUT_SECONDS
 from serving.server.versions import Versions
 from serving.source.file_system_source import FileSystemSource, SourceSettings
@@ -37,23 +37,21 @@ class Models:
         foundation: Foundation,
         versions: Versions,
         *,
-        admission: Admission,
-        notes: NotePublisher,
-        names_changed: Callable[[Sequence[str]], None],
+        requests: RequestParts,
     ) -> None:
-        """Makes the parts. Nothing polls yet."""
+        """Makes the parts. Raises InvalidConfig. Nothing polls yet."""
         self._foundation = foundation
         self._versions = versions
-        self._admission = admission
+        self._admission = requests.admission
         config, clock = foundation.config, foundation.clock
-        self._findings = SourceFindings(versions.manager, versions.monitor, notes)
+        self._findings = SourceFindings(versions.manager, versions.monitor, versions.notes)
         self._model_status = SourceModelStatus(versions.monitor, versions.streams)
         self.pollers = PollerPool(PollLimits(), clock)
         self.served = ServedModels(
+            sources=versions.sources,
             make_source=self._make_source,
-            set_loaders=self._set_loaders,
+            set_loadable=self._set_loadable,
             manager=versions.manager,
-            names_changed=names_changed,
             base_paths=StoreBasePaths(
                 config,
                 versions.monitor,
@@ -63,8 +61,9 @@ class Models:
                 clock=clock,
             ),
         )
-        versions.events.served = self.served
-        self.grants = make_grants(foundation, self.served)
+        self.served.add_names_listener(requests.statistics.add_models)
+        self.served.add_names_listener(versions.notes.set_models)
+        self.grants = make_grants(foundation, versions.sources)
         self.reloader = ConfigReloader(self.served, versions.monitor, config.model_settings, clock)
         self.watcher = make_config_watcher(foundation, reloader=self.reloader, served=self.served)
 
@@ -95,7 +94,7 @@ class Models:
         ]
         return all(is_over)
 
-    def _set_loaders(self, models: Sequence[ModelConfig]) -> None:
+    def _set_loadable(self, models: Sequence[ModelConfig]) -> None:
         self._versions.loads.set_models(models)
         self._admission.set_model_limits(model_limits(models))
 
@@ -136,14 +135,14 @@ def check_platforms(config: ServerConfig) -> None:
             )
 
 
-def make_grants(foundation: Foundation, served: ServedModels) -> "Grants | None":
+def make_grants(foundation: Foundation, sources: Sources) -> "Grants | None":
     """Makes the grants of a member of a fleet; None for a server that runs alone."""
     if not foundation.config.fleet_member:
         return None
     from serving.reload.grants import Grants
 
     directory = foundation.config.state_directory
-    return Grants(Path(directory) if directory else None, served.set_granted, foundation.clock)
+    return Grants(Path(directory) if directory else None, sources.set_granted, foundation.clock)
 
 
 def make_config_watcher(

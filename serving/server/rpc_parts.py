@@ -8,7 +8,7 @@ import structlog
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.core.operator_api import CAPTURE_WARM_UP
 from serving.data_plane.plane import RuntimeOptions
-from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall
+from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall, RestWorkers
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
@@ -53,7 +53,7 @@ def initialize(foundation: Foundation) -> None:
 def make_rare_handlers(
     versions: Versions, models: Models, refusals: ConfigRefusals
 ) -> dict[str, Handler]:
-    """Returns the handlers of the methods that Python answers, by the methods' full names."""
+    """Makes the services that Python answers, and maps each method's full name to its handler."""
     served, monitor, streams = models.served, versions.monitor, versions.streams
     return {
         GET_MODEL_STATUS: ModelService(monitor, served, streams).get_model_status,
@@ -78,7 +78,10 @@ def make_fleet_handlers(
     *,
     requests: RequestParts,
 ) -> Mapping[str, Handler]:
-    """Returns the handlers for a fleet's coordinator; none for a server that runs alone."""
+    """Makes the service for a fleet's coordinator, and maps its methods to handlers.
+
+    A server that runs alone has none of them.
+    """
     if models.grants is None:
         return {}
     from serving.loading.memory_fit import available_bytes
@@ -105,7 +108,7 @@ def make_inference_questions(
     *,
     requests: RequestParts,
 ) -> InferenceQuestions:
-    """Returns the answers to the open inference protocol's methods other than inference."""
+    """Makes the object that answers the open inference protocol's methods other than inference."""
     return InferenceQuestions(
         served=models.served,
         monitor=versions.monitor,
@@ -129,7 +132,7 @@ def make_rare_calls(
     *,
     on_answered: Callable[[AnsweredCall], None],
 ) -> RareCallThreads:
-    """Returns the threads that answer the calls of the data port."""
+    """Makes the threads that answer the calls of the data port. They are not started yet."""
     return RareCallThreads(
         take,
         guarded(handlers, foundation.config),
@@ -155,11 +158,13 @@ def make_grpc_server(
     admin_addresses: Sequence[str] = (),
     *,
     requests: RequestParts,
+    rest_workers: RestWorkers,
     rare_methods: Sequence[str],
     transport: Transport,
 ) -> GrpcServer:
-    """Returns the server of the data port, or of the admin listener if `admin_addresses` are
-    given.
+    """Makes the server of the data port, or of the admin listener if `admin_addresses` are given.
+
+    Batches of the data port also take requests that wait for `rest_workers`.
     """
     is_admin = bool(admin_addresses)
     config = foundation.config
@@ -187,4 +192,7 @@ def make_grpc_server(
         reflection=transport.reflection,
     )
     with statuses_as_errors(foundation.data_plane.StatusError):
-        return foundation.data_plane.GrpcServer(requests.serving_map, options)
+        grpc = foundation.data_plane.GrpcServer(requests.serving_map, options)
+    if not is_admin:
+        grpc.share_batches_with(rest_workers.waiting_requests)
+    return grpc

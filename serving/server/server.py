@@ -1,7 +1,10 @@
 """The server: makes all parts once, and starts and stops them in one place.
 
 Read it from top to bottom: the parts of a server, its start, its stop. Each part is a class in a module
-of its own, which makes what it consists of from the flags.
+of its own, which makes what it consists of from the flags. What makes an object also starts and stops it.
+
+A part gets the parts that it needs in its constructor, so they are made before it. What a part tells to
+later ones goes to listeners, which they add in their own constructors. Nothing runs until all are made.
 """
 
 import queue
@@ -12,13 +15,11 @@ import structlog
 
 from serving.base.clock import Clock, SystemClock
 from serving.base.deferred_module import load_deferred_modules
-from serving.base.errors import OperatorError
 from serving.config.lab_settings import LAB_VARIABLE, NO_LAB
 from serving.config.plan import plan_change
 from serving.config.server_config import ServerConfig
 from serving.data_plane.plane import DataPlane, native_module
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.manager.model_notes import NotePublisher
 from serving.manager.state_monitor import StateMonitor
 from serving.server import monitoring_parts, rpc_parts
 from serving.server.foundation import Foundation
@@ -27,8 +28,10 @@ from serving.server.logs import flush_logs
 from serving.server.models import Models, check_platforms
 from serving.server.port_reservation import PortReservation
 from serving.server.request_parts import make_request_parts
+from serving.server.service_reports import ServiceReports
 from serving.server.status import Status
 from serving.server.stop_signals import StopSignals
+from serving.server.stop_timeouts import TRACING_TIMEOUT_SECONDS
 from serving.server.versions import Versions
 
 _log = structlog.get_logger(__name__)
@@ -68,31 +71,18 @@ class Server:
         check_platforms(config)
         _warn_of_lab(config)
         rpc_parts.initialize(foundation)
-        # Each part needs the parts before it.
-        tracing = monitoring_parts.make_tracing(foundation)
-        self._requests = make_request_parts(foundation, spans=tracing.requests)
+        self._tracing = monitoring_parts.make_tracing(foundation)
+        self._requests = make_request_parts(foundation, spans=self._tracing.requests)
         self._monitor = StateMonitor(foundation.clock)
-        notes = NotePublisher(self._requests.serving_map, self._monitor.versions)
-        self._monitor.add_stage_listener(notes.on_status)
         self._versions = Versions(
-            foundation,
-            requests=self._requests,
-            monitor=self._monitor,
-            notes=notes,
-            tracing=tracing,
+            foundation, requests=self._requests, monitor=self._monitor, tracing=self._tracing
         )
-        self._models = Models(
-            foundation,
-            self._versions,
-            admission=self._requests.admission,
-            notes=notes,
-            names_changed=self._on_names_changed,
-        )
+        self._models = Models(foundation, self._versions, requests=self._requests)
         self._status = Status(
             foundation,
             served=self._models.served,
             monitor=self._monitor,
-            notes=notes,
+            notes=self._versions.notes,
             on_ready=on_ready or _do_nothing,
         )
         self._front = Front(
@@ -101,9 +91,17 @@ class Server:
             versions=self._versions,
             models=self._models,
             status=self._status,
-            tracing=tracing,
+            tracing=self._tracing,
             reserved_port=reserved_port,
             on_listening=on_listening or _do_nothing,
+        )
+        self._service = ServiceReports(
+            foundation,
+            status=self._status,
+            monitor=self._monitor,
+            notes=self._versions.notes,
+            grpc=self._front.grpc,
+            http=self._front.http,
         )
 
     @property
@@ -135,29 +133,30 @@ class Server:
             self.start()
             try:
                 reason = self.wait()
-            except OperatorError:
+            except BaseException:
                 # The port was lost to another process while the models were loaded.
-                self._stop_guarded()
+                self.stop()
                 raise
             _log.info("stopping", reason=reason)
-            if not self._stop_guarded():
+            if not self.stop():
                 # A thread of the data plane still runs, and an exit unloads the libraries that it uses.
                 flush_logs()
                 signals.exit_now(0)
         return 0
 
-    def _stop_guarded(self) -> bool:
-        try:
-            return self.stop()
-        except Exception:  # noqa: BLE001 (a bug; the process has to end all the same)
-            _log.exception("stop_failed")
-            return False
-
     def start(self) -> None:
         """Reserves gRPC's port, starts the HTTP server, and starts to look for versions.
 
-        Raises Unavailable or InvalidConfig if a port cannot be opened.
+        Raises Unavailable or InvalidConfig if a port cannot be opened. If it raises, all that was started
+        is stopped.
         """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         # Before a port is open: an import opens files, and clients may take all descriptors.
         load_deferred_modules()
         self._status.health.update()
@@ -166,12 +165,15 @@ class Server:
             grpc, rest = config.grpc_descriptors, config.rest_api_port.descriptors
             _log.info("sockets_handed_in", grpc=list(grpc), rest=list(rest))
         self._front.open()
+        if config.listen_before_ready:
+            self._listen()
         self._models.start(self._first_plan)
         self._front.answer()
+        self._tracing.start()
         self._versions.start()
         self._models.watch_files()
         self._front.watch_files()
-        self._status.start()
+        self._service.start()
 
     def request_stop(self, reason: str) -> None:
         """Makes `wait` return `reason`. Any thread."""
@@ -185,41 +187,76 @@ class Server:
         """
         readiness = self._status.readiness
         if not readiness.is_listening and readiness.wait():
-            self._front.listen()
+            self._listen()
             readiness.report()
         return self._stop_requests.get()
+
+    def _listen(self) -> None:
+        self._front.listen()
+        self._service.report_soon()
 
     def stop(self) -> bool:
         """Waits for the running requests, unloads all versions and ends all threads.
 
         Waits up to `drain_seconds` for the requests, and cuts the others short. Then waits up to
-        UNLOAD_TIMEOUT_SECONDS for the unloads. Returns False if a thread still runs.
+        UNLOAD_TIMEOUT_SECONDS for the unloads. Returns False if a thread still runs, or if a step has
+        failed: its error is logged, and the later steps follow all the same. After a `start` that has
+        failed, it stops what was started.
 
         A member of a fleet answers requests as before for a few seconds first (`DrainNotice`).
         """
-        # 1. Report the stop, so that balancers and clients turn to other servers.
-        self._status.report_stop()
-        # 2. Stop what begins work: reloads, polls and traces. End the waits of calls, because the drain
-        #    waits for these calls.
-        self._models.stop()
-        self._monitor.end_waits()
-        self._status.readiness.cancel()
-        self._front.end_waits()
-        # 3. Let the requests end before the unloads: they still use the versions.
-        is_over = [self._front.drain()]
-        # 4. Unload all versions, at full speed: no request is left that an unload could slow down.
-        is_over.append(self._versions.unload())
-        # 5. Wait for the threads that were stopped above. They had time to end during the drain and the
-        #    unloads, so these waits are short. Then nothing is left to be recorded.
-        is_over += [self._models.join(), self._status.join(), self._front.join()]
-        is_over.append(self._versions.write_last())
-        self._versions.stop()
+        is_over = [_is_over(step) for step in self._stop_steps()]
         _log.info("stopped", is_complete=all(is_over))
         return all(is_over)
 
-    def _on_names_changed(self, names: Sequence[str]) -> None:
-        self._requests.statistics.add_models(list(names))
-        self._status.names_changed(names)
+    def _stop_steps(self) -> Sequence[Callable[[], bool | None]]:
+        """Lists the steps of a stop in their order, with the reason for each place.
+
+        A step returns False if a thread still runs. Each may be taken if its part was not started.
+        """
+        return (
+            # First of all, balancers and clients turn to other servers, while this one answers as before.
+            self._service.report_stop,
+            self._status.report_stop,
+            # Then, in any order, nothing begins any more that the drain would wait for (no reload, poll or
+            # trace), and the waits of calls end, because the drain waits for these calls.
+            self._models.stop,
+            self._front.stop_watching,
+            self._monitor.end_waits,
+            self._status.readiness.cancel,
+            self._front.end_waits,
+            # The requests end before the unloads, because they use the versions.
+            self._front.drain,
+            # The unloads take all cores, because no request is left that they could slow down.
+            self._versions.unload,
+            # The threads that were stopped above have had the drain and the unloads as their time to end,
+            # so these waits are short. They may come in any order.
+            self._models.join,
+            self._service.join,
+            self._front.join,
+            # Only now, because requests and unloads cause what is written.
+            self._versions.write_last,
+            # The timeline reads the statistics for its last swaps and passes these to tracing, so both end
+            # after it.
+            self._versions.end_records,
+            self._stop_tracing,
+            self._requests.statistics.stop,
+            # The spare memory goes last, because until here a version's memory may still come back to it.
+            self._versions.stop,
+        )
+
+    def _stop_tracing(self) -> None:
+        if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
+            _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
+
+
+def _is_over(step: Callable[[], bool | None]) -> bool:
+    """Takes a step of a stop. False if a thread still runs, or if the step has failed."""
+    try:
+        return step() is not False
+    except Exception:  # noqa: BLE001 (a bug; the process has to end all the same)
+        _log.exception("stop_failed")
+        return False
 
 
 def _warn_of_lab(config: ServerConfig) -> None:

@@ -4,8 +4,6 @@ import random
 from collections.abc import Collection
 from pathlib import Path
 
-import structlog
-
 from serving.core.blocked_versions import BlockedVersions, crashed_of
 from serving.loading.arenas import Arenas
 from serving.loading.batch_records import BatchRecords
@@ -25,7 +23,7 @@ from serving.manager.streams import Streams
 from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import NoTracing, Tracing
 from serving.reload.model_loads import ModelLoads
-from serving.reload.served_models import ServedModels
+from serving.reload.sources import Sources
 from serving.server import loading_parts
 from serving.server.foundation import Foundation
 from serving.server.load_threads import LoadThreads
@@ -33,30 +31,23 @@ from serving.server.request_parts import RequestParts
 from serving.server.stop_timeouts import (
     BLOCKED_VERSIONS_TIMEOUT_SECONDS,
     CAPTURE_TIMEOUT_SECONDS,
-    TRACING_TIMEOUT_SECONDS,
     UNLOAD_TIMEOUT_SECONDS,
 )
 
-_log = structlog.get_logger(__name__)
-
 
 class ModelEvents(ManagerListener):
-    """Passes the manager's events on to the sources, the swap timeline and the state directory.
+    """Passes the manager's events on to the sources, the swap timeline and the state directory."""
 
-    `served` is set when the models have been made, which is after the manager and before its start.
-    """
-
-    served: ServedModels
-
-    def __init__(self, swaps: SwapTimeline, keeper: BlockedVersionKeeper) -> None:
+    def __init__(self, sources: Sources, swaps: SwapTimeline, keeper: BlockedVersionKeeper) -> None:
+        self._sources = sources
         self._swaps = swaps
         self._keeper = keeper
 
     def found_versions(self, name: str) -> Collection[int]:
-        return self.served.selectable_versions(name)
+        return self._sources.selectable_versions(name)
 
     def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
-        self.served.set_blocked(name, versions)
+        self._sources.set_blocked(name, versions)
 
     def keep_blocked_versions(self, name: str, blocked_versions: BlockedVersions) -> None:
         self._keeper.keep(name, blocked_versions)
@@ -76,16 +67,18 @@ class Versions:
         *,
         requests: RequestParts,
         monitor: StateMonitor,
-        notes: NotePublisher,
         tracing: Tracing | NoTracing,
     ) -> None:
-        """Makes the parts. Raises InvalidConfig. Nothing loads yet."""
+        """Makes the parts. Raises InvalidConfig. Nothing loads yet.
+
+        The swaps are passed to `tracing` as they end, the last ones by `end_records`.
+        """
         clock = foundation.clock
         self._statistics = requests.statistics
-        self._tracing = tracing
         self.monitor = monitor
         self.slab_pool = loading_parts.make_slab_pool(foundation)
-        self.threads = LoadThreads(foundation)
+        self.cores = loading_parts.make_request_cores(foundation.config)
+        self.threads = LoadThreads(foundation, self.cores)
         self.reservoirs = loading_parts.make_reservoirs(foundation)
         self._capture = loading_parts.make_capture(
             foundation,
@@ -109,9 +102,14 @@ class Versions:
         )
         monitor.add_listener(self.swaps.on_status)
         self.swaps.add_listener(tracing.add_swap)
-        self.events = ModelEvents(self.swaps, self.keeper)
         blocked = self.keeper.read()
-        notes.set_crashed({name: crashed_of(versions) for name, versions in blocked.items()})
+        self.notes = NotePublisher(
+            requests.serving_map,
+            monitor.versions,
+            {name: crashed_of(versions) for name, versions in blocked.items()},
+        )
+        monitor.add_stage_listener(self.notes.on_status)
+        self.sources = Sources()
         self.manager = AspiredVersionsManager(
             loader=self.loads,
             loaders=self.threads.loaders,
@@ -119,7 +117,7 @@ class Versions:
             version_memory=arenas,
             serving_map=requests.serving_map,
             streams=self.streams,
-            listener=self.events,
+            listener=ModelEvents(self.sources, self.swaps, self.keeper),
             blocked_versions=blocked,
             random=random.random,
             monitor=monitor,
@@ -151,7 +149,6 @@ class Versions:
             self._capture.start()
         self.keeper.start()
         self.swaps.start()
-        self._tracing.start()
         self.manager.start()
 
     def unload(self) -> bool:
@@ -170,12 +167,12 @@ class Versions:
             is_over &= self._capture.stop(CAPTURE_TIMEOUT_SECONDS)
         return is_over
 
-    def stop(self) -> None:
-        """Ends the records and the threads. The timeline passes its last swaps to tracing, so it is first."""
+    def end_records(self) -> None:
+        """Ends the timeline, which passes its last swaps to tracing first."""
         self.swaps.stop()
-        if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
-            _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
-        self._statistics.stop()
+
+    def stop(self) -> None:
+        """Ends the threads that are left, and gives up the spare memory."""
         self._batch_refusals.stop()
         self.threads.stop()
         if self.slab_pool is not None:

@@ -1,4 +1,5 @@
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -50,6 +51,30 @@ def test_cli_taken_port_in_a_json_log_is_json():
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["starting", "serve_failed"]
     assert lines[1]["message"].startswith("millpond serve: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--model_base_path=s3://b/m"], "give --model_cache_directory"),
+        (["--model_base_path=/m", "--admin_address=unix:/proc/a"], "can write to, or off"),
+    ],
+)
+def test_cli_wrong_configuration_ends_a_start(flags: list[str], reason: str):
+    ended = subprocess.run(
+        [sys.executable, "-m", "serving", "serve", *flags, "--port=0", "--log_format=json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        # As for a user without a home directory.
+        env={**os.environ, "XDG_CACHE_HOME": "relative"},
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert (ended.returncode, lines[-1]["event"]) == (2, "serve_failed")
+    assert reason in lines[-1]["message"]
+    assert {line["event"] for line in lines}.isdisjoint(
+        {"admin_listening", "listening", "stop_failed"}
+    )
 
 
 def test_cli_taken_port_in_a_log_for_people_is_text():

@@ -119,7 +119,8 @@ def test_load_that_end_lowers_is_watched_and_pinned() -> None:
     scheduler, server, log, lowered = FakeScheduler(), FakeGrpcServer(), list[str](), list[int]()
     priority = FakePriority(log, lowered)
     patience = StarvationWatch(2, priority=priority, scheduler=scheduler, clock=FakeClock())
-    cores = RequestCores(server.pin_request_threads, lowered.__contains__, core_count=2)
+    cores = RequestCores(lowered.__contains__, core_count=2)
+    cores.add_listener(server.pin_request_threads)
 
     @contextmanager
     def around_background(thread_id: int) -> Iterator[None]:

@@ -173,9 +173,8 @@ def test_model_with_predecessor_is_not_refused() -> None:
 def test_publisher_reports_refused_models() -> None:
     changes: list[None] = []
     published = FakeServingMap()
-    publisher = NotePublisher(published, lambda name: ())
-    publisher.on_refused_changed = lambda: changes.append(None)
-    publisher.set_crashed({"m": {2: CRASHED}})
+    publisher = NotePublisher(published, lambda name: (), {"m": {2: CRASHED}})
+    publisher.add_refused_listener(lambda: changes.append(None))
     publisher.set_models(["m"])
     assert publisher.refused == frozenset()
     publisher.set_source_notes("m", [ONLY_BLOCKED])

@@ -8,7 +8,8 @@ from tests.unit.fakes.servers import FakeGrpcServer
 
 def test_pinning_spans_first_to_last_task():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
+    cores = RequestCores(lambda thread_id: True, core_count=2)
+    cores.add_listener(server.pin_request_threads)
     with cores.pinned(threading.get_native_id()):
         assert server.pins == [True]
         with cores.pinned(threading.get_native_id()):
@@ -19,7 +20,8 @@ def test_pinning_spans_first_to_last_task():
 
 def test_a_task_that_raises_is_over_too():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
+    cores = RequestCores(lambda thread_id: True, core_count=2)
+    cores.add_listener(server.pin_request_threads)
     with pytest.raises(KeyError), cores.pinned(threading.get_native_id()):
         raise KeyError
     assert server.pins == [True, False]
@@ -27,7 +29,8 @@ def test_a_task_that_raises_is_over_too():
 
 def test_large_machines_are_left_to_the_kernel():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, PINNED_CORES_MAX + 1)
+    cores = RequestCores(lambda thread_id: True, PINNED_CORES_MAX + 1)
+    cores.add_listener(server.pin_request_threads)
     with cores.pinned(threading.get_native_id()):
         assert server.pins == []
 
@@ -35,14 +38,16 @@ def test_large_machines_are_left_to_the_kernel():
 def test_tasks_of_another_priority_pin_nothing():
     server = FakeGrpcServer()
     # The test's own thread is not idle.
-    cores = RequestCores(server.pin_request_threads, core_count=2)
+    cores = RequestCores(core_count=2)
+    cores.add_listener(server.pin_request_threads)
     with cores.pinned(threading.get_native_id()):
         assert server.pins == []
 
 
 def test_pinning_outlasts_holding_and_tasks():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
+    cores = RequestCores(lambda thread_id: True, core_count=2)
+    cores.add_listener(server.pin_request_threads)
     cores.hold(True)
     with cores.pinned(threading.get_native_id()):
         cores.hold(False)
@@ -52,7 +57,8 @@ def test_pinning_outlasts_holding_and_tasks():
 
 def test_large_machines_are_not_held():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, core_count=PINNED_CORES_MAX + 1)
+    cores = RequestCores(core_count=PINNED_CORES_MAX + 1)
+    cores.add_listener(server.pin_request_threads)
     cores.hold(True)
     cores.hold(False)
     assert server.pins == []

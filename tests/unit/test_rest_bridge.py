@@ -151,12 +151,9 @@ def test_cores_are_held_while_requests_come(workers, monkeypatch):
                 released.set()
             return True
 
-        bridge = RestBridge(
-            workers,
-            timeout_seconds=30,
-            status_error=StatusError,
-            cores=RequestCores(pin, core_count=2),
-        )
+        cores = RequestCores(core_count=2)
+        cores.add_listener(pin)
+        bridge = RestBridge(workers, timeout_seconds=30, status_error=StatusError, cores=cores)
         answers = [asyncio.create_task(bridge.submit(TARGET, HEADERS, b"")) for _ in range(2)]
         await submitted(workers, 2)
         # While one request runs, however long.

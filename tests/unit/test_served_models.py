@@ -28,7 +28,7 @@ def test_removed_model_stops_polling_before_unload() -> None:
     world.configure(A, replace(B, settings=KEPT))
     assert world.configure(A) == ["b stop", "b labels {}", "b unload", "b settings"]
     assert world.settings["b"] == ModelSettings()
-    assert (world.loaders, world.names) == (["a"], ("a",))
+    assert (world.loadable, world.names) == (["a"], ("a",))
     assert (world.models.base_path("b"), world.models.notes("b")) == (None, [])
 
 
@@ -73,7 +73,7 @@ def test_unstartable_source_changes_nothing() -> None:
     with pytest.raises(RuntimeError, match="new thread"):
         world.configure(replace(A, base_path="/other"), b, c)
     assert world.models.models == (A,)
-    assert (world.loaders, list(world.running)) == (["a"], ["a"])
+    assert (world.loadable, list(world.running)) == (["a"], ["a"])
     assert world.running["a"].base_path == "/a"
     assert world.log[-4:] == ["b stop", "b labels {}", "b unload", "b settings"]
     for name in ("b", "c"):
@@ -83,10 +83,10 @@ def test_unstartable_source_changes_nothing() -> None:
 def test_blocked_versions_reach_source_of_model() -> None:
     world = World()
     world.configure(A, B)
-    world.models.set_blocked("b", frozenset({2}))
-    world.models.set_blocked("gone", frozenset({2}))
-    world.models.set_granted("b", frozenset({1}))
-    world.models.set_granted("gone", frozenset({1}))
+    world.sources.set_blocked("b", frozenset({2}))
+    world.sources.set_blocked("gone", frozenset({2}))
+    world.sources.set_granted("b", frozenset({1}))
+    world.sources.set_granted("gone", frozenset({1}))
     assert world.log[-1] == "b granted [1]"
     blocked = {name: source.blocked for name, source in world.running.items()}
     assert blocked == {"a": frozenset(), "b": frozenset({2})}
@@ -110,7 +110,7 @@ def test_any_changes_end_as_last_change(
     for models in configs:
         world.configure(*models)
         by_name = {model.name: model for model in models}
-        assert set(world.loaders) == set(world.names) == world.running.keys() == by_name.keys()
+        assert set(world.loadable) == set(world.names) == world.running.keys() == by_name.keys()
         for name, model in by_name.items():
             source = world.running[name]
             assert (source.base_path, source.selection) == (
@@ -172,4 +172,4 @@ def test_url_without_a_cache_changes_nothing() -> None:
     with pytest.raises(InvalidConfig, match="no home directory"):
         world.configure(replace(A, settings=KEPT), url, replace(A, name="c"))
     assert (world.log, world.models.models) == ([], (A, B))
-    assert (world.loaders, world.load_settings["b"]) == (["a", "b"], B.settings)
+    assert (world.loadable, world.load_settings["b"]) == (["a", "b"], B.settings)

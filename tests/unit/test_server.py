@@ -860,7 +860,7 @@ def test_server_without_https_port_starts_nothing(tmp_path: Path, plane: FakePla
         server = Server(config_for(tmp_path / "m", rest_api_port=port), native=plane)
         with pytest.raises(Unavailable, match="cannot listen for HTTP on"):
             server.start()
-    assert plane.grpc.log == []
+    assert plane.grpc.log == ["shutdown 20"]
 
 
 def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: FakePlane) -> None:

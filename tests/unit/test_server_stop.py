@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.config.server_config import HttpPort, ServerConfig
-from serving.core.model_config import ModelConfig
 from serving.http.server import HttpServer
 from serving.loading.batch_refusals import BatchRefusals
 from serving.manager.blocked_version_file import BlockedVersionFile
@@ -36,6 +33,7 @@ from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.requests import FakeRequestStatistics
 from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers
+from tests.unit.worlds.whole_server import full_config
 
 ORDER: list[list[Callable[..., Any]]] = [
     # Balancers and clients turn to other servers, while this one answers as before.
@@ -108,29 +106,7 @@ OWNERS = (
 )
 
 
-def full_config(directory: Path) -> ServerConfig:
-    """Returns the configuration of a server that has every part."""
-    config_file = directory / "models.config"
-    config_file.write_text("model_config_list {}")
-    return ServerConfig(
-        models=(ModelConfig(name="m", base_path=str(directory / "m")),),
-        model_config_file=str(config_file),
-        model_config_file_poll_wait_seconds=60.0,
-        rest_api_port=HttpPort(0),
-        port=0,
-        listen_before_ready=True,
-        admin_address="off",
-        admin_on_data_port="true",
-        fleet_member=True,
-        state_directory=str(directory / "state"),
-        warmup_capture_directory=str(directory / "captured"),
-        slow_request_log_seconds=1.0,
-        drain_seconds=0.01,
-    )
-
-
 def test_server_stops_its_parts_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "captured").mkdir()
     server = Server(full_config(tmp_path), native=FakePlane())
     server.start()
     with recorded(monkeypatch) as called:
@@ -141,14 +117,3 @@ def test_server_stops_its_parts_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     assert missing == []
     for before, after in zip(steps, steps[1:]):
         assert max(at[name] for name in before) < min(at[name] for name in after), (before, after)
-
-
-def test_server_that_cannot_listen_stops_what_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plane = FakePlane()
-    plane.grpc = FakeGrpcServer(start_error=plane.StatusError(14, "in use"))
-    server = Server(replace(full_config(tmp_path), state_directory=""), native=plane)
-    with recorded(monkeypatch) as called, pytest.raises(Exception, match="in use"):
-        server.start()
-    assert called == ["AdminListener.stop", "HttpServer.stop", "FakeRestWorkers.shutdown"]

@@ -20,7 +20,8 @@ from serving.core.servable import (
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.config_reload import ConfigReloader
-from serving.reload.served_models import ServedModels, Source
+from serving.reload.served_models import ServedModels
+from serving.reload.sources import Source, Sources
 from serving.source.notes import Note
 from tests.unit.fakes.clocks import EventClock
 
@@ -57,10 +58,10 @@ class FakeSource:
         if self.name in self.world.refused:
             raise RuntimeError("can't start new thread")
         # A load or a listener may use its model from here on.
-        assert self.name in self.world.loaders
+        assert self.name in self.world.loadable
         assert self.name in self.world.models.names
         assert self.world.models.found_versions(self.name)
-        self.world.models.set_blocked(self.name, frozenset({7}))
+        self.world.sources.set_blocked(self.name, frozenset({7}))
         assert self.blocked == {7}
         self.blocked = frozenset()
         self.world.running[self.name] = self
@@ -116,7 +117,7 @@ class World:
         self.log: list[str] = []
         self.refused: set[str] = set()
         self.running: dict[str, FakeSource] = {}
-        self.loaders: list[str] = []
+        self.loadable: list[str] = []
         self.load_settings: dict[str, ModelSettings] = {}
         self.labels: dict[str, Mapping[str, int]] = {}
         self.settings: dict[str, ModelSettings] = {}
@@ -124,13 +125,15 @@ class World:
         self.names: Sequence[str] = ()
         self.mirrored: set[str] = set()
         self.has_home = True
+        self.sources = Sources()
         self.models = ServedModels(
+            sources=self.sources,
             make_source=lambda model: FakeSource(self, model),
-            set_loaders=self.set_loaders,
+            set_loadable=self.set_loadable,
             manager=self,
-            names_changed=self.set_names,
             base_paths=self,
         )
+        self.models.add_names_listener(self.set_names)
 
     def local(self, name: str, base_path: str) -> str:
         if "://" in base_path and not self.has_home:
@@ -155,8 +158,8 @@ class World:
     def join(self, timeout_seconds: float) -> bool:
         return timeout_seconds > 0
 
-    def set_loaders(self, models: Sequence[ModelConfig]) -> None:
-        self.loaders = [model.name for model in models]
+    def set_loadable(self, models: Sequence[ModelConfig]) -> None:
+        self.loadable = [model.name for model in models]
         self.load_settings = {model.name: model.settings for model in models}
 
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
