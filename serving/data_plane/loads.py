@@ -151,6 +151,12 @@ class SavedModelLoad(Protocol):
 
     @property
     def signature_names(self) -> Sequence[str]: ...
+    @property
+    def may_write_variables(self) -> bool:
+        """True if a request could write to a variable, or if that is uncertain. Valid after
+        `read_graph`.
+        """
+
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         """Returns the memory that the version will take. The slab has `headroom_bytes` more, for
         the allocations of its init op. Raises DATA_LOSS if variables.index does not parse. Reads no
@@ -174,6 +180,18 @@ class SavedModelLoad(Protocol):
     def run_init(self) -> None:
         """Runs the model's init op (tables, assets)."""
 
+    def variables_without_value(self) -> Sequence[str]:
+        """Returns the names of variables that requests read and that hold no value, sorted. Call it
+        between `run_init` and `make_callables`; later the list is empty. A variable is left out if
+        that is uncertain.
+        """
+
+    def tables_without_value(self) -> Sequence[str]:
+        """Returns the names of tables that requests look keys up in and that nothing has filled,
+        sorted. Call it between `run_init` and `make_callables`; later the list is empty. A table is
+        left out if that is uncertain.
+        """
+
     def analyze_rows(self) -> None:
         """Finds out what the graph shows about the rows of each signature, for
         `Servable.prove_batching`. Between `run_init` and `make_callables`; may be left out, and then
@@ -185,24 +203,6 @@ class SavedModelLoad(Protocol):
 
         Fails if serving_default, or each signature, cannot be run. If another signature cannot be
         run, its requests get the error.
-        """
-
-    def tables_without_value(self) -> Sequence[str]:
-        """Returns the names of tables that requests look keys up in and that nothing has filled,
-        sorted. Call it between `run_init` and `make_callables`; later the list is empty. A table is
-        left out if that is uncertain.
-        """
-
-    def variables_without_value(self) -> Sequence[str]:
-        """Returns the names of variables that requests read and that hold no value, sorted. Call it
-        between `run_init` and `make_callables`; later the list is empty. A variable is left out if
-        that is uncertain.
-        """
-
-    @property
-    def may_write_variables(self) -> bool:
-        """True if a request could write to a variable, or if that is uncertain. Valid after
-        `read_graph`.
         """
 
     def prepare(self, request: bytes) -> None:

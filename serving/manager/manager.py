@@ -391,11 +391,12 @@ class AspiredVersionsManager:
     # --- Effects ----------------------------------------------------------------------------------
 
     def _apply(self, before: StreamState, decision: Decision) -> None:
-        """Applies a decision: first to the serving map, in one snapshot, and then to everything else.
+        """Applies a decision: to the serving map, in one snapshot, and then to everything else.
 
         If the serving map refuses the change, raises its error with nothing applied: the state stays what
         requests see.
         """
+        self._record(decision.statuses_before)
         version = decision.unloaded_version
         if version is not None:
             self._retire(before, decision, version)
@@ -408,10 +409,8 @@ class AspiredVersionsManager:
         notices and the effects.
         """
         self._streams.replace(decision.state)
-        # The status of an unload was recorded before its version was retired. All others are recorded now, before
-        # the notices, so that whoever reads a line of the log finds the status that it speaks of.
-        if decision.unloaded_version is None:
-            self._record(decision.statuses)
+        # Before the notices, so that whoever reads a line of the log finds the status that it speaks of.
+        self._record(decision.statuses_after)
         for notice in decision.notices:
             # If a notice fails, the effects follow all the same, because all readers have the state that
             # they belong to.
@@ -424,14 +423,12 @@ class AspiredVersionsManager:
             self._monitor.record(status)
 
     def _retire(self, before: StreamState, decision: Decision, version: int) -> None:
-        """Retires a version, and records its status before that: no reader finds a version AVAILABLE that
-        does not answer.
+        """Retires a version from the serving map. If it is refused, records its former status again.
 
         On this thread: an unloader runs at idle priority, so an UNLOADING version would answer requests until
         the unloader gets a core.
         """
         name = decision.state.name
-        self._record(decision.statuses)
         try:
             self._serving_map.retire(name, version, decision.routing)
         except Exception:

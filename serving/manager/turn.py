@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from serving.base.clock import Now
-from serving.core.servable import Routing, ServableStatus
+from serving.core.servable import UNLOADING, Routing, ServableStatus
 from serving.data_plane.servables import ServableStatistics
 from serving.manager.blocked_state import BlockedState
 from serving.manager.harness import LoaderHarness
@@ -110,9 +110,8 @@ class Decision:
 
     `routing` changes at most once in a decision: the serving map gets it, if it differs from the routing
     before, in one snapshot with the version that a `StartUnload` retires. `statuses` are the new statuses of
-    versions, in the order of their changes. They are recorded once requests see the decision, but the status
-    of an unload before that. If the decision `is_rest`, there are no statuses and no effects, the
-    routing stays, and nothing follows before `due_ns` (monotonic) or an event.
+    versions, in the order of their changes. If the decision `is_rest`, there are no statuses and no effects,
+    the routing stays, and nothing follows before `due_ns` (monotonic) or an event.
     """
 
     state: StreamState
@@ -125,6 +124,20 @@ class Decision:
     @property
     def routing(self) -> Routing:
         return self.state.routing
+
+    @property
+    def statuses_before(self) -> tuple[ServableStatus, ...]:
+        """The statuses that are recorded before requests see the decision: those of versions that it retires,
+        so that no reader finds a version AVAILABLE that does not answer.
+        """
+        return tuple(status for status in self.statuses if status.state is UNLOADING)
+
+    @property
+    def statuses_after(self) -> tuple[ServableStatus, ...]:
+        """The statuses that are recorded once requests see the decision, because a client that reads AVAILABLE
+        may send a request at once.
+        """
+        return tuple(status for status in self.statuses if status.state is not UNLOADING)
 
     @property
     def unloaded_version(self) -> int | None:

@@ -441,6 +441,8 @@ class DecidedStream:
         for notice in decision.notices:
             self.notice(notice)
         unloaded = decision.unloaded_version
+        retired = [status.id.version for status in decision.statuses_before]
+        assert retired == ([] if unloaded is None else [unloaded])
         if unloaded is not None:
             assert [status.id.version for status in decision.statuses] == [unloaded]
             assert decision.effects == (StartUnload(unloaded),)
