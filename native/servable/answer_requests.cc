@@ -45,7 +45,6 @@ class Answering {
   Prepared AnswerBatch(Prepared first, bool takes, const Batch::GiveTurn& give_turn) {
     PreparedRun* const run = first.run;
     const BatchingServable* const batching = run->servable->batching();
-    if (batching != nullptr) batching->TurnOffIfWriting(*run);
     BatchedSignature* const signature = batching == nullptr ? nullptr : batching->FindBatched(*run);
     requests_.push_back(std::move(first));
     Prepared misfit;

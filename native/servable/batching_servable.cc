@@ -39,6 +39,7 @@ void BatchingServable::TurnOffIfWriting(const PreparedRun& run) const {
 }
 
 BatchedSignature* BatchingServable::FindBatched(const PreparedRun& run) const {
+  TurnOffIfWriting(run);
   if (run.outputs) return FindOn(*run.signatures.front());
   if (joint_state_->is_refused) return nullptr;
   const bool are_on =

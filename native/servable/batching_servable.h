@@ -64,11 +64,9 @@ class BatchingServable final : public Servable {
   const Session* session() const override { return inner_->session(); }
   const BatchingServable* batching() const override { return this; }
 
-  // Stops batching the signatures of `run` if a request has changed a variable, because the order
-  // of requests counts from then on.
-  void TurnOffIfWriting(const PreparedRun& run) const;
   // Returns what is known of the signature of `run`, or of its signatures together, if its requests
-  // are batched now; otherwise null.
+  // are batched now; otherwise null. Turns the signatures off first if a request has changed a
+  // variable, because the order of requests counts from then on.
   BatchedSignature* FindBatched(const PreparedRun& run) const;
 
   // The servable without batches.
@@ -102,6 +100,7 @@ class BatchingServable final : public Servable {
  private:
   BatchedSignature* Find(const tensor::Signature& signature) const;
   BatchedSignature* FindOn(const tensor::Signature& signature) const;
+  void TurnOffIfWriting(const PreparedRun& run) const;
 
   const std::unique_ptr<Servable> inner_;
   const BatchSettings settings_;

@@ -818,6 +818,15 @@ TEST_F(BatchingServableTest, VersionWhoseAnswersMayChangeIsBatchedNoMore) {
   EXPECT_EQ(Batching().refusal, "a request changed a variable, so the order of requests counts");
 }
 
+TEST_F(BatchingServableTest, NoSignatureIsFoundOnceAnswersMayChange) {
+  Request request = RequestOf({1});
+  const PreparedRun* const run = Prepare(&request);
+  ASSERT_NE(servable_->FindBatched(*run), nullptr);
+  inner_->changes_answers = true;
+  EXPECT_EQ(servable_->FindBatched(*run), nullptr);
+  EXPECT_FALSE(Batching().is_on);
+}
+
 // --- Batches that are checked ---
 
 TEST_F(BatchingServableTest, CheckedBatchThatDiffersTurnsBatchingOff) {
