@@ -8,7 +8,7 @@ namespace millpond::servable {
 //
 // Theory of operation. A thread takes the oldest request of its queue and decodes it. If requests
 // to its signature are batched, the thread takes the waiting requests with the same key one after
-// the other, decodes each, and adds it to the batch, as long as RowsForNextRequest (batch_size.h)
+// the other, decodes each, and adds it to the batch, as long as RoomForNextRequest (batch_size.h)
 // says so. Then it joins their rows, runs once, and encodes and answers each request. A request
 // that is alone goes the same way and is not copied. No thread waits for further requests to come.
 // While a thread runs a batch, they queue, and the thread that is free next takes them as one

@@ -63,18 +63,17 @@ int64_t Batch::RunRowsMax() const {
 
 std::optional<size_t> Batch::TakeRoom(const WaitingRequests& waiting) {
   if (!has_rows_ || piece_rows_ > 0) return {};
-  const int64_t rows = RowsForNextRequest(formed_, runner_.signature().cost, RunRowsMax(),
-                                          {waiting.HasFreeThread(), waiting.WaitingPerThread()});
-  if (rows == 0) return {};
+  room_ = RoomForNextRequest(formed_, runner_.signature().cost, RunRowsMax(),
+                             {waiting.HasFreeThread(), waiting.WaitingPerThread()});
+  if (room_.sought_rows == 0) return {};
   formed_.taken_count += 1;
-  return kEnvelopeBytes + row_bytes_ * static_cast<size_t>(rows);
+  return kEnvelopeBytes + row_bytes_ * static_cast<size_t>(room_.sought_rows);
 }
 
 bool Batch::TryAdd(PreparedRun* run) {
   if (!run->DoesTheSame(first()) || !HasNamedShapes(*run)) return false;
   const auto rows = tensor::CountRows(run->inputs);
-  const int64_t rows_max = RowsOfBatchMax(formed_, runner_.signature().cost, RunRowsMax());
-  if (!rows || *rows > rows_max - formed_.rows) return false;
+  if (!rows || *rows > room_.rows_max) return false;
   if (members_.layout.columns.empty()) members_.layout = tensor::LayoutOf(first().inputs);
   const tensor::RowLayout layout = tensor::LayoutOf(run->inputs);
   if (!(layout == members_.layout)) {

@@ -42,10 +42,10 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
 
   BatchKey key() const { return runner_.signature().key; }
-  // Counts a request that is now to be taken from `waiting`, and returns the most bytes that its
-  // message may have. Returns nullopt if the batch had better run now.
+  // Decides how large the next request may be, counts it as taken from `waiting`, and returns the
+  // most bytes that its message may have. Returns nullopt if the batch had better run now.
   std::optional<size_t> TakeRoom(const WaitingRequests& waiting);
-  // Adds a run if it does the same and its rows fit.
+  // Adds the run of that request if it does the same and its rows fit the room that was decided.
   bool TryAdd(PreparedRun* run);
   // Runs all, and sets the status and the results of each. `give_turn` may be empty.
   void Run(const GiveTurn& give_turn);
@@ -67,6 +67,7 @@ class Batch {
   const BatchRunner runner_;
   BatchMembers members_;
   FormedBatch formed_;
+  BatchRoom room_;          // for the request that was taken last
   bool has_rows_ = false;   // false: its only request runs alone
   int64_t piece_rows_ = 0;  // 0: no piece is needed
   size_t row_bytes_ = 0;    // of the message of a request, at most, for each row

@@ -35,8 +35,16 @@ struct BusyThreads {
   int64_t waiting_per_thread = 0;  // requests, on average
 };
 
-// Returns how many rows the next request that joins `batch` may have; 0: the batch had better run
-// now. `run_rows_max` is the most rows of a run.
+// The room of a batch for its next request.
+struct BatchRoom {
+  // A waiting request of up to as many rows had better join. 0: the batch had better run now.
+  int64_t sought_rows = 0;
+  // A request that was taken, and has more rows than its message let expect, joins with up to as
+  // many: it is decoded, so another thread would answer it no earlier.
+  int64_t rows_max = 0;
+};
+
+// Decides how large the next request of `batch` may be. `run_rows_max` is the most rows of a run.
 //
 // While another thread is free a batch stays short: two threads with half the rows each are done
 // earlier than one with all. While all are busy it takes what waits, up to the rows from which on
@@ -44,11 +52,10 @@ struct BusyThreads {
 // behind it, so that they gain more than its own requests lose: two requests of 0.7 ms with a fixed
 // cost of 0.1 ms, one after the other, are answered after 1.05 ms on average, and together after
 // 1.3 ms.
-int64_t RowsForNextRequest(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
-                           const BusyThreads& threads);
-
-// Returns the most rows that a batch may have while all threads are busy. Two requests may always
-// join, so that a wrong measurement of a larger run is corrected.
-int64_t RowsOfBatchMax(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max);
+//
+// Two requests of a size may always join while all threads are busy, so that a wrong measurement of
+// a larger run is corrected.
+BatchRoom RoomForNextRequest(const FormedBatch& batch, const BatchCost& cost, int64_t run_rows_max,
+                             const BusyThreads& threads);
 
 }  // namespace millpond::servable

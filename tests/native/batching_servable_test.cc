@@ -92,6 +92,14 @@ class BatchingServableTest : public ::testing::Test {
   void LetRowsCostNothing(const tensor::Signature& signature) const {
     servable_->LearnCost(signature, 4'096, 1);
   }
+  // From now on, a batch looks useless.
+  void LetRunsCostOnlyTheirRows() const {
+    for (int64_t i = 0; i < 128; ++i) {
+      for (int64_t rows = 1; rows <= 1'024; rows *= 2) {
+        servable_->LearnCost(SignatureOf("serving_default"), rows, rows * 200'000);
+      }
+    }
+  }
   const tensor::Signature& SignatureOf(const std::string& name) const {
     return servable_->signatures().find(name)->second;
   }
@@ -284,6 +292,22 @@ TEST_F(BatchingServableTest, RequestThatDoesNotFitTheRowsBeginsTheNextBatch) {
   AnswerAll({&a, &b, &c});
   EXPECT_EQ(inner_->run_rows(), (Values{3, 3}));
   for (const Request* request : {&a, &b, &c}) ExpectOwnRows(*request);
+}
+
+// A run elsewhere may change what a run seems to cost at any time.
+TEST_F(BatchingServableTest, RequestJoinsByTheRoomItWasTakenFor) {
+  MakeWithCosts(400'000, 100'000);
+  Request a = RequestOf({1});
+  Request b = RequestOf({2, 3});
+  Queue(&a);
+  waiting_.Add(BatchKeyOf("m", ""), {[&] {
+                                       LetRunsCostOnlyTheirRows();
+                                       return Prepare(&b);
+                                     },
+                                     [&] { Finish(&b); }});
+  ASSERT_TRUE(waiting_.AnswerNext());
+  EXPECT_EQ(inner_->run_rows(), (Values{3}));
+  ExpectOwnRows(b);
 }
 
 TEST_F(BatchingServableTest, BatchHasNoMoreRequestsThanItMay) {
