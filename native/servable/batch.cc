@@ -38,8 +38,8 @@ Batch::Batch(const Servable& inner, const BatchSettings& settings, BatchedSignat
     : runner_(inner, settings, signature, first) {
   const int64_t now_ns = base::MonotonicNs();
   first->Enter(metrics::Phase::kBatch, now_ns);
-  const auto rows = HasNamedShapes(*first) ? tensor::CountRows(first->inputs) : std::nullopt;
-  has_rows_ = rows.has_value();
+  const auto rows = tensor::CountRows(first->inputs);
+  has_rows_ = rows.has_value() && HasNamedShapes(*first);
   members_.runs.push_back({first, rows.value_or(0), now_ns});
   if (!has_rows_) return;
   formed_ = {1, *rows, *rows};
@@ -91,28 +91,18 @@ bool Batch::TryAdd(PreparedRun* run) {
 
 void Batch::Run(const GiveTurn& give_turn) {
   if (piece_rows_ > 0) {
+    if (!LeaveOutUnwanted(base::MonotonicNs())) return;
     first().status = PiecewiseRun(runner_, members_.runs.front(), piece_rows_).Run(give_turn);
     return;
   }
   const SlotHold slot(runner_.settings().slots.get(), LastDeadlineNs());
   const int64_t begin_ns = base::MonotonicNs();
-  LeaveOutUnwanted(begin_ns);
-  BatchRun figures;
-  for (const BatchMember& member : members_.runs) {
-    figures.Add(begin_ns - member.joined_ns);
-    member.run->Enter(metrics::Phase::kRun, begin_ns);
-    if (!slot.may_run()) member.run->status = NoSlot();
-  }
-  if (members_.runs.empty() || !slot.may_run()) return;
-  if (!has_rows_) return RunEach();
-  RunJoinedOrEach();
-  const int64_t end_ns = base::MonotonicNs();
-  for (const BatchMember& member : members_.runs) member.run->Enter(metrics::Phase::kBatch, end_ns);
-  const int64_t padding_rows = runner_.settings().PaddedRows(formed_.rows) - formed_.rows;
-  runner_.signature().statistics.RecordRun(figures, formed_.rows, padding_rows, end_ns - begin_ns);
+  if (!LeaveOutUnwanted(begin_ns)) return;
+  if (slot.may_run()) return RunJoinedOrEach(begin_ns);
+  for (const BatchMember& member : members_.runs) member.run->status = NoSlot();
 }
 
-void Batch::LeaveOutUnwanted(int64_t now_ns) {
+bool Batch::LeaveOutUnwanted(int64_t now_ns) {
   const auto is_wanted = [now_ns](const BatchMember& member) {
     const tensor::RunContext& context = member.run->context;
     if (context.is_cancelled != nullptr && context.is_cancelled->load(std::memory_order_relaxed)) {
@@ -127,6 +117,7 @@ void Batch::LeaveOutUnwanted(int64_t now_ns) {
   const auto end = std::stable_partition(members_.runs.begin(), members_.runs.end(), is_wanted);
   for (auto left = end; left != members_.runs.end(); ++left) formed_.rows -= left->rows;
   members_.runs.erase(end, members_.runs.end());
+  return !members_.runs.empty();
 }
 
 int64_t Batch::LastDeadlineNs() const {
@@ -138,14 +129,28 @@ int64_t Batch::LastDeadlineNs() const {
 }
 
 // One request may have failed all of its batch, so each then runs alone and gets its own result.
-void Batch::RunJoinedOrEach() {
+void Batch::RunJoinedOrEach(int64_t begin_ns) {
   const bool is_padded = runner_.settings().PaddedRows(formed_.rows) > formed_.rows;
-  if (members_.runs.size() == 1 && !is_padded) return RunEach();
+  if (!has_rows_ || (members_.runs.size() == 1 && !is_padded)) return RunEach();
+  EnterAll(metrics::Phase::kRun, begin_ns);
   const Status joined = RunJoined();
-  if (joined.ok()) return;
+  const int64_t end_ns = base::MonotonicNs();
+  EnterAll(metrics::Phase::kBatch, end_ns);
+  if (joined.ok()) return RecordRun(begin_ns, end_ns);
   runner_.signature().statistics.RecordFailedBatch();
   runner_.RefuseWriting(joined);
   RunEach();
+}
+
+void Batch::EnterAll(metrics::Phase phase, int64_t now_ns) const {
+  for (const BatchMember& member : members_.runs) member.run->Enter(phase, now_ns);
+}
+
+void Batch::RecordRun(int64_t begin_ns, int64_t end_ns) const {
+  BatchRun figures;
+  for (const BatchMember& member : members_.runs) figures.Add(begin_ns - member.joined_ns);
+  const int64_t padding_rows = runner_.settings().PaddedRows(formed_.rows) - formed_.rows;
+  runner_.signature().statistics.RecordRun(figures, formed_.rows, padding_rows, end_ns - begin_ns);
 }
 
 Status Batch::RunJoined() {
@@ -186,8 +191,9 @@ void Batch::Divide(const RunResults& results) const {
 }
 
 void Batch::RunEach() const {
-  for (const BatchMember& member : members_.runs)
-    member.run->status = runner_.RunOnOwnInputs(member.run);
+  for (const BatchMember& member : members_.runs) {
+    member.run->status = runner_.RunOnOwnInputs(member);
+  }
 }
 
 }  // namespace millpond::servable

@@ -19,8 +19,7 @@ namespace millpond::servable {
 // runs, once. Alone, the first one runs in the same way on its own inputs.
 //
 // - A request that is cancelled, or whose deadline has passed, before the batch runs is left out.
-// - A large request runs by itself, in pieces (PiecewiseRun), of which the first one finds out that
-//   it is cancelled or late.
+// - A large request runs by itself, in pieces (PiecewiseRun).
 // - A batch of several requests ends before it changes a variable. The requests then run one by
 //   one, and the signature is turned off.
 // - If a batch fails, its requests run one by one, and each gets its own result.
@@ -56,11 +55,15 @@ class Batch {
   int64_t RunRowsMax() const;
   int64_t LastDeadlineNs() const;
 
-  void RunJoinedOrEach();
-  // Leaves out the requests whose answers no client waits for, and sets their status.
-  void LeaveOutUnwanted(int64_t now_ns);
+  // Leaves out the requests whose answers no client waits for, and sets their status. Returns
+  // false if none is left.
+  bool LeaveOutUnwanted(int64_t now_ns);
+  void RunJoinedOrEach(int64_t begin_ns);
   base::Status RunJoined();
   void Divide(const RunResults& results) const;
+  void EnterAll(metrics::Phase phase, int64_t now_ns) const;
+  // Counts the run of all members together.
+  void RecordRun(int64_t begin_ns, int64_t end_ns) const;
   // Runs each member by itself, and sets its status and results.
   void RunEach() const;
 

@@ -110,22 +110,21 @@ std::string BatchCheck::CompareWithSingleRuns(const BatchMembers& batch) const {
   return "";
 }
 
-Status BatchCheck::ComparePieces(const BatchMember& member) const {
+bool BatchCheck::PassesInPieces(const BatchMember& member) const {
   PreparedRun& run = *member.run;
   const SlotHold slot(settings_.slots.get(), run.context.deadline_ns);
-  if (!slot.may_run()) return {};
+  if (!slot.may_run()) return true;
   RunResults whole;
   const Status ran = RunToCompare(member, &whole);
   runner_.RefuseWriting(ran);
-  if (ran.code() == Code::kPermissionDenied) return runner_.RunOnOwnInputs(&run);
-  if (!ran.ok()) return {};
+  if (!ran.ok()) return ran.code() != Code::kPermissionDenied;
   NoteMagnitudes(whole);
   // The answer is that of the whole run, because other kernels may compute pieces, which have other
   // numbers of rows.
   const RunResults pieces = std::exchange(run.results, std::move(whole));
   const Found found = Compare(run.results, pieces, "pieces");
   if (found.size == tensor::Difference::Size::kLarge) signature_.Switch(false, found.text);
-  return {};
+  return true;
 }
 
 BatchCheck::Found BatchCheck::Compare(const RunResults& alone, const RunResults& joined,

@@ -47,8 +47,8 @@ class BatchCheck {
   // checked. Returns false if it differs, and refuses what the difference shows.
   bool Passes(const BatchMembers& batch, const RunResults& results) const;
   // Runs a request whole after its pieces, and turns batching off if the results differ. Returns
-  // the error of a request that must run alone.
-  base::Status ComparePieces(const BatchMember& member) const;
+  // false if the request has to run alone, because it changes a variable.
+  bool PassesInPieces(const BatchMember& member) const;
 
  private:
   // The difference of the results of a request from those of its run alone, and a text with the

@@ -46,9 +46,18 @@ Status BatchRunner::Run(const tensor::RunContext& context, const TensorList& inp
   return ran;
 }
 
-Status BatchRunner::RunOnOwnInputs(PreparedRun* run) const {
-  const auto rows = tensor::CountRows(run->inputs);
-  return Run(run->context, run->inputs, rows.value_or(0), &run->results);
+Status BatchRunner::RunOnOwnInputs(const BatchMember& member) const {
+  PreparedRun& run = *member.run;
+  const int64_t begin_ns = base::MonotonicNs();
+  run.Enter(metrics::Phase::kRun, begin_ns);
+  Status ran = Compute(inner_, example_, run.context, run.inputs, &run.results);
+  const int64_t end_ns = base::MonotonicNs();
+  run.Enter(metrics::Phase::kBatch, end_ns);
+  if (ran.ok()) signature_.cost.Record(member.rows, end_ns - begin_ns);
+  BatchRun figures;
+  figures.Add(begin_ns - member.joined_ns);
+  signature_.statistics.RecordRun(figures, member.rows, /*padding_rows=*/0, end_ns - begin_ns);
+  return ran;
 }
 
 void BatchRunner::RefuseWriting(const Status& ran) const {

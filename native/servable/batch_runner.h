@@ -62,8 +62,9 @@ class BatchRunner {
   // Computes `inputs`, and learns the cost of as many rows.
   base::Status Run(const tensor::RunContext& context, const tensor::TensorList& inputs,
                    int64_t rows, RunResults* results) const;
-  // Runs a request on its own inputs, and sets its results.
-  base::Status RunOnOwnInputs(PreparedRun* run) const;
+  // Runs a request on its own inputs, sets its results, and counts the run. The request enters
+  // Phase::kRun, and then Phase::kBatch again.
+  base::Status RunOnOwnInputs(const BatchMember& member) const;
 
   // Turns batching off if a run without writing was to change a variable: a change belongs to one
   // request, and its order counts.

@@ -19,13 +19,13 @@ using BatchTimeCounts = std::array<int64_t, 22>;
 // The batches of one signature of one version, at one moment. A value. While requests run, its
 // counts may differ from one another by the runs that end now.
 struct BatchFigures {
-  int64_t run_count = 0;            // runs of requests: batches, requests that ran alone, pieces
+  int64_t run_count = 0;            // that answered: batches, requests that ran alone, pieces
   int64_t request_count = 0;        // answered by these runs
-  int64_t row_count = 0;            // of these requests
+  int64_t row_count = 0;            // of these requests; 0 for a request without rows
   int64_t padding_row_count = 0;    // rows added for an allowed batch size
-  int64_t failed_batch_count = 0;   // batches whose requests were run one by one
+  int64_t failed_batch_count = 0;   // batches whose requests were run one by one; no run above
   int64_t split_request_count = 0;  // requests that were run in pieces
-  int64_t wait_ns = 0;              // sum, over the requests: joined, and not running yet
+  int64_t wait_ns = 0;              // sum, over the requests: joined, and not yet in their run
   int64_t run_ns = 0;               // sum, over the runs
   BatchSizeCounts by_rows{};        // the runs, by their rows without padding
   BatchSizeCounts by_requests{};    // the runs, by their requests

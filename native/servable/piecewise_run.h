@@ -18,6 +18,8 @@ namespace millpond::servable {
 //   of different row layouts.
 // - Some requests are run whole too, and compared (BatchCheck).
 //
+// Counts the pieces that answer the request, or its run as a whole.
+//
 // Thread: one. Borrows all. Cost: the inputs are copied once, and so are the outputs.
 class PiecewiseRun {
  public:
@@ -31,12 +33,24 @@ class PiecewiseRun {
   base::Status Run(const GiveTurn& give_turn);
 
  private:
-  // Adds the results of `count` rows. Sets `*is_divisible` to false if the request has to run
-  // whole.
+  struct Piece {
+    int64_t rows = 0;
+    int64_t begin_ns = 0;
+    int64_t run_ns = 0;
+    RunResults results;
+  };
+
+  // Runs all pieces. Sets `*is_divisible` to false, and stops, if the request has to run whole.
+  base::Status RunPieces(const GiveTurn& give_turn, bool* is_divisible);
   base::Status RunPiece(int64_t row, int64_t count, bool* is_divisible);
+  // Computes the results of a piece.
+  base::Status ComputePiece(int64_t row, Piece* piece, bool* is_divisible);
   base::Status RunWhole() const;
   // Joins the results of the pieces, which have equal layouts.
   base::Status JoinPieces() const;
+  void RecordPieces() const;
+  // Returns true if the results of the pieces are to be compared.
+  bool IsChecked() const;
 
   PreparedRun& run() const { return *member_.run; }
 
@@ -44,7 +58,7 @@ class PiecewiseRun {
   const BatchMember& member_;
   const int64_t piece_rows_;
   const tensor::RowLayout layout_;
-  std::vector<RunResults> pieces_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace millpond::servable

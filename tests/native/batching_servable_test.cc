@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -163,6 +164,23 @@ class BatchingServableTest : public ::testing::Test {
     }
     EXPECT_EQ(inner_->run_rows(), (Values{2, 2}));  // a signature each
     EXPECT_EQ(Batching("").figures.request_count, 2);
+  }
+  // The runs that are counted, each of one request, or of a piece of one.
+  struct Runs {
+    int64_t runs;
+    int64_t requests;
+    int64_t rows;
+  };
+  void ExpectRuns(const Runs& expected) const {
+    const BatchFigures figures = Batching().figures;
+    EXPECT_EQ(figures.run_count, expected.runs);
+    EXPECT_EQ(figures.request_count, expected.requests);
+    EXPECT_EQ(figures.row_count, expected.rows);
+    EXPECT_EQ(figures.by_requests[0], expected.runs);
+    EXPECT_EQ(std::accumulate(figures.by_wait.begin(), figures.by_wait.end(), int64_t{0}),
+              expected.requests);
+    EXPECT_EQ(std::accumulate(figures.by_run.begin(), figures.by_run.end(), int64_t{0}),
+              expected.runs);
   }
   static void ExpectOwnRows(const Request& request) {
     EXPECT_TRUE(request.status.ok()) << request.status.message();
@@ -441,6 +459,7 @@ TEST_F(BatchingServableTest, TensorsWithoutRowsRunAlone) {
   ASSERT_TRUE(waiting_.AnswerNext());
   ExpectOwnRows(a);
   EXPECT_EQ(b.answer_count, 0);
+  ExpectRuns({/*runs=*/1, /*requests=*/1, /*rows=*/0});
 }
 
 // The first answers of a large batch do not wait for the last ones.
@@ -575,6 +594,28 @@ TEST_F(BatchingServableTest, PieceThatFailsFailsItsRequestOnly) {
   AnswerAll({&large, &small});
   EXPECT_EQ(large.status.message(), "bad id -5");
   ExpectOwnRows(small);
+}
+
+TEST_F(BatchingServableTest, PiecesOfAFailedRequestAreCounted) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  Request large = RequestOf({1, 2, 3, 4, -5, 6});
+  AnswerAll({&large});
+  EXPECT_EQ(large.status.message(), "bad id -5");
+  ExpectRuns({/*runs=*/2, /*requests=*/1, /*rows=*/6});
+}
+
+// The pieces answered nothing.
+TEST_F(BatchingServableTest, RequestThatRunsWholeAfterAPieceIsOneRun) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  inner_->widens_z = true;
+  Request large = RequestOf({1, 1, 1, 1, 9, 1});
+  AnswerAll({&large});
+  EXPECT_EQ(inner_->run_rows(), (Values{4, 2, 6}));
+  ExpectRuns({/*runs=*/1, /*requests=*/1, /*rows=*/6});
 }
 
 TEST_F(BatchingServableTest, PiecesWithoutTheirRowsAreRunAsOne) {
@@ -716,6 +757,31 @@ TEST_F(BatchingServableTest, RequestWhoseDeadlineHasPassedIsLeftOut) {
   ExpectOwnRows(b);
 }
 
+TEST_F(BatchingServableTest, LargeRequestThatIsCancelledIsLeftOut) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  const std::atomic<bool> is_cancelled{true};
+  Request large = RequestOf({1, 2, 3, 4, 5, 6});
+  large.context.is_cancelled = &is_cancelled;
+  AnswerAll({&large});
+  EXPECT_EQ(large.status.code(), Code::kCancelled);
+  EXPECT_EQ(large.status.message(), "the client cancelled the request before its batch ran");
+  EXPECT_EQ(Batching().figures.split_request_count, 0);
+}
+
+TEST_F(BatchingServableTest, LargeRequestThatIsTooLateIsLeftOut) {
+  BatchSettings settings;
+  settings.rows_max = 4;
+  Make(settings);
+  Request large = RequestOf({1, 2, 3, 4, 5, 6});
+  large.context.deadline_ns = base::MonotonicNs();
+  AnswerAll({&large});
+  EXPECT_EQ(large.status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(large.status.message(), "the request's deadline passed before its batch ran");
+  EXPECT_EQ(Batching().figures.split_request_count, 0);
+}
+
 TEST_F(BatchingServableTest, BatchOfUnwantedRequestsDoesNotRun) {
   const std::atomic<bool> is_cancelled{true};
   Request a = RequestOf({1});
@@ -756,6 +822,7 @@ TEST_F(BatchingServableTest, BadRequestFailsAloneAndTheOthersGetTheirRows) {
   ExpectOwnRows(c);
   EXPECT_EQ(Batching().figures.failed_batch_count, 1);
   EXPECT_TRUE(Batching().is_on);
+  ExpectRuns({/*runs=*/3, /*requests=*/3, /*rows=*/3});
 }
 
 TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOff) {
