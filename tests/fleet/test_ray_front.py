@@ -13,15 +13,17 @@ from structlog.testing import capture_logs
 
 from fleet.config.config import FleetConfig, parse_fleet_config
 from fleet.files.registry import RegisteredServer, parse_registry, registry_document
-from serving.base.clock import SystemClock
+from serving.base.clock import Now, SystemClock
 from serving.base.errors import FailedPrecondition, Unavailable
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
 from fleet.ray.deployment import NoFleet
 from fleet.ray.event_list import LoggedEvent
+from fleet.ray.follower import Follower
 from fleet.ray.front import Front
 
+CLOCK = SystemClock()
 FAR = 10**30
 """A wall time after the start of each front."""
 
@@ -87,9 +89,12 @@ def config(tmp_path: Path, listen: str = "127.0.0.1:0") -> FleetConfig:
 
 @pytest.fixture
 def front(deployment: FakeDeployment, tmp_path: Path) -> Front:
-    made = Front(config(tmp_path), lambda: deployment, SystemClock())  # type: ignore[arg-type, return-value]
-    made.put()
-    return made
+    return Front(config(tmp_path), lambda: deployment, SystemClock())  # type: ignore[arg-type, return-value]
+
+
+@pytest.fixture
+def follower(deployment: FakeDeployment, tmp_path: Path) -> Follower:
+    return Follower(config(tmp_path), deployment, "front", Now.of(CLOCK), CLOCK)  # type: ignore[arg-type]
 
 
 def written(tmp_path: Path) -> list[str]:
@@ -97,89 +102,95 @@ def written(tmp_path: Path) -> list[str]:
 
 
 def test_front_keeps_files_of_a_dead_coordinator(
-    front: Front, deployment: FakeDeployment, tmp_path: Path
+    follower: Follower, deployment: FakeDeployment, tmp_path: Path
 ) -> None:
-    front.update()
+    follower.update()
     deployment.document = ""
-    front.update()
+    follower.update()
     assert written(tmp_path) == ["h:1"]
 
 
 def test_front_waits_for_the_first_registry_silently(
-    front: Front, deployment: FakeDeployment
+    follower: Follower, deployment: FakeDeployment
 ) -> None:
     document, deployment.document = deployment.document, ""
     with capture_logs() as logs:
-        front.update()
+        follower.update()
         deployment.document = document
-        front.update()
+        follower.update()
     assert logs == []
 
 
-def test_front_reports_each_loss_and_return_once(front: Front, deployment: FakeDeployment) -> None:
-    front.update()
+def test_front_reports_each_loss_and_return_once(
+    follower: Follower, deployment: FakeDeployment
+) -> None:
+    follower.update()
     document, deployment.document = deployment.document, ""
     with capture_logs() as logs:
-        front.update()
-        front.update()
+        follower.update()
+        follower.update()
         deployment.document = document
-        front.update()
-        front.update()
+        follower.update()
+        follower.update()
     events = ["fleet_coordinator_unreachable", "fleet_coordinator_reached"]
     assert [row["event"] for row in logs] == events
 
 
 def test_front_logs_each_event_of_the_coordinator_once(
-    front: Front, deployment: FakeDeployment
+    follower: Follower, deployment: FakeDeployment
 ) -> None:
     deployment.logged = [event(1, wall_ns=0), event(2)]
     with capture_logs() as logs:
-        front.update()
+        follower.update()
         deployment.logged.append(event(3))
-        front.update()
+        follower.update()
         # The next coordinator, on a node whose clock is late.
         deployment.logged = [event(1, "b", wall_ns=0)]
-        front.update()
-        front.update()
+        follower.update()
+        follower.update()
     row = {"event": "fleet_verdict", "log_level": "warning"}
     assert logs == [{**row, "version": version} for version in (2, 3, 1)]
 
 
 def test_front_writes_files_without_events(
-    front: Front, deployment: FakeDeployment, tmp_path: Path
+    follower: Follower, deployment: FakeDeployment, tmp_path: Path
 ) -> None:
     def fail(*values: object) -> list[LoggedEvent]:
         raise Unavailable("the coordinator is of another release")
 
     deployment.events = fail  # type: ignore[method-assign, assignment]
-    front.update()
+    follower.update()
     assert written(tmp_path) == ["h:1"]
 
 
-def test_front_tells_its_problems(front: Front, deployment: FakeDeployment, tmp_path: Path) -> None:
+def test_front_tells_its_problems(
+    follower: Follower, deployment: FakeDeployment, tmp_path: Path
+) -> None:
     (tmp_path / "servers.json").mkdir()
-    front.update()
+    follower.update()
     (text,) = deployment.problems
     assert text.startswith(f"{tmp_path}/servers.json: ")
 
 
-def test_front_counts_events_that_were_dropped(front: Front, deployment: FakeDeployment) -> None:
+def test_front_counts_events_that_were_dropped(
+    follower: Follower, deployment: FakeDeployment
+) -> None:
     deployment.logged = [event(1)]
-    front.update()
+    follower.update()
     deployment.logged = [event(5), event(6)]
     with capture_logs() as logs:
-        front.update()
+        follower.update()
     dropped = [row["count"] for row in logs if row["event"] == "fleet_events_dropped"]
     assert dropped == [3]
 
 
 def test_front_ends_with_its_fleet(
-    front: Front, deployment: FakeDeployment, tmp_path: Path
+    front: Front, follower: Follower, deployment: FakeDeployment, tmp_path: Path
 ) -> None:
-    assert not front.update()
+    assert follower.update()
     deployment.has_ended = True
     # Its coordinator may come back.
-    assert not front.update()
+    assert follower.update()
     assert written(tmp_path) == ["h:1"]
     deployment.was_stopped = True
     with capture_logs() as logs:
@@ -300,3 +311,20 @@ def test_front_without_coordinator_answers_why(running: Front) -> None:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
     assert json.loads(body)["error"].endswith("does not answer now: it is dead")
+
+
+def test_front_logs_events_of_its_deployment(deployment: FakeDeployment, tmp_path: Path) -> None:
+    def deploy() -> FakeDeployment:
+        deployment.logged = [event(1, wall_ns=CLOCK.wall_ns())]
+        deployment.has_ended = deployment.was_stopped = True
+        return deployment
+
+    def registry() -> str:
+        deployment.registry = ended  # type: ignore[method-assign]
+        return deployment.document
+
+    ended, deployment.registry = deployment.registry, registry  # type: ignore[method-assign]
+    front = Front(config(tmp_path), deploy, CLOCK)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        front.run()
+    assert "fleet_verdict" in [row["event"] for row in logs]
