@@ -2,32 +2,31 @@
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fleet.config.config import REPLICAS_PATH, AdminTls, FleetConfig, host_and_port
+from fleet.config.config import REPLICAS_PATH, FleetConfig, host_and_port
 from fleet.http.api import FleetApi
 from fleet.http.metrics import FleetMetrics
 from fleet.http.operator_door import OperatorDoor, OperatorEntry, tcp_port
 from fleet.http.standby import StandbyGate
 from fleet.lead.candidate import Candidate
-from fleet.lead.coordinator import Coordinator
 from fleet.lead.engine import Engine
 from fleet.lead.lead import FleetLead
 from fleet.lead.leadership import FileLeadership, Term
-from fleet.lead.member_client import member_client
+from fleet.lead.member_client import tls_of
 from fleet.lead.outputs import Outputs
 from fleet.lead.places import ListedServers
-from fleet.lead.server_links import ServerClient
+from fleet.lead.present_lead import PresentLead
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import FailedPrecondition, OperatorError, Unavailable
-from serving.client import Tls
+from serving.base.errors import FailedPrecondition, OperatorError
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.hosts import HostGuard, host_rule, own_name
@@ -58,26 +57,17 @@ class FleetService:
         self._engine = engine_of(config, clock) if engine is None else engine
         self._candidate = Candidate(self._engine.leadership, self._begin, self._end)
         self._led: FleetLead | None = None
-        # The coordinator that HTTP answers for.
-        self._coordinator: Coordinator | None = None
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
+        self._present = PresentLead(self._engine, self._outputs)
         self._metrics = FleetMetrics(clock)
-        api = FleetApi(
-            self._present,
-            config.waves,
-            lambda: self._outputs.registry,
-            clock,
-            self._metrics,
-            problems=lambda: [*self._engine.problems(), *self._outputs.problems],
-        )
+        api = FleetApi(self._present, config.waves, clock, self._metrics)
         refusal = Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])
         # If two routes have the same path, the first one answers.
-        routes = [*api.routes, *self._engine.routes, refusal]
-        self._http = fleet_http(routes, host, port, gate=self._gate)
-        self._door = OperatorDoor(config.coordinator.operators, host_and_port)
-        self._operator_http = operator_http(
-            routes, lambda: self._door.open(self._http.port or 0), gate=self._gate
-        )
+        app = make_http_app([*api.routes, *self._engine.routes, refusal], HttpSettings())
+        gate = self._gate(app)
+        self._http = fleet_http(app, gate, host, port)
+        self._door = OperatorDoor(config.coordinator.operators)
+        self._operator_http = operator_http(app, gate, self._open_door)
 
     @property
     def port(self) -> int | None:
@@ -87,7 +77,7 @@ class FleetService:
     @property
     def leads(self) -> bool:
         """True while this process leads the fleet. Any thread."""
-        return self._coordinator is not None
+        return self._present.leads
 
     @property
     def failure(self) -> str:
@@ -105,7 +95,7 @@ class FleetService:
         """Works until `stop`, or until the engine is over. Raises the errors of the port, and DataLoss."""
         self.start()
         try:
-            while not (self._engine.is_over() or self._wait_for_stop(self.poll())):
+            while not (self._engine.is_over or self._wait_for_stop(self.poll())):
                 self.step()
         finally:
             self.close()
@@ -162,26 +152,16 @@ class FleetService:
             self._wake.notify_all()
 
     def _gate(self, app: ASGIApp) -> ASGIApp:
-        gate = StandbyGate(
-            app,
-            leads=lambda: self.leads,
-            leader=self._engine.leadership.leader,
-            operator_port=tcp_port(self._config.coordinator.operators, host_and_port),
-        )
-        return self._engine.entry(gate)
+        operator_port = tcp_port(self._config.coordinator.operators)
+        return self._engine.entry(StandbyGate(app, self._present, operator_port=operator_port))
+
+    def _open_door(self) -> list[socket.socket]:
+        return self._door.open(self._http.port or 0)
 
     def _begin(self, term: Term) -> None:
         # The servers may have changed since an earlier term.
         self._outputs.update(None)
-        self._led = FleetLead(
-            term,
-            self._config,
-            self._engine.place,
-            self._engine.connect or self._connect,
-            self._clock,
-            notice=self._engine.notice,
-            observer=self._metrics,
-        )
+        self._led = FleetLead(term, self._config, self._engine, self._clock, self._metrics)
 
     def _end(self) -> None:
         assert self._led is not None
@@ -191,14 +171,8 @@ class FleetService:
     def _lead(self) -> FleetLead | None:
         """Follows the term, and lets HTTP answer for its lead. Returns the lead of the present term."""
         lead = self._led if self._candidate.turn() else None
-        self._coordinator = None if lead is None else lead.coordinator
+        self._present.led = None if lead is None else lead.coordinator
         return lead
-
-    def _present(self) -> Coordinator:
-        coordinator = self._coordinator
-        if coordinator is None:
-            raise Unavailable("this coordinator does not lead the fleet now; ask again")
-        return coordinator
 
     def _wait_for_stop(self, seconds: float) -> bool:
         """Waits for `seconds`, or until the service ends, and returns True if it does."""
@@ -209,9 +183,6 @@ class FleetService:
                 self._clock.wait(self._wake, left_ns / NS_PER_SECOND)
             return self._is_stopping
 
-    def _connect(self, target: str) -> ServerClient:
-        return member_client(target, tls_of(self._config.tls))
-
 
 def engine_of(config: FleetConfig, clock: Clock) -> Engine:
     """Makes the engine that the configuration names. Raises FailedPrecondition and InvalidConfig."""
@@ -220,9 +191,8 @@ def engine_of(config: FleetConfig, clock: Clock) -> Engine:
         from fleet.kubernetes.engine import kubernetes_engine
 
         return kubernetes_engine(config, config.kubernetes, clock)
-    return Engine(
-        ListedServers(config.servers), FileLeadership(Path(config.coordinator.state_directory))
-    )
+    leadership = FileLeadership(Path(config.coordinator.state_directory))
+    return Engine(ListedServers(config.servers), leadership, tls_of(config.tls))
 
 
 async def _refuse_replicas(request: Request) -> Response:
@@ -233,21 +203,14 @@ async def _refuse_replicas(request: Request) -> Response:
     )
 
 
-def fleet_http(
-    routes: Sequence[Route],
-    host: str,
-    port: int,
-    *,
-    gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
-) -> HttpServer:
+def fleet_http(app: Starlette, gate: ASGIApp, host: str, port: int) -> HttpServer:
     """Makes the HTTP of a coordinator, not yet started. Port 0: any that is free.
 
-    `gate` stands before the routes, behind the check of the host.
+    `gate` stands before `app`, behind the check of the host.
     """
-    app = make_http_app(routes, HttpSettings())
     return HttpServer(
         app,
-        entry=HostGuard(gate(app), host_rule((), host, own_name())),
+        entry=HostGuard(gate, host_rule((), host, own_name())),
         host=host,
         port=HttpPort(port, is_required=True),
         blocking_thread_count=_HTTP_THREAD_COUNT,
@@ -256,30 +219,14 @@ def fleet_http(
 
 
 def operator_http(
-    routes: Sequence[Route],
-    open_listeners: Callable[[], list[socket.socket]],
-    *,
-    gate: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    app: Starlette, gate: ASGIApp, open_listeners: Callable[[], list[socket.socket]]
 ) -> HttpServer:
     """Makes the HTTP of the operators' door, not yet started."""
-    app = make_http_app(routes, HttpSettings())
     return HttpServer(
         app,
-        entry=OperatorEntry(gate(app)),
+        entry=OperatorEntry(gate),
         host="",
         port=HttpPort(None),
         blocking_thread_count=_HTTP_THREAD_COUNT,
         open_listeners=open_listeners,
-    )
-
-
-def tls_of(settings: AdminTls) -> Tls | None:
-    """The client's TLS; None if no file is configured."""
-    if not (settings.ca or settings.cert or settings.key):
-        return None
-    return Tls(
-        ca_file=Path(settings.ca) if settings.ca else None,
-        certificate_file=Path(settings.cert) if settings.cert else None,
-        key_file=Path(settings.key) if settings.key else None,
-        server_name=settings.server_name,
     )

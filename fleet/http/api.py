@@ -1,7 +1,7 @@
 """The HTTP of a coordinator: its status, the registry, and the operations of its operator."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -15,7 +15,7 @@ from fleet.http.metrics import FleetMetrics, metrics_route
 from fleet.http.operator_door import OPERATOR
 from fleet.http.page_routes import fleet_page_routes
 from fleet.http.status import fleet_status
-from fleet.lead.coordinator import Coordinator
+from fleet.lead.present_lead import PresentLead
 from fleet.rollout import operations
 from fleet.rollout.state import FleetState
 from fleet.rollout.view import ModelView, model_views
@@ -90,28 +90,20 @@ class FleetApi:
     The event loop stays free for the probes of the process.
 
     Only a request through the operators' door may operate the fleet (`operator_door.py`). It is refused if
-    it has an Origin, because then a page in a browser has sent it. `coordinator` returns the coordinator of
-    the present term, and raises Unavailable while there is none.
+    it has an Origin, because then a page in a browser has sent it.
     """
 
     def __init__(
         self,
-        coordinator: Callable[[], Coordinator],
+        lead: PresentLead,
         settings: WaveSettings,
-        registry: Callable[[], str],
         clock: Clock,
         metrics: FleetMetrics | None = None,
-        problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`metrics` observe this coordinator. Without them, only its status is shown as metrics.
-
-        `registry` returns "" while not all servers are known. `problems` are those of its files.
-        """
-        self._coordinator = coordinator
+        """`metrics` observe this coordinator. Without them, only its status is shown as metrics."""
+        self._lead = lead
         self._settings = settings
-        self._registry = registry
         self._clock = clock
-        self._problems = problems
         self._metrics = metrics or FleetMetrics(clock)
         self._metrics.show(self.status)
 
@@ -127,7 +119,7 @@ class FleetApi:
 
     def status(self) -> dict[str, Any]:
         """The status as it is now."""
-        coordinator = self._coordinator()
+        coordinator = self._lead.coordinator()
         # Read in this order, so that no report is about a grant that the state does not have yet.
         sightings, decided = coordinator.sightings, coordinator.decided
         status = fleet_status(
@@ -137,7 +129,7 @@ class FleetApi:
             self._settings,
             self._clock.now_ns(),
         )
-        return {**status, "problems": [*self._problems()]}
+        return {**status, "problems": self._lead.problems}
 
     # Not async, because it blocks (see the class).
     def _status(self, request: Request) -> Response:
@@ -146,7 +138,7 @@ class FleetApi:
 
     async def _servers(self, request: Request) -> Response:
         del request
-        text = self._registry()
+        text = self._lead.registry
         if not text:
             raise Unavailable("not all servers have reported to this coordinator yet; ask again")
         headers = {"Cache-Control": "no-store"}
@@ -157,7 +149,7 @@ class FleetApi:
         return await asyncio.to_thread(self._operated, parse_object(await request.body()))
 
     def _operated(self, request: Mapping[str, Any]) -> Response:
-        coordinator = self._coordinator()
+        coordinator = self._lead.coordinator()
         views = model_views(
             coordinator.sightings,
             coordinator.state.models,

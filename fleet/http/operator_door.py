@@ -7,12 +7,12 @@ if the configuration names one: then each client that reaches it may operate the
 
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fleet.config.config import host_and_port
 from serving.base.errors import OperatorError
 from serving.http.listeners import BACKLOG, bind
 from serving.server.admin_listener import OFF, UNIX_PREFIX
@@ -30,10 +30,9 @@ _log = structlog.get_logger(__name__)
 class OperatorDoor:
     """The listening sockets of the door, from `open` to `close`. One thread at a time."""
 
-    def __init__(self, wanted: str, split: Callable[[str], tuple[str, int]]) -> None:
-        """`wanted` is the setting: "", "off", "unix:PATH" or HOST:PORT, which `split` takes apart."""
+    def __init__(self, wanted: str) -> None:
+        """`wanted` is the setting: "", "off", "unix:PATH" or HOST:PORT."""
         self._wanted = wanted
-        self._split = split
         self._socket: AdminSocket | None = None
         self.address = ""
         """The address of the door, for `--target`; "" while there is none."""
@@ -48,7 +47,7 @@ class OperatorDoor:
         if self._wanted == OFF:
             return []
         if self._wanted and not self._wanted.startswith(UNIX_PREFIX):
-            listeners = bind(*self._split(self._wanted), _REMEDY)
+            listeners = bind(*host_and_port(self._wanted), _REMEDY)
             self.address = f"{self._wanted.rpartition(':')[0]}:{listeners[0].getsockname()[1]}"
             return listeners
         path = self._path(http_port)
@@ -83,11 +82,11 @@ class OperatorDoor:
         return listener
 
 
-def tcp_port(wanted: str, split: Callable[[str], tuple[str, int]]) -> int | None:
+def tcp_port(wanted: str) -> int | None:
     """The TCP port of a door; None if its address is no TCP address, or has port 0."""
     if wanted in ("", OFF) or wanted.startswith(UNIX_PREFIX):
         return None
-    return split(wanted)[1] or None
+    return host_and_port(wanted)[1] or None
 
 
 class OperatorEntry:

@@ -2,7 +2,7 @@
 
 import asyncio
 import http.client
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from starlette.datastructures import URL
 from starlette.exceptions import HTTPException
@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleet.http.metrics import METRICS_PATH
 from fleet.http.operator_door import OPERATOR
+from fleet.lead.present_lead import PresentLead
 from serving.http.app import BodyLimit, HandlerGuard, error_response
 
 HEALTH_PATH = "/healthz"
@@ -36,15 +37,13 @@ class StandbyGate:
     def __init__(
         self,
         app: ASGIApp,
+        lead: PresentLead,
         *,
-        leads: Callable[[], bool],
-        leader: Callable[[], str],
         operator_port: int | None = None,
     ) -> None:
         """`operator_port` is the TCP port of each coordinator's door for operators, if it has one."""
         self._app = app
-        self._leads = leads
-        self._leader = leader
+        self._lead = lead
         self._operator_port = operator_port
         limited = BodyLimit(self._pass_on, bytes_max=_BODY_BYTES_MAX)
         self._passing = HandlerGuard(limited, timeout_seconds=2 * TIMEOUT_SECONDS)
@@ -55,7 +54,7 @@ class StandbyGate:
             await self._app(scope, receive, send)
         elif scope["path"] == HEALTH_PATH:
             await Response(b"ok\n", media_type="text/plain")(scope, receive, send)
-        elif scope["path"] == METRICS_PATH or self._leads():
+        elif scope["path"] == METRICS_PATH or self._lead.leads:
             await self._app(scope, receive, send)
         else:
             await self._passing(scope, receive, send)
@@ -65,7 +64,7 @@ class StandbyGate:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        leader = self._leader()
+        leader = self._lead.leader
         if not leader or _PASSED_ON in request.headers:
             return error_response("no coordinator leads the fleet now; ask again", 503)
         if request.scope.get(OPERATOR) and request.method == "POST":

@@ -3,7 +3,7 @@
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,13 +15,17 @@ from fleet.kubernetes.cluster import Cluster
 from fleet.kubernetes.events import Events
 from fleet.kubernetes.lease import LeaseHolder
 from fleet.kubernetes.pods import PodPlace
-from fleet.kubernetes.state_map import StateMap
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.engine import Engine
-from fleet.lead.leadership import Term
+from fleet.lead.leadership import Leadership
+from fleet.lead.member_client import tls_of
+from fleet.lead.places import ServerPlace
+from fleet.rollout.changes import Change
+from fleet.rollout.reports import Grant
 from serving.base.clock import Clock, pause
 from serving.base.errors import FailedPrecondition
 from serving.base.periodic_thread import PeriodicThread
+from serving.client import Tls
 
 _PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
@@ -29,6 +33,36 @@ _STOP_SECONDS = 5.0
 _TURN_SECONDS = 15.0
 
 _log = structlog.get_logger(__name__)
+
+
+class KubernetesEngine(Engine):
+    """Pods as servers, a Lease as the right to lead, and Events for people."""
+
+    def __init__(
+        self, place: ServerPlace, leadership: Leadership, events: Events, tls: Tls | None = None
+    ) -> None:
+        super().__init__(place, leadership, tls)
+        self._events = events
+        self._thread = threading.Thread(target=self._post, name="fleet-events", daemon=True)
+
+    def start(self, port: int) -> None:
+        """See `Engine`."""
+        self._thread.start()
+        super().start(port)
+
+    def stop(self) -> None:
+        """See `Engine`."""
+        super().stop()
+        self._events.stop()
+        self._thread.join(_STOP_SECONDS)
+
+    def notice(self, changes: Sequence[Change], grants: Sequence[Grant]) -> None:
+        """See `Engine`."""
+        self._events.notice(changes, grants)
+
+    def _post(self) -> None:
+        while self._events.post_next():
+            pass
 
 
 def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: Clock) -> Engine:
@@ -42,38 +76,33 @@ def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: 
         ) from error
     cluster = connected(settings.kubeconfig, settings.namespace)
     host = config.coordinator.listen.rpartition(":")[0].strip("[]")
-    return made_engine(cluster, settings, clock, lambda: own_address(host, cluster.host))
+    return made_engine(cluster, settings, clock, host, cluster.host, tls_of(config.tls))
 
 
 def made_engine(
-    cluster: Cluster, settings: KubernetesSettings, clock: Clock, address: Callable[[], str]
-) -> Engine:
-    """Makes the engine on a cluster. Other coordinators reach this one at `address`."""
+    cluster: Cluster,
+    settings: KubernetesSettings,
+    clock: Clock,
+    host: str,
+    api_url: str,
+    tls: Tls | None = None,
+) -> KubernetesEngine:
+    """Makes the engine on a cluster, whose API is at `api_url`. The coordinator listens at `host`."""
     # The host's name is that of the pod, which the pod's earlier processes had too.
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
     place = PodPlace(cluster, settings, clock)
-    events = Events(
-        cluster, state_name=settings.name, instance=identity, uid_of=place.uid, clock=clock
-    )
-
-    def make_term(number: int, is_valid: Callable[[], bool]) -> Term:
-        store = StateMap(cluster, settings.name, number, is_valid, events.regard)
-        return Term(number, store, is_valid)
-
+    events = Events(cluster, state_name=settings.name, instance=identity, pods=place, clock=clock)
     holder = LeaseHolder(
         cluster,
-        make_term,
         name=settings.name,
         state_name=settings.name,
         identity=identity,
         duration_seconds=settings.lease_seconds,
         clock=clock,
+        events=events,
     )
-    return Engine(
-        _WatchedPods(place, clock),
-        _RenewedLease(holder, address, clock),
-        events.notice,
-        _EventThread(events),
+    return KubernetesEngine(
+        _WatchedPods(place, clock), _RenewedLease(holder, host, api_url, clock), events, tls
     )
 
 
@@ -100,8 +129,8 @@ class _WatchedPods:
     def __init__(self, place: PodPlace, clock: Clock) -> None:
         self._place = place
         self._clock = clock
-        self._is_over = threading.Event()
         self.membership = place.membership
+        self.stop = place.stop
         # Daemon: a watch that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="fleet-pods", daemon=True)
 
@@ -111,13 +140,10 @@ class _WatchedPods:
     def act(self, coordinator: Coordinator) -> None:
         """Does nothing: Kubernetes itself starts and stops pods."""
 
-    def stop(self) -> None:
-        self._is_over.set()
-
     def _run(self) -> None:
-        while not self._is_over.is_set():
+        while not self._place.is_stopped:
             try:
-                self._place.turn(self._is_over.is_set)
+                self._place.turn()
             except Exception:  # noqa: BLE001 (a bug; the next look must come)
                 _log.exception("fleet_pods_failed")
             # Pauses also after a watch that has ended well, because an API server may end each watch at
@@ -131,13 +157,15 @@ class _RenewedLease:
     def __init__(
         self,
         holder: LeaseHolder,
-        address: Callable[[], str],
+        host: str,
+        api_url: str,
         clock: Clock,
         turn_seconds: float = _TURN_SECONDS,
     ) -> None:
         self._holder = holder
         self._turn_seconds = turn_seconds
-        self._address = address
+        self._host = host
+        self._api_url = api_url
         self.term = holder.term
         self.leader = holder.leader
         self._thread = PeriodicThread(
@@ -149,7 +177,7 @@ class _RenewedLease:
         )
 
     def start(self, port: int) -> None:
-        host = self._address()
+        host = own_address(self._host, self._api_url)
         self._holder.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._thread.wake()
         self._thread.start()
@@ -164,22 +192,3 @@ class _RenewedLease:
             self._holder.release()
         else:
             _log.warning("fleet_lease_left_to_lapse", seconds=self._turn_seconds)
-
-
-class _EventThread:
-    """Posts Events until it is stopped."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._thread = threading.Thread(target=self._run, name="fleet-events", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._events.stop()
-        self._thread.join(_STOP_SECONDS)
-
-    def _run(self) -> None:
-        while self._events.post_next():
-            pass

@@ -1,13 +1,14 @@
 """Shows a fleet's waves, verdicts and grants as Events, which `kubectl describe` and `kubectl events` print."""
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 
 from fleet.kubernetes.cluster import ApiFailed, Cluster, Object
 from fleet.kubernetes.documents import Regarded, change_event, event_object
+from fleet.kubernetes.pods import PodPlace
 from fleet.rollout.changes import Change
 from fleet.rollout.reports import Grant
 from serving.base.clock import Clock
@@ -30,14 +31,14 @@ class Events:
         *,
         state_name: str,
         instance: str,
-        uid_of: Callable[[str], str],
+        pods: PodPlace,
         clock: Clock,
     ) -> None:
         """Changes are about the ConfigMap of the state, grants about the pod of the server."""
         self._cluster = cluster
         self._state = Regarded(kind="ConfigMap", name=state_name)
         self._instance = instance
-        self._uid_of = uid_of
+        self._pods = pods
         self._clock = clock
         self._waiting: queue.Queue[Object | None] = queue.Queue(QUEUE_LENGTH_MAX)
         # The last grant that was shown, by server and model, because a grant may be sent again and again.
@@ -48,7 +49,7 @@ class Events:
         self._state = replace(self._state, uid=str(config_map["metadata"].get("uid", "")))
 
     def notice(self, changes: Sequence[Change], grants: Sequence[Grant]) -> None:
-        """See `Notice`."""
+        """Shows changes and grants. Returns at once."""
         for change in changes:
             self._put(
                 change_event(
@@ -96,7 +97,7 @@ class Events:
         if grant.version is None:
             reason, what = "VersionWithdrawn", "the last grant is withdrawn"
         return event_object(
-            Regarded(kind="Pod", name=grant.server, uid=self._uid_of(grant.server)),
+            Regarded(kind="Pod", name=grant.server, uid=self._pods.uid(grant.server)),
             reason,
             f"{grant.model}: {what}",
             namespace=self._cluster.namespace,

@@ -26,14 +26,14 @@ the end of a renewal, and has no number of a term that a state could be fenced w
 """
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
 
 from fleet.kubernetes.cluster import ApiFailed, Cluster, Conflict, Object
 from fleet.kubernetes.documents import LeaseRecord, lease_object, lease_record, term_of
-from fleet.kubernetes.state_map import claim_term
+from fleet.kubernetes.events import Events
+from fleet.kubernetes.state_map import StateMap, claim_term
 from fleet.lead.leadership import Term
 from serving.base.clock import NS_PER_SECOND, Clock
 
@@ -73,20 +73,21 @@ class LeaseHolder:
     def __init__(
         self,
         cluster: Cluster,
-        make_term: Callable[[int, Callable[[], bool]], Term],
         *,
         name: str,
         state_name: str,
         identity: str,
         duration_seconds: int,
         clock: Clock,
+        events: Events | None = None,
     ) -> None:
-        """`identity` differs from that of every other process. `make_term` makes the term with a number.
+        """`identity` differs from that of every other process.
 
-        `state_name` is the ConfigMap of the state, in which each term is claimed.
+        `state_name` is the ConfigMap of the state, in which each term is claimed. The `events` are shown
+        beside it.
         """
         self._cluster = cluster
-        self._make_term = make_term
+        self._events = events
         self._name = name
         self._state_name = state_name
         self._identity = identity
@@ -228,11 +229,18 @@ class LeaseHolder:
             )
         )
         claim_term(self._cluster, self._state_name, state, number)
-        term = self._make_term(number, lambda: self._is_valid(number))
+        term = self._made_term(number)
         with self._lock:
             self._term = term
             self._valid_until_ns = self._end_ns(began_ns)
         _log.info("fleet_lease_acquired", lease=self._name, term=number)
+
+    def _made_term(self, number: int) -> Term:
+        def is_valid() -> bool:
+            return self._is_valid(number)
+
+        store = StateMap(self._cluster, self._state_name, number, is_valid, self._events)
+        return Term(number, store, is_valid)
 
     def _lose(self, reason: str) -> None:
         with self._lock:

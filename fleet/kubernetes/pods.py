@@ -1,7 +1,7 @@
 """The servers of a fleet as the pods that match a label selector: listed once, and watched from then on."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
@@ -38,6 +38,7 @@ class PodPlace:
         # Used by `turn` alone.
         self._version = ""
         self._failure = ""
+        self._is_stopped = threading.Event()
         # Guards the members below.
         self._lock = threading.Lock()
         self._pods: dict[str, Object] | None = None
@@ -63,7 +64,15 @@ class PodPlace:
             pod = (self._pods or {}).get(name)
             return "" if pod is None else str(pod["metadata"].get("uid", ""))
 
-    def turn(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped.is_set()
+
+    def stop(self) -> None:
+        """Ends the present `turn` with the next event of its watch. Any thread."""
+        self._is_stopped.set()
+
+    def turn(self) -> None:
         """Lists the pods if they are not known, and watches them for a while.
 
         A failure is logged once; the next turn tries again.
@@ -71,7 +80,7 @@ class PodPlace:
         try:
             if not self._version:
                 self._list()
-            self._watch(is_over)
+            self._watch()
         except Gone:
             self._version = ""
         except ApiFailed as error:
@@ -90,14 +99,14 @@ class PodPlace:
             self._membership = None
         self._version = version
 
-    def _watch(self, is_over: Callable[[], bool]) -> None:
+    def _watch(self) -> None:
         events = self._cluster.watch_pods(self._settings.selector, self._version, WATCH_SECONDS)
         for event in events:
             pod = event["object"]
             if event["type"] != "BOOKMARK":
                 self._note(pod, is_there=event["type"] != "DELETED")
             self._version = pod["metadata"]["resourceVersion"]
-            if is_over():
+            if self.is_stopped:
                 return
 
     def _note(self, pod: Object, *, is_there: bool) -> None:

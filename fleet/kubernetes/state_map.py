@@ -10,6 +10,7 @@ from fleet.kubernetes.documents import (
     summary_of,
     term_of,
 )
+from fleet.kubernetes.events import Events
 from fleet.rollout.state import fleet_state_from_json
 
 
@@ -45,14 +46,14 @@ class StateMap:
         name: str,
         term: int,
         is_valid: Callable[[], bool],
-        on_written: Callable[[Object], None] = lambda config_map: None,
+        events: Events | None = None,
     ) -> None:
-        """`on_written` gets each ConfigMap that was written."""
+        """`events` learn the identity of each ConfigMap that was written."""
         self._cluster = cluster
         self._name = name
         self._term = term
         self._is_valid = is_valid
-        self._on_written = on_written
+        self._events = events
         self._version = ""
         self._has_written = False
 
@@ -88,7 +89,8 @@ class StateMap:
         write = self._cluster.replace_config_map if is_there else self._cluster.create_config_map
         written = write(wanted)
         self._version = written["metadata"]["resourceVersion"]
-        self._on_written(written)
+        if self._events is not None:
+            self._events.regard(written)
 
     def _look(self) -> Object | None:
         found = self._cluster.read_config_map(self._name)

@@ -1,21 +1,22 @@
 """The work of a coordinator during one term: it polls the servers, decides and sends grants."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from fleet.config.config import FleetConfig
 from fleet.files.registry import RegisteredServer
 from fleet.lead.coordinator import Coordinator
+from fleet.lead.engine import Engine
 from fleet.lead.leadership import Term
 from fleet.lead.observer import FleetObserver
 from fleet.lead.outputs import has_looked, registered
-from fleet.lead.places import LOOK_SECONDS_MAX, Membership, ServerPlace
-from fleet.lead.server_links import ServerClient, ServerLinks
+from fleet.lead.places import LOOK_SECONDS_MAX, Membership
+from fleet.lead.server_links import ServerLinks
 from fleet.rollout.changes import Change
 from fleet.rollout.reports import Grant, ServerReport
-from fleet.rollout.view import is_silent
+from fleet.rollout.view import silent_servers
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
 
@@ -23,9 +24,6 @@ PAUSE_SECONDS_MAX = 60.0
 """The longest pause after a decision that has failed by a bug."""
 
 _log = structlog.get_logger(__name__)
-
-Notice = Callable[[Sequence[Change], Sequence[Grant]], None]
-"""Takes the changes and the grants, for people who watch the fleet in the engine's tools."""
 
 
 class FleetLead:
@@ -35,19 +33,15 @@ class FleetLead:
         self,
         term: Term,
         config: FleetConfig,
-        place: ServerPlace,
-        connect: Callable[[str], ServerClient],
+        engine: Engine,
         clock: Clock,
-        *,
-        notice: Notice | None = None,
         observer: FleetObserver | None = None,
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable."""
         self._term = term
         self._config = config
         self._clock = clock
-        self._notice = notice
-        self._place = place
+        self._engine = engine
         self._membership: Membership | None = None
         self._has_looked = False
         # Held while a report is taken, and while the servers change: so it is known whose report it is.
@@ -67,7 +61,7 @@ class FleetLead:
             order_min=term.order_min,
         )
         self._links = ServerLinks(
-            connect=connect,
+            connect=engine.client,
             receive=self.receive,
             thread_count=config.coordinator.poll_threads,
             clock=clock,
@@ -97,7 +91,7 @@ class FleetLead:
         if self._clock.now_ns() < self._paused_until_ns:
             return
         try:
-            self._place.act(self.coordinator)
+            self._engine.place.act(self.coordinator)
             self._follow()
             # A decision before the servers are known would take the fleet for empty.
             if self._membership is not None:
@@ -125,20 +119,15 @@ class FleetLead:
         if self._membership is None:
             return None
         now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
-        servers = self._membership.servers
-
-        def is_lost(name: str) -> bool:
-            return is_silent(sightings[name], self._config.waves.lost_seconds, now_ns)
-
-        def is_passed(name: str) -> bool:
-            # Clients that begin now need not wait longer for a server that may never come.
-            seconds = min(self._config.waves.lost_seconds, LOOK_SECONDS_MAX)
-            return is_silent(sightings[name], seconds, now_ns)
-
+        servers, lost_seconds = self._membership.servers, self._config.waves.lost_seconds
         # Asked once only: a server that comes later is listed before it has reported.
         if self._membership.is_whole and not self._has_looked:
-            self._has_looked = has_looked(servers, sightings, is_passed)
-        return registered(servers, sightings, is_lost) if self._has_looked else None
+            # Clients that begin now need not wait longer for a server that may never come.
+            silent = silent_servers(sightings, min(lost_seconds, LOOK_SECONDS_MAX), now_ns)
+            self._has_looked = has_looked(servers, sightings, silent)
+        if not self._has_looked:
+            return None
+        return registered(servers, sightings, silent_servers(sightings, lost_seconds, now_ns))
 
     def stop(self) -> None:
         """Ends the lead. When this returns, no grant and no write of the state is under way.
@@ -150,7 +139,7 @@ class FleetLead:
 
     def _follow(self) -> None:
         """Takes over the servers of the place, if they have changed."""
-        membership = self._place.membership()
+        membership = self._engine.place.membership()
         if membership is None or membership is self._membership:
             return
         with self._members_lock:
@@ -171,9 +160,7 @@ class FleetLead:
 
     def _send(self, grants: Sequence[Grant]) -> None:
         self._links.send(grants)
-        if self._notice is not None:
-            self._notice((), grants)
+        self._engine.notice((), grants)
 
     def _on_change(self, changes: Sequence[Change]) -> None:
-        if self._notice is not None:
-            self._notice(changes, ())
+        self._engine.notice(changes, ())

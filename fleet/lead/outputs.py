@@ -1,6 +1,6 @@
 """The files that a coordinator keeps for clients and proxies: the registry, and HAProxy's configuration."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 def registered(
     servers: Sequence[FleetServer],
     sightings: Mapping[str, Sighting],
-    is_lost: Callable[[str], bool],
+    lost: Collection[str],
 ) -> list[RegisteredServer]:
     """The servers with an address for clients, and what is known of them. Pure.
 
@@ -41,7 +41,7 @@ def registered(
                 name=server.name,
                 grpc=server.grpc,
                 http=server.http,
-                is_ready=has_version and not is_lost(server.name),
+                is_ready=has_version and server.name not in lost,
                 is_draining=sighting is not None and sighting.is_draining,
                 versions=versions,
             )
@@ -52,16 +52,16 @@ def registered(
 def has_looked(
     servers: Sequence[FleetServer],
     sightings: Mapping[str, Sighting],
-    is_lost: Callable[[str], bool],
+    silent: Collection[str],
 ) -> bool:
-    """True once each server with an address for clients has reported, or is lost or leaves. Pure.
+    """True once each server with an address for clients has reported, is `silent`, or leaves. Pure.
 
     Before that, a coordinator that has just started cannot know which servers drain.
     """
     for server in servers:
         sighting = sightings.get(server.name)
         is_known = sighting is not None and (sighting.report is not None or sighting.is_leaving)
-        if server.grpc and not is_known and not is_lost(server.name):
+        if server.grpc and not is_known and server.name not in silent:
             return False
     return True
 

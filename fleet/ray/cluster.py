@@ -1,6 +1,6 @@
 """The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -315,8 +315,7 @@ class ActorClient:
     ) -> dict[str, Any]:
         """See `ServerClient`."""
         report: dict[str, Any] = self._call(
-            lambda actor: actor.fleet_report.remote(list(latency_edges_ns), timeout_seconds),
-            timeout_seconds,
+            "fleet_report", timeout_seconds, list(latency_edges_ns), timeout_seconds
         )
         return report
 
@@ -325,18 +324,18 @@ class ActorClient:
     ) -> int | None:
         """See `ServerClient`."""
         granted: int | None = self._call(
-            lambda actor: actor.grant.remote(name, version, order, timeout_seconds), timeout_seconds
+            "grant", timeout_seconds, name, version, order, timeout_seconds
         )
         return granted
 
     def close(self) -> None:
         """See `ServerClient`."""
 
-    def _call(self, call: Callable[[Any], Any], timeout_seconds: float) -> Any:
+    def _call(self, method: str, timeout_seconds: float, *arguments: object) -> Any:
         try:
             if self._actor is None:
                 self._actor = ray.get_actor(self._actor_name, namespace=NAMESPACE)
-            return ray.get(call(self._actor), timeout=timeout_seconds)
+            return ray.get(getattr(self._actor, method).remote(*arguments), timeout=timeout_seconds)
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             reason = str(error).strip().rpartition("\n")[2]
             raise Unavailable(f"the server's actor does not answer: {reason}") from error

@@ -114,10 +114,10 @@ class CoordinatorActor:
     def _made(self) -> RayCoordinator:
         """Makes the coordinator once the store answers, and returns it."""
         self._host = node_address()
-        store, problems = KeyValueStore(self._name), self._front_problems.present
+        store = KeyValueStore(self._name)
         while True:
             try:
-                return ray_coordinator(store, self._host, self._clock, other_problems=problems)
+                return ray_coordinator(store, self._host, self._clock, fronts=self._front_problems)
             except OSError as error:
                 self._reason = str(error)
                 pause(self._clock, _STORE_SECONDS)

@@ -2,19 +2,20 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from fleet.config.config import REPLICAS_PATH, FleetConfig, parse_fleet_config
-from fleet.config.ray_settings import RaySettings
 from fleet.http.api import check_operator
 from fleet.lead.engine import Engine
+from fleet.lead.server_links import ServerClient
 from fleet.ray.cluster import RayServers
+from fleet.ray.front_problems import FrontProblems
 from fleet.ray.key_value_store import KeyValueStore
 from fleet.ray.leadership import RayLeadership
 from fleet.ray.operator_token import TokenEntry, operator_token
@@ -39,22 +40,60 @@ class RayCoordinator:
     digest: str
 
 
+class RayEngine(Engine):
+    """Actors as servers, which the fleet itself starts and ends. Operators come with a token."""
+
+    def __init__(
+        self,
+        replicas: RayReplicas,
+        leadership: RayLeadership,
+        servers: RayServers,
+        token: str,
+        fronts: FrontProblems | None,
+    ) -> None:
+        super().__init__(replicas, leadership)
+        self._replicas = replicas
+        self._leadership = leadership
+        self._token = token
+        self._fronts = fronts
+        self._servers = servers
+        self.routes = [_replicas_route(replicas)]
+
+    @property
+    def is_over(self) -> bool:
+        """See `Engine`."""
+        return self._leadership.is_over or self._replicas.has_stopped
+
+    def client(self, target: str) -> ServerClient:
+        """See `Engine`."""
+        return self._servers.client(target)
+
+    def entry(self, app: ASGIApp) -> ASGIApp:
+        """See `Engine`."""
+        return TokenEntry(app, self._token)
+
+    def problems(self) -> list[str]:
+        """See `Engine`."""
+        of_fronts = self._fronts.present() if self._fronts is not None else []
+        return [*self._replicas.problems(), *of_fronts]
+
+
 def ray_coordinator(
     store: KeyValueStore,
     host: str,
     clock: Clock,
-    make_servers: Callable[[RaySettings], RayServers] = RayServers,
-    other_problems: Callable[[], Sequence[str]] = tuple,
+    servers: RayServers | None = None,
+    fronts: FrontProblems | None = None,
 ) -> RayCoordinator:
     """The coordinator of the configuration in the store, which serves HTTP at `host`.
 
-    `other_problems` are shown in its status too. Raises OSError, InvalidConfig and FailedPrecondition.
+    Its status shows the problems of `fronts` too. Raises OSError, InvalidConfig and FailedPrecondition.
     """
     text = store.get(CONFIG_KEY) or ""
     config = parse_fleet_config(text)
     if config.ray is None:
         raise FailedPrecondition("the fleet's configuration has no table [ray]")
-    leadership, servers = RayLeadership(store, clock), make_servers(config.ray)
+    leadership, servers = RayLeadership(store, clock), servers or RayServers(config.ray)
     replicas = RayReplicas(
         config.ray,
         servers,
@@ -63,16 +102,7 @@ def ray_coordinator(
         clock,
         poll_seconds=config.coordinator.poll_seconds,
     )
-    token = operator_token(store)
-    engine = Engine(
-        replicas,
-        leadership,
-        connect=servers.client,
-        routes=[_replicas_route(replicas)],
-        entry=lambda app: TokenEntry(app, token),
-        problems=lambda: [*replicas.problems(), *other_problems()],
-        is_over=lambda: leadership.is_over or replicas.has_stopped,
-    )
+    engine = RayEngine(replicas, leadership, servers, operator_token(store), fronts)
     service = FleetService(_on_node(config, host), clock, engine)
     return RayCoordinator(service, leadership, replicas, config_digest(text))
 

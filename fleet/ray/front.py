@@ -34,7 +34,7 @@ class Front:
         self._deploy = deploy
         self._clock = clock
         self._is_stopping = False
-        self._door = OperatorDoor(config.coordinator.operators, host_and_port)
+        self._door = OperatorDoor(config.coordinator.operators)
         self.port: int | None = None
         self.listens = threading.Event()
         """Set once `port` is known."""

@@ -1,6 +1,5 @@
 """The operations of a fleet's operator on its state. Pure; they take effect with the next decision."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from fleet.rollout.judging import in_wave
@@ -14,25 +13,22 @@ from serving.core.blocked_versions import BlockedBy
 
 def paused(state: FleetState, model: str) -> FleetState:
     """Pauses the fleet: no server begins to swap. A bad verdict still rolls back."""
-    return _with_model(state, model, lambda of_model: replace(of_model, is_paused=True))
+    return _with(state, model, replace(_model(state, model), is_paused=True))
 
 
 def resumed(state: FleetState, model: str) -> FleetState:
     """Lets a paused rollout go on."""
-    return _with_model(state, model, lambda of_model: replace(of_model, is_paused=False))
+    return _with(state, model, replace(_model(state, model), is_paused=False))
 
 
 def promoted(state: FleetState, model: str, settings: WaveSettings) -> FleetState:
-    """The state in which the version goes to all servers without a further judgement by its requests.
+    """Lets the version go to all servers without a further judgement by its requests.
 
     Raises FailedPrecondition without a rollout.
     """
-
-    def promote(of_model: ModelState) -> ModelState:
-        rollout = in_wave(_rollout(of_model, model), len(settings.sizes), settings)
-        return replace(of_model, rollout=replace(rollout, is_promoted=True))
-
-    return _with_model(state, model, promote)
+    rollout = in_wave(_rollout(state, model), len(settings.sizes), settings)
+    promoted = replace(rollout, is_promoted=True)
+    return _with(state, model, replace(_model(state, model), rollout=promoted))
 
 
 def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetState:
@@ -40,12 +36,9 @@ def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetSt
 
     Raises FailedPrecondition without a rollout.
     """
-
-    def abort(of_model: ModelState) -> ModelState:
-        version = _rollout(of_model, model).version
-        return of_model.with_block(version, BlockedBy.OPERATOR, reason, wall_ns)
-
-    return _with_model(state, model, abort)
+    version = _rollout(state, model).version
+    before = _model(state, model)
+    return _with(state, model, before.with_block(version, BlockedBy.OPERATOR, reason, wall_ns))
 
 
 def rolled_back(
@@ -56,36 +49,30 @@ def rolled_back(
     During a rollout that is the stable version, otherwise the version that was stable before the present
     one. Raises FailedPrecondition if there is no such version, or if too few servers of `view` have it.
     """
-
-    def roll_back(of_model: ModelState) -> ModelState:
-        if of_model.rollout is not None and of_model.stable is not None:
-            version = of_model.rollout.version
-            return of_model.with_block(version, BlockedBy.OPERATOR, reason, wall_ns)
-        if of_model.stable is None or of_model.previous is None:
-            raise FailedPrecondition(
-                f"model {model!r}: no version was stable before, so there is none to roll back to"
-            )
-        if view is not None:
-            _check_is_there(model, of_model.previous, view)
-        earlier = replace(of_model, stable=of_model.previous, previous=None)
-        return earlier.with_block(of_model.stable, BlockedBy.OPERATOR, reason, wall_ns)
-
-    return _with_model(state, model, roll_back)
+    before = _model(state, model)
+    if before.rollout is not None and before.stable is not None:
+        return aborted(state, model, reason, wall_ns)
+    if before.stable is None or before.previous is None:
+        raise FailedPrecondition(
+            f"model {model!r}: no version was stable before, so there is none to roll back to"
+        )
+    if view is not None:
+        _check_is_there(model, before.previous, view)
+    earlier = replace(before, stable=before.previous, previous=None)
+    blocked = earlier.with_block(before.stable, BlockedBy.OPERATOR, reason, wall_ns)
+    return _with(state, model, blocked)
 
 
 def allowed(state: FleetState, model: str, version: int) -> FleetState:
     """Unblocks `version`. Raises FailedPrecondition if it is not."""
-
-    def allow(of_model: ModelState) -> ModelState:
-        if version not in of_model.blocked:
-            known = listed(map(str, sorted(of_model.blocked)))
-            raise FailedPrecondition(
-                f"model {model!r}: version {version} is not blocked in the fleet; blocked: {known}"
-            )
-        rest = {key: block for key, block in of_model.blocked.items() if key != version}
-        return replace(of_model, blocked=rest)
-
-    return _with_model(state, model, allow)
+    before = _model(state, model)
+    if version not in before.blocked:
+        known = listed(map(str, sorted(before.blocked)))
+        raise FailedPrecondition(
+            f"model {model!r}: version {version} is not blocked in the fleet; blocked: {known}"
+        )
+    rest = {key: block for key, block in before.blocked.items() if key != version}
+    return _with(state, model, replace(before, blocked=rest))
 
 
 def _check_is_there(model: str, version: int, view: ModelView) -> None:
@@ -101,16 +88,19 @@ def _check_is_there(model: str, version: int, view: ModelView) -> None:
         )
 
 
-def _rollout(of_model: ModelState, model: str) -> FleetRollout:
-    if of_model.rollout is None:
-        raise FailedPrecondition(f"no version of model {model!r} is on its way through the fleet")
-    return of_model.rollout
-
-
-def _with_model(
-    state: FleetState, model: str, change: Callable[[ModelState], ModelState]
-) -> FleetState:
+def _model(state: FleetState, model: str) -> ModelState:
     if model not in state.models:
         known = listed(sorted(state.models))
         raise NotFound(f"the fleet has no model {model!r}; models: {known}")
-    return state.changed({**state.models, model: change(state.models[model])})
+    return state.models[model]
+
+
+def _rollout(state: FleetState, model: str) -> FleetRollout:
+    rollout = _model(state, model).rollout
+    if rollout is None:
+        raise FailedPrecondition(f"no version of model {model!r} is on its way through the fleet")
+    return rollout
+
+
+def _with(state: FleetState, model: str, after: ModelState) -> FleetState:
+    return state.changed({**state.models, model: after})

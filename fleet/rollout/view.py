@@ -132,6 +132,15 @@ def is_silent(sighting: Sighting, lost_seconds: float, now_ns: int) -> bool:
     return now_ns - sighting.seen_at_ns > round(lost_seconds * NS_PER_SECOND)
 
 
+def silent_servers(
+    sightings: Mapping[str, Sighting], lost_seconds: float, now_ns: int
+) -> frozenset[str]:
+    """The servers that have not reported for so long."""
+    return frozenset(
+        name for name, sighting in sightings.items() if is_silent(sighting, lost_seconds, now_ns)
+    )
+
+
 def model_views(
     sightings: Mapping[str, Sighting],
     models: Mapping[str, ModelState],

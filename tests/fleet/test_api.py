@@ -16,6 +16,7 @@ from serving.base.errors import Unavailable
 from serving.http.app import HttpSettings, make_http_app
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import MODEL, SETTINGS, serving
+from tests.fleet.worlds.leads import lead_of
 from tests.unit.fakes.clocks import FakeClock
 
 Reply = dict[str, Any]
@@ -36,7 +37,7 @@ def client(store: MemoryStore) -> TestClient:
         report = ServerReport(models={MODEL: serving(1, found=frozenset({1, 2}))})
         coordinator.receive(name, report)
     coordinator.step()
-    api = FleetApi(lambda: coordinator, SETTINGS, lambda: '{"servers": []}', clock)
+    api = FleetApi(lead_of(coordinator, registry='{"servers": []}'), SETTINGS, clock)
     return TestClient(OperatorEntry(make_http_app(api.routes, HttpSettings())))
 
 
@@ -118,7 +119,9 @@ def test_status_leaves_the_event_loop_free() -> None:
         assert may_answer.wait(20)
         raise Unavailable("no coordinator")
 
-    api = FleetApi(hanging, SETTINGS, lambda: "{}", FakeClock())
+    lead = lead_of(None, registry="{}")
+    lead.coordinator = hanging  # type: ignore[method-assign]
+    api = FleetApi(lead, SETTINGS, FakeClock())
     with TestClient(make_http_app(api.routes, HttpSettings())) as client:
         waiting = threading.Thread(target=client.get, args=(STATUS_PATH,))
         waiting.start()
@@ -136,7 +139,7 @@ def test_rollback_without_files_is_refused() -> None:
     )
     coordinator.set_servers(["a"])
     coordinator.receive("a", ServerReport(models={MODEL: serving(2, found=frozenset({2}))}))
-    api = FleetApi(lambda: coordinator, SETTINGS, lambda: "", FakeClock())
+    api = FleetApi(lead_of(coordinator), SETTINGS, FakeClock())
     client = TestClient(OperatorEntry(make_http_app(api.routes, HttpSettings())))
     code, reply = operate(client, operation="rollback", model=MODEL)
     assert (code, "version 1 is on 0 of 1 servers" in reply["error"]) == (400, True)

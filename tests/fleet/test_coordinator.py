@@ -13,6 +13,7 @@ from fleet.rollout.wave_settings import WaveSettings, WaveSize
 from serving.base.errors import DataLoss, Unavailable
 from tests.fleet.fakes.state_stores import HeldStore, MemoryStore
 from tests.fleet.worlds.fleet import MODEL, SETTINGS, serving
+from tests.fleet.worlds.leads import lead_of
 from tests.unit.fakes.clocks import FakeClock
 
 FOUND = frozenset({1, 2})
@@ -229,7 +230,7 @@ def pause(coordinator: Coordinator) -> None:
 def test_readers_do_not_wait_for_a_write() -> None:
     store = HeldStore()
     coordinator = idle_coordinator(store)
-    api = FleetApi(lambda: coordinator, SETTINGS, lambda: "", FakeClock())
+    api = FleetApi(lead_of(coordinator), SETTINGS, FakeClock())
     with store.held():
         deciding = threading.Thread(target=coordinator.step)
         deciding.start()

@@ -3,7 +3,9 @@ import re
 
 import pytest
 
+from fleet.config.kubernetes_settings import KubernetesSettings
 from fleet.kubernetes.events import QUEUE_LENGTH_MAX, Events
+from fleet.kubernetes.pods import PodPlace
 from fleet.rollout import changes as changes_module
 from fleet.rollout.changes import Change, changes
 from fleet.rollout.reports import Grant
@@ -21,10 +23,17 @@ def cluster() -> FakeCluster:
     return FakeCluster()
 
 
+class NamedPods(PodPlace):
+    """Knows each pod, with "u" as its identity."""
+
+    def uid(self, name: str) -> str:
+        return "u"
+
+
 def events_of(cluster: FakeCluster) -> Events:
-    return Events(
-        cluster, state_name="fleet", instance="c1", uid_of=lambda name: "u", clock=FakeClock()
-    )
+    clock = FakeClock()
+    pods = NamedPods(cluster, KubernetesSettings(selector="app=web"), clock)
+    return Events(cluster, state_name="fleet", instance="c1", pods=pods, clock=clock)
 
 
 def posted(cluster: FakeCluster, events: Events) -> list[tuple[str, str, str]]:

@@ -301,7 +301,7 @@ def test_lease_is_not_given_up_during_a_turn(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(holder, "turn", hanging_turn)
     for is_over, expected in ((False, "c1"), (True, "")):
-        lease = _RenewedLease(holder, lambda: "10.0.0.1", SystemClock(), turn_seconds=0.01)
+        lease = _RenewedLease(holder, "10.0.0.1", "", SystemClock(), turn_seconds=0.01)
         lease.start(8700)
         assert begun.wait(60)
         if is_over:

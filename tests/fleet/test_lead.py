@@ -9,13 +9,16 @@ from structlog.testing import capture_logs
 
 from fleet.config.config import FleetConfig, FleetServer, parse_fleet_config
 from fleet.lead.coordinator import Coordinator
+from fleet.lead.engine import Engine
 from fleet.lead.lead import PAUSE_SECONDS_MAX, FleetLead
 from fleet.lead.leadership import Term
 from fleet.lead.places import Membership, ServerPlace
+from fleet.lead.server_links import ServerClient
 from fleet.rollout.reports import ServerReport
 from serving.base.errors import Unavailable
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import MODEL, serving
+from tests.fleet.worlds.leads import OtherLeads
 from tests.unit.fakes.clocks import FakeClock
 
 CONFIG: FleetConfig = parse_fleet_config(
@@ -67,14 +70,23 @@ class FakePlace:
         """Has nothing to stop."""
 
 
+class SilentEngine(Engine):
+    """The engine of servers that never answer."""
+
+    def __init__(self, place: ServerPlace) -> None:
+        super().__init__(place, OtherLeads())
+
+    def client(self, target: str) -> ServerClient:
+        return SilentClient()
+
+
 class World:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.store = MemoryStore()
         self.place = FakePlace()
-        place: ServerPlace = self.place
         term = Term(1, self.store, lambda: True)
-        self.lead = FleetLead(term, CONFIG, place, lambda target: SilentClient(), self.clock)
+        self.lead = FleetLead(term, CONFIG, SilentEngine(self.place), self.clock)
         self.step_count = 0
         self.error: Exception | None = None
         decide = self.lead.coordinator.step

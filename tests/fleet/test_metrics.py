@@ -22,6 +22,7 @@ from serving.http.app import HttpSettings, make_http_app
 from serving.monitoring.metric_families import markdown_table
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import MODEL, SETTINGS, requests, serving
+from tests.fleet.worlds.leads import lead_of
 from tests.unit.fakes.clocks import FakeClock
 
 FOUND = frozenset({1, 2})
@@ -42,14 +43,8 @@ class World:
         for name in ("a", "b", "c"):
             self.report(name, serving(1, found=FOUND))
         self.problems: list[str] = []
-        api = FleetApi(
-            lambda: self.coordinator,
-            SETTINGS,
-            lambda: "",
-            self.clock,
-            self.metrics,
-            lambda: self.problems,
-        )
+        lead = lead_of(self.coordinator, problems=self.problems)
+        api = FleetApi(lead, SETTINGS, self.clock, self.metrics)
         self.client = TestClient(make_http_app(api.routes, HttpSettings()))
         self.coordinator.step()
 
@@ -130,7 +125,7 @@ def test_silence_of_a_server_is_measured(world: World) -> None:
 
 def test_problems_are_counted(world: World) -> None:
     assert world.values()["fleet_problems"] == 0
-    world.problems = ["servers.json: no space left", "server m-0 does not start"]
+    world.problems += ["servers.json: no space left", "server m-0 does not start"]
     assert world.values()["fleet_problems"] == 2
 
 

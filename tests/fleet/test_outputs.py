@@ -25,7 +25,7 @@ def report(*, is_draining: bool = False) -> ServerReport:
 
 def test_registered_servers_have_an_address() -> None:
     sightings = {"a": Sighting(report(is_draining=True), 0), "b": Sighting(None, 0)}
-    rows = registered(SERVERS, sightings, lambda name: False)
+    rows = registered(SERVERS, sightings, ())
     assert [(row.name, row.is_ready, row.is_draining) for row in rows] == [
         ("a", True, True),
         ("b", False, False),
@@ -34,7 +34,7 @@ def test_registered_servers_have_an_address() -> None:
 
 
 def test_lost_server_is_not_ready() -> None:
-    rows = registered(SERVERS[:1], {"a": Sighting(report(), 0)}, lambda name: True)
+    rows = registered(SERVERS[:1], {"a": Sighting(report(), 0)}, {"a"})
     assert not rows[0].is_ready
 
 
@@ -49,15 +49,15 @@ def test_look_is_whole_once_each_server_is_known(is_leaving: bool) -> None:
         "b": Sighting(None, 0, is_leaving=is_leaving),
         "hidden": Sighting(None, 0),
     }
-    assert has_looked(SERVERS, sightings, lambda name: False) is is_leaving
-    assert has_looked(SERVERS, sightings, lambda name: name == "b")
-    assert not has_looked(SERVERS, {}, lambda name: False)
+    assert has_looked(SERVERS, sightings, ()) is is_leaving
+    assert has_looked(SERVERS, sightings, {"b"})
+    assert not has_looked(SERVERS, {}, ())
 
 
 def test_model_without_a_version_is_listed() -> None:
     models = {MODEL: ModelReport()}
     sightings = {"a": Sighting(ServerReport(models=models), 0)}
-    (row, _) = registered(SERVERS, sightings, lambda name: False)
+    (row, _) = registered(SERVERS, sightings, ())
     assert (row.versions, row.is_ready) == ({MODEL: None}, False)
     assert parse_registry(registry_document([row])) == (row,)
 
@@ -86,7 +86,7 @@ def outputs_in(directory: Path, **settings: Any) -> tuple[Outputs, FakeProcess]:
 
 def test_unchanged_servers_reload_nothing(tmp_path: Path) -> None:
     outputs, process = outputs_in(tmp_path)
-    rows = registered(SERVERS, {"a": Sighting(report(), 0)}, lambda name: False)
+    rows = registered(SERVERS, {"a": Sighting(report(), 0)}, ())
     for _ in range(5):
         outputs.update(rows)
     # HAProxy is looked at until it has taken the text, and then no more.
@@ -99,7 +99,7 @@ def test_draining_server_reloads_haproxy(tmp_path: Path) -> None:
     outputs, process = outputs_in(tmp_path)
     for is_draining in (False, True):
         sightings = {"a": Sighting(report(is_draining=is_draining), 0)}
-        outputs.update(registered(SERVERS, sightings, lambda name: False))
+        outputs.update(registered(SERVERS, sightings, ()))
     assert len({*process.texts}) == 2
     assert "10.0.0.1:8500 weight 0" in (tmp_path / "haproxy.cfg").read_text()
 
@@ -107,7 +107,7 @@ def test_draining_server_reloads_haproxy(tmp_path: Path) -> None:
 def test_unknown_servers_change_no_file(tmp_path: Path) -> None:
     """A coordinator that has just started knows less than the files."""
     outputs, _ = outputs_in(tmp_path)
-    rows = registered(SERVERS, {"a": Sighting(report(), 0)}, lambda name: False)
+    rows = registered(SERVERS, {"a": Sighting(report(), 0)}, ())
     assert outputs.registry == ""
     outputs.update(rows)
     text = (tmp_path / "servers.json").read_text()

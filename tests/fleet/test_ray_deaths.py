@@ -20,6 +20,7 @@ from tests.unit.fakes.clocks import FakeClock
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
 from fleet.ray.cluster import Looked
+from fleet.ray.engine import RayEngine
 from fleet.ray.leadership import RayLeadership
 from fleet.ray.replicas import RayReplicas
 
@@ -150,12 +151,13 @@ class World:
         self.replicas = RayReplicas(
             CONFIG.ray, servers, leadership, self.store, self.clock, poll_seconds=0.01
         )
+        self.engine = RayEngine(self.replicas, leadership, servers, "token", None)
         self.lead: FleetLead | None = None
         self.candidate = Candidate(leadership, self.begin_lead, self.end_lead)
         self.candidate.turn()
 
     def begin_lead(self, term: Term) -> None:
-        self.lead = FleetLead(term, CONFIG, self.replicas, self.servers.client, self.clock)
+        self.lead = FleetLead(term, CONFIG, self.engine, self.clock)
 
     def end_lead(self) -> None:
         assert self.lead is not None

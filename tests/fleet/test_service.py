@@ -26,9 +26,10 @@ from fleet.config.config import (
 from fleet.files.registry import REGISTRY_PATH
 from fleet.lead.engine import Engine
 from fleet.lead.leadership import Term
+from fleet.lead.member_client import tls_of
 from fleet.lead.places import ListedServers
 from fleet.rollout.state import FleetState, ModelState
-from fleet.service import FleetService, tls_of
+from fleet.service import FleetService
 from serving.base.clock import SystemClock
 from serving.base.errors import (
     FailedPrecondition,
@@ -38,6 +39,7 @@ from serving.base.errors import (
     Unavailable,
 )
 from tests.fleet.fakes.state_stores import HeldStore
+from tests.fleet.worlds.leads import OtherLeads
 
 
 def config_in(directory: Path, *, poll_seconds: float = 0.01) -> FleetConfig:
@@ -55,22 +57,6 @@ def service_in(directory: Path) -> FleetService:
     return FleetService(config_in(directory), SystemClock())
 
 
-class WaitingLeadership:
-    """Never leads. Another coordinator does."""
-
-    def start(self, port: int) -> None:
-        """Waits already."""
-
-    def term(self) -> None:
-        return None
-
-    def leader(self) -> str:
-        return "10.0.0.9:8700"
-
-    def stop(self) -> None:
-        """Has nothing to give up."""
-
-
 @contextlib.contextmanager
 def leading_in(directory: Path) -> Iterator[FleetService]:
     """Runs a service, which has begun to lead."""
@@ -84,7 +70,7 @@ def running(service: FleetService) -> Iterator[FleetService]:
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        while service._coordinator is None:
+        while not service.leads:
             assert thread.is_alive()
         yield service
     finally:
@@ -197,7 +183,7 @@ def test_door_that_is_taken_ends_the_start(tmp_path: Path) -> None:
 
 def test_standby_takes_no_operation(tmp_path: Path) -> None:
     config = config_in(tmp_path)
-    engine = Engine(ListedServers(config.servers), WaitingLeadership())
+    engine = Engine(ListedServers(config.servers), OtherLeads("10.0.0.9:8700"))
     service = FleetService(config, SystemClock(), engine)
     thread = threading.Thread(target=service.run)
     thread.start()
@@ -272,15 +258,16 @@ def test_lead_is_given_up_after_the_last_write(tmp_path: Path) -> None:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 connection.getresponse().read()
 
-    while service._coordinator is None:
+    while not service.leads:
         assert not leadership.is_over.wait(0.01)
-    closing, close = threading.Event(), service._coordinator.close
+    coordinator = service._present.coordinator()
+    closing, close = threading.Event(), coordinator.close
 
     def close_noting() -> None:
         closing.set()
         close()
 
-    service._coordinator.close = close_noting  # type: ignore[method-assign]
+    coordinator.close = close_noting  # type: ignore[method-assign]
     with leadership.store.held():
         count = leadership.store.write_count
         operating = threading.Thread(target=operate)

@@ -12,7 +12,12 @@ from starlette.testclient import TestClient
 from fleet.http.metrics import METRICS_PATH
 from fleet.http.operator_door import OperatorEntry
 from fleet.http.standby import HEALTH_PATH, StandbyGate
+from fleet.lead.coordinator import Coordinator
+from fleet.rollout.wave_settings import WaveSettings
 from serving.http.app import HttpSettings, json_response, make_http_app
+from tests.fleet.fakes.state_stores import MemoryStore
+from tests.fleet.worlds.leads import lead_of
+from tests.unit.fakes.clocks import FakeClock
 
 
 class Leader(http.server.BaseHTTPRequestHandler):
@@ -55,7 +60,7 @@ async def own(request: Request) -> Response:
 def operator_of(leader: str, operator_port: int | None) -> TestClient:
     """Returns a client at the operators' door of a coordinator that waits."""
     app = make_http_app([Route("/status", own)], HttpSettings())
-    gate = StandbyGate(app, leads=lambda: False, leader=lambda: leader, operator_port=operator_port)
+    gate = StandbyGate(app, lead_of(None, leader=leader), operator_port=operator_port)
     return TestClient(OperatorEntry(gate))
 
 
@@ -73,7 +78,9 @@ def test_operation_is_passed_on_to_a_tcp_door(leader: str) -> None:
 
 def client_of(leader: str, *, leads: bool = False) -> TestClient:
     app = make_http_app([Route("/status", own), Route(METRICS_PATH, own)], HttpSettings())
-    return TestClient(StandbyGate(app, leads=lambda: leads, leader=lambda: leader))
+    coordinator = Coordinator(MemoryStore(), lambda grants: None, WaveSettings(), FakeClock())
+    lead = lead_of(coordinator if leads else None, leader=leader)
+    return TestClient(StandbyGate(app, lead))
 
 
 def test_waiting_coordinator_has_its_own_metrics() -> None:

@@ -13,6 +13,7 @@ from fleet.rollout.reports import ModelReport, ServerReport
 from serving.base.clock import SystemClock
 from tests.fleet.fakes.state_stores import MemoryStore
 from tests.fleet.worlds.fleet import SETTINGS, requests, serving
+from tests.fleet.worlds.leads import lead_of
 from tests.integration.page_server import serve_routes
 from tests.integration.page_visit import (
     FIND_LOW_CONTRAST,
@@ -35,7 +36,7 @@ class Fleet:
         self.model = model
         self.coordinator = Coordinator(MemoryStore(), lambda grants: None, SETTINGS, clock)
         self.coordinator.set_servers([*SERVERS, "silent"])
-        self.routes = FleetApi(lambda: self.coordinator, SETTINGS, lambda: "", clock).routes
+        self.routes = FleetApi(lead_of(self.coordinator), SETTINGS, clock).routes
         self.reports = {name: serving(1, found=FOUND) for name in SERVERS}
 
     def report(self, name: str, model: ModelReport, *, is_draining: bool = False) -> None:

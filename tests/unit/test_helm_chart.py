@@ -697,7 +697,7 @@ def test_rights_suffice_and_none_is_idle(fleet: Release) -> None:
     cluster = FakeCluster(allowed=rules)
     clock = FakeClock()
     for _ in range(2):
-        engine = made_engine(cluster, settings, clock, lambda: "10.0.0.9")
+        engine = made_engine(cluster, settings, clock, "10.0.0.9", "")
         holder = engine.leadership._holder  # type: ignore[attr-defined]
         holder.turn()
         holder.turn()
@@ -705,9 +705,8 @@ def test_rights_suffice_and_none_is_idle(fleet: Release) -> None:
         assert term is not None
         term.store.read()
         term.store.write(FleetState().as_json())
-        assert engine.notice is not None
         engine.notice([], [Grant("web-0", "ctr", 1, 1)])
-        events = engine.background._events  # type: ignore[union-attr]
+        events = engine._events
         assert events.post_next()
         engine.place._place.turn()  # type: ignore[attr-defined]
         assert engine.place.membership() is not None
@@ -804,7 +803,7 @@ def test_coordinator_is_scraped_at_its_metrics() -> None:
 def test_written_objects_fit_schemas_of_kubernetes() -> None:
     cluster = FakeCluster()
     clock = FakeClock()
-    engine = made_engine(cluster, settings_of(releases()["fleet"]), clock, lambda: "10.0.0.9")
+    engine = made_engine(cluster, settings_of(releases()["fleet"]), clock, "10.0.0.9", "")
     holder = engine.leadership._holder  # type: ignore[attr-defined]
     holder.turn()
     holder.turn()
@@ -813,12 +812,11 @@ def test_written_objects_fit_schemas_of_kubernetes() -> None:
     term.store.read()
     for order in (1, 2):
         term.store.write(FleetState(order=order).as_json())
-    assert engine.notice is not None
     engine.notice(
         [Change(event="fleet_wave_began", model="m", values={"version": 2, "wave": 1})],
         [Grant("web-0", "ctr", 1, 1)],
     )
-    events = engine.background._events  # type: ignore[union-attr]
+    events = engine._events
     assert events.post_next()
     assert events.post_next()
     holder.release()

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from fleet.kubernetes.cluster import ApiFailed, Object
 from fleet.kubernetes.documents import STATE_KEY, lease_record, term_of
 from fleet.kubernetes.lease import LeaseHolder
-from fleet.kubernetes.state_map import StateMap
 from fleet.lead.candidate import Candidate
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.leadership import Term
@@ -170,7 +169,6 @@ class Process:
         self.link = Link(world.cluster, self.stall)
         self.holder = LeaseHolder(
             self.link,
-            self._make_term,
             name=NAME,
             state_name=NAME,
             identity=identity,
@@ -218,9 +216,6 @@ class Process:
         assert self.lead is not None
         self.lead.stop()
         self.lead = None
-
-    def _make_term(self, number: int, is_valid: Callable[[], bool]) -> Term:
-        return Term(number, StateMap(self.link, NAME, number, is_valid), is_valid)
 
 
 @dataclass
