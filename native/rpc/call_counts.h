@@ -16,56 +16,51 @@ struct CallCounts {
   std::atomic<int64_t> open_bytes{0};
 };
 
-// The place of one call among those that live. It is given up when the object is destroyed.
-class LiveCall {
+// One call in the counts of its server and of its connection, from its beginning until the object
+// is destroyed.
+//
+// Thread: one at a time.
+class CallAccount {
  public:
-  LiveCall() = default;
-  explicit LiveCall(CallCounts* counts) : counts_(counts) { counts_->live_count.fetch_add(1); }
-  ~LiveCall() {
-    if (counts_ == nullptr) return;
-    if (has_arrived_) counts_->arrived_count.fetch_sub(1);
-    counts_->live_count.fetch_sub(1);
+  CallAccount() = default;
+  // Borrows both counts. `open_bytes` are as in SetOpenBytes.
+  CallAccount(CallCounts* of_server, std::atomic<int64_t>* of_connection, int64_t open_bytes)
+      : of_server_(of_server), of_connection_(of_connection) {
+    of_server_->live_count.fetch_add(1);
+    SetOpenBytes(open_bytes);
   }
-  LiveCall(LiveCall&& other) noexcept
-      : counts_(std::exchange(other.counts_, nullptr)), has_arrived_(other.has_arrived_) {}
-  LiveCall& operator=(LiveCall&&) = delete;
+  ~CallAccount() {
+    if (of_server_ == nullptr) return;
+    SetOpenBytes(0);
+    if (has_arrived_) of_server_->arrived_count.fetch_sub(1);
+    of_server_->live_count.fetch_sub(1);
+  }
+  CallAccount(CallAccount&& other) noexcept
+      : of_server_(std::exchange(other.of_server_, nullptr)),
+        of_connection_(other.of_connection_),
+        open_bytes_(other.open_bytes_),
+        has_arrived_(other.has_arrived_) {}
+  CallAccount& operator=(CallAccount&&) = delete;
 
   void MarkArrived() {
-    if (counts_ == nullptr || std::exchange(has_arrived_, true)) return;
-    counts_->arrived_count.fetch_add(1);
+    if (of_server_ == nullptr || std::exchange(has_arrived_, true)) return;
+    of_server_->arrived_count.fetch_add(1);
   }
-
- private:
-  CallCounts* counts_ = nullptr;
-  bool has_arrived_ = false;
-};
-
-// The bytes for which one call counts as open, in all and on its connection.
-class OpenCallBytes {
- public:
-  OpenCallBytes() = default;
-  // Borrows both counts.
-  OpenCallBytes(std::atomic<int64_t>* of_all, std::atomic<int64_t>* of_connection)
-      : of_all_(of_all), of_connection_(of_connection) {}
-  ~OpenCallBytes() { Resize(0); }
-  OpenCallBytes(OpenCallBytes&& other) noexcept
-      : of_all_(other.of_all_),
-        of_connection_(other.of_connection_),
-        bytes_(std::exchange(other.bytes_, 0)) {}
-  OpenCallBytes& operator=(OpenCallBytes&&) = delete;
-
-  int64_t bytes() const { return bytes_; }
-  void Resize(int64_t bytes) {
-    const int64_t growth = bytes - std::exchange(bytes_, bytes);
-    if (growth == 0) return;
-    of_all_->fetch_add(growth, std::memory_order_relaxed);
+  int64_t open_bytes() const { return open_bytes_; }
+  // Sets the bytes for which the call counts as open, see CallCounts.
+  void SetOpenBytes(int64_t bytes) {
+    const int64_t growth = bytes - open_bytes_;
+    if (of_server_ == nullptr || growth == 0) return;
+    open_bytes_ = bytes;
+    of_server_->open_bytes.fetch_add(growth, std::memory_order_relaxed);
     of_connection_->fetch_add(growth, std::memory_order_relaxed);
   }
 
  private:
-  std::atomic<int64_t>* of_all_ = nullptr;
+  CallCounts* of_server_ = nullptr;  // null: of no server, or moved from
   std::atomic<int64_t>* of_connection_ = nullptr;
-  int64_t bytes_ = 0;
+  int64_t open_bytes_ = 0;
+  bool has_arrived_ = false;
 };
 
 }  // namespace millpond::rpc

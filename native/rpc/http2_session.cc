@@ -110,8 +110,8 @@ nghttp2_session_callbacks* Http2Session::Callbacks() {
 }
 
 Http2Session::Http2Session(const WireLimits& limits, base::ByteBudget* budget,
-                           SessionEvents* events)
-    : events_(events), memory_(budget) {
+                           StreamEvents* streams, SessionEvents* events)
+    : streams_(streams), events_(events), memory_(budget) {
   nghttp2_option* option = nullptr;
   nghttp2_option_new(&option);
   // Closed streams are of use to priorities only, which are not served.
@@ -157,9 +157,9 @@ bool Http2Session::FeedSession(std::string_view bytes) {
 
 int Http2Session::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self) {
   if (!IsOfRequest(*frame)) return 0;
-  SessionEvents* const events = static_cast<Http2Session*>(self)->events_;
-  events->OnPayload();
-  events->OnBegin(frame->hd.stream_id);
+  auto* const session = static_cast<Http2Session*>(self);
+  session->events_->OnPayload();
+  session->streams_->OnBegin(frame->hd.stream_id);
   return 0;
 }
 
@@ -168,23 +168,24 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const u
                            void* self) {
   // gRPC's clients have no trailers.
   if (!IsOfRequest(*frame)) return 0;
-  static_cast<Http2Session*>(self)->events_->OnHeader(frame->hd.stream_id, Text(name, name_size),
-                                                      Text(value, value_size));
+  static_cast<Http2Session*>(self)->streams_->OnHeader(frame->hd.stream_id, Text(name, name_size),
+                                                       Text(value, value_size));
   return 0;
 }
 
 int Http2Session::OnDataChunk(nghttp2_session*, uint8_t, int32_t stream, const uint8_t* data,
                               size_t size, void* self) {
-  static_cast<Http2Session*>(self)->events_->OnData(stream, Text(data, size));
+  static_cast<Http2Session*>(self)->streams_->OnData(stream, Text(data, size));
   return 0;
 }
 
 int Http2Session::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, void* self) {
+  StreamEvents* const streams = static_cast<Http2Session*>(self)->streams_;
   SessionEvents* const events = static_cast<Http2Session*>(self)->events_;
   switch (frame->hd.type) {
     case NGHTTP2_HEADERS:
-      if (IsOfRequest(*frame)) events->OnHeadersEnd(frame->hd.stream_id);
-      if (IsLast(*frame)) events->OnRequestEnd(frame->hd.stream_id);
+      if (IsOfRequest(*frame)) streams->OnHeadersEnd(frame->hd.stream_id);
+      if (IsLast(*frame)) streams->OnRequestEnd(frame->hd.stream_id);
       break;
     case NGHTTP2_DATA:
       if (frame->hd.length > 0) {
@@ -192,7 +193,7 @@ int Http2Session::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, 
       } else if (!IsLast(*frame)) {
         events->OnControlFrame();
       }
-      if (IsLast(*frame)) events->OnRequestEnd(frame->hd.stream_id);
+      if (IsLast(*frame)) streams->OnRequestEnd(frame->hd.stream_id);
       break;
     case NGHTTP2_PING:
       static_cast<Http2Session*>(self)->TakePing(frame->ping);
@@ -217,7 +218,7 @@ void Http2Session::TakePing(const nghttp2_ping& ping) {
 }
 
 int Http2Session::OnStreamClosed(nghttp2_session*, int32_t stream, uint32_t, void* self) {
-  static_cast<Http2Session*>(self)->events_->OnStreamClosed(stream);
+  static_cast<Http2Session*>(self)->streams_->OnStreamClosed(stream);
   return 0;
 }
 
@@ -284,7 +285,8 @@ int Http2Session::OnSendData(nghttp2_session*, nghttp2_frame* frame, const uint8
   auto* const session = static_cast<Http2Session*>(self);
   session->output_->Append(Text(header, kFrameHeaderBytes));
   static_cast<AnswerBody*>(source->ptr)->Take(size, session->output_);
-  session->events_->OnDataSent(frame->hd.stream_id);
+  session->events_->OnPayload();
+  session->streams_->OnDataSent(frame->hd.stream_id);
   return 0;
 }
 

@@ -23,8 +23,9 @@ namespace millpond::rpc {
 // Thread: as Session.
 class Http2Session final : public Session {
  public:
-  // Borrows `events`, and the budget, which may be null.
-  Http2Session(const WireLimits& limits, base::ByteBudget* budget, SessionEvents* events);
+  // Borrows all; the budget may be null.
+  Http2Session(const WireLimits& limits, base::ByteBudget* budget, StreamEvents* streams,
+               SessionEvents* events);
   ~Http2Session() override;
   Http2Session(const Http2Session&) = delete;
   Http2Session& operator=(const Http2Session&) = delete;
@@ -62,6 +63,7 @@ class Http2Session final : public Session {
   void TakePing(const nghttp2_ping& ping);
   void SubmitGoawayOf(uint32_t error_code, std::string_view reason);
 
+  StreamEvents* const streams_;
   SessionEvents* const events_;
   SessionMemory memory_;
   nghttp2_session* session_ = nullptr;

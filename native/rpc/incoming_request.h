@@ -15,6 +15,14 @@
 
 namespace millpond::rpc {
 
+// The parts of a request that have arrived, for its call.
+struct ArrivedRequest {
+  const Method* method;
+  RequestHeaders headers;
+  IncomingMessage message;  // empty if the method takes many
+  int64_t begin_ns;
+};
+
 // A request as it arrives: its headers, and its message, or its messages one after the other.
 //
 // Thread: one at a time: under the connection's lock.
@@ -37,7 +45,6 @@ class IncomingRequest {
   // Null before Begin.
   const Method* method() const { return method_; }
   bool takes_many() const { return method_->kind == MethodKind::kBidiStreaming; }
-  int64_t begin_ns() const { return begin_ns_; }
   bool has_ended() const { return has_ended_; }
   bool is_receiving() const { return method_ != nullptr && !has_ended_; }
   // True if the one message is arriving, and a part of it came at `since_ns` or later.
@@ -49,11 +56,10 @@ class IncomingRequest {
     return is_receiving() && !takes_many() && data_ns_ < since_ns;
   }
 
-  // The headers and the message that have arrived, for the call. The message is empty if the method
-  // takes many.
-  RequestHeaders TakeHeaders() { return std::move(headers_); }
-  IncomingMessage TakeMessage() {
-    return takes_many() ? IncomingMessage(message_.options()) : std::move(message_);
+  // For its call. Later messages of many stay here.
+  ArrivedRequest Take() {
+    return {method_, std::move(headers_),
+            takes_many() ? IncomingMessage(message_.options()) : std::move(message_), begin_ns_};
   }
   // The messages that have arrived in full, if the method takes many.
   bool has_messages() const { return !messages_.empty(); }

@@ -176,8 +176,8 @@ Status Network::Listen(const std::vector<std::string>& addresses,
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
   connection_count_max_ = DescriptorLimit() / kDescriptorParts;
-  if (wire_->limits.connection_count_max > 0) {
-    connection_count_max_ = std::min(connection_count_max_, wire_->limits.connection_count_max);
+  if (shared_->limits.connection_count_max > 0) {
+    connection_count_max_ = std::min(connection_count_max_, shared_->limits.connection_count_max);
   }
   if (epoll_fd_ < 0 || wake_fd_ < 0) return CannotListen("any address", std::strerror(errno));
   epoll_event wake{};
@@ -310,12 +310,12 @@ void Network::RefuseForLackOfDescriptors(const Listener& listener) {
   const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd >= 0) close(fd);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  wire_->limit_counts.Add(ReachedLimit::kConnections);
+  shared_->limit_counts.Add(ReachedLimit::kConnections);
 }
 
 bool Network::MayAdd(const std::string& address) {
-  const WireLimits& limits = wire_->limits;
-  if (wire_->connection_count.load() >= connection_count_max_) return false;
+  const WireLimits& limits = shared_->limits;
+  if (shared_->connection_count.load() >= connection_count_max_) return false;
   if (limits.connections_per_address_max <= 0 || address.empty()) return true;
   const auto found = counts_by_address_.find(address);
   return found == counts_by_address_.end() || found->second < limits.connections_per_address_max;
@@ -334,12 +334,12 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
   const bool is_tls = certificates_ != nullptr && !listener.is_unix;
   auto transport = std::make_unique<Transport>(fd, is_tls ? certificates_->context() : nullptr);
   const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
-  base::ByteBudget::Share charge(wire_->calls.budget.get(), base::ByteBudget::Use::kCall);
+  base::ByteBudget::Share charge(shared_->calls.budget.get(), base::ByteBudget::Use::kCall);
   uint64_t key = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!MayAdd(address) || !charge.Resize(bytes)) {
-      wire_->limit_counts.Add(ReachedLimit::kConnections);
+      shared_->limit_counts.Add(ReachedLimit::kConnections);
       return;
     }
     uint32_t place = static_cast<uint32_t>(places_.size());
@@ -350,9 +350,9 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
       free_places_.pop_back();
     }
     if (!address.empty()) counts_by_address_[address] += 1;
-    wire_->connection_count.fetch_add(1);
+    shared_->connection_count.fetch_add(1);
     places_[place].connection =
-        std::make_shared<Connection>(wire_, std::move(transport), std::move(peer),
+        std::make_shared<Connection>(shared_, protocol_, std::move(transport), std::move(peer),
                                      std::move(address), base::MonotonicNs(), std::move(charge));
     key = KeyOf(place, places_[place].generation);
     places_[place].connection->set_key(key);
@@ -379,7 +379,7 @@ void Network::Remove(uint64_t key) {
   // The key of no connection is ever one of the listeners' or the wake-up's.
   place.generation = (place.generation + 1) % INT32_MAX;
   free_places_.push_back(PlaceOf(key));
-  wire_->connection_count.fetch_sub(1);
+  shared_->connection_count.fetch_sub(1);
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, gone->fd(), nullptr);
   const auto count = counts_by_address_.find(gone->address());
   if (count != counts_by_address_.end() && --count->second == 0) counts_by_address_.erase(count);
@@ -397,7 +397,7 @@ std::vector<std::shared_ptr<Connection>> Network::All() {
 // --- Events ---
 
 void Network::HandleEvents(int timeout_ms, ReceiveSpace* space,
-                           std::vector<std::shared_ptr<Call>>* to_run,
+                           std::vector<std::shared_ptr<RunnableCall>>* to_run,
                            std::atomic<int>* idle_count) {
   std::array<epoll_event, kEventsPerLook> events;
   // A thread that waits takes one event, and leaves the others to the other threads.
@@ -417,7 +417,7 @@ void Network::HandleEvents(int timeout_ms, ReceiveSpace* space,
 }
 
 void Network::Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
-                      std::vector<std::shared_ptr<Call>>* to_run) {
+                      std::vector<std::shared_ptr<RunnableCall>>* to_run) {
   const std::shared_ptr<Connection> connection = Find(key);
   if (connection == nullptr) return;
   if (has_hung_up) connection->NoteHangUp();

@@ -17,6 +17,7 @@
 #include "native/base/status.h"
 #include "native/rpc/certificates.h"
 #include "native/rpc/connection.h"
+#include "native/rpc/grpc_stream.h"
 #include "native/rpc/request_threads.h"
 
 namespace millpond::rpc {
@@ -31,7 +32,7 @@ namespace millpond::rpc {
 // of a stop: the control plane, one thread at a time. Wake: any.
 class Network final : public EventSource {
  public:
-  explicit Network(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  explicit Network(std::shared_ptr<ServerShared> shared) : shared_(std::move(shared)) {}
   ~Network() override;
 
   // Listens on each of `addresses`: `HOST:PORT`, port 0 for a free one, `unix:PATH`, or `fd:N`.
@@ -47,7 +48,8 @@ class Network final : public EventSource {
   // The TCP port of the first address over TCP; 0 without such an address.
   int port() const { return port_; }
 
-  void HandleEvents(int timeout_ms, ReceiveSpace* space, std::vector<std::shared_ptr<Call>>* to_run,
+  void HandleEvents(int timeout_ms, ReceiveSpace* space,
+                    std::vector<std::shared_ptr<RunnableCall>>* to_run,
                     std::atomic<int>* idle_count) override;
   void Wake() override;
   void CheckTimes(int64_t now_ns) override;
@@ -62,7 +64,7 @@ class Network final : public EventSource {
   void CloseAll();
 
   int64_t connection_count() const {
-    return wire_->connection_count.load(std::memory_order_relaxed);
+    return shared_->connection_count.load(std::memory_order_relaxed);
   }
 
  private:
@@ -89,7 +91,7 @@ class Network final : public EventSource {
   void Add(int fd, const Listener& listener, const sockaddr_storage& from);
   bool MayAdd(const std::string& address);
   void Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
-               std::vector<std::shared_ptr<Call>>* to_run);
+               std::vector<std::shared_ptr<RunnableCall>>* to_run);
   // Brings the edge of a connection's socket again.
   void ArmAgain(uint64_t key, const Connection& connection);
   std::shared_ptr<Connection> Find(uint64_t key);
@@ -97,7 +99,8 @@ class Network final : public EventSource {
   std::vector<std::shared_ptr<Connection>> All();
   void RefuseForLackOfDescriptors(const Listener& listener);
 
-  const std::shared_ptr<Wire> wire_;
+  const std::shared_ptr<ServerShared> shared_;
+  const GrpcProtocol protocol_;
   std::shared_ptr<const ServerCertificates> certificates_;
   int epoll_fd_ = -1;
   int wake_fd_ = -1;

@@ -10,9 +10,6 @@ namespace {
 // RFC 9113, 6.5.2: each header counts so many bytes beside its name and value.
 constexpr size_t kOverheadBytes = 32;
 
-constexpr int kHttpMethodNotAllowed = 405;
-constexpr int kHttpUnsupportedMediaType = 415;
-
 // These say how the call is made, and not what it is about.
 bool IsOfTheProtocol(std::string_view name) {
   return name == "te" || name == "user-agent" || name == "accept-encoding" ||
@@ -46,11 +43,6 @@ bool RequestHeaders::Add(std::string_view name, std::string_view value) {
     metadata_.append(value).push_back('\0');
   }
   return true;
-}
-
-int RequestHeaders::HttpStatus() const {
-  if (!is_post_) return kHttpMethodNotAllowed;
-  return IsGrpcContentType(content_type_) ? kHttpOk : kHttpUnsupportedMediaType;
 }
 
 base::Status RequestHeaders::Check() const {

@@ -18,7 +18,6 @@ namespace millpond::rpc {
 // Thread: one at a time.
 class RequestHeaders {
  public:
-  static constexpr int kHttpOk = 200;
   // Room for usual headers, which the share has from the beginning.
   static constexpr int64_t kRoomBytes = 2'048;
 
@@ -28,8 +27,6 @@ class RequestHeaders {
 
   // Takes one header. Returns false if no memory is left for it.
   bool Add(std::string_view name, std::string_view value);
-  // Returns the HTTP status for headers that are no gRPC call; kHttpOk if they are one.
-  int HttpStatus() const;
   // INVALID_ARGUMENT if a header cannot be read.
   base::Status Check() const;
 
@@ -37,7 +34,9 @@ class RequestHeaders {
   size_t bytes() const { return bytes_; }
   // The bytes of the budget that the share has now.
   int64_t charged_bytes() const { return charge_.bytes(); }
+  bool is_post() const { return is_post_; }
   const std::string& path() const { return path_; }
+  const std::string& content_type() const { return content_type_; }
   Encoding encoding() const { return encoding_; }
   const std::string& accepted_encodings() const { return accepted_encodings_; }
   std::optional<int64_t> timeout_ns() const { return timeout_ns_; }

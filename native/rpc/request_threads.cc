@@ -33,27 +33,6 @@ base::Status TooLate() {
           " of its deadline; try again later, or use another server"};
 }
 
-// A call while a thread answers it. Its turn ends with the object.
-class CallInTurn final : public servable::WaitingRequest {
- public:
-  explicit CallInTurn(std::shared_ptr<Call> call) : call_(std::move(call)) {}
-  ~CallInTurn() override {
-    steps_.reset();
-    call_->EndTurn();
-  }
-
-  servable::PreparedRun* Prepare() override {
-    steps_ = call_->MakeRequest();
-    return steps_ == nullptr ? nullptr : steps_->Prepare();
-  }
-  void Finish() override { steps_->Finish(); }
-  void Send() override { steps_->Send(); }
-
- private:
-  const std::shared_ptr<Call> call_;
-  std::unique_ptr<servable::WaitingRequest> steps_;
-};
-
 }  // namespace
 
 RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
@@ -140,7 +119,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
   self->now_ns = self->looked_ns = base::MonotonicNs();
   if (self->arrived.empty()) return;
   const bool runs_first = self->CanRun() && queue_.size() == 0 && !queue_.has_paused();
-  std::shared_ptr<Call> first;
+  std::shared_ptr<RunnableCall> first;
   if (runs_first) first = std::move(self->arrived.front());
   QueueArrived(self, runs_first ? 1 : 0);
   if (first != nullptr) Run(self, first);
@@ -158,8 +137,8 @@ void RequestThreads::QueueArrived(Thread* self, size_t from) {
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
     const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
     WakeIfWorth(*self);
-    for (const std::shared_ptr<Call>& call : refused.too_late) call->Refuse(TooLate());
-    for (const std::shared_ptr<Call>& call : refused.too_many)
+    for (const std::shared_ptr<RunnableCall>& call : refused.too_late) call->Refuse(TooLate());
+    for (const std::shared_ptr<RunnableCall>& call : refused.too_many)
       call->Refuse(servable::WaitingLimit::Refusal());
   }
   self->arrived.clear();
@@ -172,7 +151,7 @@ void RequestThreads::WakeIfWorth(const Thread& self) {
 }
 
 bool RequestThreads::RunNext(Thread* self) {
-  const std::shared_ptr<Call> call = queue_.Take(self->now_ns);
+  const std::shared_ptr<RunnableCall> call = queue_.Take(self->now_ns);
   if (call == nullptr) return false;
   // Another thread takes the rest if this run lasts.
   WakeIfWorth(*self);
@@ -180,7 +159,7 @@ bool RequestThreads::RunNext(Thread* self) {
   return true;
 }
 
-void RequestThreads::Run(Thread* self, const std::shared_ptr<Call>& call) {
+void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call) {
   const int64_t begin_ns = base::MonotonicNs();
   // Before the watchdog may ask for the call's model.
   call->Read();
@@ -226,7 +205,7 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
 
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOwn(
     servable::BatchKey key, size_t bytes_max) {
-  std::shared_ptr<Call> call = threads_.queue_.TakeFor(key, bytes_max);
+  std::shared_ptr<RunnableCall> call = threads_.queue_.TakeFor(key, bytes_max);
   if (call == nullptr) return nullptr;
   self_.taken_count += 1;
   return std::make_unique<CallInTurn>(std::move(call));
@@ -323,7 +302,7 @@ bool RequestThreads::TakeAwaitingPlace() {
   return false;
 }
 
-void RequestThreads::Await(std::shared_ptr<Call> call, servable::AwaitedChange change,
+void RequestThreads::Await(std::shared_ptr<RunnableCall> call, servable::AwaitedChange change,
                            int64_t until_ns) {
   const std::lock_guard<std::mutex> lock(awaiting_mutex_);
   awaiting_.push_back({std::move(call), change, until_ns});

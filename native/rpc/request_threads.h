@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "native/rpc/call.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/run_queue.h"
+#include "native/rpc/runnable_call.h"
 #include "native/servable/awaited_change.h"
 #include "native/servable/batch_queue.h"
 
@@ -25,7 +25,7 @@ class EventSource {
   // that are to be run. `space` is the thread's own. Takes 1 from `idle_count`, if it is not null,
   // as soon as the wait is over. Any threads, at once.
   virtual void HandleEvents(int timeout_ms, ReceiveSpace* space,
-                            std::vector<std::shared_ptr<Call>>* to_run,
+                            std::vector<std::shared_ptr<RunnableCall>>* to_run,
                             std::atomic<int>* idle_count) = 0;
   // Ends the wait of one thread.
   virtual void Wake() = 0;
@@ -35,13 +35,12 @@ class EventSource {
 
 // A request that waits for the first version of its model.
 struct AwaitingCall {
-  std::shared_ptr<Call> call;
+  std::shared_ptr<RunnableCall> call;
   servable::AwaitedChange change;
   int64_t until_ns = 0;  // the version is looked up once more, and the request is answered
 
   bool IsDue(int64_t now_ns) const {
-    return now_ns >= until_ns || change.HasCome() ||
-           call->cancellation_flag()->load(std::memory_order_acquire);
+    return now_ns >= until_ns || change.HasCome() || call->is_cancelled();
   }
 };
 
@@ -94,7 +93,8 @@ class RequestThreads final : public AwaitingCalls {
   bool PinToCores(bool is_pinned);
 
   bool TakeAwaitingPlace() override;
-  void Await(std::shared_ptr<Call> call, servable::AwaitedChange change, int64_t until_ns) override;
+  void Await(std::shared_ptr<RunnableCall> call, servable::AwaitedChange change,
+             int64_t until_ns) override;
   // Runs what waits for a version within kStallNs; nothing waits any more.
   void ReleaseAwaiting() { is_releasing_ = true; }
 
@@ -146,11 +146,11 @@ class RequestThreads final : public AwaitingCalls {
     size_t index = 0;                       // of a regular one
     std::atomic<int64_t> busy_since_ns{0};  // 0: runs no request
     std::atomic<bool> has_ended{false};
-    std::mutex call_mutex;       // held to change or read `call`
-    std::shared_ptr<Call> call;  // that runs
+    std::mutex call_mutex;               // held to change or read `call`
+    std::shared_ptr<RunnableCall> call;  // that runs
     // The thread's own.
     ReceiveSpace space;
-    std::vector<std::shared_ptr<Call>> arrived;
+    std::vector<std::shared_ptr<RunnableCall>> arrived;
     int64_t now_ns = 0;     // at its last look at the clock
     int64_t looked_ns = 0;  // when it last looked at the network
     // The longest of its last some hundred runs. A single long run makes a queue worth a wake-up,
@@ -168,7 +168,7 @@ class RequestThreads final : public AwaitingCalls {
   void Look(Thread* self);
   void WaitForEvents(Thread* self);
   bool RunNext(Thread* self);
-  void Run(Thread* self, const std::shared_ptr<Call>& call);
+  void Run(Thread* self, const std::shared_ptr<RunnableCall>& call);
   void QueueArrived(Thread* self, size_t from);
   void WakeIfWorth(const Thread& self);
   bool LeaveIfSuperfluous(Thread* self);

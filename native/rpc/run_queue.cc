@@ -6,7 +6,7 @@
 
 namespace millpond::rpc {
 
-using Calls = std::vector<std::shared_ptr<Call>>;
+using Calls = std::vector<std::shared_ptr<RunnableCall>>;
 
 RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns) {
   Refused refused;
@@ -25,12 +25,12 @@ RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int6
   return refused;
 }
 
-void RunQueue::AddAgain(std::shared_ptr<Call> call, int64_t now_ns) {
+void RunQueue::AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Push(std::move(call), now_ns);
 }
 
-bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
+bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) const {
   if (queue_.empty() || queue_.size() < short_count_) return false;
   if (now_ns - filled_ns_ < kStandingNs) return false;
   const int64_t deadline_ns = call.run_context().deadline_ns;
@@ -39,7 +39,7 @@ bool RunQueue::IsTooLate(const Call& call, int64_t now_ns) const {
   return ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
 }
 
-bool RunQueue::IsTooMany(const Call& call) const {
+bool RunQueue::IsTooMany(const RunnableCall& call) const {
   const servable::BatchKey key = call.batch_key();
   return servable::WaitingLimit::IsReached(key, queue_.size(), [&] {
     return std::count_if(queue_.begin(), queue_.end(), [key](const Waiting& waiting) {
@@ -52,7 +52,7 @@ int64_t RunQueue::ExpectedWaitNs(int64_t now_ns) const {
   return std::max(now_ns - queue_.front().since_ns, static_cast<int64_t>(queue_.size()) * pace_ns_);
 }
 
-void RunQueue::Push(std::shared_ptr<Call> call, int64_t now_ns) {
+void RunQueue::Push(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
   if (queue_.empty()) filled_ns_ = now_ns;
   queue_.push_back({std::move(call), now_ns});
   size_.store(queue_.size());
@@ -64,9 +64,9 @@ void RunQueue::EndRemoval() {
   size_.store(queue_.size());
 }
 
-std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
+std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<Call> taken;
+  std::shared_ptr<RunnableCall> taken;
   while (taken == nullptr && !queue_.empty()) {
     taken = std::move(queue_.front().call);
     queue_.pop_front();
@@ -90,7 +90,7 @@ std::shared_ptr<Call> RunQueue::Take(int64_t now_ns) {
   return taken;
 }
 
-std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max) {
+std::shared_ptr<RunnableCall> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max) {
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!paused_models_.empty()) return nullptr;
@@ -101,7 +101,7 @@ std::shared_ptr<Call> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max
   };
   const auto found = servable::FindWaiting<View>(&queue_, key, bytes_max);
   if (found == queue_.end()) return nullptr;
-  std::shared_ptr<Call> taken = std::move(found->call);
+  std::shared_ptr<RunnableCall> taken = std::move(found->call);
   queue_.erase(found);
   taken_count_ += 1;
   EndRemoval();

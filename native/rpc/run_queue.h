@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "native/rpc/call.h"
+#include "native/rpc/runnable_call.h"
 
 namespace millpond::rpc {
 
@@ -41,24 +41,24 @@ class RunQueue {
   // A queue of fewer than `short_count` requests is short.
   explicit RunQueue(size_t short_count) : short_count_(short_count) {}
 
-  // The requests that were refused, for Call::Refuse.
+  // The requests that were refused, for RunnableCall::Refuse.
   struct Refused {
-    std::vector<std::shared_ptr<Call>> too_late;
-    std::vector<std::shared_ptr<Call>> too_many;
+    std::vector<std::shared_ptr<RunnableCall>> too_late;
+    std::vector<std::shared_ptr<RunnableCall>> too_many;
   };
 
   // Adds requests, the oldest first, unless they would wait too long, or too many of their key wait
   // already (servable::WaitingLimit).
-  Refused Add(std::vector<std::shared_ptr<Call>>::iterator begin,
-              std::vector<std::shared_ptr<Call>>::iterator end, int64_t now_ns);
+  Refused Add(std::vector<std::shared_ptr<RunnableCall>>::iterator begin,
+              std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns);
   // Adds a request that was in the queue before. The queue does not refuse it.
-  void AddAgain(std::shared_ptr<Call> call, int64_t now_ns);
+  void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   // Returns the oldest request whose model may run now; null if there is none.
-  std::shared_ptr<Call> Take(int64_t now_ns);
+  std::shared_ptr<RunnableCall> Take(int64_t now_ns);
   // Returns the oldest request of `key`, or of any key if it is servable::kNoBatchKey, for a thread
   // that runs another request. Returns null if its message is longer than `bytes_max`, if there is
   // none among the oldest servable::kLookedAtMax, or while a model may not run.
-  std::shared_ptr<Call> TakeFor(servable::BatchKey key, size_t bytes_max);
+  std::shared_ptr<RunnableCall> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now
   // and then, because it also lets Take return requests whose deadline has come.
@@ -73,20 +73,20 @@ class RunQueue {
 
  private:
   struct Waiting {
-    std::shared_ptr<Call> call;
+    std::shared_ptr<RunnableCall> call;
     int64_t since_ns = 0;
   };
 
-  bool IsTooLate(const Call& call, int64_t now_ns) const;  // needs mutex_
-  bool IsTooMany(const Call& call) const;                  // needs mutex_
-  int64_t ExpectedWaitNs(int64_t now_ns) const;            // needs mutex_
-  void Push(std::shared_ptr<Call> call, int64_t now_ns);   // needs mutex_
-  void EndRemoval();                                       // needs mutex_
+  bool IsTooLate(const RunnableCall& call, int64_t now_ns) const;  // needs mutex_
+  bool IsTooMany(const RunnableCall& call) const;                  // needs mutex_
+  int64_t ExpectedWaitNs(int64_t now_ns) const;                    // needs mutex_
+  void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);   // needs mutex_
+  void EndRemoval();                                               // needs mutex_
 
   const size_t short_count_;
   std::mutex mutex_;
   std::deque<Waiting> queue_;
-  std::vector<std::shared_ptr<Call>> paused_;  // of these models
+  std::vector<std::shared_ptr<RunnableCall>> paused_;  // of these models
   std::set<std::string> paused_models_;
   int64_t filled_ns_ = 0;    // when the queue was last empty
   int64_t taken_ns_ = 0;     // when Take last took a request; 0: the queue was empty since

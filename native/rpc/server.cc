@@ -152,9 +152,9 @@ struct Server::State {
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
         parts{map, statistics.get(), options.spans.get()} {
-    wire->limits = WithRequestTime(WithChannelArguments(options.limits, options.channel_arguments),
-                                   options.request_ns_max);
-    wire->calls = CallLimitsOf(options, admission, &wire->is_cut_short);
+    shared->limits = WithRequestTime(
+        WithChannelArguments(options.limits, options.channel_arguments), options.request_ns_max);
+    shared->calls = CallLimitsOf(options, admission, &shared->is_cut_short);
   }
 
   void AddMethods();
@@ -185,8 +185,8 @@ struct Server::State {
   RareCallQueue rare_calls;
   std::vector<std::unique_ptr<MethodHandler>> rare_handlers;
 
-  const std::shared_ptr<Wire> wire = std::make_shared<Wire>();
-  Network network{wire};
+  const std::shared_ptr<ServerShared> shared = std::make_shared<ServerShared>();
+  Network network{shared};
   std::shared_ptr<servable::WaitingRequests> others;  // null: none
   std::optional<RequestThreads> threads;
   // Set when `threads` run: a load that began before the server listens may want them pinned.
@@ -195,7 +195,7 @@ struct Server::State {
 
 void Server::State::Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max,
                         MethodKind kind) {
-  wire->methods[path] = {path, kind, handler, message_bytes_max};
+  shared->methods[path] = {path, kind, handler, message_bytes_max};
 }
 
 void Server::State::AddMethods() {
@@ -228,9 +228,9 @@ void Server::State::AddMethods() {
 // waited for.
 bool Server::State::WaitForLastCall(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  while (wire->call_counts.live_count.load() > 0) {
+  while (shared->call_counts.live_count.load() > 0) {
     const int64_t now_ns = base::MonotonicNs();
-    if (wire->call_counts.arrived_count.load() == 0 &&
+    if (shared->call_counts.arrived_count.load() == 0 &&
         !network.IsReceiving(now_ns - kArrivalPauseNs)) {
       return true;
     }
@@ -283,7 +283,7 @@ void Server::ShareBatchesWith(std::shared_ptr<servable::WaitingRequests> others)
 }
 
 base::Status Server::Start() {
-  if (state_->has_drained || !state_->wire->methods.empty()) {
+  if (state_->has_drained || !state_->shared->methods.empty()) {
     return base::FailedPrecondition("the server was started before; make another");
   }
   state_->AddMethods();
@@ -291,7 +291,7 @@ base::Status Server::Start() {
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
   state_->threads.emplace(&state_->network, ThreadCount(state_->options),
                           MaxThreadCount(state_->options), state_->others);
-  state_->wire->calls.awaiting = &*state_->threads;
+  state_->shared->calls.awaiting = &*state_->threads;
   state_->threads->Start();
   state_->has_started = true;
   return {};
@@ -337,7 +337,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   // Later streams are refused, so that no call begins once the last one has ended.
   state_->network.RefuseNewStreams();
   state_->has_drained = state_->WaitForLastCall(left_ns());
-  state_->wire->is_cut_short = !*state_->has_drained;
+  state_->shared->is_cut_short = !*state_->has_drained;
   if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kLeaveNs);
   state_->rare_calls.Close();
   state_->network.CloseAll();
@@ -348,7 +348,7 @@ bool Server::Shutdown(int64_t drain_ns) {
 int64_t Server::connection_count() const { return state_->network.connection_count(); }
 
 std::map<std::string, int64_t> Server::LimitCountsByName() const {
-  std::map<std::string, int64_t> counts = state_->wire->limit_counts.ByName();
+  std::map<std::string, int64_t> counts = state_->shared->limit_counts.ByName();
   counts["queue_delay"] = state_->has_started ? state_->threads->refused_count() : 0;
   return counts;
 }

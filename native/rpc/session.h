@@ -8,7 +8,7 @@
 #include "native/rpc/output_queue.h"
 
 // The seam between a connection and the protocol that its client speaks: a Session turns bytes into
-// events, and answers into bytes. It decides nothing: limits, times and calls are the connection's.
+// events, and answers into bytes. It decides nothing: limits, times and calls are its connection's.
 // Streams have numbers that are never used again.
 namespace millpond::rpc {
 
@@ -52,13 +52,10 @@ class AnswerBody {
   virtual HeaderList Trailers() const = 0;
 };
 
-// The events of a session. It tells its connection of them within Session::Feed and
-// Session::Produce.
-class SessionEvents {
+// The events of the streams of a session, from within Session::Feed and Session::Produce.
+class StreamEvents {
  public:
-  virtual ~SessionEvents() = default;
-
-  // --- requests ---
+  virtual ~StreamEvents() = default;
   virtual void OnBegin(int32_t stream) = 0;
   virtual void OnHeader(int32_t stream, std::string_view name, std::string_view value) = 0;
   // All headers have come.
@@ -71,8 +68,13 @@ class SessionEvents {
   virtual void OnDataSent(int32_t stream) = 0;
   // Nothing comes or goes on this stream any more.
   virtual void OnStreamClosed(int32_t stream) = 0;
+};
 
-  // --- the connection ---
+// The events of the session itself, from within the same functions.
+class SessionEvents {
+ public:
+  virtual ~SessionEvents() = default;
+
   // The client began to speak the protocol.
   virtual void OnSpoken() = 0;
   // The client took the settings.
@@ -81,7 +83,7 @@ class SessionEvents {
   virtual void OnGoawaySeen() = 0;
 
   // --- what a client may do too often ---
-  // A part of a request came.
+  // A part of a request came, or a part of an answer went.
   virtual void OnPayload() = 0;
   virtual void OnPing() = 0;
   // A frame that carries no part of a request; also each ping.

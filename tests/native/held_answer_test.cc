@@ -11,6 +11,7 @@
 
 #include "native/base/clock.h"
 #include "native/rpc/connection.h"
+#include "native/rpc/grpc_stream.h"
 #include "native/rpc/transport.h"
 #include "native/servable/admission.h"
 #include "tests/native/raw_http2.h"
@@ -37,11 +38,11 @@ class Peer {
     std::array<int, 2> sockets{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
     fd_ = sockets[1];
-    wire_->calls.admission = std::make_shared<servable::Admission>();
-    wire_->methods[kTestPath] = {kTestPath, MethodKind::kUnary, &handler_};
-    connection_ =
-        std::make_shared<Connection>(wire_, std::make_unique<Transport>(sockets[0], nullptr), "",
-                                     "", base::MonotonicNs(), base::ByteBudget::Share());
+    shared_->calls.admission = std::make_shared<servable::Admission>();
+    shared_->methods[kTestPath] = {kTestPath, MethodKind::kUnary, &handler_};
+    connection_ = std::make_shared<Connection>(shared_, protocol_,
+                                               std::make_unique<Transport>(sockets[0], nullptr), "",
+                                               "", base::MonotonicNs(), base::ByteBudget::Share());
     Send(testing::kPreface + testing::FrameBytes(testing::kSettingsFrame, 0, 0, ""));
     call_ = NewCall();
   }
@@ -54,7 +55,7 @@ class Peer {
 
   // Sends a request, and returns it as the thread gets it that is to run it. The client has read
   // all until then.
-  std::shared_ptr<Call> NewCall() {
+  std::shared_ptr<RunnableCall> NewCall() {
     const uint32_t stream = next_stream_;
     next_stream_ += 2;
     Send(testing::FrameBytes(testing::kHeadersFrame, testing::kEndHeaders, stream,
@@ -62,7 +63,7 @@ class Peer {
          testing::FrameBytes(testing::kDataFrame, testing::kEndStream, stream,
                              testing::GrpcMessage("x")));
     ReceiveSpace space;
-    std::vector<std::shared_ptr<Call>> calls;
+    std::vector<std::shared_ptr<RunnableCall>> calls;
     connection_->Proceed(&space, &calls);
     EXPECT_EQ(calls.size(), 1U);
     char block[4'096];
@@ -70,7 +71,7 @@ class Peer {
     }
     return calls.at(0);
   }
-  void Answer() { EXPECT_EQ(call_->MakeRequest(), nullptr); }
+  void Answer() { EXPECT_EQ(CallInTurn(call_).Prepare(), nullptr); }
   void SendHeld() { call_->SendHeld(); }
   EchoHandler& handler() { return handler_; }
   bool HasBytes() const {
@@ -84,11 +85,12 @@ class Peer {
   }
 
   EchoHandler handler_;
-  const std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
+  const std::shared_ptr<ServerShared> shared_ = std::make_shared<ServerShared>();
+  const GrpcProtocol protocol_;
   int fd_ = -1;
   uint32_t next_stream_ = 1;
   std::shared_ptr<Connection> connection_;
-  std::shared_ptr<Call> call_;
+  std::shared_ptr<RunnableCall> call_;
 };
 
 // A batch frames the answers of a connection, and writes them together.

@@ -36,7 +36,7 @@ constexpr char kEchoPath[] = "/test.Echo/Echo";
 constexpr uint32_t kLargest = 0x7fffffffU;
 
 // Writes each event as a line, and joins the parts of a body: their ends are chance.
-class EventLog final : public SessionEvents {
+class EventLog final : public StreamEvents, public SessionEvents {
  public:
   void OnBegin(int32_t stream) override { Add("begin", stream); }
   void OnHeader(int32_t stream, std::string_view name, std::string_view value) override {
@@ -117,7 +117,7 @@ class Http2SessionTest : public ::testing::Test {
   }
 
   EventLog events_;
-  Http2Session session_{WireLimits(), nullptr, &events_};
+  Http2Session session_{WireLimits(), nullptr, &events_, &events_};
   testing::HeaderDecoder decoder_;
 };
 
@@ -144,7 +144,7 @@ TEST_F(Http2SessionTest, EventsDoNotDependOnWhereReadsEnd) {
   for (int round = 0; round < 200; ++round) {
     const size_t part_bytes_max = 1 + random() % 2'000;
     EventLog events;
-    Http2Session session(WireLimits(), nullptr, &events);
+    Http2Session session(WireLimits(), nullptr, &events, &events);
     for (size_t at = 0; at < bytes.size();) {
       const size_t part = std::min(bytes.size() - at, 1 + random() % part_bytes_max);
       ASSERT_TRUE(session.Feed(std::string_view(bytes).substr(at, part)));
@@ -311,7 +311,7 @@ TEST(Http2Session, WithoutMemoryIsNotMade) {
   base::ByteBudget::Share all(&budget, base::ByteBudget::Use::kConnection);
   ASSERT_TRUE(all.Resize(2 * base::ByteBudget::kReserveBytes));
   EventLog events;
-  EXPECT_FALSE(Http2Session(WireLimits(), &budget, &events).is_made());
+  EXPECT_FALSE(Http2Session(WireLimits(), &budget, &events, &events).is_made());
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "native/rpc/call.h"
 #include "native/rpc/receive_block.h"
+#include "native/rpc/stream_call.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/units.h"
 
@@ -39,8 +39,9 @@ class NoCarrier final : public CallCarrier {
  public:
   const std::string& peer() const override { return peer_; }
   std::vector<std::string> ClientNames() override { return {}; }
-  void Answer(Call*, CallEnd) override {}
-  bool Send(Call*, std::shared_ptr<OutMessage>, size_t) override { return true; }
+  bool TakeMessage(int32_t, base::ChargedText*, bool*) override { return false; }
+  void Answer(int32_t, CallEnd) override {}
+  bool Send(int32_t, std::shared_ptr<OutMessage>, size_t) override { return true; }
   void WriteAnswers() override {}
 
  private:
@@ -50,24 +51,24 @@ class NoCarrier final : public CallCarrier {
 // Calls without a connection, with a clock of the test's own.
 class RunQueueTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Call> NewCall(const std::string& model, const std::string& timeout,
-                                const std::string& message = "") {
+  std::shared_ptr<RunnableCall> NewCall(const std::string& model, const std::string& timeout,
+                                        const std::string& message = "") {
     const std::string path = "/test/" + model;
     methods_[path] = {path, MethodKind::kUnary, &handler_};
     IncomingRequest request{base::ByteBudget::Share()};
     if (!timeout.empty()) request.headers()->Add("grpc-timeout", timeout);
     EXPECT_TRUE(request.Begin(&methods_[path], {}, now_ns_).ok());
     EXPECT_TRUE(request.AddData(message, &space_, now_ns_).ok());
-    return std::make_shared<Call>(carrier_, &limits_, ++stream_, &request, LiveCall(),
-                                  OpenCallBytes());
+    return std::make_shared<StreamCall>(carrier_, &limits_, ++stream_, request.Take(),
+                                        CallAccount());
   }
   // Returns true if the queue takes the request.
   bool Add(const std::string& timeout, const std::string& model = "m") {
-    std::vector<std::shared_ptr<Call>> calls = {NewCall(model, timeout)};
+    std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall(model, timeout)};
     return queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
   }
   std::string TakeModel() {
-    const std::shared_ptr<Call> call = queue_.Take(now_ns_);
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_);
     return call == nullptr ? "" : call->PeekModelName();
   }
   // Lets time pass in a queue of one request that never empties.
@@ -87,7 +88,7 @@ class RunQueueTest : public ::testing::Test {
   int32_t stream_ = -1;
   ReceiveSpace space_;
   RunQueue queue_{1};
-  std::vector<std::shared_ptr<Call>> kept_;  // so that no two calls have one address
+  std::vector<std::shared_ptr<RunnableCall>> kept_;  // so that no two calls have one address
 };
 
 TEST_F(RunQueueTest, BurstIsTakenWhole) {
@@ -107,9 +108,9 @@ TEST_F(RunQueueTest, OverloadRefusesWhatWouldWaitTooLong) {
   EXPECT_TRUE(Add("201m"));
   EXPECT_TRUE(Add(""));
   EXPECT_EQ(queue_.refused_count(), 1);
-  const std::shared_ptr<Call> expired = NewCall("m", "1m");
+  const std::shared_ptr<RunnableCall> expired = NewCall("m", "1m");
   now_ns_ += kMs;
-  std::vector<std::shared_ptr<Call>> calls = {expired};
+  std::vector<std::shared_ptr<RunnableCall>> calls = {expired};
   EXPECT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
 }
 
@@ -129,14 +130,14 @@ TEST_F(RunQueueTest, AnswersOfAnOverloadAreEarlyAndNoThreadIsIdle) {
     const int64_t end_ns = now_ns_ + kRunNs;
     while (arrival_ns < static_cast<double>(end_ns)) {
       now_ns_ = static_cast<int64_t>(arrival_ns);
-      std::vector<std::shared_ptr<Call>> calls = {NewCall("m", "1S")};
+      std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall("m", "1S")};
       begin_ns[calls[0].get()] = now_ns_;
       kept_.push_back(calls[0]);
       (void)queue_.Add(calls.begin(), calls.end(), now_ns_);
       arrival_ns += interval(random);
     }
     now_ns_ = end_ns;
-    const std::shared_ptr<Call> call = queue_.Take(now_ns_);
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_);
     ASSERT_NE(call, nullptr);
     // The first requests come before the overload is known to last.
     const bool is_standing = begin_ns[call.get()] > start_ns + 3 * RunQueue::kStandingNs;
@@ -150,7 +151,7 @@ TEST_F(RunQueueTest, AnswersOfAnOverloadAreEarlyAndNoThreadIsIdle) {
 TEST_F(RunQueueTest, ShortQueueRefusesNothing) {
   RunQueue queue(2);
   const auto add = [&] {
-    std::vector<std::shared_ptr<Call>> calls = {NewCall("m", "1S")};
+    std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall("m", "1S")};
     return queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
   };
   ASSERT_TRUE(add());
@@ -228,12 +229,12 @@ class RunQueueForBatchesTest : public RunQueueTest {
   // Adds a request of so many bytes, which has its key.
   void AddPeeked(const std::string& model, size_t message_bytes = 0) {
     const std::string message = testing::GrpcMessage(std::string(message_bytes, 'x'));
-    std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "", message)};
+    std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall(model, "", message)};
     calls[0]->PeekBatchKey();
     ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
   }
   std::string TakeModelFor(servable::BatchKey key, size_t bytes_max = 1'000) {
-    const std::shared_ptr<Call> call = queue_.TakeFor(key, bytes_max);
+    const std::shared_ptr<RunnableCall> call = queue_.TakeFor(key, bytes_max);
     return call == nullptr ? "" : call->PeekModelName();
   }
   static servable::BatchKey KeyOf(const std::string& model) {
@@ -306,7 +307,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
     std::map<std::string, std::vector<const Call*>> added;
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&](bool is_for_batch = false) {
-      const std::shared_ptr<Call> call =
+      const std::shared_ptr<RunnableCall> call =
           is_for_batch ? queue.TakeFor(servable::kNoBatchKey, 1'000) : queue.Take(now_ns_);
       if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
       if (call != nullptr) kept_.push_back(call);
@@ -317,7 +318,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
       const std::string model = models[random() % models.size()];
       const unsigned choice = random() % 8;
       if (choice < 4) {
-        std::vector<std::shared_ptr<Call>> calls = {NewCall(model, "")};
+        std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall(model, "")};
         added[model].push_back(calls[0].get());
         EXPECT_TRUE(queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
       } else if (choice < 7) {

@@ -188,13 +188,13 @@ class WireFuzzTest : public testing::WireServerTest {
   static constexpr int64_t kMessageBytesMax = 200'000;
 
   WireFuzzTest() : late_thread_([this] { AnswerLate(); }) {
-    wire_->calls.budget = budget_;
-    wire_->calls.message_bytes_max = kMessageBytesMax;
-    wire_->calls.reply_compression = ReplyCompression::kLikeRequest;
-    wire_->methods["/test.Echo/Late"] = {"/test.Echo/Late", MethodKind::kUnary, &late_};
-    wire_->methods["/test.Echo/Stream"] = {"/test.Echo/Stream", MethodKind::kBidiStreaming,
-                                           &stream_};
-    wire_->methods["/test.Echo/Many"] = {"/test.Echo/Many", MethodKind::kServerStreaming, &many_};
+    shared_->calls.budget = budget_;
+    shared_->calls.message_bytes_max = kMessageBytesMax;
+    shared_->calls.reply_compression = ReplyCompression::kLikeRequest;
+    shared_->methods["/test.Echo/Late"] = {"/test.Echo/Late", MethodKind::kUnary, &late_};
+    shared_->methods["/test.Echo/Stream"] = {"/test.Echo/Stream", MethodKind::kBidiStreaming,
+                                             &stream_};
+    shared_->methods["/test.Echo/Many"] = {"/test.Echo/Many", MethodKind::kServerStreaming, &many_};
   }
   ~WireFuzzTest() override {
     Stop();
@@ -226,15 +226,15 @@ class WireFuzzTest : public testing::WireServerTest {
   bool IsAllReturned() const {
     const int64_t end_ns = base::MonotonicNs() + 20 * kSecondNs;
     while (base::MonotonicNs() < end_ns) {
-      if (wire_->call_counts.live_count == 0 && wire_->call_counts.arrived_count == 0 &&
-          wire_->call_counts.open_bytes == 0 && budget_->in_use_bytes() == 0 &&
+      if (shared_->call_counts.live_count == 0 && shared_->call_counts.arrived_count == 0 &&
+          shared_->call_counts.open_bytes == 0 && budget_->in_use_bytes() == 0 &&
           network_.connection_count() == 0 && admission_->in_flight_count() == 0) {
         return true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    ADD_FAILURE() << wire_->call_counts.live_count << " calls, of them arrived "
-                  << wire_->call_counts.arrived_count << ", " << wire_->call_counts.open_bytes
+    ADD_FAILURE() << shared_->call_counts.live_count << " calls, of them arrived "
+                  << shared_->call_counts.arrived_count << ", " << shared_->call_counts.open_bytes
                   << " bytes of open calls, " << budget_->in_use_bytes() << " bytes of the budget, "
                   << network_.connection_count() << " connections, "
                   << admission_->in_flight_count() << " in flight";

@@ -23,14 +23,14 @@ class WireServerTest : public ::testing::Test {
   static constexpr uint32_t kStreamsMax = 10;
 
   explicit WireServerTest(const rpc::WireLimits& limits = {}) {
-    wire_->limits = limits;
-    wire_->limits.streams_per_connection = kStreamsMax;
-    wire_->calls.admission = admission_;
-    wire_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
+    shared_->limits = limits;
+    shared_->limits.streams_per_connection = kStreamsMax;
+    shared_->calls.admission = admission_;
+    shared_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
     threads_.emplace(&network_, 2, 4);
-    wire_->calls.awaiting = &*threads_;
+    shared_->calls.awaiting = &*threads_;
     threads_->Start();
   }
   ~WireServerTest() override { Stop(); }
@@ -77,8 +77,8 @@ class WireServerTest : public ::testing::Test {
 
  protected:
   const std::shared_ptr<servable::Admission> admission_ = std::make_shared<servable::Admission>();
-  const std::shared_ptr<rpc::Wire> wire_ = std::make_shared<rpc::Wire>();
-  rpc::Network network_{wire_};
+  const std::shared_ptr<rpc::ServerShared> shared_ = std::make_shared<rpc::ServerShared>();
+  rpc::Network network_{shared_};
 
  private:
   struct EchoHandler final : rpc::MethodHandler {

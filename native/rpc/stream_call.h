@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "native/base/status.h"
+#include "native/rpc/call_counts.h"
+#include "native/rpc/runnable_call.h"
+
+namespace millpond::rpc {
+
+// A call, as its stream and its connection see it.
+//
+// Thread: Arrive: the one that has the connection's turn. All else: under the connection's lock.
+class StreamCall final : public RunnableCall {
+ public:
+  // Takes what has arrived of a request: all of it, or a part if the call is only to be refused.
+  StreamCall(std::shared_ptr<CallCarrier> carrier, const CallLimits* limits, int32_t stream,
+             ArrivedRequest request, CallAccount account)
+      : RunnableCall(std::move(carrier), limits, stream, std::move(request), std::move(account)) {}
+
+  CallAccount* account() { return &account_; }
+  // Handles what has come: the request, or the next of many messages. Returns true for a request to
+  // a model that was admitted: a thread that runs requests is to answer it (CallInTurn).
+  bool Arrive();
+  // The connection ends the call itself, with `code`. The memory of a request that is still
+  // arriving is free before the client learns of the end.
+  void RefuseArriving(base::Code code);
+  void MarkAnswered() { is_over_.store(true, std::memory_order_release); }
+  // Ends the call: nothing can be sent any more. If it was not answered, its client waits for no
+  // answer.
+  void Close(int64_t now_ns);
+
+ private:
+  bool takes_many() const { return method_->kind == MethodKind::kBidiStreaming; }
+  void ArriveMessages();
+  base::Status Enter();
+};
+
+}  // namespace millpond::rpc
