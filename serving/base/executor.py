@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 Task = Callable[[], None]
+AroundTask = Callable[[], AbstractContextManager[None]]
 _log = structlog.get_logger(__name__)
 
 
@@ -47,7 +48,7 @@ class ThreadExecutor:
         thread_count: int,
         *,
         on_thread_start: Task = lambda: None,
-        around_task: Callable[[], AbstractContextManager[None]] = nullcontext,
+        around_task: AroundTask = nullcontext,
     ) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Task]] = deque()
@@ -106,7 +107,7 @@ class ThreadExecutor:
         self,
         thread_count: int,
         on_thread_start: Task,
-        around_task: Callable[[], AbstractContextManager[None]],
+        around_task: AroundTask,
     ) -> list[threading.Thread]:
         """Makes the threads that take tasks from now on. Called under the lock or by the constructor."""
         first = len(self._threads)
@@ -127,7 +128,7 @@ class ThreadExecutor:
         self,
         index: int,
         on_thread_start: Task,
-        around_task: Callable[[], AbstractContextManager[None]],
+        around_task: AroundTask,
     ) -> None:
         on_thread_start()
         while (taken := self._take(index)) is not None:

@@ -97,6 +97,10 @@ _WRITES = "a request may change a variable"
 _log = structlog.get_logger(__name__)
 
 
+GateRun = Callable[[GateMode], GateVerdict]
+"""Runs a gate in a mode that is not OFF."""
+
+
 @dataclass
 class _Record:
     """The runs of one record. `request` is None if the record must not be run again."""
@@ -240,7 +244,7 @@ class GateRuns:
 
         Without a predecessor only the gates of _RUN_ALONE run. Raises Cancelled.
         """
-        runs: dict[Gate, Callable[[GateMode], GateVerdict]] = {
+        runs: dict[Gate, GateRun] = {
             Gate.SIGNATURE: partial(self._signatures, Gate.SIGNATURE, signature_faults),
             Gate.SHAPES: partial(self._signatures, Gate.SHAPES, shape_faults),
             Gate.SELF_WARM_UP: partial(self._replay, Gate.SELF_WARM_UP, self_warm_up_verdict),
@@ -259,9 +263,7 @@ class GateRuns:
             if mode is not GateMode.OFF and is_possible:
                 yield self._guarded(gate, mode, run)
 
-    def _guarded(
-        self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
-    ) -> GateVerdict:
+    def _guarded(self, gate: Gate, mode: GateMode, run: GateRun) -> GateVerdict:
         try:
             with statuses_as_errors(self._subject.status_error):
                 return self._restarted(gate, mode, run)
@@ -271,9 +273,7 @@ class GateRuns:
             _log.exception("gate_broken", gate=gate.value)
             return verdict_of(gate, mode, [f"could not be run: {error!r}"])
 
-    def _restarted(
-        self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
-    ) -> GateVerdict:
+    def _restarted(self, gate: Gate, mode: GateMode, run: GateRun) -> GateVerdict:
         """Runs a gate, and runs it again if another predecessor serves by then.
 
         Earlier verdicts stay valid, because the predecessor may also be replaced after the last gate.

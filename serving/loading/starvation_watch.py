@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -28,23 +27,14 @@ PERIOD_SECONDS = 0.2
 _log = structlog.get_logger(__name__)
 
 
-class Scheduler(Protocol):
+class Scheduler:
     """The kernel's scheduler, for threads of this process."""
 
     def waited_ns(self, thread_id: int) -> int:
-        """The nanoseconds that the thread has waited for a core since it began; 0: unknown."""
-        ...
+        """The nanoseconds that the thread has waited for a core since it began; 0: unknown.
 
-    def raise_priority(self, thread_id: int) -> None:
-        """Gives the thread the usual priority. Raises OSError, for instance PermissionError."""
-        ...
-
-
-class LinuxScheduler:
-    """See `Scheduler`. Documentation/scheduler/sched-stats.rst names the fields of schedstat."""
-
-    def waited_ns(self, thread_id: int) -> int:
-        """See `Scheduler`."""
+        Documentation/scheduler/sched-stats.rst names the fields of schedstat.
+        """
         try:
             text = Path(f"/proc/self/task/{thread_id}/schedstat").read_text(encoding="ascii")
         except OSError:
@@ -52,7 +42,10 @@ class LinuxScheduler:
         return int(text.split()[1])
 
     def raise_priority(self, thread_id: int) -> None:
-        """See `Scheduler`. Needs CAP_SYS_NICE, or RLIMIT_NICE of 20 and more."""
+        """Gives the thread the usual priority. Raises OSError, for instance PermissionError.
+
+        Needs CAP_SYS_NICE, or RLIMIT_NICE of 20 and more.
+        """
         os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, thread_id, 0)
 
@@ -89,7 +82,7 @@ class StarvationWatch:
     ) -> None:
         self._patience_ns = round(seconds * NS_PER_SECOND)
         self._priority = priority
-        self._scheduler = scheduler or LinuxScheduler()
+        self._scheduler = scheduler or Scheduler()
         self._watch: Watch[int, _Watched] = Watch(
             "load-patience", self._look, period_seconds=PERIOD_SECONDS, clock=clock
         )

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 
 from serving.core.blocked_versions import BlockedVersion, BlockedVersions, crashed_of
 
@@ -16,7 +15,7 @@ class BlockedState:
     block, because only an operator removes it.
     """
 
-    by_version: BlockedVersions = field(default_factory=lambda: MappingProxyType({}))
+    by_version: BlockedVersions = field(default_factory=dict)
     # A rolled back version that serves because no other version loads.
     fallback: int | None = None
 

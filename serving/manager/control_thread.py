@@ -22,6 +22,13 @@ from serving.manager.turn import Turn
 Answer = TypeVar("Answer")
 
 
+StreamChange = Callable[[Turn], Answer]
+"""Changes a stream in one turn of the control thread, and returns what the caller gets."""
+
+LifeChange = Callable[[LoaderHarness], LoaderHarness]
+"""Makes the next value of the life of one version."""
+
+
 class Reply(Generic[Answer]):
     """The future of a request to the control thread, with the context of the thread that made it.
 
@@ -48,7 +55,7 @@ class Request:
     """
 
     name: str
-    change: Callable[[Turn], Any]
+    change: StreamChange[Any]
     reply: Reply[Any] | None = None
 
 
@@ -57,7 +64,7 @@ class OperatorRequest:
     """An operator's change of a stream, which must have, await or block a version."""
 
     name: str
-    change: Callable[[Turn], Any]
+    change: StreamChange[Any]
     reply: Reply[Any]
 
 
@@ -66,7 +73,7 @@ class Progress:
     """A load or an unload has come further. No decision depends on it."""
 
     id: ServableId
-    change: Callable[[LoaderHarness], LoaderHarness]
+    change: LifeChange
 
 
 @dataclass(frozen=True)

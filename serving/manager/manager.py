@@ -44,6 +44,7 @@ from serving.manager.control_thread import (
     Reply,
     Request,
     Stop,
+    StreamChange,
     Unloaded,
     concerned_streams,
 )
@@ -193,7 +194,7 @@ class AspiredVersionsManager:
         """Unblocks a version. The future raises FailedPrecondition if it is not blocked."""
         return self._ask(name, partial(rollout.allow, version=version))
 
-    def _ask(self, name: str, change: Callable[[Turn], Result]) -> Future[Result]:
+    def _ask(self, name: str, change: StreamChange[Result]) -> Future[Result]:
         reply = Reply[Result]()
         self._inbox.post(OperatorRequest(name, change, reply))
         return reply.future
@@ -320,7 +321,7 @@ class AspiredVersionsManager:
         if not self._is_stopping:
             events.aspire(turn, versions)
 
-    def _operate(self, name: str, change: Callable[[Turn], Result]) -> Result:
+    def _operate(self, name: str, change: StreamChange[Result]) -> Result:
         """Applies an operator's change. Raises NotFound for a stream without versions."""
         if not self._streams.of(name).exists:
             raise errors.NotFound(
@@ -374,9 +375,7 @@ class AspiredVersionsManager:
         events.published(turn, version, seconds, now_ns)
         self._follow(turn.decision())
 
-    def _event(
-        self, name: str, change: Callable[[Turn], Result], found: Found | None = None
-    ) -> Result:
+    def _event(self, name: str, change: StreamChange[Result], found: Found | None = None) -> Result:
         """Applies what follows at once from an event. If `change` raises, nothing has changed."""
         turn = self._turn(name, found)
         result = change(turn)

@@ -6,7 +6,6 @@ the control thread applies the `Decision` as a whole.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from serving.base.clock import Now
@@ -35,9 +34,7 @@ class Figures:
     (0 to 1).
     """
 
-    statistics: Mapping[int, ServableStatistics] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    statistics: Mapping[int, ServableStatistics] = field(default_factory=dict)
     drawn: float = 0.0
 
 

@@ -4,7 +4,7 @@ Nothing here decides or changes a state. The control thread starts a task, and t
 progress and its outcome to the inbox of the control thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -19,8 +19,7 @@ from serving.core.servable import GateVerdict, LoadStage, ServableId, Stage
 from serving.data_plane.servables import Servable
 from serving.loading.loader import Loader
 from serving.loading.unload import VersionUnload
-from serving.manager.control_thread import Inbox, Loaded, LoadFailed, Progress, Unloaded
-from serving.manager.harness import LoaderHarness
+from serving.manager.control_thread import Inbox, LifeChange, Loaded, LoadFailed, Progress, Unloaded
 from serving.manager.task_figures import thread_costs
 
 _log = structlog.get_logger(__name__)
@@ -79,7 +78,7 @@ class TaskProgress:
     def gate_ended(self, verdict: GateVerdict) -> None:
         self._post(lambda harness: harness.gate_ended(verdict))
 
-    def _post(self, change: Callable[[LoaderHarness], LoaderHarness]) -> None:
+    def _post(self, change: LifeChange) -> None:
         self._inbox.post(Progress(self._id, change))
 
 

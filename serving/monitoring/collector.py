@@ -63,7 +63,7 @@ class MetricsCollector:
         yield from swap_metrics(parts.swaps.records())
         yield from process_metrics(parts)
         yield from tensorflow_serving_metrics(
-            parts.requests.model_methods(), statuses, parts.served.base_path
+            parts.requests.model_methods(), statuses, parts.served
         )
 
 

@@ -6,7 +6,6 @@ Each read is quick, does not wait for requests, and may happen on any thread.
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from serving.base.clock import Clock
 from serving.core.servable import ServableId
@@ -30,27 +29,20 @@ from serving.rpc.health import HealthReporter
 from serving.source.poller_pool import PollerPool
 
 
-class PageFaults(Protocol):
-    """The counts since the process began (`resource.getrusage`)."""
-
-    @property
-    def ru_minflt(self) -> int: ...
-    @property
-    def ru_majflt(self) -> int: ...
-
-
-def _process_page_faults() -> PageFaults:
-    return resource.getrusage(resource.RUSAGE_SELF)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProcessFigures:
-    """The figures of the process. `available_bytes` is UNLIMITED_BYTES if the system has no limit."""
+    """The figures of the process."""
 
     dropped_line_count: Callable[[], int]
-    page_faults: Callable[[], PageFaults] = _process_page_faults
-    available_bytes: Callable[[], int] = available_bytes
     restart_count: int = 0
+
+    def available_bytes(self) -> int:
+        """The memory that the process may still take; UNLIMITED_BYTES if the system has no limit."""
+        return available_bytes()
+
+    def usage(self) -> resource.struct_rusage:
+        """The resources that the process has used since it began."""
+        return resource.getrusage(resource.RUSAGE_SELF)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 Nothing is computed or kept between two polls, so the page costs nothing while it is closed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -17,6 +17,7 @@ from serving.manager.state_monitor import Statuses
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
+from serving.reload.served_models import ServedModels
 
 WINDOW_SECONDS = 10
 """The window of the quantiles of a version, the same as of the charts."""
@@ -87,7 +88,7 @@ class PageData:
             "codes": codes_json(self._parts.requests.model_methods(), question.model),
             "versions": self._versions(statuses, question.model),
             "stuck": sorted(self._parts.pollers.stuck_keys)[:WAITING_MODEL_COUNT_MAX],
-            **waiting_json(reasons, self._parts.served.base_path, question.model),
+            **waiting_json(reasons, self._parts.served, question.model),
         }
         return answer | self._swaps(question, now_ns)
 
@@ -141,9 +142,7 @@ class PageData:
         }
 
 
-def waiting_json(
-    reasons: Reasons, base_path: Callable[[str], str | None], model: str | None
-) -> dict[str, Any]:
+def waiting_json(reasons: Reasons, served: ServedModels, model: str | None) -> dict[str, Any]:
     """Returns the configured models without an AVAILABLE version, with the reason, and their count."""
     waiting = [
         (name, reason)
@@ -153,7 +152,7 @@ def waiting_json(
     return {
         "waiting_count": len(waiting),
         "waiting": [
-            {"model": name, "reason": reason, "base_path": base_path(name)}
+            {"model": name, "reason": reason, "base_path": served.base_path(name)}
             for name, reason in waiting[:WAITING_MODEL_COUNT_MAX]
         ],
     }

@@ -1,6 +1,7 @@
 """Metrics of the process: slabs, request memory, admission, page faults, configuration, build."""
 
 from collections.abc import Iterator, Mapping
+from resource import struct_rusage
 
 from prometheus_client.metrics_core import Metric
 
@@ -9,7 +10,7 @@ from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples, family_metrics
-from serving.monitoring.monitored_parts import MonitoredParts, PageFaults
+from serving.monitoring.monitored_parts import MonitoredParts
 
 _SLAB_FAMILIES = (
     families.SLABS_IN_USE,
@@ -33,7 +34,7 @@ def process_metrics(parts: MonitoredParts) -> Iterator[Metric]:
     yield _single(families.REQUEST_MEMORY_PEAK, memory.in_use_bytes_peak)
     yield _single(families.REQUEST_MEMORY_ALLOCATIONS, memory.allocation_count)
     yield from _memory_left(parts)
-    yield _page_faults(parts.process.page_faults())
+    yield _page_faults(parts.process.usage())
     yield _single(families.IN_FLIGHT_REQUESTS, parts.admission.in_flight_count)
     yield _single(families.REFUSED_REQUESTS, parts.admission.refused_count)
     yield _single(families.GRPC_CONNECTIONS, parts.grpc.connection_count)
@@ -80,10 +81,10 @@ def _memory_left(parts: MonitoredParts) -> Iterator[Metric]:
     yield limit.metric
 
 
-def _page_faults(faults: PageFaults) -> Metric:
+def _page_faults(usage: struct_rusage) -> Metric:
     samples = Samples(families.PAGE_FAULTS)
-    samples.add(("minor",), faults.ru_minflt)
-    samples.add(("major",), faults.ru_majflt)
+    samples.add(("minor",), usage.ru_minflt)
+    samples.add(("major",), usage.ru_majflt)
     return samples.metric
 
 

@@ -5,7 +5,7 @@ start, so they never go down. `metric_families.LEFT_OUT` has the metrics that ar
 """
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 
@@ -16,6 +16,7 @@ from serving.data_plane.request_statistics import MethodStatistics
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.request_metrics import code_name
+from serving.reload.served_models import ServedModels
 
 _COUNTED: Mapping[str, tuple[str, str]] = {
     **{method: (method, "GRPC") for method in ("Predict", "Classify", "Regress")},
@@ -38,14 +39,14 @@ _EDGE_LABELS = edge_labels([float(f"{edge:g}") for edge in _EDGES_MICROSECONDS])
 def tensorflow_serving_metrics(
     model_methods: Sequence[MethodStatistics],
     statuses: Iterable[ServableStatus],
-    base_path: Callable[[str], str | None],
+    served: ServedModels,
 ) -> Iterator[Metric]:
     """Yields the metrics. `statuses` has the versions to show."""
     counted = [item for item in model_methods if item.method in _COUNTED]
     yield _request_count(counted)
     yield _request_latency(counted)
     yield _runtime_latency(counted)
-    yield _warmup_latency(statuses, base_path)
+    yield _warmup_latency(statuses, served)
 
 
 def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
@@ -104,14 +105,12 @@ def _by_model_and_api(
     return found
 
 
-def _warmup_latency(
-    statuses: Iterable[ServableStatus], base_path: Callable[[str], str | None]
-) -> Metric:
+def _warmup_latency(statuses: Iterable[ServableStatus], served: ServedModels) -> Metric:
     """Makes a histogram for each version, which holds its last warm-up only."""
     samples = Samples(families.TFS_WARMUP_LATENCY)
     for status in statuses:
         seconds = status.stage_seconds.get(LoadStage.WARM_UP)
-        base = base_path(status.id.name)
+        base = served.base_path(status.id.name)
         if seconds is None or base is None:
             continue
         samples.add_histogram(

@@ -1,7 +1,7 @@
 """Base paths in object storage: their mirrors, and what a mirror needs of the server."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from serving.core.servable import END
 from serving.core.store_urls import is_store_url
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.sources import Source
+from serving.source.listing import FilesCheck
 from serving.source.notes import Note
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class StoreBasePaths:
         config: ServerConfig,
         monitor: StateMonitor,
         *,
-        check: Callable[[str], Sequence[str]],
+        check: FilesCheck,
         enter_background: Callable[[], None],
         watched: Callable[[Callable[[], Collection[int]]], AbstractContextManager[None]],
         clock: Clock,

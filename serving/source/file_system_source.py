@@ -34,9 +34,9 @@ from serving.source.found_versions import (
     to_observe,
     with_comparison,
 )
-from serving.source.listing import Child, Listing, version_directories
+from serving.source.listing import Child, FilesCheck, Listing, version_directories
 from serving.source.notes import Note
-from serving.source.poller_pool import Pollable
+from serving.source.poller_pool import PollerPool
 from serving.source.settling import (
     MISSING_ASSET_WAIT_NS,
     Candidate,
@@ -106,15 +106,6 @@ def _stuck_note(seconds: float) -> Note:
         consequence="new versions are not found; the loaded versions keep serving",
         remedy="check that its disk responds (ls); the server retries by itself",
     )
-
-
-class Pollers(Protocol):
-    """`PollerPool`, as a source sees it."""
-
-    def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None: ...
-    def remove(self, key: str) -> None: ...
-    def wake(self, key: str, group: str) -> None: ...
-    def wait_until_idle(self, key: str, timeout_seconds: float) -> bool: ...
 
 
 class SourceListener:
@@ -196,8 +187,8 @@ class FileSystemSource:
         *,
         listener: SourceListener,
         model_status: ModelStatus,
-        check: Callable[[str], Sequence[str]],
-        pollers: Pollers,
+        check: FilesCheck,
+        pollers: PollerPool,
         clock: Clock,
     ) -> None:
         self._name = name

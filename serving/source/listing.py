@@ -1,7 +1,7 @@
 """Names and listing: which folders below a base path are versions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
@@ -19,6 +19,10 @@ _VERSION_NAME = re.compile(r"[0-9]+", re.ASCII)
 
 
 _SAVED_MODEL_NAMES = frozenset({"saved_model.pb", "saved_model.pbtxt"})
+
+
+FilesCheck = Callable[[str], Sequence[str]]
+"""Returns the missing assets of a version's directory. Raises if the version is incomplete."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import structlog
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
 from serving.base.periodic_thread import PeriodicThread
-from serving.source.listing import Listing, version_directories
+from serving.source.listing import FilesCheck, Listing, version_directories
 from serving.source.notes import Note
 from serving.storage.mirror_plan import (
     MirrorView,
@@ -97,8 +97,7 @@ class MirrorSettings:
 class Mirror:
     """The mirror of one model's base path into `directory`. `look` runs on one thread.
 
-    `url` is for logs. `check` returns the missing assets of a version's directory, and raises if the
-    version is incomplete.
+    `url` is for logs.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Mirror:
         store: ObjectStore,
         settings: MirrorSettings,
         versions: Versions,
-        check: Callable[[str], Sequence[str]],
+        check: FilesCheck,
         clock: Clock,
     ) -> None:
         self._model = model

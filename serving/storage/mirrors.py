@@ -2,12 +2,13 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from serving.base.clock import Clock
 from serving.base.name_text import file_name
+from serving.source.listing import FilesCheck
 from serving.storage.fsspec_store import FsspecStore
 from serving.storage.mirror import Mirror, MirrorSettings, MirrorThread, Versions
 from serving.storage.stored_objects import ObjectStore
@@ -23,7 +24,7 @@ class Mirrors:
         cache_directory: Path,
         settings: MirrorSettings,
         *,
-        check: Callable[[str], Sequence[str]],
+        check: FilesCheck,
         at_start: Callable[[], object],
         around_look: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Clock,

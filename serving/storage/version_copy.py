@@ -16,6 +16,7 @@ from pathlib import Path
 
 from serving.base.directory_files import opened_directory, replace_file, sync_directory
 from serving.base.errors import DataLoss, FailedPrecondition
+from serving.source.listing import FilesCheck
 from serving.storage.stored_objects import (
     JOURNAL_NAME,
     Objects,
@@ -127,7 +128,7 @@ class VersionCopy:
         return all(self._copy_file(item, is_over) for item in self._objects)
 
     def publish(
-        self, check: Callable[[str], Sequence[str]], is_held: Callable[[], bool] = lambda: False
+        self, check: FilesCheck, is_held: Callable[[], bool] | None = None
     ) -> Sequence[str] | None:
         """Checks the files and renames the copy in. Returns the assets that it lacks.
 
@@ -138,15 +139,12 @@ class VersionCopy:
         self._set_times()
         _sync_tree(self._partial)
         self._base.mkdir(parents=True, exist_ok=True)
-        # A process that ended while it deleted has left a part, and no directory can be renamed to it.
         place = self._base / str(self._version)
         # A process that ended while it deleted left a part, which no directory can be renamed to.
         remove_tree(self._base / removed_name(self._version))
-        if place.exists() and is_held():
+        if is_held is not None and place.exists() and is_held():
             return None
-        with suppress(
-            FileNotFoundError
-        ):  # This is the former content, of a version that does not serve.
+        with suppress(FileNotFoundError):
             # The former content, of a version that does not serve.
             place.rename(self._base / removed_name(self._version))
         self._partial.rename(place)
@@ -167,7 +165,6 @@ class VersionCopy:
                 (self._partial / path).unlink()
         # A directory of the former content may be in the place of a file.
         for folder, _, _ in os.walk(self._partial, topdown=False):
-            # A directory of the former content may be a file now.
             with suppress(OSError):
                 os.rmdir(folder)
         self._partial.mkdir(parents=True, exist_ok=True)
@@ -186,12 +183,11 @@ class VersionCopy:
                     return False
                 # Flushed, so that after a crash each byte of the file is on the disk.
                 file.write(self._read(item, file.tell()))
-                # A crash leaves no byte in the file that is not on the disk.
                 file.flush()
                 os.fdatasync(file.fileno())
         if not self._verify_digest(item, path):
             path.unlink()
-            return False  # Read-only marks a file that was checked, so that it is not hashed again.
+            return False
         # A file that was checked is read-only, and is not hashed again.
         path.chmod(0o444)
         return True

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from serving.base.clock import Clock, SystemClock
 from serving.base.errors import InvalidConfig
@@ -17,12 +16,12 @@ from serving.base.parent_process import STOP_AT_STDIN_EOF, stops_at_stdin_eof
 from serving.base.service_manager import ServiceManager
 from serving.config.server_config import ServerConfig
 from serving.supervisor.block_store import BlockStore
-from serving.supervisor.child_process import HeldSocket, start_child
+from serving.supervisor.child_process import ChildProcess, HeldSocket, start_child
 from serving.supervisor.crash_page import CrashPage
 from serving.supervisor.events import Events
 from serving.supervisor.held_sockets import hold_sockets
 from serving.supervisor.restarts import Restarts
-from serving.supervisor.supervisor import Page, Supervisor
+from serving.supervisor.supervisor import Supervisor
 
 
 def supervise(
@@ -54,7 +53,7 @@ def supervise(
             return Supervisor(
                 start_child=start,
                 make_page=CrashPage,
-                wait_for_events=events.wait,
+                events=events,
                 restarts=Restarts(clock),
                 blocks=BlockStore(Path(directory)),
                 log=partial(log_event, write_line, clock, is_human),
@@ -99,9 +98,9 @@ def _start(
     command: Sequence[str],
     sockets: Sequence[HeldSocket],
     input_descriptor: int,
-    page: Page,
+    page: CrashPage,
     restart_count: int | None,
-) -> Any:
+) -> ChildProcess:
     return start_child(
         command,
         sockets=sockets,

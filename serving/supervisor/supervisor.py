@@ -2,17 +2,18 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss
 from serving.base.service_manager import ServiceManager
-from serving.core.blocked_versions import BlockedVersion, BlockedVersions
-from serving.supervisor.crash_page import CrashMarks, MarkedVersion
-from serving.supervisor.events import STOP_SIGNALS
+from serving.core.blocked_versions import BlockedVersion
+from serving.supervisor.block_store import BlockStore
+from serving.supervisor.child_process import ChildProcess
+from serving.supervisor.crash_page import CrashPage, MarkedVersion
+from serving.supervisor.events import STOP_SIGNALS, Events
 from serving.supervisor.restarts import Death, Exit, Restart, Restarts
 
 PULSE_SECONDS = 1.0
@@ -29,45 +30,12 @@ Log = Callable[[str, str, str, Mapping[str, object]], None]
 """Logs (level, event, message, fields)."""
 
 
-class Page(Protocol):
-    """`CrashPage`."""
-
-    @property
-    def descriptor(self) -> int: ...
-    def read(self) -> CrashMarks: ...
-    def close(self) -> None: ...
-
-
-class Child(Protocol):
-    """`ChildProcess`."""
-
-    @property
-    def process_id(self) -> int: ...
-    def wait_status(self) -> int | None: ...
-    def send_signal(self, number: int) -> None: ...
-    def release(self, restart_count: int) -> bool: ...
-    def discard(self) -> None: ...
-
-
-class Blocks(Protocol):
-    """`BlockStore`."""
-
-    def read(self) -> Mapping[str, BlockedVersions]: ...
-    def add(self, blocks: Mapping[MarkedVersion, BlockedVersion]) -> str: ...
-
-
-class WaitForEvents(Protocol):
-    """`Events.wait`."""
-
-    def __call__(self, timeout_seconds: float | None) -> Sequence[int]: ...
-
-
 @dataclass(frozen=True)
 class _Life:
     """A server with the page that it marks."""
 
-    child: Child
-    page: Page
+    child: ChildProcess
+    page: CrashPage
 
 
 class Supervisor:
@@ -80,11 +48,11 @@ class Supervisor:
     def __init__(
         self,
         *,
-        start_child: Callable[[Page, int | None], Child],
-        make_page: Callable[[], Page],
-        wait_for_events: WaitForEvents,
+        start_child: Callable[[CrashPage, int | None], ChildProcess],
+        make_page: Callable[[], CrashPage],
+        events: Events,
         restarts: Restarts,
-        blocks: Blocks,
+        blocks: BlockStore,
         log: Log,
         service_manager: ServiceManager,
         clock: Clock,
@@ -92,7 +60,7 @@ class Supervisor:
         """`start_child` gets the page and the number of restarts so far. With None it starts a standby."""
         self._start_child = start_child
         self._make_page = make_page
-        self._wait_for_events = wait_for_events
+        self._events = events
         self._restarts = restarts
         self._blocks = blocks
         self._log = log
@@ -155,9 +123,9 @@ class Supervisor:
             page.close()
             raise
 
-    def _wait_for_end(self, child: Child) -> int:
+    def _wait_for_end(self, child: ChildProcess) -> int:
         while True:
-            numbers = self._wait_for_events(STANDBY_SECONDS if self._standby is None else None)
+            numbers = self._events.wait(STANDBY_SECONDS if self._standby is None else None)
             if not numbers and self._standby is None:
                 # If there is no memory for another process, the server runs on without a standby.
                 with suppress(OSError):
@@ -223,7 +191,7 @@ class Supervisor:
         end_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
         while (remaining_ns := end_ns - self._clock.now_ns()) > 0:
             self._service_manager.notify(WATCHDOG=1)
-            for number in self._wait_for_events(min(PULSE_SECONDS, remaining_ns / NS_PER_SECOND)):
+            for number in self._events.wait(min(PULSE_SECONDS, remaining_ns / NS_PER_SECOND)):
                 self._note_stop(number)
             if self._stop_signal:
                 return False

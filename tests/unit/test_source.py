@@ -13,7 +13,6 @@ from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.source.file_system_source import (
     FileSystemSource,
-    Pollers,
     SourceListener,
     SourceSettings,
     fingerprint,
@@ -82,11 +81,11 @@ def check(directory: str) -> list[str]:
     return ["assets/words.txt"] if needs_words and not (path.parent / "words.txt").exists() else []
 
 
-class FakePollers:
+class FakePollers(PollerPool):
     """Polls one source on the caller's thread."""
 
     def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
+        self._test_clock = clock
         self._source: Pollable | None = None
         self._is_due = False
         self._look_count = 0
@@ -112,7 +111,7 @@ class FakePollers:
             delay_seconds = self._source.poll(self._look_count)
             if delay_seconds is not None:
                 self.waits.append(delay_seconds)
-                self._clock.advance(delay_seconds)
+                self._test_clock.advance(delay_seconds)
                 self._is_due = True
 
 
@@ -132,7 +131,7 @@ class Site:
         period_seconds: float = 60,
         keeps_last: bool = True,
         labels: Mapping[str, int] = NO_LABELS,
-        pollers: Pollers | None = None,
+        pollers: PollerPool | None = None,
         missing_asset_wait_seconds: float = 30,
     ) -> FileSystemSource:
         return FileSystemSource(

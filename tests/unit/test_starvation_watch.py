@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.loading.load_priority import LoadPriority
-from serving.loading.starvation_watch import LinuxScheduler, StarvationWatch
+from serving.loading.starvation_watch import Scheduler, StarvationWatch
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.threads import FakeScheduler
 
@@ -138,8 +138,8 @@ def test_watch_never_started_can_be_stopped() -> None:
 
 
 def test_linux_scheduler_reports_waiting_time() -> None:
-    assert LinuxScheduler().waited_ns(threading.get_native_id()) >= 0
-    assert LinuxScheduler().waited_ns(0) == 0
+    assert Scheduler().waited_ns(threading.get_native_id()) >= 0
+    assert Scheduler().waited_ns(0) == 0
 
 
 def test_linux_scheduler_raises_an_idle_thread() -> None:
@@ -149,7 +149,7 @@ def test_linux_scheduler_raises_an_idle_thread() -> None:
         thread_id = threading.get_native_id()
         os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
         try:
-            LinuxScheduler().raise_priority(thread_id)
+            Scheduler().raise_priority(thread_id)
         except PermissionError:
             policies.append(os.SCHED_OTHER)  # this process lacks the right to raise it
             return

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from serving.base.errors import DataLoss
 from serving.base.service_manager import ServiceManager
 from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
-from serving.supervisor.crash_page import CrashMarks, MarkedVersion
+from serving.supervisor.block_store import BlockStore
+from serving.supervisor.child_process import ChildProcess
+from serving.supervisor.crash_page import CrashMarks, CrashPage, MarkedVersion
+from serving.supervisor.events import Events
 from serving.supervisor.restarts import Restarts
-from serving.supervisor.supervisor import Child, Page, Supervisor
+from serving.supervisor.supervisor import Supervisor
 from tests.unit.fakes.clocks import FakeClock
 
 CTR_7 = MarkedVersion("ctr", 7)
@@ -34,11 +37,12 @@ class Life:
     is_failed_standby: bool = False
 
 
-@dataclass
-class FakePage:
-    life: Life
-    descriptor: int = 9
-    is_closed: bool = False
+class FakePage(CrashPage):
+    """The page of one life. It has no memory."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.is_closed = False
 
     def read(self) -> CrashMarks:
         assert not self.is_closed
@@ -49,7 +53,7 @@ class FakePage:
 
 
 @dataclass
-class FakeBlocks:
+class FakeBlocks(BlockStore):
     refusal: str = ""
     is_damaged: bool = False
     by_name: dict[str, BlockedVersions] = field(default_factory=dict)
@@ -66,10 +70,9 @@ class FakeBlocks:
         return self.refusal
 
 
-class FakeChild:
-    process_id = 42
-
+class FakeChild(ChildProcess):
     def __init__(self, world: "World", life: Life) -> None:
+        super().__init__(42)
         self._world = world
         self._life = life
 
@@ -97,6 +100,17 @@ class FakeChild:
         self._world.discarded.append(self._life)
 
 
+class FakeEvents(Events):
+    """The signals of a world, which come when they are waited for."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(None)
+        self._world = world
+
+    def wait(self, timeout_seconds: float | None) -> list[int]:
+        return self._world.wait_for_events(timeout_seconds)
+
+
 class World:
     """A supervisor of the servers in `lives`; the last one ends for good."""
 
@@ -117,11 +131,11 @@ class World:
         self.discarded: list[Life] = []
         self.standby_error: OSError | None = None
 
-    def make_page(self) -> Page:
+    def make_page(self) -> FakePage:
         self.pages.append(FakePage(self.lives[len(self.pages)]))
         return self.pages[-1]
 
-    def start_child(self, page: Page, restart_count: int | None) -> Child:
+    def start_child(self, page: CrashPage, restart_count: int | None) -> FakeChild:
         assert page is self.pages[-1]
         child = FakeChild(self, self.pages[-1].life)
         if restart_count is not None:
@@ -146,7 +160,7 @@ class World:
         return Supervisor(
             start_child=self.start_child,
             make_page=self.make_page,
-            wait_for_events=self.wait_for_events,
+            events=FakeEvents(self),
             restarts=Restarts(self.clock),
             blocks=self.blocks,
             log=lambda level, event, message, fields: self.logged.append((event, fields)),

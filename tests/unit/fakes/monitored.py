@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from resource import struct_rusage
 
 from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions
@@ -37,12 +38,17 @@ BUILD_INFO = {
 }
 
 
-@dataclass(frozen=True)
-class FakePageFaults:
-    """Page faults as in `resource.getrusage`."""
+@dataclass(frozen=True, kw_only=True)
+class FakeProcessFigures(ProcessFigures):
+    """11 minor and 2 major page faults, and as much memory as a test says."""
 
-    ru_minflt: int = 11
-    ru_majflt: int = 2
+    available: int
+
+    def available_bytes(self) -> int:
+        return self.available
+
+    def usage(self) -> struct_rusage:
+        return struct_rusage([11 if at == 6 else 2 if at == 7 else 0 for at in range(16)])
 
 
 class FakeParts:
@@ -103,10 +109,8 @@ class FakeParts:
             health=self.health,
             refusals=FakeRefusals(self._refusal),
             tracing=FakeTracing(),
-            process=ProcessFigures(
-                dropped_line_count=lambda: 8,
-                page_faults=FakePageFaults,
-                available_bytes=lambda: self._available_bytes,
+            process=FakeProcessFigures(
+                dropped_line_count=lambda: 8, available=self._available_bytes
             ),
             build_info=BUILD_INFO,
             clock=clock or FakeClock(),

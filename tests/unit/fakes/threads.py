@@ -3,9 +3,10 @@
 from collections import deque
 
 from serving.base.executor import Task
+from serving.loading.starvation_watch import Scheduler
 
 
-class FakeScheduler:
+class FakeScheduler(Scheduler):
     """Tests set `waited`, and `waited_by` of single threads; `refusal` is raised at each attempt to
     raise a priority.
     """
