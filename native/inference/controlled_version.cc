@@ -20,7 +20,7 @@ std::string Describe(const servable::ServableId& id) {
 ControlledVersion::ControlledVersion(std::shared_ptr<servable::ServableEntry> entry,
                                      const servable::BatchingServable* batching, int64_t run_ns_max)
     : entry_(std::move(entry)), run_ns_max_(run_ns_max), batching_(batching) {
-  if (batching != nullptr) proof_ = std::make_shared<BatchProof>(*batching);
+  if (batching != nullptr) verifier_ = std::make_shared<BatchVerifier>(*batching);
 }
 
 Status ControlledVersion::CheckIsAlive() const {
@@ -35,8 +35,8 @@ base::StatusOr<ServableHandle> ControlledVersion::Pin() const {
   return base::FailedPrecondition(Describe(entry_->id()) + " is being unloaded; load it again");
 }
 
-ProofLimits ControlledVersion::Limits(bool may_write) const {
-  ProofLimits limits{run_ns_max_, &are_runs_cancelled_};
+VerifierLimits ControlledVersion::Limits(bool may_write) const {
+  VerifierLimits limits{run_ns_max_, &are_runs_cancelled_};
   limits.may_write = may_write;
   return limits;
 }
@@ -46,13 +46,13 @@ base::StatusOr<std::string> ControlledVersion::Answer(std::string_view method,
                                                       bool may_write) const {
   const auto handle = Pin();
   if (!handle.ok()) return handle.status();
-  const ProofLimits limits = Limits(may_write);
-  std::shared_ptr<BatchProof> proof;
+  const VerifierLimits limits = Limits(may_write);
+  std::shared_ptr<BatchVerifier> verifier;
   {
     const std::lock_guard<std::mutex> lock(batching_mutex_);
-    proof = proof_;
+    verifier = verifier_;
   }
-  if (proof != nullptr) return proof->Answer(method, {&request, 1}, limits);
+  if (verifier != nullptr) return verifier->Answer(method, {&request, 1}, limits);
   return AnswerRequest(*handle.value(), method, {&request, 1}, limits.run_ns_max,
                        limits.is_cancelled, limits.may_write);
 }
@@ -63,20 +63,20 @@ Status ControlledVersion::Prepare(std::string_view request) const {
   return PrepareRequest(*handle.value(), {&request, 1});
 }
 
-base::StatusOr<int64_t> ControlledVersion::ProveBatching(bool may_write_variables,
-                                                         const ControlledVersion* predecessor) {
+base::StatusOr<int64_t> ControlledVersion::VerifyBatching(bool may_write_variables,
+                                                          const ControlledVersion* predecessor) {
   const auto handle = Pin();
   if (!handle.ok()) return handle.status();
-  std::shared_ptr<BatchProof> proof;
+  std::shared_ptr<BatchVerifier> verifier;
   {
     const std::lock_guard<std::mutex> lock(batching_mutex_);
-    proof = std::exchange(proof_, nullptr);
+    verifier = std::exchange(verifier_, nullptr);
   }
-  if (proof == nullptr) return int64_t{0};
-  const ProofLimits limits = Limits(/*may_write=*/false);
-  MILLPOND_RETURN_IF_ERROR(proof->Conclude(may_write_variables, limits));
+  if (verifier == nullptr) return int64_t{0};
+  const VerifierLimits limits = Limits(/*may_write=*/false);
+  MILLPOND_RETURN_IF_ERROR(verifier->Conclude(may_write_variables, limits));
   if (predecessor == nullptr) return int64_t{0};
-  return proof->WarmUp(predecessor->ListHotBatches(), limits);
+  return verifier->WarmUp(predecessor->ListHotBatches(), limits);
 }
 
 std::vector<servable::SignatureBatching> ControlledVersion::Batching() const {

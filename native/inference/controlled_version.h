@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "native/base/status.h"
-#include "native/inference/batch_proof.h"
+#include "native/inference/batch_verifier.h"
 #include "native/servable/batching_servable.h"
 #include "native/servable/servable_entry.h"
 #include "native/tensor/run_context.h"
@@ -39,19 +39,19 @@ class ControlledVersion {
   // FAILED_PRECONDITION if the version is destroyed; a retired version is alive.
   base::Status CheckIsAlive() const;
 
-  // Answers as AnswerRequest does. Before ProveBatching it also keeps the inputs of the runs, as
+  // Answers as AnswerRequest does. Before VerifyBatching it also keeps the inputs of the runs, as
   // rows to compare.
   base::StatusOr<std::string> Answer(std::string_view method, std::string_view request,
                                      bool may_write) const;
   // Prepares the run of a serialized PredictRequest (PrepareRequest).
   base::Status Prepare(std::string_view request) const;
 
-  // Decides which signatures are batched (BatchProof::Conclude), and then runs the batches that
+  // Decides which signatures are batched (BatchVerifier::Conclude), and then runs the batches that
   // `predecessor` has run most often; null: none. Returns the number of these batches. Does nothing
   // without batching, and at a second call. Ends with CANCELLED after CancelRuns.
-  base::StatusOr<int64_t> ProveBatching(bool may_write_variables,
-                                        const ControlledVersion* predecessor);
-  // Ends each run of Answer and ProveBatching at its next kernel, also if it begins later.
+  base::StatusOr<int64_t> VerifyBatching(bool may_write_variables,
+                                         const ControlledVersion* predecessor);
+  // Ends each run of Answer and VerifyBatching at its next kernel, also if it begins later.
   void CancelRuns() { are_runs_cancelled_.store(true); }
 
   // The state of each signature, also after Destroy; empty without batching.
@@ -64,7 +64,7 @@ class ControlledVersion {
   base::Status Destroy();
 
  private:
-  ProofLimits Limits(bool may_write) const;
+  VerifierLimits Limits(bool may_write) const;
 
   const std::shared_ptr<servable::ServableEntry> entry_;
   const int64_t run_ns_max_;
@@ -72,9 +72,9 @@ class ControlledVersion {
   // The entry's; null without batching, and after Destroy. Guarded by batching_mutex_.
   const servable::BatchingServable* batching_;
   std::vector<servable::SignatureBatching> ended_batching_;  // guarded by batching_mutex_
-  // Null without batching, and from ProveBatching on. Shared with the answers that are under way.
+  // Null without batching, and from VerifyBatching on. Shared with the answers that are under way.
   // Guarded by batching_mutex_.
-  std::shared_ptr<BatchProof> proof_;
+  std::shared_ptr<BatchVerifier> verifier_;
   std::atomic<bool> are_runs_cancelled_{false};
 };
 

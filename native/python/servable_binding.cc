@@ -132,11 +132,12 @@ size_t PutBackState(const PyServable& self) {
   return WithoutGil([&] { return self.loaded().model().PutBackState(); });
 }
 
-int64_t ProveBatching(PyServable& self, const PyServable* predecessor) {
+int64_t VerifyBatching(PyServable& self, const PyServable* predecessor) {
   const auto pinned = ValueOrThrow(self.version().Pin());
   return ValueOrThrow(WithoutGil([&] {
-    return self.version().ProveBatching(self.loaded().model().MayChangeAnswers(),
-                                        predecessor == nullptr ? nullptr : &predecessor->version());
+    return self.version().VerifyBatching(
+        self.loaded().model().MayChangeAnswers(),
+        predecessor == nullptr ? nullptr : &predecessor->version());
   }));
 }
 
@@ -200,7 +201,7 @@ void RegisterLoadedServable(nb::module_& module) {
                    })
       .def("put_back_state", &PutBackState)
       .def("signature_def_map", &SignatureDefMap)
-      .def("prove_batching", &ProveBatching, nb::arg("predecessor").none() = nb::none())
+      .def("verify_batching", &VerifyBatching, nb::arg("predecessor").none() = nb::none())
       .def("cancel_runs", [](const PyServable& self) { self.version().CancelRuns(); })
       .def("batching",
            [](const PyServable& self) {

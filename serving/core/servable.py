@@ -62,7 +62,7 @@ class LoadStage(Enum):
     MAKE_CALLABLES = "make_callables"
     WARM_UP = "warm_up"
     SELF_WARM_UP = "self_warm_up"
-    PROVE_BATCHING = "prove_batching"
+    VERIFY_BATCHING = "verify_batching"
     GATES = "gates"
     PUBLISH = "publish"
 

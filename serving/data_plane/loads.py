@@ -194,7 +194,7 @@ class SavedModelLoad(Protocol):
 
     def analyze_rows(self) -> None:
         """Finds out what the graph shows about the rows of each signature, for
-        `Servable.prove_batching`. Between `run_init` and `make_callables`; may be left out, and then
+        `Servable.verify_batching`. Between `run_init` and `make_callables`; may be left out, and then
         nothing is shown. Takes about 10 µs for each node of the graph.
         """
 
@@ -237,6 +237,6 @@ class SavedModelLoad(Protocol):
     ) -> Servable:
         """Returns the servable. It offers the requests that it answers to `reservoir`, and
         `request_statistics` reports its requests. With `batching` its requests may share runs, from
-        `Servable.prove_batching` on. Each request of `Servable.answer`, `replay` and `predict` runs
+        `Servable.verify_batching` on. Each request of `Servable.answer`, `replay` and `predict` runs
         for `replay_seconds_max` at most; 0: any time.
         """

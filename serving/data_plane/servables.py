@@ -172,7 +172,7 @@ class Servable(Protocol):
     def signature_def_map(self) -> bytes:
         """Returns a serialized tensorflow.serving.SignatureDefMap of this version."""
 
-    def prove_batching(self, predecessor: Any = None) -> int:
+    def verify_batching(self, predecessor: Any = None) -> int:
         """Batches the signatures whose rows give in a batch what they give alone, from now on.
 
         The graph decides if `SavedModelLoad.analyze_rows` has shown it: signatures whose rows are
@@ -190,7 +190,7 @@ class Servable(Protocol):
         """
 
     def cancel_runs(self) -> None:
-        """Makes each `answer`, `predict` and `prove_batching` that is running or begins later end at
+        """Makes each `answer`, `predict` and `verify_batching` that is running or begins later end at
         its next kernel, with CANCELLED.
         """
 

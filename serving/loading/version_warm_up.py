@@ -66,8 +66,8 @@ class VersionWarmUp:
             with self._stages.stage(LoadStage.SELF_WARM_UP):
                 self._replay_requests(self._settings.reservoir)
         if self._servable.batching():
-            with self._stages.stage(LoadStage.PROVE_BATCHING):
-                self._prove_batching()
+            with self._stages.stage(LoadStage.VERIFY_BATCHING):
+                self._verify_batching()
 
     def _replay_records(self) -> None:
         gates = self._settings.gates
@@ -161,9 +161,9 @@ class VersionWarmUp:
                 consequence="live requests warmed the version up only as far as they change nothing",
             )
 
-    def _prove_batching(self) -> None:
+    def _verify_batching(self) -> None:
         predecessor = self._settings.incumbent(self._id)
-        warmed_count = self._servable.prove_batching(predecessor)
+        warmed_count = self._servable.verify_batching(predecessor)
         if warmed_count:
             _log.info(
                 "batches_warmed_up",

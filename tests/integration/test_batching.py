@@ -122,7 +122,7 @@ def drops_a_row(x: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def faulty_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a model of two signatures that pass the proof at the load and fail later."""
+    """Returns a model of two signatures that pass the verification at the load and fail later."""
     path = tmp_path_factory.mktemp("faulty") / "export"
     export(path, mixes_large_numbers, drops_a_row)
     return path
@@ -262,7 +262,7 @@ def test_batches_of_a_version_are_run_on_the_next(add: AddModel, model: BatchedM
     with clients.sending():
         while not hot:
             clients.wait_for_answers_of(1, ANSWERS_OF_CHECKS)
-            # The proof of any version runs powers of two.
+            # The verification of any version runs powers of two.
             hot = {rows for rows in model.take_runs() if rows & (rows - 1)}
     hosted.serve(model.path, 2)
     assert hot <= model.take_runs()

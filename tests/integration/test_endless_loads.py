@@ -24,7 +24,7 @@ FOR_EVER = np.float64(math.inf)
 
 
 class EndlessProof:
-    """A model whose runs of 4 rows or more never end, so that the proof of its batches does not.
+    """A model whose runs of 4 rows or more never end, so that verifying its batches does not.
 
     `begun` exists once such a run has begun.
     """
@@ -58,7 +58,7 @@ class EndlessProof:
 
 
 @pytest.fixture
-def endless_proof(tmp_path: Path) -> EndlessProof:
+def endless_verification(tmp_path: Path) -> EndlessProof:
     return EndlessProof(tmp_path)
 
 
@@ -126,14 +126,14 @@ def test_endless_warm_up_ends_with_its_directory(
     model.serve(slow_export, 3)
 
 
-def test_endless_proof_ends_with_its_directory(
-    host: ModelHost, endless_proof: EndlessProof, scale_model: ScaleModel
+def test_endless_verification_ends_with_its_directory(
+    host: ModelHost, endless_verification: EndlessProof, scale_model: ScaleModel
 ):
-    model = host.model(prefix="proof")
+    model = host.model(prefix="verify")
     scale_model.write(model.base_path, 1)
     model.wait_until_available(1)
-    version = drop(endless_proof.path, model.base_path, 2)
-    wait_until(endless_proof.begun.exists, "a run of the proof")
+    version = drop(endless_verification.path, model.base_path, 2)
+    wait_until(endless_verification.begun.exists, "a run of the verification")
     shutil.rmtree(version)
     model.wait_for_states({1: AVAILABLE, 2: END})
     # The loader thread is free again.
@@ -144,13 +144,13 @@ def test_endless_proof_ends_with_its_directory(
 def test_server_stops_during_endless_loads(
     start_server: StartServer,
     endless_warm_up: Path,
-    endless_proof: EndlessProof,
+    endless_verification: EndlessProof,
     tmp_path: Path,
     write_config: WriteConfig,
 ):
-    base_paths = {name: tmp_path / name for name in ("slow", "proof")}
+    base_paths = {name: tmp_path / name for name in ("slow", "verify")}
     drop(endless_warm_up, base_paths["slow"], 1)
-    drop(endless_proof.path, base_paths["proof"], 1)
+    drop(endless_verification.path, base_paths["verify"], 1)
     server = start_server(
         model_config_file=write_config(tmp_path, base_paths),
         enable_batching=True,
@@ -158,5 +158,5 @@ def test_server_stops_during_endless_loads(
         warmup_request_seconds=0,
     )
     wait_for_warm_up(server, "slow", 1)
-    wait_until(endless_proof.begun.exists, "a run of the proof")
+    wait_until(endless_verification.begun.exists, "a run of the verification")
     server.stop()

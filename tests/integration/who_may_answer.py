@@ -86,9 +86,9 @@ class WhoMayAnswer:
         """Returns why `answering` is wrong for requests without a version; "" if it is right."""
         before, self.answered_before = self.answered_before, answering
         sound = published - blocked
-        proven = sound - self.unverified
-        if proven:
-            return "" if answering == max(proven) else f"not the highest of {proven}"
+        verified = sound - self.unverified
+        if verified:
+            return "" if answering == max(verified) else f"not the highest of {verified}"
         if sound:
             return "" if answering in sound else f"none of {sound}, which are only unverified"
         # Documented fallbacks: a version that serves although it is blocked, and one that

@@ -93,7 +93,7 @@ TEST_F(ControlledVersionTest, RetiredVersionRefusesItsUse) {
   Publish();
   Retire();
   for (const Status& status : {Predict({1}).status(), version_->Prepare(PredictRows({1})),
-                               version_->ProveBatching(false, nullptr).status()}) {
+                               version_->VerifyBatching(false, nullptr).status()}) {
     EXPECT_EQ(status.code(), Code::kFailedPrecondition);
     EXPECT_EQ(status.message(), "model 'm' version 7 is being unloaded; load it again");
   }
@@ -143,25 +143,25 @@ TEST_F(ControlledVersionTest, RowsOfTheWarmUpDecideBatching) {
   Make(/*is_batched=*/true);
   ASSERT_TRUE(Predict({1, 2, 3}).ok());
   EXPECT_FALSE(version_->Batching()[0].is_on);
-  const auto proven = version_->ProveBatching(/*may_write_variables=*/false, nullptr);
-  ASSERT_TRUE(proven.ok()) << proven.status().message();
-  EXPECT_EQ(proven.value(), 0);
+  const auto warmed_up = version_->VerifyBatching(/*may_write_variables=*/false, nullptr);
+  ASSERT_TRUE(warmed_up.ok()) << warmed_up.status().message();
+  EXPECT_EQ(warmed_up.value(), 0);
   EXPECT_TRUE(version_->Batching()[0].is_on);
   const size_t run_count = run_rows_.size();
-  EXPECT_TRUE(version_->ProveBatching(/*may_write_variables=*/false, nullptr).ok());
+  EXPECT_TRUE(version_->VerifyBatching(/*may_write_variables=*/false, nullptr).ok());
   EXPECT_EQ(run_rows_.size(), run_count);
 }
 
 TEST_F(ControlledVersionTest, CancelledRunsEndTheProof) {
   Make(/*is_batched=*/true);
   version_->CancelRuns();
-  EXPECT_EQ(version_->ProveBatching(false, nullptr).status().code(), Code::kCancelled);
+  EXPECT_EQ(version_->VerifyBatching(false, nullptr).status().code(), Code::kCancelled);
   EXPECT_FALSE(version_->Batching()[0].is_on);
 }
 
 TEST_F(ControlledVersionTest, StateOfBatchingOutlivesTheVersion) {
   Make(/*is_batched=*/true);
-  ASSERT_TRUE(version_->ProveBatching(false, nullptr).ok());
+  ASSERT_TRUE(version_->VerifyBatching(false, nullptr).ok());
   ASSERT_TRUE(version_->Destroy().ok());
   ASSERT_EQ(version_->Batching().size(), 1U);
   EXPECT_TRUE(version_->Batching()[0].is_on);
@@ -172,7 +172,7 @@ TEST_F(ControlledVersionTest, StateOfBatchingGoesOnAfterARefusedEnd) {
   Make(/*is_batched=*/true);
   Publish();
   EXPECT_EQ(version_->Destroy().code(), Code::kFailedPrecondition);
-  ASSERT_TRUE(version_->ProveBatching(false, nullptr).ok());
+  ASSERT_TRUE(version_->VerifyBatching(false, nullptr).ok());
   EXPECT_TRUE(version_->Batching()[0].is_on);
   Retire();
   ASSERT_TRUE(version_->entry()->Quiesce(0).ok());
@@ -181,7 +181,7 @@ TEST_F(ControlledVersionTest, StateOfBatchingGoesOnAfterARefusedEnd) {
 
 TEST_F(ControlledVersionTest, WithoutBatchingThereIsNothingToProve) {
   Make();
-  EXPECT_EQ(version_->ProveBatching(false, nullptr).value(), 0);
+  EXPECT_EQ(version_->VerifyBatching(false, nullptr).value(), 0);
   EXPECT_TRUE(version_->Batching().empty());
   EXPECT_TRUE(version_->ListHotBatches().empty());
   EXPECT_TRUE(run_rows_.empty());
@@ -190,7 +190,7 @@ TEST_F(ControlledVersionTest, WithoutBatchingThereIsNothingToProve) {
 // A successor warms up with the batches of a version that other threads read and end meanwhile.
 TEST_F(ControlledVersionTest, ReadersOfTheStateRaceWithItsEnd) {
   Make(/*is_batched=*/true);
-  ASSERT_TRUE(version_->ProveBatching(false, nullptr).ok());
+  ASSERT_TRUE(version_->VerifyBatching(false, nullptr).ok());
   testing::RunTogether(4, [&](int thread) {
     for (int i = 0; i < 100; ++i) {
       if (thread == 0 && i == 50) {

@@ -360,8 +360,8 @@ def test_loader_warms_up_batches_of_the_predecessor(version: Path) -> None:
 
 def test_loader_cancelled_ends_the_proof_of_batching(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
-    plane.on_proof = progress.cancellation.cancel
-    with pytest.raises(Cancelled, match="the proof of batching stopped"):
+    plane.on_verification = progress.cancellation.cancel
+    with pytest.raises(Cancelled, match="the verification of batches stopped"):
         make_loader(version, plane, batching=lambda directory: SETTINGS).load(progress)
     assert plane.servables[0].is_destroyed
 
@@ -378,7 +378,7 @@ def test_loader_refuses_wrong_batching_at_its_check(version: Path) -> None:
 
 def test_loader_logs_refused_batching(version: Path) -> None:
     plane = FakePlane()
-    plane.unproven = {"serving_default": "rows are mixed"}
+    plane.refused_signatures = {"serving_default": "rows are mixed"}
     with structlog.testing.capture_logs() as logs:
         servable = make_loader(version, plane, batching=lambda directory: SETTINGS).load(
             FakeProgress()
@@ -393,7 +393,7 @@ def test_loader_logs_refused_batching(version: Path) -> None:
 def test_loader_without_batching_has_no_stage_for_it(version: Path) -> None:
     progress = FakeProgress()
     make_loader(version, FakePlane()).load(progress)
-    assert not any("prove_batching" in line for line in progress.lines)
+    assert not any("verify_batching" in line for line in progress.lines)
 
 
 def test_loader_cancelled_warm_up_frees_servable(

@@ -54,9 +54,9 @@ class FakePlane:
         self.request_statistics = FakeRequestStatistics()
         self.may_write_variables = False
         # Set by tests: the signatures that loads with batching refuse, with the reason.
-        self.unproven: dict[str, str] = {}
-        # Set by tests: called by the proof of a load with batching.
-        self.on_proof: Callable[[], None] = lambda: None
+        self.refused_signatures: dict[str, str] = {}
+        # Set by tests: called when a load verifies its batches.
+        self.on_verification: Callable[[], None] = lambda: None
         self.parameter_bytes = 1_000
         self.missing_ops: list[str] = []
         self.missing_kernels: list[FakeMissingKernel] = []
@@ -320,8 +320,8 @@ class FakeSavedModelLoad:
         servable.may_write_variables = self._plane.may_write_variables
         if batching is not None:
             servable.batched = [FakeSignatureBatching()]
-            servable.unproven = self._plane.unproven
-            servable.on_proof = self._plane.on_proof
+            servable.refused_signatures = self._plane.refused_signatures
+            servable.on_verification = self._plane.on_verification
         self.batching = batching
         self._plane.servables.append(servable)
         return servable

@@ -106,9 +106,9 @@ class FakeServable:
         self.figures = FakeStatistics()
         # Set by a load with batching, and by tests: the signatures that batching refuses.
         self.batched: list[FakeSignatureBatching] = []
-        self.unproven: dict[str, str] = {}
-        # Set by tests: called by a proof. `hot_batch_count` of a predecessor is what a proof warms up.
-        self.on_proof: Callable[[], None] = lambda: None
+        self.refused_signatures: dict[str, str] = {}
+        # Set by tests: called by `verify_batching`, which warms up `hot_batch_count` of a predecessor.
+        self.on_verification: Callable[[], None] = lambda: None
         self.are_runs_cancelled = False
         self.hot_batch_count = 0
 
@@ -116,12 +116,12 @@ class FakeServable:
         assert not self.is_destroyed
         self.prepared.append(request)
 
-    def prove_batching(self, predecessor: "FakeServable | None" = None) -> int:
-        assert not self.is_published, f"{self.id} is published before its batches are proven"
-        self.on_proof()
+    def verify_batching(self, predecessor: "FakeServable | None" = None) -> int:
+        assert not self.is_published, f"{self.id} is published before its batches are verified"
+        self.on_verification()
         if self.are_runs_cancelled:
-            raise StatusError(StatusCode.CANCELLED, "the proof of batching stopped")
-        refusals = [self.unproven.get(state.signature, "") for state in self.batched]
+            raise StatusError(StatusCode.CANCELLED, "the verification of batches stopped")
+        refusals = [self.refused_signatures.get(state.signature, "") for state in self.batched]
         self.batched = [
             replace(state, is_on=not refusal, refusal=refusal)
             for state, refusal in zip(self.batched, refusals, strict=True)

@@ -1,4 +1,4 @@
-#include "native/inference/batch_proof.h"
+#include "native/inference/batch_verifier.h"
 
 #include <algorithm>
 #include <cstring>
@@ -164,9 +164,10 @@ base::StatusOr<TensorList> MakeUpRow(const tensor::Signature& signature) {
 }  // namespace
 
 // The version as Answer runs it: without batches, and each signature by itself.
-class BatchProof::Recorder final : public servable::Servable {
+class BatchVerifier::Recorder final : public servable::Servable {
  public:
-  explicit Recorder(BatchProof* proof) : proof_(*proof), inner_(proof->servable_.inner()) {}
+  explicit Recorder(BatchVerifier* verifier)
+      : verifier_(*verifier), inner_(verifier->servable_.inner()) {}
 
   const servable::ServableId& id() const override { return inner_.id(); }
   const tensor::SignatureMap& signatures() const override { return inner_.signatures(); }
@@ -196,17 +197,17 @@ class BatchProof::Recorder final : public servable::Servable {
  private:
   void Keep(const tensor::Signature& signature, const TensorList& inputs) const {
     if (!tensor::CountRows(inputs)) return;
-    const std::lock_guard<std::mutex> lock(proof_.mutex_);
-    std::vector<TensorList>& samples = proof_.samples_[signature.name];
+    const std::lock_guard<std::mutex> lock(verifier_.mutex_);
+    std::vector<TensorList>& samples = verifier_.samples_[signature.name];
     if (samples.size() < kSamplesMax) samples.push_back(tensor::ShareTensors(inputs));
   }
 
-  BatchProof& proof_;
+  BatchVerifier& verifier_;
   const servable::Servable& inner_;
 };
 
-base::StatusOr<std::string> BatchProof::Answer(std::string_view method, base::WireReader request,
-                                               const ProofLimits& limits) {
+base::StatusOr<std::string> BatchVerifier::Answer(std::string_view method, base::WireReader request,
+                                                  const VerifierLimits& limits) {
   const Recorder recorder(this);
   return AnswerRequest(recorder, method, request, limits.run_ns_max, limits.is_cancelled,
                        limits.may_write);
@@ -216,13 +217,13 @@ namespace {
 
 Status Cancelled() {
   return {base::Code::kCancelled,
-          "the proof of batching stopped; the version is no longer aspired"};
+          "the verification of batches stopped; the version is no longer aspired"};
 }
 
 // Calls `run` with the context of a run within `limits`, beside live requests. Returns its status,
 // or CANCELLED without the call.
 template <typename Run>
-Status RunWithin(const ProofLimits& limits, const Run& run) {
+Status RunWithin(const VerifierLimits& limits, const Run& run) {
   if (limits.AreCancelled()) return Cancelled();
   tensor::RunContext context;
   context.is_cancelled = limits.is_cancelled;
@@ -233,12 +234,12 @@ Status RunWithin(const ProofLimits& limits, const Run& run) {
   return run(context);
 }
 
-// The runs of one signature's proof.
+// The runs of one signature's verification.
 class Trial {
  public:
   // If `is_independent`, a difference counts only if it is large and the other rows make it.
   Trial(const servable::BatchingServable& servable, const tensor::Signature& signature,
-        bool is_independent, const ProofLimits& limits)
+        bool is_independent, const VerifierLimits& limits)
       : servable_(servable),
         signature_(signature),
         all_(tensor::OutputSet::All(signature.outputs.size())),
@@ -439,15 +440,15 @@ class Trial {
   const tensor::Signature& signature_;
   const tensor::OutputSet all_;
   const bool is_independent_;
-  const ProofLimits& limits_;
+  const VerifierLimits& limits_;
   std::vector<Sample> samples_;
   std::vector<tensor::Magnitude> magnitudes_;  // of the outputs
 };
 
 }  // namespace
 
-std::string BatchProof::Prove(const tensor::Signature& signature, const RowVerdict& verdict,
-                              std::vector<TensorList> samples, const ProofLimits& limits) {
+std::string BatchVerifier::Verify(const tensor::Signature& signature, const RowVerdict& verdict,
+                                  std::vector<TensorList> samples, const VerifierLimits& limits) {
   std::string refusal = RefuseSpecs(signature.inputs, "input");
   if (refusal.empty()) refusal = RefuseSpecs(signature.outputs, "output");
   if (!refusal.empty()) return refusal;
@@ -460,8 +461,8 @@ std::string BatchProof::Prove(const tensor::Signature& signature, const RowVerdi
   return refusal + "; its graph does not show that rows are independent: " + verdict.reason;
 }
 
-std::string BatchProof::Try(const tensor::Signature& signature, bool is_independent,
-                            std::vector<TensorList> samples, const ProofLimits& limits) {
+std::string BatchVerifier::Try(const tensor::Signature& signature, bool is_independent,
+                               std::vector<TensorList> samples, const VerifierLimits& limits) {
   const bool is_made_up = samples.empty();
   if (is_made_up) {
     auto made = MakeUpRow(signature);
@@ -487,7 +488,7 @@ std::string BatchProof::Try(const tensor::Signature& signature, bool is_independ
   if (!trial.has_rows()) return "";
   std::string refusal = trial.Compare();
   if (!refusal.empty()) return refusal;
-  proven_rows_[signature.name] = tensor::ShareTensors(trial.first_rows());
+  verified_rows_[signature.name] = tensor::ShareTensors(trial.first_rows());
   if (servable_.settings().pads_inputs) {
     const std::string padding_refusal = trial.ComparePadded();
     if (!padding_refusal.empty()) servable_.RefusePadding(signature, padding_refusal);
@@ -495,7 +496,7 @@ std::string BatchProof::Try(const tensor::Signature& signature, bool is_independ
   return "";
 }
 
-Status BatchProof::Conclude(bool may_write_variables, const ProofLimits& limits) {
+Status BatchVerifier::Conclude(bool may_write_variables, const VerifierLimits& limits) {
   std::map<std::string, std::vector<TensorList>, std::less<>> samples;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -509,7 +510,7 @@ Status BatchProof::Conclude(bool may_write_variables, const ProofLimits& limits)
     }
     std::vector<TensorList>& own = samples[name];
     const int64_t first_count = own.empty() ? kCheckedAfterMadeUpRows : kCheckedAfterRequests;
-    std::string refusal = Prove(signature, verdict, std::move(own), limits);
+    std::string refusal = Verify(signature, verdict, std::move(own), limits);
     // The reason is that runs were cancelled, and not the model.
     if (limits.AreCancelled()) return Cancelled();
     if (!refusal.empty()) {
@@ -523,8 +524,8 @@ Status BatchProof::Conclude(bool may_write_variables, const ProofLimits& limits)
   return {};
 }
 
-base::StatusOr<int64_t> BatchProof::WarmUp(const std::vector<servable::HotBatch>& batches,
-                                           const ProofLimits& limits) const {
+base::StatusOr<int64_t> BatchVerifier::WarmUp(const std::vector<servable::HotBatch>& batches,
+                                              const VerifierLimits& limits) const {
   const int64_t begin_ns = base::MonotonicNs();
   int64_t run_count = 0;
   for (const servable::HotBatch& batch : batches) {
@@ -536,10 +537,11 @@ base::StatusOr<int64_t> BatchProof::WarmUp(const std::vector<servable::HotBatch>
   return run_count;
 }
 
-Status BatchProof::WarmUpFor(const servable::HotBatch& batch, const ProofLimits& limits) const {
+Status BatchVerifier::WarmUpFor(const servable::HotBatch& batch,
+                                const VerifierLimits& limits) const {
   std::vector<const tensor::Signature*> signatures;
   for (const std::string& name : batch.signatures) {
-    if (proven_rows_.count(name) == 0) return base::NotFound("'" + name + "' is not batched");
+    if (verified_rows_.count(name) == 0) return base::NotFound("'" + name + "' is not batched");
     signatures.push_back(&servable_.signatures().find(name)->second);
   }
   const auto outputs = SelectOutputs(batch.outputs, *signatures.front());
@@ -548,7 +550,7 @@ Status BatchProof::WarmUpFor(const servable::HotBatch& batch, const ProofLimits&
   const bool is_joint = signatures.size() > 1;
   // If there are too many callables, the callable for all outputs answers.
   if (!is_joint) (void)inner.Prepare(*signatures.front(), outputs.value());
-  const TensorList& rows = proven_rows_.find(batch.signatures.front())->second;
+  const TensorList& rows = verified_rows_.find(batch.signatures.front())->second;
   const int64_t row_count = servable_.BatchRows(batch.rows);
   const RowRange part{&rows, 0, std::min(*tensor::CountRows(rows), row_count)};
   TensorList inputs;

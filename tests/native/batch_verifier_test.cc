@@ -1,4 +1,4 @@
-#include "native/inference/batch_proof.h"
+#include "native/inference/batch_verifier.h"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ const std::string kNotShown =
     "; its graph does not show that rows are independent: its graph was not looked at";
 
 // A model of one signature, x: float32[?] -> y, that computes y from x.
-class BatchProofTest : public ::testing::Test {
+class BatchVerifierTest : public ::testing::Test {
  protected:
   using Model = std::function<base::StatusOr<Floats>(const Floats&)>;
 
@@ -65,10 +65,10 @@ class BatchProofTest : public ::testing::Test {
         std::make_unique<testing::FakeServable>(servable::ServableId{"m", 7}, signatures,
                                                 std::move(run)),
         settings_);
-    proof_ = std::make_unique<BatchProof>(*servable_);
+    verifier_ = std::make_unique<BatchVerifier>(*servable_);
   }
   SignatureBatching Conclude(bool may_write_variables = false) {
-    const Status concluded = proof_->Conclude(may_write_variables, {});
+    const Status concluded = verifier_->Conclude(may_write_variables, {});
     EXPECT_TRUE(concluded.ok()) << concluded.message();
     return servable_->Batching()[0];
   }
@@ -92,7 +92,7 @@ class BatchProofTest : public ::testing::Test {
 
   servable::BatchSettings settings_;
   std::unique_ptr<servable::BatchingServable> servable_;
-  std::unique_ptr<BatchProof> proof_;
+  std::unique_ptr<BatchVerifier> verifier_;
   std::vector<int64_t> run_rows_;
 };
 
@@ -101,7 +101,7 @@ base::StatusOr<Floats> Double(Floats x) {
   return x;
 }
 
-TEST_F(BatchProofTest, RowsThatGiveTheSameInABatchAreBatched) {
+TEST_F(BatchVerifierTest, RowsThatGiveTheSameInABatchAreBatched) {
   Make(Double);
   const SignatureBatching batching = Conclude();
   EXPECT_TRUE(batching.is_on);
@@ -111,14 +111,14 @@ TEST_F(BatchProofTest, RowsThatGiveTheSameInABatchAreBatched) {
   EXPECT_GT(batching.joined_rows_max, 2);
 }
 
-TEST_F(BatchProofTest, NoBatchHasMoreRowsThanTheSettingsAllow) {
+TEST_F(BatchVerifierTest, NoBatchHasMoreRowsThanTheSettingsAllow) {
   settings_.rows_max = 16;
   Make(Double);
   EXPECT_TRUE(Conclude().is_on);
   EXPECT_EQ(*std::max_element(run_rows_.begin(), run_rows_.end()), 16);
 }
 
-TEST_F(BatchProofTest, DifferencesOfRoundingAreNone) {
+TEST_F(BatchVerifierTest, DifferencesOfRoundingAreNone) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     Floats y = Double(x).value();
     for (float& value : y) value *= 1 + (x.size() > 1 ? 3e-6F : 0);
@@ -127,7 +127,7 @@ TEST_F(BatchProofTest, DifferencesOfRoundingAreNone) {
   EXPECT_TRUE(Conclude().is_on);
 }
 
-TEST_F(BatchProofTest, ModelThatMixesRowsIsRefused) {
+TEST_F(BatchVerifierTest, ModelThatMixesRowsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     const float sum = std::accumulate(x.begin(), x.end(), 0.0F);
     Floats y = x;
@@ -138,7 +138,7 @@ TEST_F(BatchProofTest, ModelThatMixesRowsIsRefused) {
 }
 
 // As batch normalization in training mode does: equal rows hide it.
-TEST_F(BatchProofTest, ModelThatSubtractsTheMeanOfTheRowsIsRefused) {
+TEST_F(BatchVerifierTest, ModelThatSubtractsTheMeanOfTheRowsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     const float mean = std::accumulate(x.begin(), x.end(), 0.0F) / static_cast<float>(x.size());
     Floats y = x;
@@ -148,7 +148,7 @@ TEST_F(BatchProofTest, ModelThatSubtractsTheMeanOfTheRowsIsRefused) {
   EXPECT_FALSE(Conclude().is_on);
 }
 
-TEST_F(BatchProofTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
+TEST_F(BatchVerifierTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     Floats y = x;
     if (x.size() >= 128) y[127] = 0;
@@ -158,7 +158,7 @@ TEST_F(BatchProofTest, ModelThatMixesRowsOfLargeBatchesOnlyIsRefused) {
 }
 
 // As a lookup of ids does whose rows are changed by the others'. Ids that are equal hide it.
-TEST_F(BatchProofTest, ModelThatMixesRowsOfIntegersIsRefused) {
+TEST_F(BatchVerifierTest, ModelThatMixesRowsOfIntegersIsRefused) {
   for (const int x_dtype : {dtype::kInt64, dtype::kUint64}) {
     Make({testing::Spec("x", x_dtype, {-1})}, {testing::Spec("y", dtype::kInt64, {-1})},
          [](const FakeRun& run) -> Status {
@@ -175,7 +175,7 @@ TEST_F(BatchProofTest, ModelThatMixesRowsOfIntegersIsRefused) {
 }
 
 // As a model does that cuts texts into words: the rows are as wide as the longest text of the run.
-TEST_F(BatchProofTest, ModelWithRowsOfOtherWidthsIsRefused) {
+TEST_F(BatchVerifierTest, ModelWithRowsOfOtherWidthsIsRefused) {
   Make({testing::Spec("x", dtype::kString, {-1})}, {testing::Spec("y", dtype::kString, {-1, -1})},
        [](const FakeRun& run) -> Status {
          const OpaqueTensor& x = run.inputs.storage().tensors[0];
@@ -191,7 +191,7 @@ TEST_F(BatchProofTest, ModelWithRowsOfOtherWidthsIsRefused) {
 }
 
 // An id may be none of a model's.
-TEST_F(BatchProofTest, ModelThatTakesNoOtherIntegersIsBatched) {
+TEST_F(BatchVerifierTest, ModelThatTakesNoOtherIntegersIsBatched) {
   Make({testing::Spec("x", dtype::kInt64, {-1})}, {testing::Spec("y", dtype::kInt64, {-1})},
        [](const FakeRun& run) -> Status {
          for (const int64_t id : NumbersOf<int64_t>(run.inputs.storage().tensors[0])) {
@@ -205,11 +205,11 @@ TEST_F(BatchProofTest, ModelThatTakesNoOtherIntegersIsBatched) {
 }
 
 // Models of x: float32[?,?] -> y: float32[?], a number for each row.
-class BatchProofOfPaddingTest : public BatchProofTest {
+class BatchVerifierOfPaddingTest : public BatchVerifierTest {
  protected:
   using RowModel = std::function<float(const Floats& row)>;
 
-  SignatureBatching Prove(const RowModel& model) {
+  SignatureBatching Verified(const RowModel& model) {
     settings_.pads_inputs = true;
     Make({testing::Spec("x", dtype::kFloat, {-1, -1})}, {testing::Spec("y", dtype::kFloat, {-1})},
          [model](const FakeRun& run) -> Status {
@@ -231,33 +231,33 @@ class BatchProofOfPaddingTest : public BatchProofTest {
   static float Sum(const Floats& row) { return std::accumulate(row.begin(), row.end(), 1.0F); }
 };
 
-TEST_F(BatchProofOfPaddingTest, ModelThatIgnoresZerosIsPadded) {
-  const SignatureBatching batching = Prove(Sum);
+TEST_F(BatchVerifierOfPaddingTest, ModelThatIgnoresZerosIsPadded) {
+  const SignatureBatching batching = Verified(Sum);
   EXPECT_TRUE(batching.is_on);
   EXPECT_EQ(batching.refusal, "");
 }
 
-TEST_F(BatchProofOfPaddingTest, ModelThatAveragesIsBatchedWithoutPadding) {
+TEST_F(BatchVerifierOfPaddingTest, ModelThatAveragesIsBatchedWithoutPadding) {
   const SignatureBatching batching =
-      Prove([](const Floats& row) { return Sum(row) / static_cast<float>(row.size()); });
+      Verified([](const Floats& row) { return Sum(row) / static_cast<float>(row.size()); });
   EXPECT_TRUE(batching.is_on);
   EXPECT_EQ(batching.refusal.find("its inputs are not padded: output 'y', row 0: "), 0U)
       << batching.refusal;
 }
 
-TEST_F(BatchProofTest, OutputWithoutTheRowsIsRefused) {
+TEST_F(BatchVerifierTest, OutputWithoutTheRowsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     return Floats{std::accumulate(x.begin(), x.end(), 0.0F)};
   });
   ExpectRefusal("an output of a batch does not have the batch's rows" + kNotShown);
 }
 
-TEST_F(BatchProofTest, OutputWithMoreRowsThanTheInputsIsRefused) {
+TEST_F(BatchVerifierTest, OutputWithMoreRowsThanTheInputsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> { return Floats(2 * x.size()); });
   ExpectRefusal("an output does not have the rows of the inputs" + kNotShown);
 }
 
-TEST_F(BatchProofTest, BatchThatFailsIsRefusedWithItsError) {
+TEST_F(BatchVerifierTest, BatchThatFailsIsRefusedWithItsError) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     if (x.size() > 4) return base::Internal("five rows");
     return x;
@@ -266,7 +266,7 @@ TEST_F(BatchProofTest, BatchThatFailsIsRefusedWithItsError) {
 }
 
 // Smaller batches have passed.
-TEST_F(BatchProofTest, LargeBatchThatTheMachineEndsIsNoReason) {
+TEST_F(BatchVerifierTest, LargeBatchThatTheMachineEndsIsNoReason) {
   for (const base::Code code : {base::Code::kResourceExhausted, base::Code::kUnavailable}) {
     Make([code](const Floats& x) -> base::StatusOr<Floats> {
       if (x.size() > 4) return Status{code, "no"};
@@ -276,13 +276,13 @@ TEST_F(BatchProofTest, LargeBatchThatTheMachineEndsIsNoReason) {
   }
 }
 
-TEST_F(BatchProofTest, ModelThatFailsOnMadeUpRowsIsRefused) {
+TEST_F(BatchVerifierTest, ModelThatFailsOnMadeUpRowsIsRefused) {
   Make([](const Floats&) -> base::StatusOr<Floats> { return base::InvalidArgument("bad id"); });
   ExpectRefusal("no warm-up request shows rows that it takes, and made-up rows fail: bad id" +
                 kNotShown);
 }
 
-TEST_F(BatchProofTest, ModelThatMayWriteVariablesIsRefusedWithoutARun) {
+TEST_F(BatchVerifierTest, ModelThatMayWriteVariablesIsRefusedWithoutARun) {
   Make(Double);
   const SignatureBatching batching = Conclude(/*may_write_variables=*/true);
   EXPECT_FALSE(batching.is_on);
@@ -290,7 +290,7 @@ TEST_F(BatchProofTest, ModelThatMayWriteVariablesIsRefusedWithoutARun) {
   EXPECT_TRUE(run_rows_.empty());
 }
 
-TEST_F(BatchProofTest, SpecsWithoutOpenRowsAreRefusedByName) {
+TEST_F(BatchVerifierTest, SpecsWithoutOpenRowsAreRefusedByName) {
   const auto x = testing::Spec("x", dtype::kFloat, {-1});
   const std::string reason = ", and a batch needs numbers or strings with an open first dimension";
   Make({testing::Spec("x", dtype::kFloat, {2, 3})}, {x}, {});
@@ -307,14 +307,14 @@ TEST_F(BatchProofTest, SpecsWithoutOpenRowsAreRefusedByName) {
 
 // --- What the graph shows ---
 
-TEST_F(BatchProofTest, GraphThatMixesRowsIsRefusedWithoutARun) {
+TEST_F(BatchVerifierTest, GraphThatMixesRowsIsRefusedWithoutARun) {
   Make(Double);
   Show(RowVerdict::Kind::kMixes, "node 'any' (Any) reduces over the rows");
   ExpectRefusal("its graph mixes rows: node 'any' (Any) reduces over the rows");
   EXPECT_TRUE(run_rows_.empty());
 }
 
-TEST_F(BatchProofTest, GraphThatMixesRowsIsComparedIfTheOwnerSaysSo) {
+TEST_F(BatchVerifierTest, GraphThatMixesRowsIsComparedIfTheOwnerSaysSo) {
   settings_.may_mix_rows = true;
   Make(Double);
   Show(RowVerdict::Kind::kMixes, "node 'any' (Any) reduces over the rows");
@@ -323,7 +323,7 @@ TEST_F(BatchProofTest, GraphThatMixesRowsIsComparedIfTheOwnerSaysSo) {
 }
 
 // A sum of a batch may have another order: of scores near zero, little is left beside their terms.
-TEST_F(BatchProofTest, RoundingCannotRefuseIndependentRows) {
+TEST_F(BatchVerifierTest, RoundingCannotRefuseIndependentRows) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     Floats y = x;
     for (float& value : y) value += x.size() > 1 ? 0.5F : 0;
@@ -333,7 +333,7 @@ TEST_F(BatchProofTest, RoundingCannotRefuseIndependentRows) {
   EXPECT_TRUE(Conclude().is_on);
 }
 
-TEST_F(BatchProofTest, RowsThatDependOnOthersRefuteTheGraph) {
+TEST_F(BatchVerifierTest, RowsThatDependOnOthersRefuteTheGraph) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     const float sum = std::accumulate(x.begin(), x.end(), 0.0F);
     Floats y = x;
@@ -344,14 +344,14 @@ TEST_F(BatchProofTest, RowsThatDependOnOthersRefuteTheGraph) {
   ExpectDifference("y", 2);
 }
 
-TEST_F(BatchProofTest, IndependentRowsNeedNoRowsToCompare) {
+TEST_F(BatchVerifierTest, IndependentRowsNeedNoRowsToCompare) {
   Make([](const Floats&) -> base::StatusOr<Floats> { return base::InvalidArgument("bad id"); });
   Show(RowVerdict::Kind::kIndependent);
   EXPECT_TRUE(Conclude().is_on);
 }
 
 // Another kernel for another number of rows may round differently, but not by the other rows.
-TEST_F(BatchProofTest, SmallDifferencesCountIfTheOtherRowsMakeThem) {
+TEST_F(BatchVerifierTest, SmallDifferencesCountIfTheOtherRowsMakeThem) {
   for (const bool is_by_rows : {false, true}) {
     Make([=](const Floats& x) -> base::StatusOr<Floats> {
       const float sum = std::accumulate(x.begin(), x.end(), 0.0F);
@@ -365,7 +365,7 @@ TEST_F(BatchProofTest, SmallDifferencesCountIfTheOtherRowsMakeThem) {
   }
 }
 
-TEST_F(BatchProofTest, ToleranceOfTheSettingsCounts) {
+TEST_F(BatchVerifierTest, ToleranceOfTheSettingsCounts) {
   const Model model = [](const Floats& x) -> base::StatusOr<Floats> {
     Floats y = x;
     for (float& value : y) value *= 1 + (x.size() > 1 ? 1e-2F : 0);
@@ -380,18 +380,18 @@ TEST_F(BatchProofTest, ToleranceOfTheSettingsCounts) {
 
 // --- Rows of requests ---
 
-class BatchProofOfRequestsTest : public BatchProofTest {
+class BatchVerifierOfRequestsTest : public BatchVerifierTest {
  protected:
   // Answers a request with the rows `x`, as a warm-up does.
   Status Answer(const Floats& x) {
     const std::string bytes(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float));
     const testing::SegmentedBytes request(testing::PredictMessage(
         testing::ModelSpecMessage("m"), {{"x", testing::kRowsMark + bytes}}));
-    return proof_->Answer("Predict", request.reader(), ProofLimits{}).status();
+    return verifier_->Answer("Predict", request.reader(), VerifierLimits{}).status();
   }
 };
 
-TEST_F(BatchProofOfRequestsTest, ModelThatTakesNoMadeUpRowsIsProvenWithThem) {
+TEST_F(BatchVerifierOfRequestsTest, ModelThatTakesNoMadeUpRowsIsProvenWithThem) {
   std::vector<Floats> runs;
   Make([&](const Floats& x) -> base::StatusOr<Floats> {
     for (const float id : x) {
@@ -406,7 +406,7 @@ TEST_F(BatchProofOfRequestsTest, ModelThatTakesNoMadeUpRowsIsProvenWithThem) {
   EXPECT_NE(std::find(runs.begin(), runs.end(), Floats{5, 9, 5, 9}), runs.end());
 }
 
-TEST_F(BatchProofOfRequestsTest, RowsOfRequestsShowWhatMadeUpRowsHide) {
+TEST_F(BatchVerifierOfRequestsTest, RowsOfRequestsShowWhatMadeUpRowsHide) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     Floats y = x;
     for (float& value : y) value += x.front() > 100 ? x.back() : 0;
@@ -418,7 +418,7 @@ TEST_F(BatchProofOfRequestsTest, RowsOfRequestsShowWhatMadeUpRowsHide) {
 }
 
 // The rows of one request are alone a batch already.
-TEST_F(BatchProofOfRequestsTest, RowsWithinOneRequestMayNotMixEither) {
+TEST_F(BatchVerifierOfRequestsTest, RowsWithinOneRequestMayNotMixEither) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     Floats y = x;
     if (x.size() > 1) std::rotate(y.begin(), y.begin() + 1, y.end());
@@ -428,7 +428,7 @@ TEST_F(BatchProofOfRequestsTest, RowsWithinOneRequestMayNotMixEither) {
   EXPECT_FALSE(Conclude().is_on);
 }
 
-TEST_F(BatchProofOfRequestsTest, RequestThatFailsIsNoSample) {
+TEST_F(BatchVerifierOfRequestsTest, RequestThatFailsIsNoSample) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     if (x.front() == 666) return base::InvalidArgument("bad id");
     return x;
@@ -437,7 +437,7 @@ TEST_F(BatchProofOfRequestsTest, RequestThatFailsIsNoSample) {
   EXPECT_TRUE(Conclude().is_on);
 }
 
-TEST_F(BatchProofOfRequestsTest, ModelThatFailsLaterOnTheRowsOfARequestIsRefused) {
+TEST_F(BatchVerifierOfRequestsTest, ModelThatFailsLaterOnTheRowsOfARequestIsRefused) {
   int run_count = 0;
   Make([&](const Floats& x) -> base::StatusOr<Floats> {
     if (++run_count > 1) return base::Internal("once only");
@@ -447,7 +447,7 @@ TEST_F(BatchProofOfRequestsTest, ModelThatFailsLaterOnTheRowsOfARequestIsRefused
   ExpectRefusal("once only" + kNotShown);
 }
 
-TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
+TEST_F(BatchVerifierOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
   for (const bool has_request : {false, true}) {
     run_rows_.clear();
     Make(Double);
@@ -472,7 +472,7 @@ TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
       for (const servable::PreparedRun& run : runs) EXPECT_TRUE(run.status.ok());
     }
     const int64_t checked_count =
-        has_request ? BatchProof::kCheckedAfterRequests : BatchProof::kCheckedAfterMadeUpRows;
+        has_request ? BatchVerifier::kCheckedAfterRequests : BatchVerifier::kCheckedAfterMadeUpRows;
     EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 1), checked_count);
     EXPECT_EQ(std::count(run_rows_.begin(), run_rows_.end(), 2), 10);
   }
@@ -480,14 +480,14 @@ TEST_F(BatchProofOfRequestsTest, FewBatchesOfLiveRequestsAreCheckedAfterwards) {
 
 // --- Cancellation ---
 
-TEST_F(BatchProofTest, CancelledProofRunsNothingMore) {
+TEST_F(BatchVerifierTest, CancelledProofRunsNothingMore) {
   std::atomic<bool> is_cancelled{false};
   Make([&](const Floats& x) -> base::StatusOr<Floats> {
     if (x.size() == 4) is_cancelled = true;
     return x;
   });
-  const ProofLimits limits{tensor::RunContext::kNoDeadline, &is_cancelled};
-  EXPECT_EQ(proof_->Conclude(false, limits).code(), base::Code::kCancelled);
+  const VerifierLimits limits{tensor::RunContext::kNoDeadline, &is_cancelled};
+  EXPECT_EQ(verifier_->Conclude(false, limits).code(), base::Code::kCancelled);
   EXPECT_EQ(run_rows_.back(), 4);
   const SignatureBatching batching = servable_->Batching()[0];
   EXPECT_FALSE(batching.is_on);
@@ -496,7 +496,7 @@ TEST_F(BatchProofTest, CancelledProofRunsNothingMore) {
 }
 
 // A kernel looks at the flag: a run that lasts ends too.
-TEST_F(BatchProofTest, RunsOfAProofSeeItsCancellation) {
+TEST_F(BatchVerifierTest, RunsOfAProofSeeItsCancellation) {
   const std::atomic<bool> is_cancelled{false};
   std::vector<const std::atomic<bool>*> seen;
   const auto x = testing::Spec("x", dtype::kFloat, {-1});
@@ -506,7 +506,7 @@ TEST_F(BatchProofTest, RunsOfAProofSeeItsCancellation) {
     run.result->storage().tensors[0] = run.inputs.storage().tensors[0];
     return {};
   });
-  ASSERT_TRUE(proof_->Conclude(false, {tensor::RunContext::kNoDeadline, &is_cancelled}).ok());
+  ASSERT_TRUE(verifier_->Conclude(false, {tensor::RunContext::kNoDeadline, &is_cancelled}).ok());
   ASSERT_FALSE(seen.empty());
   EXPECT_EQ(std::count(seen.begin(), seen.end(), &is_cancelled),
             static_cast<std::ptrdiff_t>(seen.size()));
@@ -563,25 +563,26 @@ class WarmUpOfBatchesTest : public ::testing::Test {
       runs_.push_back(own);
       return fail ? fail(own) : Status();
     };
-    proof_ = nullptr;
+    verifier_ = nullptr;
     servable_ = std::make_unique<servable::BatchingServable>(
         std::make_unique<Version>(
             std::vector<tensor::Signature>{{"a", "", {x}, {y, z}}, {"b", "", {x}, {y, z}}}, &runs_,
             run),
         std::move(settings));
-    proof_ = std::make_unique<BatchProof>(*servable_);
-    ASSERT_TRUE(proof_->Conclude(false, {}).ok());
+    verifier_ = std::make_unique<BatchVerifier>(*servable_);
+    ASSERT_TRUE(verifier_->Conclude(false, {}).ok());
     runs_.clear();
   }
-  int64_t WarmUp(const std::vector<servable::HotBatch>& batches, const ProofLimits& limits = {}) {
-    const auto count = proof_->WarmUp(batches, limits);
+  int64_t WarmUp(const std::vector<servable::HotBatch>& batches,
+                 const VerifierLimits& limits = {}) {
+    const auto count = verifier_->WarmUp(batches, limits);
     EXPECT_TRUE(count.ok()) << count.status().message();
     return count.ok() ? count.value() : -1;
   }
 
   std::vector<MadeRun> runs_;
   std::unique_ptr<servable::BatchingServable> servable_;
-  std::unique_ptr<BatchProof> proof_;
+  std::unique_ptr<BatchVerifier> verifier_;
 };
 
 TEST_F(WarmUpOfBatchesTest, BatchOfSomeOutputsRunsWithItsRows) {
@@ -619,7 +620,7 @@ TEST_F(WarmUpOfBatchesTest, BatchThatFailsDoesNotEndTheOthers) {
 }
 
 TEST_F(WarmUpOfBatchesTest, NoBatchBeginsAfterTheTimeForThem) {
-  ProofLimits limits;
+  VerifierLimits limits;
   limits.warm_up_ns_max = 0;
   EXPECT_EQ(WarmUp({{{"a"}, {}, 3, 1}}, limits), 0);
   EXPECT_TRUE(runs_.empty());
@@ -627,9 +628,9 @@ TEST_F(WarmUpOfBatchesTest, NoBatchBeginsAfterTheTimeForThem) {
 
 TEST_F(WarmUpOfBatchesTest, CancellationEndsIt) {
   const std::atomic<bool> is_cancelled{true};
-  ProofLimits limits;
+  VerifierLimits limits;
   limits.is_cancelled = &is_cancelled;
-  const auto count = proof_->WarmUp({{{"a"}, {}, 3, 1}}, limits);
+  const auto count = verifier_->WarmUp({{{"a"}, {}, 3, 1}}, limits);
   EXPECT_EQ(count.status().code(), base::Code::kCancelled);
   EXPECT_TRUE(runs_.empty());
 }
