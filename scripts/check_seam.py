@@ -12,7 +12,8 @@ inspectable signature.)
 A value crosses as a dataclass of the contract. It must have the fields that the module's
 `value_fields` lists, in that order and with these types. The names of an enumeration cross as
 texts, which a constant of the contract lists as the module's `enum_names` does. The datatypes of the
-open inference protocol are those of `serving.kserve.documents`.
+open inference protocol are those of `serving.kserve.documents`. Each Protocol of the contract says which
+threads may call it.
 """
 
 from __future__ import annotations
@@ -45,13 +46,7 @@ _WIDER_RESULTS = (("list[", "Sequence["), ("dict[", "Mapping["))
 
 def contract_declarations(sources: Sequence[str]) -> dict[str, Declaration]:
     """The declarations of the contract, under the names that the built module gives them."""
-    classes = {
-        statement.name: statement
-        for source in sources
-        for statement in ast.parse(source).body
-        if isinstance(statement, ast.ClassDef) and "Protocol" in _base_names(statement)
-    }
-    extended = {base for statement in classes.values() for base in _base_names(statement)}
+    classes = _protocols(sources)
     found: dict[str, Declaration] = {}
     for member in _functions(classes[PLANE]):
         if member.name in classes:
@@ -60,10 +55,39 @@ def contract_declarations(sources: Sequence[str]) -> dict[str, Declaration]:
             found[member.name] = ("exception",)
         else:
             found[member.name] = _declaration(member)
-    for name in classes.keys() - extended - {PLANE}:
+    for name in _made(classes) - {PLANE}:
         found[name] = ("class",)
         found |= {f"{name}.{m.name}": _declaration(m) for m in _members(classes, name)}
     return found
+
+
+def _protocols(sources: Sequence[str]) -> dict[str, ast.ClassDef]:
+    return {
+        statement.name: statement
+        for source in sources
+        for statement in ast.parse(source).body
+        if isinstance(statement, ast.ClassDef) and "Protocol" in _base_names(statement)
+    }
+
+
+def _made(classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """The Protocols of objects that a module makes: no other Protocol extends them."""
+    extended = {base for statement in classes.values() for base in _base_names(statement)}
+    return classes.keys() - extended
+
+
+def without_threads(sources: Sequence[str]) -> list[str]:
+    """The Protocols with methods whose docstring does not say which threads may call them.
+
+    A value may be read by any thread, and says that it is one.
+    """
+    classes = _protocols(sources)
+    return [
+        name
+        for name in sorted(_made(classes))
+        if any(_members(classes, name))
+        and not re.search(r"\bThread: |\bA value\b", ast.get_docstring(classes[name]) or "")
+    ]
 
 
 def contract_values(sources: Sequence[str]) -> dict[str, Declaration]:
@@ -240,6 +264,7 @@ def main() -> int:
     )
     if built_module.infer_datatypes != DATATYPES:
         found.append(f"infer_datatypes: {built_module.infer_datatypes} differs from {DATATYPES}")
+    found += [f"{name}: its docstring names no thread" for name in without_threads(sources)]
     found += [f"{name}: not exported by {MODULE}" for name in missing(built, given_out)]
     for difference in found:
         print(f"{SERVING / 'data_plane'}: {difference}", file=sys.stderr)

@@ -40,27 +40,33 @@ THREAD_PRIORITIES = ("normal", "nice", "idle")
 
 
 class SlabPool(Protocol):
-    """The slabs of versions' parameters, and the thread that keeps spare memory for the next
-    versions.
+    """The slabs of versions' parameters, and the thread that keeps spare memory for the next versions.
+
+    Thread: any, for all methods, but no thread that answers requests: each may wait for a lock whose holder
+    runs at idle priority.
     """
 
     def expect(self, owner: str, servable: Any, serving_count: int) -> None:
-        """Records that the owner's next version will need as much memory as `servable`. The owner
-        serves `serving_count` versions at rest: further ones are on their way out. Call `refill`
+        """Records that the owner's next version will need as much memory as `servable`.
+
+        The owner serves `serving_count` versions at rest: further ones are on their way out. Call `refill`
         after it.
         """
 
     def refill(self, room_bytes: int) -> bool:
-        """Lets the keeper fault in the spare memory that is missing, if it is at most `room_bytes`.
-        If not, permits the part for smaller versions that fits, and returns False.
+        """Lets the keeper fault in the spare memory that is missing, if that is at most `room_bytes`.
+
+        If it is more, permits the part for smaller versions that fits, and returns False.
         """
 
     def forget(self, owner: str) -> None:
         """Forgets the owner's need. Memory that no other owner needs goes back, in steps."""
 
-    def statistics(self) -> SlabPoolStatistics: ...
+    def statistics(self) -> SlabPoolStatistics:
+        """Counts the slabs and their bytes by use."""
+
     def stop(self) -> None:
-        """Ends the keeper's thread."""
+        """Ends the keeper's thread, and waits for its step under way. A second call does nothing."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class MissingKernel:
 
 
 class BatchSlots(Protocol):
-    """Limits how many batches run at the same time, for all versions that share it."""
+    """Limits how many batches run at the same time, for all versions that share it. It has no methods."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,112 +127,124 @@ class BatchSettings:
 
 
 class SavedModelLoad(Protocol):
-    """One version being loaded, step by step, on the calling thread, so that each step can be
-    timed.
+    """One version being loaded, step by step, on the calling thread, so that each step can be timed.
 
     Call each step once, in the order of this class; each says so if it has another place. A step out of order
-    raises FAILED_PRECONDITION. Dropping the object before `finish` frees everything. Any thread may use
-    `cancel`, `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
+    raises FAILED_PRECONDITION. After a step that fails, only `discard` is left. Dropping the object before
+    `finish` frees everything.
+
+    Thread: one at a time takes the steps, and none that answers requests, because they take long. Any thread
+    may use `cancel`, `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
     """
 
     def read_graph(self) -> None:
-        """Reads the meta graph with exactly these tags. Raises NOT_FOUND if it does not exist, and
-        DATA_LOSS if it does not parse.
+        """Reads the meta graph with exactly the tags of the load.
+
+        Raises NOT_FOUND if there is none, and DATA_LOSS if it does not parse.
         """
 
     def check_input_shapes(self) -> None:
-        """Makes the version refuse requests whose inputs have other shapes than their signatures
-        name. Optional, after `read_graph`. Without it, the model's kernels decide.
+        """Makes the version refuse requests whose inputs have other shapes than their signatures name.
+
+        Optional, after `read_graph`. Without it, the model's kernels decide.
         """
 
     def missing_ops(self) -> Sequence[str]:
-        """Returns the ops of the graph that no library in this process has, sorted. Call it after
-        `read_graph`. `create_session` fails if any op is missing.
+        """Finds the ops of the graph that no library in this process has, and sorts them by name.
+
+        Call it after `read_graph`. `create_session` fails if any op is missing.
         """
 
     def missing_kernels(self) -> Sequence[MissingKernel]:
-        """Returns the nodes that signatures or the init op run and that have no kernel for the CPU,
-        the certain ones of each signature first. Call it between `read_graph` and `create_session`.
+        """Finds the nodes that signatures or the init op run and that have no kernel for the CPU.
+
+        The certain ones of each signature come first. Call it between `read_graph` and `create_session`.
         """
 
     @property
-    def signature_names(self) -> Sequence[str]: ...
+    def signature_names(self) -> Sequence[str]:
+        """The names of the signatures, sorted. Valid after `read_graph`."""
+
     @property
     def may_write_variables(self) -> bool:
-        """True if a request could write to a variable, or if that is uncertain. Valid after
-        `read_graph`.
-        """
+        """True if a request could write to a variable, or if that is uncertain. Valid after `read_graph`."""
 
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
-        """Returns the memory that the version will take. The slab has `headroom_bytes` more, for
-        the allocations of its init op. Raises DATA_LOSS if variables.index does not parse. Reads no
-        variable.
+        """Computes the memory that the version will take, without reading a variable.
+
+        The slab has `headroom_bytes` more than the parameters, for the allocations of the init op. Raises
+        DATA_LOSS if variables.index does not parse.
         """
 
     def take_arena(self, pool: Any, slab_bytes: int) -> int:
-        """Gives the version an arena on a slab of at least `slab_bytes`; returns how many bytes of
-        the slab are resident. Without this step the parameters come from the request memory.
+        """Gives the version an arena on a slab of at least `slab_bytes`.
 
-        Raises RESOURCE_EXHAUSTED if no address range is free, and FAILED_PRECONDITION without
-        jemalloc.
+        Returns how many bytes of the slab are resident. Without this step the parameters come from the request
+        memory. Raises RESOURCE_EXHAUSTED if no address range is free, and FAILED_PRECONDITION without jemalloc.
         """
 
-    def create_session(self) -> None: ...
+    def create_session(self) -> None:
+        """Makes TensorFlow's session of the graph. Raises TensorFlow's error if it refuses the graph."""
+
     def restore(self) -> None:
-        """Restores the variables. Raises DATA_LOSS for a wrong checksum, and OUT_OF_RANGE for a
-        shard that is cut short.
+        """Restores the variables.
+
+        Raises DATA_LOSS for a wrong checksum, and OUT_OF_RANGE for a shard that is cut short.
         """
 
     def run_init(self) -> None:
-        """Runs the model's init op (tables, assets)."""
+        """Runs the model's init op, which fills tables and reads assets. Raises the error of a kernel."""
 
     def variables_without_value(self) -> Sequence[str]:
-        """Returns the names of variables that requests read and that hold no value, sorted. Call it
-        between `run_init` and `make_callables`; later the list is empty. A variable is left out if
-        that is uncertain.
+        """Finds the variables that requests read and that hold no value, and sorts their names.
+
+        A variable is left out if that is uncertain. Call it between `run_init` and `make_callables`; later
+        the list is empty.
         """
 
     def tables_without_value(self) -> Sequence[str]:
-        """Returns the names of tables that requests look keys up in and that nothing has filled,
-        sorted. Call it between `run_init` and `make_callables`; later the list is empty. A table is
-        left out if that is uncertain.
+        """Finds the tables that requests look keys up in and that nothing has filled, and sorts their names.
+
+        A table is left out if that is uncertain. Call it between `run_init` and `make_callables`; later the
+        list is empty.
         """
 
     def analyze_rows(self) -> None:
-        """Finds out what the graph shows about the rows of each signature, for
-        `Servable.verify_batching`. Between `run_init` and `make_callables`; may be left out, and then
-        nothing is shown. Takes about 10 µs for each node of the graph.
+        """Finds out what the graph shows about the rows of each signature, for `Servable.verify_batching`.
+
+        Optional: without it, nothing is shown. Call it between `run_init` and `make_callables`. It takes about
+        10 µs for each node of the graph.
         """
 
     def make_callables(self) -> None:
         """Makes one callable for each signature, which request threads run inline.
 
-        Fails if serving_default, or each signature, cannot be run. If another signature cannot be
-        run, its requests get the error.
+        Raises the error of serving_default if it cannot be run, or of a signature if none can. If only
+        another signature cannot be run, its requests get the error.
         """
 
     def prepare(self, request: bytes) -> None:
-        """Does the same as `Servable.prepare`, after `make_callables`. Its allocations lie with the
-        parameters.
-        """
+        """Does the same as `Servable.prepare`, after `make_callables`, with allocations beside the parameters."""
 
     def cancel(self) -> None:
-        """Ends the current step with CANCELLED; restore ends within a tensor."""
+        """Ends `restore` within a tensor, and `run_init` at its next kernel, with CANCELLED: now, or later on."""
 
     @property
     def restored_bytes(self) -> int:
-        """The bytes of tensors that are restored and checked."""
+        """The bytes of the tensors that have been restored and checked so far."""
 
     def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
-        """Sets how fast restore may read from now on; 0: unlimited."""
+        """Sets how fast `restore` may read from now on; 0: unlimited."""
 
     def set_restore_target(self, seconds: float) -> None:
-        """Sets how long restore may take while requests come: it reads 250 MB/s, more if that would
-        take longer, and at most 4 GB/s. 0: unlimited. A fixed speed holds instead if it is set.
+        """Sets how long `restore` may take while requests come; 0: it is not slowed down.
+
+        It reads 250 MB/s, more if that would take longer, and at most 4 GB/s. If
+        `set_restore_bytes_per_second` has set a speed, that holds instead.
         """
 
     def discard(self) -> ArenaRemains:
-        """Frees everything; returns what was left in the arena. Does nothing after `finish`."""
+        """Frees everything, and returns what was left in the arena. Does nothing after `finish`."""
 
     def finish(
         self,
@@ -235,8 +253,9 @@ class SavedModelLoad(Protocol):
         batching: BatchSettings | None = None,
         replay_seconds_max: float = 0.0,
     ) -> Servable:
-        """Returns the servable. It offers the requests that it answers to `reservoir`, and
-        `request_statistics` reports its requests. With `batching` its requests may share runs, from
-        `Servable.verify_batching` on. Each request of `Servable.answer`, `replay` and `predict` runs
-        for `replay_seconds_max` at most; 0: any time.
+        """Makes the servable of the loaded version. It is the last step.
+
+        The servable offers the requests that it answers to `reservoir`, and `request_statistics` reports them.
+        With `batching` its requests may share runs, from `Servable.verify_batching` on. Each request of
+        `Servable.answer`, `replay` and `predict` runs for `replay_seconds_max` at most; 0: any time.
         """

@@ -8,7 +8,10 @@ the callers and with the fakes of the tests. An argument has the type `Any` if e
 only objects of its own there.
 
 Each call that can take longer than a microsecond releases the GIL. Failures of the data plane raise
-`StatusError(code, message)` with the number of the gRPC status code.
+`StatusError(code, message)` with the number of the gRPC status code: "raises NOT_FOUND" stands for that. A
+value of a wrong type raises TypeError. Sizes are in bytes, and times in the unit of their name.
+
+Each class says which threads may call it. A Protocol that is a value may be read by any thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +54,11 @@ class RuntimeOptions:
 
 
 class DataPlane(Protocol):
-    """The module `serving.data_plane._native`; tests replace it."""
+    """The module `serving.data_plane._native`; tests replace it.
+
+    Thread: any, at once, but `initialize` and `open_crash_page` precede all other calls. A method in capitals
+    makes an object, whose class says who may call it.
+    """
 
     @property
     def StatusError(self) -> type[Exception]:
@@ -62,7 +69,8 @@ class DataPlane(Protocol):
         memory is enough for the next versions of any `spare_slab_count` owners at once.
         """
 
-    def RequestStatistics(self) -> request_statistics.RequestStatistics: ...
+    def RequestStatistics(self) -> request_statistics.RequestStatistics:
+        """Makes the statistics, and starts their thread, which `stop` ends."""
 
     def RequestReservoir(
         self, *, request_count_max: int, bytes_max: int, age_seconds_max: float
@@ -71,13 +79,19 @@ class DataPlane(Protocol):
         request larger than a quarter of `bytes_max`.
         """
 
-    def BatchSlots(self, count: int) -> loads.BatchSlots: ...
+    def BatchSlots(self, count: int) -> loads.BatchSlots:
+        """Makes a limit of `count` batches at a time."""
 
     def SavedModelLoad(
         self, name: str, version: int, directory: str, tags: Sequence[str]
-    ) -> loads.SavedModelLoad: ...
+    ) -> loads.SavedModelLoad:
+        """Makes the load of the SavedModel in `directory`, of its meta graph with exactly these tags.
 
-    def ServingMap(self) -> servables.ServingMap: ...
+        Nothing is read yet.
+        """
+
+    def ServingMap(self) -> servables.ServingMap:
+        """Makes an empty map. It must outlive the servers that are made with it."""
 
     def SpanBuffer(self, *, capacity: int, per_second_max: int) -> requests.SpanBuffer:
         """Makes a buffer. Raises INVALID_ARGUMENT if `capacity` is not a power of two."""
@@ -91,9 +105,11 @@ class DataPlane(Protocol):
         served. Without it, `client_ca` may be "".
         """
 
-    def Admission(self, total_limit: int) -> requests.Admission: ...
+    def Admission(self, total_limit: int) -> requests.Admission:
+        """Makes the limits: `total_limit` requests in flight, and none of a single model yet."""
 
-    def ByteBudget(self, limit_bytes: int) -> requests.ByteBudget: ...
+    def ByteBudget(self, limit_bytes: int) -> requests.ByteBudget:
+        """Makes a budget of `limit_bytes`."""
 
     def RestWorkers(
         self,
@@ -128,10 +144,11 @@ class DataPlane(Protocol):
 
     def GrpcServer(
         self, serving_map: servables.ServingMap, options: requests.GrpcServerOptions
-    ) -> requests.GrpcServer: ...
+    ) -> requests.GrpcServer:
+        """Makes the server. Nothing listens yet."""
 
     def build_info(self) -> Mapping[str, str]:
-        """Returns the versions that are compiled in or linked.
+        """The versions that are compiled in or linked.
 
         The keys are `millpond`, `tensorflow`, `wire`, `jemalloc` and `allocator`. `wire` has nghttp2 and
         OpenSSL. `allocator` is `jemalloc` if it is preloaded, else `glibc`. In the latter case
@@ -143,12 +160,13 @@ class DataPlane(Protocol):
         pools, at the caller's priority.
 
         Call it once, before any other function that uses TensorFlow. A second call with other options
-        raises StatusError(FAILED_PRECONDITION).
+        raises FAILED_PRECONDITION.
         """
 
     def start_trace(self, *, host_level: int, includes_dataset_ops: bool) -> traces.TraceSession:
-        """Starts a recording. Raises StatusError(ALREADY_EXISTS) if another session runs in this
-        process.
+        """Starts a recording. Raises ALREADY_EXISTS if another one runs in this process.
+
+        With `host_level` 1 it has steps, with 2 also costly ops, and with 3 every op and TensorFlow's own work.
         """
 
     def open_crash_page(self, descriptor: int) -> None:
@@ -167,44 +185,48 @@ class DataPlane(Protocol):
         """
 
     def enter_background_thread(self, priority: str) -> None:
-        """Sets the calling thread's priority, one of `loads.THREAD_PRIORITIES`. From then on the
-        thread takes its ordinary memory from an arena that request threads do not use.
+        """Sets the calling thread's priority, one of `loads.THREAD_PRIORITIES`.
+
+        From then on the thread takes its ordinary memory from an arena that request threads do not use. Raises
+        PERMISSION_DENIED if the system refuses the priority.
         """
 
     def check_saved_model(self, directory: str) -> Sequence[str]:
-        """Returns the missing assets of a SavedModel, as paths below `directory`. Raises StatusError if
-        anything else is missing.
+        """Checks that a SavedModel is complete. Returns the missing assets, as paths below `directory`.
 
         A SavedModel is complete if `saved_model.pb` or `saved_model.pbtxt` parses, and if the
         checkpoint of a graph with variables is complete. That is: `variables/variables.index` is
-        readable, and each shard that it names is as long as the index requires. Raises
-        FAILED_PRECONDITION if it is incomplete, for instance during a copy, and DATA_LOSS if it does
-        not parse.
+        readable, and each shard that it names is as long as the index requires. Missing assets do not make it
+        incomplete. Raises FAILED_PRECONDITION if it is incomplete, for instance during a copy, and DATA_LOSS if
+        it does not parse.
         """
 
-    def request_memory_statistics(self) -> RequestMemoryStatistics: ...
+    def request_memory_statistics(self) -> RequestMemoryStatistics:
+        """Counts the bytes that TensorFlow's allocator holds, over all threads."""
 
     def set_run_memory_bytes(
         self,
         bytes: int,
         all_runs_bytes: int,
     ) -> None:
-        """Bounds the bytes that the kernels of one run may hold at a time, and those of all runs of
-        clients together, for runs from now on. It has no effect without jemalloc.
+        """Bounds the memory of kernels, for runs from now on.
+
+        The kernels of one run may hold `bytes` at a time, and those of all runs of clients together
+        `all_runs_bytes`. It has no effect without jemalloc.
         """
 
     def runs_ended_by_memory(self) -> int:
-        """Returns the number of runs that `set_run_memory_bytes` has ended since the process's start."""
+        """The number of runs that `set_run_memory_bytes` has ended since the process's start."""
 
     def mark_request_memory_peak(self) -> None:
-        """Starts a new peak, for `request_memory_peak_rise_bytes`."""
+        """Starts a new peak, for `request_memory_peak_rise_bytes`. The process has one, for all threads."""
 
     def request_memory_peak_rise_bytes(self) -> int:
-        """Returns the largest rise of the bytes in use since the last mark, by all threads together."""
+        """The largest rise of the bytes in use since the last mark, by all threads together."""
 
 
 def native_module() -> DataPlane:
-    """Returns the native data plane."""
+    """Loads the native data plane, and returns it. Raises ImportError if it is not built."""
     # Imported here because it maps TensorFlow (0.4 s), and tests use a data plane of their own.
     from serving.data_plane import _native
 

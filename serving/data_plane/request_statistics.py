@@ -1,4 +1,4 @@
-"""The seam's records of requests (see `plane`). All times are monotonic nanoseconds, all latencies nanoseconds."""
+"""The seam's records of requests (see `plane`). All instants are monotonic, all times are in nanoseconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,32 +80,30 @@ class MethodStatistics(Protocol):
         """
 
     def latency(self, code: int) -> LatencyFigures:
-        """Returns the latencies since the version was loaded of the requests that ended with
-        `code`.
-        """
+        """The latencies of the requests that ended with `code`, a gRPC status code, since the version was loaded."""
 
     def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Returns, for each of the ascending edges, how many of the requests of `latency` took at
-        most that long (within the histogram's error).
+        """Counts for each of the ascending edges how many of the requests of `latency` took at most that long.
+
+        The counts are within the histogram's error.
         """
 
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
-        """Returns the times that requests of all codes spent in a phase.
+        """The times that requests of all codes spent in a phase, one of `PHASES`.
 
-        `phase` is one of `PHASES`. The times are since the version was loaded, or over the last 1 to
-        60 whole seconds if `window_seconds` is given. A failed request has the phases that it
-        reached.
+        The times are since the version was loaded, or over the last 1 to 60 whole seconds if `window_seconds`
+        is given. A failed request has the phases that it reached. Raises INVALID_ARGUMENT for another window.
 
         `queue` and `total` begin when a request thread has read the call's message. While all
         request threads are in runs, a message waits in its socket before that. Only its client
         sees this wait. GetModelMetadata and the methods that Python answers have queue, run and
         total.
-        Raises INVALID_ARGUMENT for another window.
         """
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Returns, for each of the ascending edges, how many requests spent at most that long in
-        the phase since the version was loaded.
+        """Counts for each of the ascending edges how many requests spent at most that long in the phase.
+
+        The counts are since the version was loaded.
         """
 
 
@@ -129,44 +127,48 @@ class HistoryPoint:
 
 
 class RequestStatistics(Protocol):
-    """The recorded requests of the versions that were finished with this object, and of the servers
-    made with it.
+    """The recorded requests of the versions that were finished with this object, and of the servers made with it.
 
-    It has a thread, which ends the seconds. Any thread may call it, and request threads never wait
-    for it. A request is recorded just before its answer is sent, so a client that has the answer
-    finds it counted. Health checks and unknown methods are not counted.
+    A background thread of its own closes one sample each second. A request is recorded just before its answer is
+    sent, so a client that has the answer finds it counted. Health checks and unknown methods are not counted.
+
+    Thread: any, at once. Request threads never wait for it.
     """
 
     def add_models(self, models: Sequence[str]) -> None:
-        """Counts requests to these models that reach no version under the model's name and version
-        -1, from now on. Such requests to other models have model "" and version 0.
+        """Counts requests to these models that reach no version under the model's name and version -1.
+
+        That holds from now on. Such requests to other models have model "" and version 0.
         """
 
     def methods(self) -> Sequence[MethodStatistics]:
-        """Returns the statistics by version and method. It covers live versions, also without
-        requests, and versions that ended in the last 600 s (at most 32 of them).
+        """Lists the statistics by version and method.
+
+        They are of live versions, also without requests, and of versions that ended in the last 600 s (at most
+        32 of them).
         """
 
     def model_methods(self) -> Sequence[MethodStatistics]:
-        """Returns the statistics by model and method (`version` 0), over all versions since the
-        start. The counts never decrease.
+        """Lists the statistics by model and method (`version` 0), over all versions since the start.
+
+        The counts never decrease.
         """
 
     def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
-        """Returns the seconds that ended after `since_ns`, at most the last 900, ascending. With
-        `model` None they cover all models and the requests that found no model, without the methods
+        """Lists the seconds that ended after `since_ns`, ascending, at most the last 900.
+
+        With `model` None they are of all models and of the requests that found no model, without the methods
         that Python answers.
         """
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
-        """Returns the latencies of one model's requests that ended between the two instants, at
-        most 900 s ago. The bounds are accurate to the second, or exact if `cut` was called at them.
+        """The latencies of one model's requests that ended between the two instants, at most 900 s ago.
+
+        The bounds are accurate to the second, or exact if `cut` was called at them.
         """
 
     def cut(self) -> int:
-        """Ends the current second early, so that `between` can begin or end here; returns the
-        instant.
-        """
+        """Ends the current second early, so that `between` can begin or end here; returns the instant."""
 
     def stop(self) -> None:
         """Ends the thread, so that no further second ends. A second call does nothing."""

@@ -15,8 +15,9 @@ REPLY_COMPRESSIONS = ("none", "request", "deflate", "gzip")
 
 
 class Admission(Protocol):
-    """The limits of requests in flight, over all protocols. A request is in flight from its arrival
-    until it is answered.
+    """The limits of requests in flight, over all protocols. Thread: any, at once.
+
+    A request is in flight from its arrival until it is answered.
     """
 
     def set_model_limits(self, limits: Mapping[str, int]) -> None:
@@ -25,49 +26,61 @@ class Admission(Protocol):
         """
 
     @property
-    def in_flight_count(self) -> int: ...
+    def in_flight_count(self) -> int:
+        """The requests in flight now, of all models."""
+
     @property
     def refused_count(self) -> int:
         """The number of requests refused since the start."""
 
 
 class ByteShare(Protocol):
-    """The bytes that one holder has taken of a budget. They go back when the share is destroyed."""
+    """The bytes that one holder has taken of a budget. They go back when the share is destroyed.
+
+    Thread: its holder's, one at a time.
+    """
 
     def resize(self, bytes: int) -> bool:
-        """Changes the share to `bytes`. Returns False, and changes nothing, if the budget has too few
-        left. A share can always shrink.
+        """Changes the share to `bytes`. Returns False, and changes nothing, if the budget has too few left.
+
+        A share can always shrink.
         """
 
     @property
-    def bytes(self) -> int: ...
+    def bytes(self) -> int:
+        """The bytes of the last `resize` that returned True; 0 before it."""
 
 
 class ByteBudget(Protocol):
-    """The memory that clients may take together."""
+    """The memory that clients may take together. Thread: any, at once."""
 
     def message_share(self) -> ByteShare:
-        """Returns an empty share for messages, what they decode to, and replies."""
+        """Makes an empty share for messages, what they decode to, and replies."""
 
     def call_share(self) -> ByteShare:
-        """Returns an empty share for calls and short questions: it may exceed the limit a little."""
+        """Makes an empty share for calls and short questions: it may exceed the limit a little."""
 
     def connection_share(self) -> ByteShare:
-        """Returns an empty share for probes and connections: it may exceed the limit further."""
+        """Makes an empty share for probes and connections: it may exceed the limit further."""
 
     @property
-    def limit_bytes(self) -> int: ...
+    def limit_bytes(self) -> int:
+        """The limit of messages. It never changes."""
+
     @property
-    def in_use_bytes(self) -> int: ...
+    def in_use_bytes(self) -> int:
+        """The bytes of all shares now."""
+
     @property
     def refused_count(self) -> int:
         """The number of refused calls of `ByteShare.resize` since the start."""
 
 
 class RareCall(Protocol):
-    """A call of a method that Python answers. Answer it once, from any thread.
+    """A call of a method that Python answers. Answer it once. Thread: any.
 
-    If it is dropped unanswered, the client gets INTERNAL.
+    `reply` and `fail` raise FAILED_PRECONDITION if it has been answered; `fail` takes the number of a gRPC status
+    code. If it is dropped unanswered, the client gets INTERNAL.
     """
 
     @property
@@ -75,18 +88,16 @@ class RareCall(Protocol):
         """The full name, like `/tensorflow.serving.ModelService/GetModelStatus`."""
 
     @property
-    def request(self) -> bytes: ...
+    def request(self) -> bytes:
+        """The serialized request."""
+
     @property
     def remaining_seconds(self) -> float | None:
-        """The seconds that the client still waits: 0 once its deadline has passed, None without a
-        deadline.
-        """
+        """The seconds that the client still waits: 0 once its deadline has passed, None without a deadline."""
 
     @property
     def is_wanted(self) -> bool:
-        """True if an answer can still reach the client, because it has neither cancelled nor been
-        answered.
-        """
+        """True if an answer can still reach the client, because it has neither cancelled nor been answered."""
 
     @property
     def trace_context(self) -> TraceContext | None:
@@ -145,8 +156,9 @@ class WaitingRequests(Protocol):
 
 
 class RestWorkers(Protocol):
-    """Threads `rest-N` that answer requests over HTTP, so that the event loop never waits for a
-    model.
+    """Threads `rest-N` that answer requests over HTTP, so that the event loop never waits for a model.
+
+    Thread: one at a time starts it and shuts it down; any, at once, for all else.
     """
 
     def start(self) -> None:
@@ -241,12 +253,13 @@ class RequestSpan:
 
 
 class SpanBuffer(Protocol):
-    """A buffer into which a server puts the spans of its requests. Requests never wait for it:
-    spans that do not fit are dropped.
+    """A buffer into which a server puts the spans of its requests.
+
+    Requests never wait for it: spans that do not fit are dropped. Thread: any, but one at a time calls `take`.
     """
 
     def take(self, count_max: int) -> Sequence[RequestSpan]:
-        """Removes and returns the oldest spans, without waiting. For one thread at a time."""
+        """Removes and returns the oldest spans, without waiting."""
 
     @property
     def dropped_counts(self) -> Mapping[str, int]:
@@ -256,13 +269,15 @@ class SpanBuffer(Protocol):
 
 
 class ServerCertificates(Protocol):
-    """The key and certificates of a TLS server, as PEM texts. Check them before. `replace` ignores
-    bad texts, and with bad texts the server does not start.
+    """The key and certificates of a TLS server, as PEM texts. Thread: any, at once.
+
+    Check the texts before: a server with bad ones does not start.
     """
 
     def replace(self, *, key: str, chain: str, client_ca: str) -> None:
-        """Replaces the certificates for handshakes from now on. Existing connections stay. Any
-        thread.
+        """Replaces the certificates for handshakes from now on. Existing connections stay.
+
+        Does nothing if a text is bad.
         """
 
 
@@ -355,16 +370,18 @@ class GrpcServerOptions:
 
 
 class GrpcServer(Protocol):
-    """The gRPC server. `take_rare_call` returns the calls of `rare_methods`; C++ answers all other
-    methods.
+    """The gRPC server. `take_rare_call` returns the calls of `rare_methods`; C++ answers all other methods.
+
+    Thread: one at a time starts it, sets its health and shuts it down. Any thread, at once, may call
+    `take_rare_call` and `pin_request_threads`, and read the properties.
     """
 
     def start(self) -> None:
-        """Starts to listen. Raises UNAVAILABLE if an address cannot be bound, naming it."""
+        """Starts to listen. Call it once. Raises UNAVAILABLE if an address cannot be bound, naming it."""
 
     @property
     def port(self) -> int:
-        """The bound TCP port, or 0 if no address is TCP."""
+        """The bound TCP port; 0 before `start`, and if no address is TCP."""
 
     @property
     def connection_count(self) -> int:
@@ -375,14 +392,15 @@ class GrpcServer(Protocol):
         """The number of times that clients reached each limit, by name, like "header_bytes"."""
 
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
-        """Returns the next rare call, on any thread. Returns None at the timeout.
+        """Waits for the next rare call, and takes it. Returns None at the timeout.
 
         Raises StopIteration after `shutdown`: no call comes any more.
         """
 
     def set_health(self, service: str, is_serving: bool) -> None:
-        """Sets the grpc.health.v1 status of a service name and notifies its watchers. "" is the
-        whole server.
+        """Sets the grpc.health.v1 status of a service name, and notifies its watchers.
+
+        "" is the whole server.
         """
 
     def remove_health(self, service: str) -> None:
@@ -392,14 +410,15 @@ class GrpcServer(Protocol):
         """Lets batches also take some requests over HTTP. Call it before `start`."""
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
-        """Pins each request thread to a core of its own, or unpins all of them. Returns False, and
-        changes nothing, before `start`, or if the process may use another number of cores than
-        there are request threads.
+        """Pins each request thread to a core of its own, or unpins all of them.
+
+        Returns False, and changes nothing, before `start`, or if the process may use another number of cores
+        than there are request threads.
         """
 
     def shutdown(self, drain_seconds: float) -> bool:
-        """Refuses new calls, waits up to `drain_seconds` for the calls that have arrived, cancels
-        the rest, and ends all threads.
+        """Refuses new calls, waits up to `drain_seconds` for those that have arrived, cancels the rest, and ends
+        all threads.
 
         Returns True if no call was cut short. If a kernel still runs 0.9 seconds after the
         cancellation, its thread goes on: end the process. A second call does nothing and returns the

@@ -8,14 +8,20 @@ from serving.core.servable import Routing
 
 
 class ServableStatistics(Protocol):
-    """The requests that ran the model of one version since it was loaded. Latencies are within
-    0.8 % (log-linear histogram).
+    """The requests that ran the model of one version since it was loaded. A value.
+
+    Latencies are in nanoseconds, by the nearest rank, and within 0.8 % (log-linear histogram). They are 0
+    without requests.
     """
 
     @property
-    def request_count(self) -> int: ...
+    def request_count(self) -> int:
+        """The number of requests that have ended, with the failed ones."""
+
     @property
-    def failed_count(self) -> int: ...
+    def failed_count(self) -> int:
+        """The number of these requests that did not end with OK."""
+
     @property
     def latency_ns_p50(self) -> int: ...
     @property
@@ -23,10 +29,10 @@ class ServableStatistics(Protocol):
     @property
     def latency_ns_p999(self) -> int: ...
     def latency_ns_at(self, quantile: float) -> int:
-        """Returns the latency that this share of the requests, 0 to 1, stay within (nearest rank)."""
+        """The latency that this share of the requests, 0 to 1, stay within."""
 
     def since(self, earlier: Any) -> "ServableStatistics":
-        """Returns the statistics of the requests since `earlier`, which must be of the same version."""
+        """The statistics of the requests since `earlier`, which must be of the same version."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,7 @@ class ArenaStatistics:
 
 @dataclass(frozen=True)
 class ArenaRemains:
-    """The memory that was live in a version's arena after the version was freed: 0 bytes, or a
-    leak.
-    """
+    """The memory that was live in a version's arena after the version was freed: 0 bytes, or a leak."""
 
     live_bytes: int = 0
     live_blocks: Sequence[tuple[int, int]] = ()
@@ -117,15 +121,20 @@ class SignatureBatching:
 
 
 class Servable(Protocol):
-    """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it."""
+    """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it.
+
+    Thread: any, at once, but the steps of a load (`keep_state`, `put_back_state`, `prepare`, `verify_batching`,
+    `seal_arena`) and `destroy` are each called by one thread, which answers no requests.
+
+    Raises FAILED_PRECONDITION from any method that needs the model after `destroy`.
+    """
 
     @property
     def handle_count(self) -> int:
         """The number of requests that hold this version now."""
 
     def answer(self, method: str, request: bytes) -> bytes:
-        """Answers a serialized request exactly as the gRPC method of that name does; returns a
-        serialized response.
+        """Answers a serialized request with a serialized response, exactly as the gRPC method of that name does.
 
         `method` is "Predict", "Classify", "Regress" or "MultiInference". The name and version in
         the request's model_spec are ignored. Raises UNIMPLEMENTED for another method. Raises
@@ -133,105 +142,106 @@ class Servable(Protocol):
         """
 
     def replay(self, method: str, request: bytes) -> bytes:
-        """Does the same as `answer`, but changes no variable: the request is repeated, and no client
-        sends it. Raises PERMISSION_DENIED if the request would change one, or after `keep_state`, if
-        it would change what cannot be put back.
+        """Does the same as `answer`, but changes no variable, because no client has sent the request.
+
+        Raises PERMISSION_DENIED if the request would change one; after `keep_state`, if it would change what
+        cannot be put back.
         """
 
     def keep_state(self, bytes_max: int) -> None:
-        """Keeps the values of variables from now on, before requests write to them, for
-        `put_back_state`: of variables that have `bytes_max` together.
+        """Keeps the values of variables before requests write to them, from now on, for `put_back_state`.
 
-        So `replay` may write, as far as it can be put back. For the warm-up: call both before the
-        version is published, while no other thread calls it.
+        The kept values have `bytes_max` together at most. So `replay` may write, as far as that can be put back.
+        It is for the warm-up: call both before the version is published, while no other thread calls it.
         """
 
     @property
     def kept_state_bytes(self) -> int:
-        """The bytes that written variables take twice since `keep_state`."""
+        """The bytes of the variables that were written since `keep_state`, and so take their memory twice."""
 
     def put_back_state(self) -> int:
-        """Gives the variables that were written since `keep_state` their values, and returns their
-        number. Leaves all as it is, and returns 0, if a request to `answer` changed anything else.
+        """Gives the variables that were written since `keep_state` their values back; returns their number.
+
+        Leaves all as it is, and returns 0, if a request to `answer` has changed anything else.
         """
 
     def predict(self, request: bytes) -> bytes:
-        """Answers a serialized PredictRequest exactly as the gRPC method does; returns a serialized
-        PredictResponse. The name and version in the request's model_spec are ignored.
-        """
+        """Answers a serialized PredictRequest as `answer` does with the method "Predict"."""
 
     def prepare(self, request: bytes) -> None:
-        """Prepares `predict` of requests with the signature and the set of outputs of `request`, in
-        up to 0.1 s. Does nothing if they are prepared already.
+        """Prepares `predict` of requests with the signature and the set of outputs of `request`, in up to 0.1 s.
 
-        Call it before the version is published, and then `predict` once, because the first run is
-        slow, too. Raises as `predict` does for the signature and the output_filter, and
-        RESOURCE_EXHAUSTED if there are too many sets of outputs. The inputs are ignored.
+        Does nothing if they are prepared already. Call it before the version is published, and then `predict`
+        once, because the first run is slow, too. Raises as `predict` does for the signature and the
+        output_filter, and RESOURCE_EXHAUSTED if there are too many sets of outputs. The inputs are ignored.
         """
 
     def signature_def_map(self) -> bytes:
-        """Returns a serialized tensorflow.serving.SignatureDefMap of this version."""
+        """The signatures of this version, as a serialized tensorflow.serving.SignatureDefMap."""
 
     def verify_batching(self, predecessor: Any = None) -> int:
-        """Batches the signatures whose rows give in a batch what they give alone, from now on.
+        """Decides which signatures are batched from now on: those whose rows give in a batch what they give alone.
 
         The graph decides if `SavedModelLoad.analyze_rows` has shown it: signatures whose rows are
         independent are batched, and those that mix them are not, unless the settings have
-        `may_mix_rows`. All others are compared, and so is a share of their live batches.
+        `may_mix_rows`. Rows of any other signature are compared, and so is a share of its live batches.
 
-        Compares some rows of the requests that `answer` and `predict` have answered until now, or
-        made-up rows. Runs batches of 2, 4, 8 … up to 1,024 rows, or of all allowed sizes, as long
-        as their runs take no more than half the settings' `run_seconds_max`. It also warms up such
-        batches. Then runs the batches that `predecessor` has run most often, as this version would
-        run them, for at most 10 s, and returns their number. Call it once, after the warm-up and
-        before the version is published. Does nothing without batching.
+        The rows are those of requests that `answer` and `predict` have answered until now, or made-up ones.
+        They run in batches of 2, 4, 8 … up to 1,024 rows, or of all allowed sizes, as long as a run takes no
+        more than half the settings' `run_seconds_max`. That warms up such batches too.
 
-        Raises StatusError(CANCELLED) after `cancel_runs`.
+        Then runs the batches that `predecessor` has run most often, as this version would run them, for at most
+        10 s, and returns their number. Call it once, after the warm-up and before the version is published.
+        Does nothing without batching. Raises CANCELLED after `cancel_runs`.
         """
 
     def cancel_runs(self) -> None:
-        """Makes each `answer`, `predict` and `verify_batching` that is running or begins later end at
-        its next kernel, with CANCELLED.
+        """Ends each `answer`, `replay`, `predict` and `verify_batching` at its next kernel, with CANCELLED.
+
+        That holds for those under way and for later ones.
         """
 
     def batching(self) -> Sequence[SignatureBatching]:
-        """Returns the state of each signature, also after `destroy`; [] without batching. An entry
-        with the name "" has the runs of several signatures at once.
+        """Lists the state of each signature, also after `destroy`; nothing without batching.
+
+        An entry with the name "" has the runs of several signatures at once.
         """
 
-    def statistics(self) -> ServableStatistics: ...
+    def statistics(self) -> ServableStatistics:
+        """Counts the requests that have run the model, also after `destroy`."""
+
     def quiesce(self, timeout_seconds: float) -> bool:
         """Waits until no request holds this version. Returns False if the timeout passes first.
 
-        Raises StatusError(FAILED_PRECONDITION) if the version is still in a serving map.
+        Raises FAILED_PRECONDITION if the version is still in a serving map.
         """
 
     @property
     def may_write_variables(self) -> bool:
-        """True if what a request writes to variables could change a later answer, or if that is
-        uncertain. A model that assigns variables is asked in each run: the first request that
-        assigns another value than the variable has makes this True.
+        """True if what a request writes to variables could change a later answer, or if that is uncertain.
+
+        A model that assigns variables is watched in each run: the first request that assigns another value
+        than the variable has makes this True.
         """
 
     def arena_statistics(self) -> ArenaStatistics | None:
-        """Returns None if the parameters lie in the request memory, or are freed."""
+        """Measures the arena; None if the parameters lie in the request memory, or are freed."""
 
     @property
     def arena_overflow_block_count(self) -> int:
         """The number of this version's blocks that did not fit in its slab."""
 
     def seal_arena(self) -> bool:
-        """Makes the slab read-only, once the version is warm. Returns False, and changes nothing,
-        if a request could write to the slab, or if the version has no arena.
+        """Makes the slab read-only, once the version is warm.
+
+        Returns False, and changes nothing, if a request could write to the slab, or if the version has no arena.
         """
 
     def destroy(self) -> ArenaRemains:
-        """Frees the session and the arena on the calling thread; returns what was left in the
-        arena.
+        """Frees the session and the arena on the calling thread, and returns what was left in the arena.
 
-        Raises StatusError(FAILED_PRECONDITION) if the version is published or a request holds it. A
-        second call does nothing and returns the same value. Any other call after it raises
-        FAILED_PRECONDITION.
+        Raises FAILED_PRECONDITION if the version is published or a request holds it. A second call does
+        nothing and returns the same value.
         """
 
 
@@ -246,25 +256,29 @@ class RequestReservoirStatistics:
 class RequestReservoir(Protocol):
     """Recent requests that the versions of one model answered, for its next version to replay.
 
-    It outlives the versions that were finished with it.
+    It outlives the versions that were finished with it. Thread: any, at once. Requests never wait for it.
     """
 
     def requests(self) -> Sequence[bytes]:
-        """Returns serialized PredictRequests: the newest of each pair of signature and set of
-        outputs, then the second newest of each pair, and so on.
+        """Copies the PredictRequests, serialized: the newest of each pair of signature and set of outputs, then
+        the second newest of each pair, and so on.
         """
 
     def joint_requests(self) -> Sequence[bytes]:
-        """Returns serialized MultiInferenceRequests of several signatures: the newest of each set
-        of signatures, and so on. At most 16, none of them larger than 1/64 of `bytes_max`.
+        """Copies the MultiInferenceRequests of several signatures, serialized: the newest of each set of
+        signatures, and so on. There are at most 16, none of them larger than 1/64 of `bytes_max`.
         """
 
-    def statistics(self) -> RequestReservoirStatistics: ...
+    def statistics(self) -> RequestReservoirStatistics:
+        """Counts the requests that it holds."""
 
 
 class ServingMap(Protocol):
-    """The published versions and their routing, as requests see them. Reads are wait-free; these
-    calls are for the control plane.
+    """The published versions and their routing, as requests see them. A request's own look-up is wait-free.
+
+    Thread: the control thread alone publishes, retires and routes. Any thread may call `answering` and
+    `versions`. Threads that call `set_notes` have at least the priority of request threads, which may wait for
+    them after a look-up that has failed.
     """
 
     def publish(self, servable: Any, routing: Routing) -> None:
@@ -284,13 +298,15 @@ class ServingMap(Protocol):
         """
 
     def set_routing(self, name: str, routing: Routing) -> None:
-        """Replaces the whole routing of a name at once. It is kept while no version is published;
-        setting the default routing removes it.
+        """Replaces the whole routing of a name, in one snapshot. Raises as `publish` does for the routing.
+
+        It is kept while no version is published; setting the default routing removes it.
         """
 
     def answering(self, name: str, label: str | None = None) -> int | None:
-        """Looks up, as requests do, the version that answers a request with `label`, or without
-        label and version. The canary is ignored. Returns None if the request is refused.
+        """Looks up, as requests do, the version that answers a request with `label`, or without label and version.
+
+        The canary is ignored. None: the request is refused.
         """
 
     def set_notes(
@@ -311,4 +327,4 @@ class ServingMap(Protocol):
         """
 
     def versions(self, name: str) -> Sequence[int]:
-        """Returns the published versions of a name, ascending; empty if the name has no versions."""
+        """The published versions of a name, ascending; none for an unknown name."""

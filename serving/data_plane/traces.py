@@ -27,17 +27,19 @@ class Trace:
 
 
 class TraceSession(Protocol):
-    """A recording of what TensorFlow runs in this process. `start_trace` makes it; it ends when it
-    is dropped.
+    """A recording of what TensorFlow runs in this process. `start_trace` makes it; it ends when it is dropped.
+
+    Thread: one at a time.
     """
 
     def collect(
         self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
     ) -> Trace:
-        """Ends the recording and returns it. A `warning` other than "" is added to its warnings.
+        """Ends the recording and returns it, which takes up to seconds. Call it once.
 
-        Raises StatusError: RESOURCE_EXHAUSTED if its XSpace is larger than `xspace_bytes_max`,
-        FAILED_PRECONDITION if it has been collected or dropped.
+        The trace has `total_count_max` totals at most. A `warning` other than "" is added to its warnings.
+        Raises RESOURCE_EXHAUSTED if its XSpace is larger than `xspace_bytes_max`, and FAILED_PRECONDITION if the
+        recording has been collected or dropped.
         """
 
     def drop(self) -> None:

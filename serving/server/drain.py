@@ -40,7 +40,7 @@ class DrainNotice:
             self._changed.notify_all()
 
     def wait(self, drain_seconds: float) -> None:
-        """Returns READERS_SECONDS after a report, or after REPORT_SECONDS_MAX without one.
+        """Waits until READERS_SECONDS after a report, or for REPORT_SECONDS_MAX without one.
 
         Each of both waits is `drain_seconds` at most: an operator who gives the requests no time has no time
         for this.

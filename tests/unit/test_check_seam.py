@@ -74,6 +74,22 @@ def test_check_seam_other_signature_is_found(name: str, old: str, new: str) -> N
     assert difference.startswith(f"{name}:")
 
 
+@pytest.mark.parametrize(
+    ("docstring", "unnamed"),
+    [
+        ("One version.", ["DataPlane", "Load"]),
+        ("One version. Thread: any.", ["DataPlane"]),
+        ("One version, by this\n\n    Thread: one at a time.", ["DataPlane"]),
+        ("One version. A value.", ["DataPlane"]),
+    ],
+)
+def test_check_seam_unnamed_threads_are_found(docstring: str, unnamed: list[str]) -> None:
+    # `Step` is only extended: the module makes none.
+    classes = CLASSES.replace("One version.", docstring)
+
+    assert check_seam.without_threads([PLANE, classes]) == unnamed
+
+
 def test_check_seam_missing_error_is_found() -> None:
     contract = check_seam.contract_declarations([PLANE, CLASSES])
     module = check_seam.built_declarations(BUILT)
