@@ -15,19 +15,17 @@ from fleet.kubernetes.cluster import Cluster
 from fleet.kubernetes.events import Events
 from fleet.kubernetes.lease import LeaseHolder
 from fleet.kubernetes.pods import PodPlace
-from fleet.lead.coordinator import Coordinator
 from fleet.lead.engine import Engine
 from fleet.lead.leadership import Leadership
 from fleet.lead.member_client import tls_of
 from fleet.lead.places import ServerPlace
 from fleet.rollout.changes import Change
 from fleet.rollout.reports import Grant
-from serving.base.clock import Clock, pause
+from serving.base.clock import Clock
 from serving.base.errors import FailedPrecondition
 from serving.base.periodic_thread import PeriodicThread
 from serving.client import Tls
 
-_PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 5.0
 # In a turn two objects are read and written, each within its deadline.
 _TURN_SECONDS = 15.0
@@ -101,9 +99,8 @@ def made_engine(
         clock=clock,
         events=events,
     )
-    return KubernetesEngine(
-        _WatchedPods(place, clock), _RenewedLease(holder, host, api_url, clock), events, tls
-    )
+    lease = _RenewedLease(holder, host, api_url, clock)
+    return KubernetesEngine(place, lease, events, tls)
 
 
 def own_address(host: str, api_url: str) -> str:
@@ -121,34 +118,6 @@ def own_address(host: str, api_url: str) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)
         return str(probe.getsockname()[0])
-
-
-class _WatchedPods:
-    """Implements `ServerPlace` with a thread that watches."""
-
-    def __init__(self, place: PodPlace, clock: Clock) -> None:
-        self._place = place
-        self._clock = clock
-        self.membership = place.membership
-        self.stop = place.stop
-        # Daemon: a watch that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name="fleet-pods", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def act(self, coordinator: Coordinator) -> None:
-        """Does nothing: Kubernetes itself starts and stops pods."""
-
-    def _run(self) -> None:
-        while not self._place.is_stopped:
-            try:
-                self._place.turn()
-            except Exception:  # noqa: BLE001 (a bug; the next look must come)
-                _log.exception("fleet_pods_failed")
-            # Pauses also after a watch that has ended well, because an API server may end each watch at
-            # once.
-            pause(self._clock, _PAUSE_SECONDS)
 
 
 class _RenewedLease:

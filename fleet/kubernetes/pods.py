@@ -9,11 +9,15 @@ import structlog
 from fleet.config.kubernetes_settings import KubernetesSettings
 from fleet.kubernetes.cluster import ApiFailed, Cluster, Gone, Object
 from fleet.kubernetes.documents import has_failed, membership_of
+from fleet.lead.coordinator import Coordinator
 from fleet.lead.places import Membership
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.periodic_thread import PeriodicThread
 
 WATCH_SECONDS = 30
 """The time of one watch; the next one continues from its last version, so it costs one short call."""
+
+PAUSE_SECONDS = 1.0
 
 ENDED_SECONDS = 300.0
 """The time for which a pod that has failed still counts as a lost server.
@@ -26,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PodPlace:
-    """Follows the pods. `turn` runs on one thread, again and again; `membership` on any.
+    """A `ServerPlace` that follows the pods on a thread of its own, which calls `turn` again and again.
 
     While the API cannot be reached the pods stay as they were seen last.
     """
@@ -38,7 +42,15 @@ class PodPlace:
         # Used by `turn` alone.
         self._version = ""
         self._failure = ""
-        self._is_stopped = threading.Event()
+        self._is_stopping = False
+        # Turns have a pause between them, because an API server may end each watch at once.
+        self._thread = PeriodicThread(
+            "fleet-pods",
+            self.turn,
+            wait_seconds=PAUSE_SECONDS,
+            failure_event="fleet_pods_failed",
+            clock=clock,
+        )
         # Guards the members below.
         self._lock = threading.Lock()
         self._pods: dict[str, Object] | None = None
@@ -64,13 +76,18 @@ class PodPlace:
             pod = (self._pods or {}).get(name)
             return "" if pod is None else str(pod["metadata"].get("uid", ""))
 
-    @property
-    def is_stopped(self) -> bool:
-        return self._is_stopped.is_set()
+    def start(self) -> None:
+        """See `ServerPlace`."""
+        self._thread.wake()
+        self._thread.start()
+
+    def act(self, coordinator: Coordinator) -> None:
+        """See `ServerPlace`. Does nothing, because Kubernetes itself starts and stops pods."""
 
     def stop(self) -> None:
-        """Ends the present `turn` with the next event of its watch. Any thread."""
-        self._is_stopped.set()
+        """See `ServerPlace`. A watch ends with its next event."""
+        self._is_stopping = True
+        self._thread.stop()
 
     def turn(self) -> None:
         """Lists the pods if they are not known, and watches them for a while.
@@ -106,7 +123,7 @@ class PodPlace:
             if event["type"] != "BOOKMARK":
                 self._note(pod, is_there=event["type"] != "DELETED")
             self._version = pod["metadata"]["resourceVersion"]
-            if self.is_stopped:
+            if self._is_stopping:
                 return
 
     def _note(self, pod: Object, *, is_there: bool) -> None:

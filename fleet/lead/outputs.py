@@ -1,6 +1,6 @@
 """The files that a coordinator keeps for clients and proxies: the registry, and HAProxy's configuration."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,15 +76,14 @@ class Outputs:
         self,
         registry_file: str,
         haproxy: HaproxyFiles | None,
-        make_process: Callable[[str, str], HaproxyProcess] = HaproxyProcess,
+        process: HaproxyProcess | None = None,
     ) -> None:
+        """`process` replaces that of `haproxy`."""
         self._registry_file = registry_file
         self._haproxy = haproxy
-        self._process = (
-            make_process(haproxy.pid_file, haproxy.settings.stats_socket)
-            if haproxy is not None and haproxy.pid_file
-            else None
-        )
+        if process is None and haproxy is not None and haproxy.pid_file:
+            process = HaproxyProcess(haproxy.pid_file, haproxy.settings.stats_socket)
+        self._process = process
         self._written: dict[str, str] = {}
         self._taken = ""
         self._failed: dict[str, str] = {}

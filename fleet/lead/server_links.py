@@ -99,9 +99,9 @@ class ServerLinks:
         receive: Callable[[str, str, ServerReport], None],
         thread_count: int,
         clock: Clock,
-        may_send: Callable[[], bool] = lambda: True,
+        may_send: Callable[[], bool],
+        expects_end: Callable[[str], bool],
         observer: FleetObserver | None = None,
-        expects_end: Callable[[str], bool] = lambda server: False,
     ) -> None:
         """Has no server before `set_targets`. Connects with the first call to each.
 

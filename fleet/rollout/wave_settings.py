@@ -1,6 +1,6 @@
 """The settings of a fleet's waves. Values only."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, floor, inf
 from typing import Final
 
@@ -14,6 +14,9 @@ SECONDS_MAX = 1e9
 HOLD: Final = "hold"
 PASS: Final = "pass"
 """The effect of a gate that has only warned about the version on a server."""
+
+
+_JUDGEMENT = CanarySettings(request_count=10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class WaveSettings:
     # The rule of a single server's canary. It judges after `request_count` requests of the wave, or after
     # `judged_seconds` by the requests that there are. If `request_count` is 0, it judges only after that
     # time.
-    judgement: CanarySettings = field(default_factory=lambda: CanarySettings(request_count=10_000))
+    judgement: CanarySettings = _JUDGEMENT
     judged_seconds: float = 60.0
     # The most servers with the old version whose requests are compared.
     control_count_max: int = 200

@@ -47,7 +47,7 @@ class ThreadExecutor:
         name: str,
         thread_count: int,
         *,
-        on_thread_start: Task = lambda: None,
+        on_thread_start: Task | None = None,
         around_task: AroundTask = nullcontext,
     ) -> None:
         self._changed = threading.Condition()
@@ -78,7 +78,7 @@ class ThreadExecutor:
             self._taking = self._taking[:thread_count]
             self._changed.notify_all()
 
-    def hurry(self, thread_count: int, *, on_thread_start: Task = lambda: None) -> None:
+    def hurry(self, thread_count: int, *, on_thread_start: Task | None = None) -> None:
         """Starts `thread_count` new threads for the remaining tasks.
 
         The old threads end after the tasks that they run.
@@ -106,7 +106,7 @@ class ThreadExecutor:
     def _add_threads(
         self,
         thread_count: int,
-        on_thread_start: Task,
+        on_thread_start: Task | None,
         around_task: AroundTask,
     ) -> list[threading.Thread]:
         """Makes the threads that take tasks from now on. Called under the lock or by the constructor."""
@@ -127,10 +127,11 @@ class ThreadExecutor:
     def _run(
         self,
         index: int,
-        on_thread_start: Task,
+        on_thread_start: Task | None,
         around_task: AroundTask,
     ) -> None:
-        on_thread_start()
+        if on_thread_start is not None:
+            on_thread_start()
         while (taken := self._take(index)) is not None:
             owner, task = taken
             try:

@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 
 from fleet.config.config import FleetServer, HaproxyFiles
 from fleet.files.haproxy import HaproxySettings
+from fleet.files.haproxy_process import HaproxyProcess
 from fleet.files.registry import RegisteredServer, parse_registry, registry_document
 from fleet.lead.outputs import Outputs, has_looked, registered
 from fleet.rollout.reports import ModelReport, ServerReport, Sighting
@@ -62,10 +63,10 @@ def test_model_without_a_version_is_listed() -> None:
     assert parse_registry(registry_document([row])) == (row,)
 
 
-class FakeProcess:
+class FakeProcess(HaproxyProcess):
     """A HAProxy that takes a text at the second look after it was written."""
 
-    def __init__(self, pid_file: str, stats_socket: str) -> None:
+    def __init__(self) -> None:
         self.texts: list[str] = []
 
     def follow(self, text: str) -> bool:
@@ -74,14 +75,13 @@ class FakeProcess:
 
 
 def outputs_in(directory: Path, **settings: Any) -> tuple[Outputs, FakeProcess]:
-    process = FakeProcess("", "")
+    process = FakeProcess()
     files = HaproxyFiles(
         file=str(directory / "haproxy.cfg"),
         pid_file="pid",
         settings=HaproxySettings(**settings),
     )
-    make: Any = lambda *arguments: process  # noqa: E731
-    return Outputs(str(directory / "servers.json"), files, make), process
+    return Outputs(str(directory / "servers.json"), files, process), process
 
 
 def test_unchanged_servers_reload_nothing(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class World:
             receive=self.receive,
             thread_count=thread_count,
             may_send=lambda: self.may_send,
+            expects_end=lambda server: False,
             clock=self.clock,
         )
         self.links.set_targets({name: f"{name}:1" for name in names})

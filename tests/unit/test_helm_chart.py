@@ -708,7 +708,7 @@ def test_rights_suffice_and_none_is_idle(fleet: Release) -> None:
         engine.notice([], [Grant("web-0", "ctr", 1, 1)])
         events = engine._events
         assert events.post_next()
-        engine.place._place.turn()  # type: ignore[attr-defined]
+        engine.place.turn()  # type: ignore[attr-defined]
         assert engine.place.membership() is not None
         holder.release()
     assert len(cluster.events) == 2
