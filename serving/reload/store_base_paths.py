@@ -38,9 +38,6 @@ class StoreBasePaths:
     ) -> None:
         """`check` and `enter_background` are those of `Mirrors`. `watched` wraps each look of a mirror; its
         argument returns the threads that read for the mirror.
-
-        Raises InvalidConfig if a base path of `config` is a URL and there is no directory for its copies.
-        Only a user without a home directory has none. So a server finds that before it opens a port.
         """
         self._config = config
         self._monitor = monitor
@@ -49,8 +46,6 @@ class StoreBasePaths:
         self._watched = watched
         self._clock = clock
         self._mirrors: Mirrors | None = None
-        if any(is_store_url(model.base_path) for model in config.models):
-            self._made_mirrors()
 
     def local(self, name: str, base_path: str) -> str:
         if not is_store_url(base_path):
@@ -84,7 +79,7 @@ class StoreBasePaths:
 
             config = self._config
             self._mirrors = Mirrors(
-                _cache_directory(config),
+                cache_directory(config),
                 MirrorSettings(
                     period_seconds=config.model_store_poll_wait_seconds,
                     budget_bytes=config.model_cache_bytes,
@@ -125,7 +120,8 @@ class _MirroredVersions:
         self._source.set_store_notes(notes)
 
 
-def _cache_directory(config: ServerConfig) -> Path:
+def cache_directory(config: ServerConfig) -> Path:
+    """Finds the directory of the copies. Raises InvalidConfig for a user without a home directory."""
     if config.model_cache_directory:
         return Path(config.model_cache_directory)
     cache = os.environ.get("XDG_CACHE_HOME", "") or os.path.expanduser("~/.cache")

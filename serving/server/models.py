@@ -8,12 +8,13 @@ from serving.base.errors import InvalidConfig
 from serving.config.plan import ConfigPlan
 from serving.config.server_config import ServerConfig
 from serving.core.model_config import PLATFORM, ModelConfig
+from serving.core.store_urls import is_store_url
 from serving.manager.source_findings import SourceFindings, SourceModelStatus
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
 from serving.reload.served_models import ServedModels
 from serving.reload.sources import Sources
-from serving.reload.store_base_paths import StoreBasePaths
+from serving.reload.store_base_paths import StoreBasePaths, cache_directory
 from serving.server.foundation import Foundation
 from serving.server.request_parts import RequestParts
 from serving.server.stop_timeouts import SOURCE_TIMEOUT_SECONDS
@@ -39,7 +40,7 @@ class Models:
         *,
         requests: RequestParts,
     ) -> None:
-        """Makes the parts. Raises InvalidConfig. Nothing polls yet."""
+        """Makes the parts. Nothing polls yet."""
         self._foundation = foundation
         self._versions = versions
         self._admission = requests.admission
@@ -125,9 +126,14 @@ class Models:
         return source
 
 
-def check_platforms(config: ServerConfig) -> None:
-    """Raises InvalidConfig if a model's platform is unknown. Called before any part starts."""
+def check_models(config: ServerConfig) -> None:
+    """Raises InvalidConfig for an unknown platform, or if copies of object storage have no directory.
+
+    Call it before any part is made, because some hold files and threads from then on.
+    """
     for model in config.models:
+        if is_store_url(model.base_path):
+            cache_directory(config)
         if model.platform != PLATFORM:
             raise InvalidConfig(
                 f"model {model.name!r}: model_platform {model.platform!r} is unknown; "

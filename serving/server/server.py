@@ -25,7 +25,7 @@ from serving.server import monitoring_parts, rpc_parts
 from serving.server.foundation import Foundation
 from serving.server.front import Front
 from serving.server.logs import flush_logs
-from serving.server.models import Models, check_platforms
+from serving.server.models import Models, check_models
 from serving.server.port_reservation import PortReservation
 from serving.server.request_parts import make_request_parts
 from serving.server.service_reports import ServiceReports
@@ -68,7 +68,7 @@ class Server:
         self._config = config
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._first_plan = plan_change((), config.models)
-        check_platforms(config)
+        check_models(config)
         _warn_of_lab(config)
         rpc_parts.initialize(foundation)
         self._tracing = monitoring_parts.make_tracing(foundation)

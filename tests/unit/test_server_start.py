@@ -200,6 +200,8 @@ def test_store_without_home_opens_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     model = ModelConfig(name="m", base_path="s3://bucket/m")
     config = replace(full_config(tmp_path), models=(model,))
     before = held_by_process()
+    plane = FakePlane()
     with pytest.raises(InvalidConfig, match="give --model_cache_directory"):
-        Server(config, native=FakePlane())
+        Server(config, native=plane)
     assert held_by_process() == before
+    assert (plane.pools, (tmp_path / "state").exists()) == ([], False)
