@@ -81,6 +81,14 @@ class [[nodiscard]] StatusOr {
   std::optional<T> value_;
 };
 
+// Moves the value of `from` to `*to`, which keeps its own if there is none. Returns the status of
+// `from`.
+template <typename T>
+Status MoveValue(StatusOr<T> from, T* to) {
+  if (from.ok()) *to = std::move(from.value());
+  return from.status();
+}
+
 }  // namespace millpond::base
 
 // Returns from the enclosing function if `expression` is a Status that is not OK.

@@ -153,9 +153,7 @@ Status EncodeAll(const std::vector<Job>& jobs, int64_t example_count, servable::
                  job.is_classify ? kResultClassification : kResultRegression, result.value().view(),
                  &buffer);
   }
-  auto taken = buffer.Take();
-  if (taken.ok()) *reply = std::move(taken.value());
-  return taken.status();
+  return base::MoveValue(buffer.Take(), reply);
 }
 
 }  // namespace

@@ -262,9 +262,7 @@ Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequ
   ModelSpec spec;
   spec.name = servable.id().name;
   spec.version = servable.id().version;
-  auto encoded = Encode(spec, request.fetches, fetched, limited.reply_limits());
-  if (encoded.ok()) *reply = std::move(encoded.value());
-  return encoded.status();
+  return base::MoveValue(Encode(spec, request.fetches, fetched, limited.reply_limits()), reply);
 }
 
 }  // namespace millpond::inference

@@ -41,10 +41,9 @@ base::Status EncodeExampleRun(const servable::PreparedRun& run,
   const base::ReplyLimits limits = run.context.reply_limits();
   const auto result = encode(results.value(), limits);
   if (!result.ok()) return result.status();
-  auto encoded =
-      EncodeExampleReply(*run.servable, *run.signatures.front(), result.value().view(), limits);
-  if (encoded.ok()) *reply = std::move(encoded.value());
-  return encoded.status();
+  return base::MoveValue(
+      EncodeExampleReply(*run.servable, *run.signatures.front(), result.value().view(), limits),
+      reply);
 }
 
 }  // namespace millpond::inference

@@ -165,9 +165,7 @@ Status WriteReply(const InferBody& body, const inference::InferReply& infer,
   }
   json.Raw("]}");
   if (has_binary) AppendBinary(outputs, infer.tensors, json.reply(), reply);
-  auto text = json.Take();
-  if (text.ok()) reply->body = std::move(text.value());
-  return text.status();
+  return base::MoveValue(json.Take(), &reply->body);
 }
 
 }  // namespace

@@ -41,11 +41,6 @@ void WriteClasses(const inference::Classifications& all, int64_t example, JsonWr
   json->Raw(']');
 }
 
-Status SetBody(base::StatusOr<base::ReplyBytes> text, RestReply* reply) {
-  if (text.ok()) reply->body = std::move(text.value());
-  return text.status();
-}
-
 // Writes {"results": [...]} of `count` results, each with `write`.
 template <typename Write>
 Status WriteResults(int64_t count, size_t expected_bytes, const tensor::RunContext& run,
@@ -57,7 +52,7 @@ Status WriteResults(int64_t count, size_t expected_bytes, const tensor::RunConte
     write(i, &json);
   }
   json.Raw("]}");
-  return SetBody(json.Take(), reply);
+  return base::MoveValue(json.Take(), &reply->body);
 }
 
 }  // namespace
@@ -72,9 +67,9 @@ Status PreparePredict(const servable::Servable& servable, std::string_view body,
   run.outputs = tensor::OutputSet::All(request.signature->outputs.size());
   run.inputs = std::move(request.inputs);
   prepared->encode = [format = request.format](servable::PreparedRun* ran, RestReply* reply) {
-    return SetBody(WritePredictReply(*ran->signatures.front(), format, ran->results.front(),
-                                     ran->context.reply_limits()),
-                   reply);
+    return base::MoveValue(WritePredictReply(*ran->signatures.front(), format, ran->results.front(),
+                                             ran->context.reply_limits()),
+                           &reply->body);
   };
   return {};
 }

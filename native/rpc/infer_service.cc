@@ -28,10 +28,9 @@ base::Status ModelInferHandler::Prepare(ModelCall* call) const {
   call->OfferRun();
   prepared.encode = [id = std::move(message.request.id)](servable::PreparedRun* run,
                                                          base::ReplyBytes* reply) {
-    auto encoded =
-        inference::EncodeInferReply(inference::InferReplyOf(id, run), run->context.reply_limits());
-    if (encoded.ok()) *reply = std::move(encoded.value());
-    return encoded.status();
+    return base::MoveValue(
+        inference::EncodeInferReply(inference::InferReplyOf(id, run), run->context.reply_limits()),
+        reply);
   };
   return {};
 }

@@ -120,8 +120,7 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
 }
 
 Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
-  if (reply.ok()) reply_ = std::move(reply.value());
-  return reply.status();
+  return base::MoveValue(std::move(reply), &reply_);
 }
 
 void ModelCall::OfferToReservoir(std::string_view signature_name,

@@ -19,9 +19,8 @@ base::Status PredictHandler::Prepare(ModelCall* call) const {
   prepared.encode = [encoding = encoding_](servable::PreparedRun* run, base::ReplyBytes* reply) {
     inference::PredictReply answer = inference::PredictReplyOf(run);
     answer.encoding = encoding;
-    auto encoded = inference::EncodePredictReply(answer, run->context.reply_limits());
-    if (encoded.ok()) *reply = std::move(encoded.value());
-    return encoded.status();
+    return base::MoveValue(inference::EncodePredictReply(answer, run->context.reply_limits()),
+                           reply);
   };
   return {};
 }

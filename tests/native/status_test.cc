@@ -54,6 +54,15 @@ TEST(StatusOr, HoldsTheStatusIfItHasNoValue) {
   EXPECT_EQ(number.status().code(), Code::kDataLoss);
 }
 
+TEST(MoveValue, LeavesTheTargetAsItIsIfThereIsNoValue) {
+  auto number = std::make_unique<int>(7);
+  const Status moved = MoveValue<std::unique_ptr<int>>(NotFound("no number"), &number);
+  EXPECT_EQ(moved.code(), Code::kNotFound);
+  EXPECT_EQ(*number, 7);
+  EXPECT_TRUE(MoveValue<std::unique_ptr<int>>(std::make_unique<int>(8), &number).ok());
+  EXPECT_EQ(*number, 8);
+}
+
 // Fails at its first step or not, and records if it came past it.
 Status TakeStep(Status step, bool* came_past) {
   MILLPOND_RETURN_IF_ERROR(step);
