@@ -34,13 +34,11 @@ namespace millpond::rest {
 
 // A request from Submit to its end.
 struct Job {
-  Job(uint64_t new_id, RestRequest taken, servable::Admission::Ticket its_ticket,
+  Job(uint64_t new_id, RestRequest taken, servable::Admission::Ticket its_ticket, bool is_batched,
       const RestWorkersOptions& options)
       : id(new_id),
         request(std::move(taken)),
-        batch_key(servable::BatchingCount().load(std::memory_order_relaxed) == 0
-                      ? servable::kNoBatchKey
-                      : BatchKeyOf(request)),
+        batch_key(is_batched ? BatchKeyOf(request) : servable::kNoBatchKey),
         ticket(std::move(its_ticket)) {
     run.deadline_ns = request.deadline_ns;
     run.is_cancelled = cancellation.flag();
@@ -355,7 +353,7 @@ std::unique_ptr<servable::WaitingRequest> RestWorkers::State::Take(servable::Bat
 }
 
 bool RestWorkers::State::IsFull(servable::BatchKey key) const {
-  return servable::WaitingLimit::IsReached(key, waiting.size(), [&] {
+  return map->batches().IsFull(key, waiting.size(), [&] {
     return std::count_if(waiting.begin(), waiting.end(),
                          [key](const auto& job) { return job->batch_key == key; });
   });
@@ -530,9 +528,9 @@ base::StatusOr<uint64_t> RestWorkers::Submit(RestRequest request) {
                                " threads (--rest_api_num_threads); try again later"});
   }
   auto job = std::make_shared<Job>(++state_->last_id, std::move(request), std::move(ticket),
-                                   state_->options);
+                                   !state_->map->batches().is_empty(), state_->options);
   if (state_->IsFull(job->batch_key)) {
-    return state_->Refuse(job->request, servable::WaitingLimit::Refusal());
+    return state_->Refuse(job->request, servable::BatchRegistry::Refusal());
   }
   state_->in_flight.emplace(job->id, job);
   state_->unended_count.fetch_add(1);

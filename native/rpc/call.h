@@ -23,6 +23,7 @@
 #include "native/rpc/outgoing_reply.h"
 #include "native/servable/admission.h"
 #include "native/servable/awaited_change.h"
+#include "native/servable/batch_registry.h"
 #include "native/tensor/run_context.h"
 
 namespace millpond::rpc {
@@ -44,8 +45,9 @@ class AwaitingCalls {
 // The limits and services that all calls of a server share. A call may outlive the server: it needs
 // `awaiting` only while it is open. Thread: any, because nothing in it changes.
 struct CallLimits {
-  std::shared_ptr<servable::Admission> admission;  // decides which limited calls come in
-  std::shared_ptr<base::ByteBudget> budget;        // counts the bytes under way; null: none are
+  std::shared_ptr<servable::Admission> admission;    // decides which limited calls come in
+  std::shared_ptr<base::ByteBudget> budget;          // counts the bytes under way; null: none are
+  const servable::BatchRegistry* batches = nullptr;  // null: no call needs a key
   size_t reply_bytes_max = base::kMaxReplyBytes;
   int64_t message_bytes_max = INT32_MAX;  // of a request, before it is decompressed and after
   int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version

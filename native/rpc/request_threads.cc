@@ -35,7 +35,8 @@ base::Status TooLate() {
 
 }  // namespace
 
-RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
+RequestThreads::RequestThreads(EventSource* source, const servable::BatchRegistry& batches,
+                               size_t regular_count, size_t max_count,
                                std::shared_ptr<servable::WaitingRequests> others)
     : source_(source),
       others_(std::move(others)),
@@ -43,7 +44,7 @@ RequestThreads::RequestThreads(EventSource* source, size_t regular_count, size_t
       max_count_(std::max(max_count, regular_count_)),
       share_of_model_(std::max<size_t>(
           max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)),
-      queue_(kWaitingPerThread * max_count_) {}
+      queue_(batches, kWaitingPerThread * max_count_) {}
 
 RequestThreads::~RequestThreads() {
   Stop();
@@ -139,7 +140,7 @@ void RequestThreads::QueueArrived(Thread* self, size_t from) {
     WakeIfWorth(*self);
     for (const std::shared_ptr<RunnableCall>& call : refused.too_late) call->Refuse(TooLate());
     for (const std::shared_ptr<RunnableCall>& call : refused.too_many)
-      call->Refuse(servable::WaitingLimit::Refusal());
+      call->Refuse(servable::BatchRegistry::Refusal());
   }
   self->arrived.clear();
 }

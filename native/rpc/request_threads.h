@@ -14,6 +14,7 @@
 #include "native/rpc/runnable_call.h"
 #include "native/servable/awaited_change.h"
 #include "native/servable/batch_queue.h"
+#include "native/servable/batch_registry.h"
 
 namespace millpond::rpc {
 
@@ -80,10 +81,10 @@ class RequestThreads final : public AwaitingCalls {
   // Requests that may wait for each thread that runs requests, however long they wait.
   static constexpr size_t kWaitingPerThread = 2;
 
-  // Borrows `source`. `regular_count` threads in the steady state; at most `max_count` run
-  // requests. Batches also take some requests from `others`, which may be null.
-  RequestThreads(EventSource* source, size_t regular_count, size_t max_count,
-                 std::shared_ptr<servable::WaitingRequests> others = nullptr);
+  // Borrows `source` and `batches`. `regular_count` threads in the steady state; at most
+  // `max_count` run requests. Batches also take some requests from `others`, which may be null.
+  RequestThreads(EventSource* source, const servable::BatchRegistry& batches, size_t regular_count,
+                 size_t max_count, std::shared_ptr<servable::WaitingRequests> others = nullptr);
   ~RequestThreads() override;
 
   void Start();

@@ -41,7 +41,7 @@ bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) const {
 
 bool RunQueue::IsTooMany(const RunnableCall& call) const {
   const servable::BatchKey key = call.batch_key();
-  return servable::WaitingLimit::IsReached(key, queue_.size(), [&] {
+  return batches_.IsFull(key, queue_.size(), [&] {
     return std::count_if(queue_.begin(), queue_.end(), [key](const Waiting& waiting) {
       return waiting.call->batch_key() == key;
     });

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "native/rpc/runnable_call.h"
+#include "native/servable/batch_registry.h"
 
 namespace millpond::rpc {
 
@@ -38,8 +39,9 @@ class RunQueue {
   // The requests over which the pace is smoothed.
   static constexpr int64_t kPaceCount = 32;
 
-  // A queue of fewer than `short_count` requests is short.
-  explicit RunQueue(size_t short_count) : short_count_(short_count) {}
+  // A queue of fewer than `short_count` requests is short. Borrows `batches`.
+  RunQueue(const servable::BatchRegistry& batches, size_t short_count)
+      : batches_(batches), short_count_(short_count) {}
 
   // The requests that were refused, for RunnableCall::Refuse.
   struct Refused {
@@ -48,7 +50,7 @@ class RunQueue {
   };
 
   // Adds requests, the oldest first, unless they would wait too long, or too many of their key wait
-  // already (servable::WaitingLimit).
+  // already (servable::BatchRegistry).
   Refused Add(std::vector<std::shared_ptr<RunnableCall>>::iterator begin,
               std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns);
   // Adds a request that was in the queue before. The queue does not refuse it.
@@ -83,6 +85,7 @@ class RunQueue {
   void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);   // needs mutex_
   void EndRemoval();                                               // needs mutex_
 
+  const servable::BatchRegistry& batches_;
   const size_t short_count_;
   std::mutex mutex_;
   std::deque<Waiting> queue_;

@@ -33,7 +33,7 @@ std::string RunnableCall::ModelName() {
 }
 
 void RunnableCall::PeekBatchKey() {
-  if (is_compressed() || servable::BatchingCount().load(std::memory_order_relaxed) == 0) return;
+  if (is_compressed() || limits_->batches == nullptr || limits_->batches->is_empty()) return;
   Read();
   batch_key_ = method_->handler->BatchKeyOf(*this);
 }

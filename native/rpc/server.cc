@@ -102,9 +102,11 @@ size_t ThreadCount(const ServerOptions& options) {
 
 CallLimits CallLimitsOf(const ServerOptions& options,
                         std::shared_ptr<servable::Admission> admission,
+                        const servable::BatchRegistry* batches,
                         const std::atomic<bool>* is_cut_short) {
   CallLimits limits;
   limits.admission = std::move(admission);
+  limits.batches = batches;
   limits.budget = options.budget;
   limits.reply_bytes_max = options.reply_bytes_max;
   limits.message_bytes_max = options.max_message_bytes;
@@ -154,7 +156,7 @@ struct Server::State {
         parts{map, statistics.get(), options.spans.get()} {
     shared->limits = WithRequestTime(
         WithChannelArguments(options.limits, options.channel_arguments), options.request_ns_max);
-    shared->calls = CallLimitsOf(options, admission, &shared->is_cut_short);
+    shared->calls = CallLimitsOf(options, admission, &map->batches(), &shared->is_cut_short);
   }
 
   void AddMethods();
@@ -289,8 +291,9 @@ base::Status Server::Start() {
   state_->AddMethods();
   MILLPOND_RETURN_IF_ERROR(
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
-  state_->threads.emplace(&state_->network, ThreadCount(state_->options),
-                          MaxThreadCount(state_->options), state_->others);
+  state_->threads.emplace(&state_->network, state_->parts.map->batches(),
+                          ThreadCount(state_->options), MaxThreadCount(state_->options),
+                          state_->others);
   state_->shared->calls.awaiting = &*state_->threads;
   state_->threads->Start();
   state_->has_started = true;

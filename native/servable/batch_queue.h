@@ -1,13 +1,10 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
-
-#include "native/base/status.h"
 
 namespace millpond::servable {
 
@@ -78,41 +75,5 @@ typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_ma
   });
   return found == end || View::MessageBytes(*found) > bytes_max ? queue->end() : found;
 }
-
-// The number of signatures that are batched, of all versions. If it is 0, no key need be made.
-std::atomic<int64_t>& BatchingCount();
-
-// Limits the number of requests of a key that may wait, in all queues of the process. It goes by
-// the key, because queues know no versions. While the object lives, `waiting_max` holds for `key`.
-// If a key has several limits, as in a swap, the last one holds.
-class WaitingLimit {
- public:
-  // No limit if `waiting_max` is 0.
-  WaitingLimit(BatchKey key, int64_t waiting_max);
-  ~WaitingLimit();
-  WaitingLimit(const WaitingLimit&) = delete;
-  WaitingLimit& operator=(const WaitingLimit&) = delete;
-
-  // Returns true if `key` has a limit that `waiting_count`, the length of a queue, may have
-  // reached. `count_of_key` counts the queue's requests of the key, and is called only if needed.
-  template <typename CountOfKey>
-  static bool IsReached(BatchKey key, size_t waiting_count, const CountOfKey& count_of_key) {
-    const auto count = static_cast<int64_t>(waiting_count);
-    if (key == kNoBatchKey || count < smallest()) return false;
-    const int64_t limit = Of(key);
-    return count >= limit && count_of_key() >= limit;
-  }
-  // Returns the status of a request that is refused because the limit is reached.
-  static base::Status Refusal();
-
- private:
-  // The limit of a key; INT64_MAX if it has none.
-  static int64_t Of(BatchKey key);
-  // The smallest limit of all keys. Wait-free, for the usual case that no queue is that long.
-  static int64_t smallest();
-
-  const BatchKey key_;
-  const int64_t waiting_max_;
-};
 
 }  // namespace millpond::servable

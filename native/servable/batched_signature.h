@@ -50,12 +50,8 @@ struct BatchedSignature {
   BatchedSignature(std::string its_name, BatchKey its_key, const BatchSettings& settings)
       : name(std::move(its_name)),
         key(its_key),
-        waiting_limit(its_key, settings.waiting_requests_max),
         cost(settings.rows_max, settings.run_ns_max),
         pads_inputs(settings.pads_inputs) {}
-  ~BatchedSignature() {
-    if (is_on) BatchingCount().fetch_sub(1);
-  }
   BatchedSignature(const BatchedSignature&) = delete;
   BatchedSignature& operator=(const BatchedSignature&) = delete;
 
@@ -63,7 +59,7 @@ struct BatchedSignature {
     const std::lock_guard<std::mutex> lock(mutex);
     refusal = std::move(reason);
     is_refused = !on;
-    if (is_on.exchange(on) != on) BatchingCount().fetch_add(on ? 1 : -1);
+    is_on = on;
   }
   void CheckBatches(const BatchChecks& checks) {
     for (size_t i = 0; i < kEvidenceCount; ++i) {
@@ -94,7 +90,6 @@ struct BatchedSignature {
 
   const std::string name;
   const BatchKey key;
-  const WaitingLimit waiting_limit;
   BatchCost cost;
   BatchStatistics statistics;
   HotBatches hot_batches;

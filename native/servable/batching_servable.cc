@@ -48,6 +48,12 @@ BatchedSignature* BatchingServable::FindBatched(const PreparedRun& run) const {
   return are_on ? joint_state_.get() : nullptr;
 }
 
+BatchedVersion BatchingServable::ForQueues() const {
+  BatchedVersion version{{joint_state_->key}, settings_.waiting_requests_max};
+  for (const auto& state : states_) version.keys.push_back(state->key);
+  return version;
+}
+
 void BatchingServable::LearnCost(const tensor::Signature& signature, int64_t rows,
                                  int64_t run_ns) const {
   if (BatchedSignature* const state = Find(signature)) state->cost.Record(rows, run_ns);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "native/servable/batch_registry.h"
 #include "native/servable/batch_settings.h"
 #include "native/servable/batch_statistics.h"
 #include "native/servable/batched_signature.h"
@@ -68,6 +69,9 @@ class BatchingServable final : public Servable {
   // are batched now; otherwise null. Turns the signatures off first if a request has changed a
   // variable, because the order of requests counts from then on.
   BatchedSignature* FindBatched(const PreparedRun& run) const;
+
+  // The keys of its requests, and how many of each may wait.
+  BatchedVersion ForQueues() const;
 
   // The servable without batches.
   const Servable& inner() const { return *inner_; }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "native/base/listing.h"
+#include "native/servable/batching_servable.h"
 
 namespace millpond::servable {
 namespace {
@@ -71,6 +72,9 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing r
                                             " is published already; retire it first"};
   }
   MILLPOND_RETURN_IF_ERROR(entry->MarkPublished());
+  if (const BatchingServable* const batching = entry->servable().batching()) {
+    batches_.Add(batching->ForQueues());
+  }
   snapshot_.Write(std::move(next));
   changes_.Count(id.name);
   return {};
@@ -90,6 +94,9 @@ base::Status ServingMap::Retire(const std::string& name, int64_t version, Routin
   stream->second.routing = std::move(routing);
   if (stream->second.IsEmpty()) next->erase(stream);
   snapshot_.Write(std::move(next));
+  if (const BatchingServable* const batching = entry->servable().batching()) {
+    batches_.Remove(batching->ForQueues());
+  }
   entry->MarkRetired();
   return {};
 }

@@ -9,6 +9,7 @@
 
 #include "native/base/status.h"
 #include "native/servable/awaited_change.h"
+#include "native/servable/batch_registry.h"
 #include "native/servable/left_right.h"
 #include "native/servable/note_table.h"
 #include "native/servable/routing.h"
@@ -65,6 +66,9 @@ class ServingMap {
   // Returns a mark of this instant, for a look-up of `name` that follows.
   AwaitedChange MarkChange(std::string_view name) const { return changes_.Mark(name); }
 
+  // The published versions whose requests may share runs, for the queues of requests.
+  BatchRegistry& batches() { return batches_; }
+
   // Returns all published entries. It waits for a change under way, so it is for the control plane
   // only.
   std::vector<std::shared_ptr<ServableEntry>> Entries();
@@ -86,6 +90,7 @@ class ServingMap {
   // Held by changes; no look-up takes it.
   std::mutex write_mutex_;
   LeftRight<ServableStreams> snapshot_;  // written under write_mutex_
+  BatchRegistry batches_;                // changed under write_mutex_
   NoteTable notes_;
   ChangeCounters changes_;
 };

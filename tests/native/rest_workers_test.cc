@@ -176,19 +176,11 @@ TEST_F(RestWorkersTest, AFirstVersionIsSeenByTheWorkerThatIsFree) {
   EXPECT_EQ(TakeEnded(1)[0].reached->name, "late");
 }
 
-// While the object lives, requests get the keys of their batches.
-class BatchingOn {
- public:
-  BatchingOn() { servable::BatchingCount().fetch_add(1); }
-  ~BatchingOn() { servable::BatchingCount().fetch_sub(1); }
-  BatchingOn(const BatchingOn&) = delete;
-  BatchingOn& operator=(const BatchingOn&) = delete;
-};
-
 // A batch on the test's thread takes requests that wait for the only worker.
 class WaitingForTheWorker : public RestWorkersTest {
  protected:
   WaitingForTheWorker() {
+    map_.batches().Add({});  // so that requests get keys
     options_.thread_count = 1;
     Start();
     EXPECT_TRUE(workers_->Submit(Request("held")).ok());
@@ -196,7 +188,6 @@ class WaitingForTheWorker : public RestWorkersTest {
     waiting_ = workers_->waiting_requests();
   }
 
-  const BatchingOn batching_;
   std::shared_ptr<servable::WaitingRequests> waiting_;
 };
 
@@ -232,7 +223,7 @@ TEST_F(WaitingForTheWorker, ABatchTakesNoRequestOfAnotherKeyOrLength) {
 }
 
 TEST_F(WaitingForTheWorker, MoreOfASignatureThanMayWaitAreRefused) {
-  const servable::WaitingLimit limit(servable::BatchKeyOf("m", ""), 2);
+  map_.batches().Add({{servable::BatchKeyOf("m", "")}, 2});
   ASSERT_TRUE(workers_->Submit(Request("held")).ok());
   ASSERT_TRUE(workers_->Submit(Request("m")).ok());
   ASSERT_TRUE(workers_->Submit(Request("m")).ok());
@@ -246,7 +237,7 @@ TEST_F(WaitingForTheWorker, MoreOfASignatureThanMayWaitAreRefused) {
 // Threads of both kinds take requests, and the event loop takes their ends, all at once.
 TEST_F(RestWorkersTest, EachRequestEndsOnceHoweverManyThreadsTakeThem) {
   constexpr int kRequestCount = 2'000;
-  const BatchingOn batching;
+  map_.batches().Add({});
   options_.thread_count = 2;
   options_.waiting_count_max = kRequestCount;
   Start();

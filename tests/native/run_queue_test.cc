@@ -48,6 +48,12 @@ class NoCarrier final : public CallCarrier {
   const std::string peer_;
 };
 
+CallLimits LimitsWith(const servable::BatchRegistry* batches) {
+  CallLimits limits;
+  limits.batches = batches;
+  return limits;
+}
+
 // Calls without a connection, with a clock of the test's own.
 class RunQueueTest : public ::testing::Test {
  protected:
@@ -81,13 +87,14 @@ class RunQueueTest : public ::testing::Test {
   }
 
   const std::shared_ptr<NoCarrier> carrier_ = std::make_shared<NoCarrier>();
-  const CallLimits limits_;
+  servable::BatchRegistry batches_;
+  const CallLimits limits_ = LimitsWith(&batches_);
   NamedHandler handler_;
   std::map<std::string, Method> methods_;
   int64_t now_ns_ = 1'000 * kMs;
   int32_t stream_ = -1;
   ReceiveSpace space_;
-  RunQueue queue_{1};
+  RunQueue queue_{batches_, 1};
   std::vector<std::shared_ptr<RunnableCall>> kept_;  // so that no two calls have one address
 };
 
@@ -149,7 +156,7 @@ TEST_F(RunQueueTest, AnswersOfAnOverloadAreEarlyAndNoThreadIsIdle) {
 }
 
 TEST_F(RunQueueTest, ShortQueueRefusesNothing) {
-  RunQueue queue(2);
+  RunQueue queue(batches_, 2);
   const auto add = [&] {
     std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall("m", "1S")};
     return queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
@@ -223,8 +230,7 @@ TEST_F(RunQueueTest, TimeAfterAllAreHeldBackIsNoPace) {
 
 class RunQueueForBatchesTest : public RunQueueTest {
  protected:
-  RunQueueForBatchesTest() { servable::BatchingCount() += 1; }
-  ~RunQueueForBatchesTest() override { servable::BatchingCount() -= 1; }
+  RunQueueForBatchesTest() { batches_.Add({}); }
 
   // Adds a request of so many bytes, which has its key.
   void AddPeeked(const std::string& model, size_t message_bytes = 0) {
@@ -278,9 +284,8 @@ TEST_F(RunQueueForBatchesTest, NothingIsTakenWhileAModelMayNotRun) {
 }
 
 TEST_F(RunQueueForBatchesTest, WithoutABatchedModelNoKeyIsMade) {
-  servable::BatchingCount() -= 1;
+  batches_.Remove({});
   AddPeeked("a");
-  servable::BatchingCount() += 1;
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
   EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "a");
 }
@@ -303,7 +308,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
   const std::vector<std::string> models = {"a", "b", "c"};
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
-    RunQueue queue(1);
+    RunQueue queue(batches_, 1);
     std::map<std::string, std::vector<const Call*>> added;
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&](bool is_for_batch = false) {

@@ -12,6 +12,7 @@
 
 #include "native/rpc/network.h"
 #include "native/rpc/request_threads.h"
+#include "native/servable/batch_registry.h"
 #include "tests/native/raw_http2.h"
 
 namespace millpond::testing {
@@ -29,7 +30,7 @@ class WireServerTest : public ::testing::Test {
     shared_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
-    threads_.emplace(&network_, 2, 4);
+    threads_.emplace(&network_, batches_, 2, 4);
     shared_->calls.awaiting = &*threads_;
     threads_->Start();
   }
@@ -91,6 +92,7 @@ class WireServerTest : public ::testing::Test {
   };
 
   EchoHandler echo_;
+  const servable::BatchRegistry batches_;
   std::optional<rpc::RequestThreads> threads_;
 };
 
