@@ -31,9 +31,7 @@ OPERATOR_MESSAGE_BYTES_MAX = 64 * 2**20
 
 
 def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
-    """The message size limit of each rare method that takes long messages, by its full
-    name. Pure.
-    """
+    """The size limit, in bytes, of each rare method that takes long messages, by its full name. Pure."""
     return {
         name: OPERATOR_MESSAGE_BYTES_MAX
         for name in methods
@@ -70,6 +68,7 @@ def make_profiler(foundation: Foundation) -> ProfilerService:
 
 
 def make_operator_access(config: ServerConfig) -> OperatorAccess:
+    """Makes the rule for who may operate the server over the data port."""
     return OperatorAccess(
         on_data_port=config.admin_on_data_port, clients=frozenset(config.admin_clients)
     )

@@ -81,6 +81,7 @@ def load_settings(
 
 
 def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
+    """Makes the arenas on slabs of `pool`; None if there is none."""
     if pool is None:
         return None
     limits = MemoryLimits(limit_bytes=config.model_memory_limit_bytes)
@@ -88,6 +89,7 @@ def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
 
 
 def make_batching(foundation: Foundation) -> Batching:
+    """Makes what gives each load its settings of batches."""
     return Batching(
         foundation.data_plane,
         foundation.config.batching,
@@ -112,6 +114,7 @@ def make_slab_pool(foundation: Foundation) -> SlabPool | None:
 
 
 def make_reservoirs(foundation: Foundation) -> Reservoirs:
+    """Makes the reservoirs, of which each model gets one; none if no requests are kept."""
     if foundation.config.self_warmup_requests == 0:
         return Reservoirs(None)
     return Reservoirs(

@@ -28,7 +28,10 @@ from serving.server.versions import Versions
 
 
 def make_tracing(foundation: Foundation) -> Tracing | NoTracing:
-    """Raises InvalidConfig if OpenTelemetry is configured but not installed."""
+    """Makes the tracing, or one that does nothing if neither spans nor slow requests are asked for.
+
+    Raises InvalidConfig if OpenTelemetry is configured but not installed.
+    """
     if not foundation.config.is_tracing:
         return NoTracing()
     exporter = (
@@ -68,6 +71,7 @@ def make_monitored_parts(
     refusals: ConfigRefusals,
     tracing: Tracing | NoTracing,
 ) -> MonitoredParts:
+    """Collects the parts whose figures the metrics and the page show."""
     return MonitoredParts(
         plane=foundation.data_plane,
         requests=requests.statistics,

@@ -29,6 +29,7 @@ class RequestParts:
 
 
 def make_request_parts(foundation: Foundation, *, spans: SpanBuffer | None) -> RequestParts:
+    """Makes the parts. From now on the data plane has a thread for the statistics."""
     plane = foundation.data_plane
     return RequestParts(
         serving_map=plane.ServingMap(),

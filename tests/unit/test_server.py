@@ -44,16 +44,7 @@ from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.servers import FakeEndedRequest, FakeGrpcServer, FakeRareCall
 from tests.unit.fakes.tracing import FakeExporter, FakeRequestSpan, FakeSpanBuffer, FakeTraceContext
-
-
-def drop(base_path: Path, version: int) -> None:
-    """Writes a version that has settled long ago, so that tests do not wait for it."""
-    directory = base_path / str(version)
-    directory.mkdir(parents=True)
-    (directory / "saved_model.pb").write_bytes(b"graph")
-    for path in (directory / "saved_model.pb", directory):
-        os.utime(path, (0, 0))
-
+from tests.unit.worlds.whole_server import drop
 
 RARE_METHODS = [
     *(GET_MODEL_STATUS, CAPTURE_WARM_UP, RELOAD_CONFIG, GET_CONFIG),

@@ -1,5 +1,6 @@
-"""The configuration of a server that has every part."""
+"""The configuration of a server that has every part, and the files of its versions."""
 
+import os
 from pathlib import Path
 
 from serving.config.server_config import HttpPort, ServerConfig
@@ -26,3 +27,12 @@ def full_config(directory: Path) -> ServerConfig:
         slow_request_log_seconds=1.0,
         drain_seconds=0.01,
     )
+
+
+def drop(base_path: Path, version: int) -> None:
+    """Writes a version that has settled long ago, so that tests do not wait for it."""
+    directory = base_path / str(version)
+    directory.mkdir(parents=True)
+    (directory / "saved_model.pb").write_bytes(b"graph")
+    for path in (directory / "saved_model.pb", directory):
+        os.utime(path, (0, 0))
