@@ -67,8 +67,8 @@ class HaproxyProcess:
         self._stats_socket = stats_socket
         self._reload = reload
         self._running = running
-        # The last text for which HAProxy was reloaded, the looks since then, and the looks before the next
-        # reload.
+        # The fingerprint of the text for which HAProxy was reloaded last, the looks that are left before
+        # the next reload, and the looks of a whole wait.
         self._asked = ""
         self._looks_left = 0
         self._look_count = LOOK_COUNT

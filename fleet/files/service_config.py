@@ -12,9 +12,9 @@ from serving.client.service_config import RetryPolicy, service_config
 RETRY_TOKENS = {"maxTokens": 1_000, "tokenRatio": 0.1}
 """gRPC's limit of retries.
 
-They end after 500 failures more than a tenth of the successes, and begin again once calls succeed. 1,000 is
-gRPC's highest number. With a small one, the requests that a killed server had in flight would already end
-the retries.
+A failure takes a token away, and a success gives a tenth of a token back. A channel repeats no call while
+it has half of its tokens or fewer. 1,000 is gRPC's highest number of tokens, because with few of them the
+requests that a killed server had in flight would already end the retries.
 """
 
 # KServe's methods that change nothing on a server.

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -34,7 +35,7 @@ class Events:
         pods: PodPlace,
         clock: Clock,
     ) -> None:
-        """Changes are about the ConfigMap of the state, grants about the pod of the server."""
+        """Shows changes beside the ConfigMap of the state, and grants beside the pod of the server."""
         self._cluster = cluster
         self._state = Regarded(kind="ConfigMap", name=state_name)
         self._instance = instance
@@ -82,8 +83,12 @@ class Events:
     def stop(self) -> None:
         """Makes `post_next` return False once the earlier Events are posted.
 
-        If too many wait, it returns False now.
+        Drops them if the queue is full, because the process ends and must not wait for so many.
         """
+        if self._waiting.full():
+            with suppress(queue.Empty):
+                while True:
+                    self._waiting.get_nowait()
         self._put(None)
 
     def _put(self, event: Object | None) -> None:

@@ -57,8 +57,8 @@ class Observed:
 def may_take(observed: Observed, state_term: int, duration_seconds: int, now_ns: int) -> bool:
     """True if the Lease was given up, or has been unchanged for its duration. Pure.
 
-    `state_term` is the last term that was claimed: a Lease of an earlier term was not given up, but
-    restored by somebody. `duration_seconds` is the least to wait.
+    `state_term` is the last term that was claimed. A Lease with an earlier term was not given up, because
+    it is an old copy that somebody has put back. `duration_seconds` is the least to wait.
     """
     record = observed.record
     if not record.holder and record.term >= state_term:
@@ -202,9 +202,9 @@ class LeaseHolder:
     def _create(self, state: Object | None, state_term: int, began_ns: int) -> None:
         """Creates the Lease.
 
-        The first Lease of a fleet is held by its creator, and any later one by no coordinator at first.
-
-        The claim of a first term fails if any coordinator has led, however late the creation was.
+        The creator of a fleet's first Lease holds it at once. However late this creation takes effect, it
+        does no harm, because the claim of the first term fails if any coordinator has led. A later Lease
+        has no holder at first.
         """
         absent = LeaseRecord(
             holder=UNHELD, term=state_term, duration_seconds=self._duration_seconds, version=""

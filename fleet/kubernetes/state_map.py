@@ -22,8 +22,8 @@ def claim_term(cluster: Cluster, name: str, found: Object | None, number: int) -
     """Writes the number of a term that begins into the ConfigMap, and leaves its state as it is.
 
     `found` is the ConfigMap as it was read, with a lower number, or None if there was none. If it raises
-    ApiFailed, the term must not begin: its number may be in the ConfigMap or not, and the next claim is
-    above it. Raises Conflict if the ConfigMap has changed since.
+    ApiFailed, the term must not begin, because nobody knows if its number is in the ConfigMap. The next
+    claim takes a higher number anyway. Raises Conflict if the ConfigMap has changed since.
     """
     if found is None:
         cluster.create_config_map(state_object(name, "", number, {}))

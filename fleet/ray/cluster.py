@@ -24,7 +24,8 @@ NAMESPACE = "millpond"
 REQUESTS_RESOURCE = "millpond_requests_per_second"
 """The custom resource by which a node states the requests per second that it takes."""
 
-# A report, a grant and a look may each wait for another's thread, or for a drain.
+# The calls that a server's actor answers at the same time, because a report, a grant and a look must not
+# wait for a drain.
 _CONCURRENCY = 8
 _NS_PER_MILLISECOND = 1_000_000
 
@@ -131,7 +132,7 @@ class RayServers:
     def __init__(self, settings: RaySettings) -> None:
         self._settings = settings
         self._actor_class = ray.remote(ServerActor)
-        # By launch. Kept because Ray looks names up at its head node.
+        # By launch. Kept because Ray would ask its head node for each name.
         self._actors: dict[int, Any] = {}
         # By launch: the looks under way. The same actor is not asked again until its look has ended.
         self._looking: dict[int, Any] = {}
@@ -284,7 +285,9 @@ class RayServers:
         return self._actors[replica.launch]
 
     def _log_failure(self, replica: Replica, call: Any) -> bool:
-        """Logs the error with which the call that makes a server drain has ended; False if there is none."""
+        """Logs the error of the call that makes a server drain, and returns True, if the call has ended
+        with one.
+        """
         if not _has_ended(call):
             return False
         try:

@@ -32,9 +32,10 @@ ACTOR_SECONDS = 10.0
 """The coordinator's actor answers a call within this time, unless it is being replaced."""
 
 START_SECONDS = 120.0
-"""A coordinator answers within this time, on a busy cluster that starts Python slowly."""
+"""A coordinator answers within this time, even on a busy cluster, which starts Python slowly."""
 
-# Calls of several processes. They are short, and its loop and its HTTP have threads of their own.
+# The calls that the coordinator's actor answers at the same time. A few are enough, because calls are
+# short, and the coordinator's loop and its HTTP have threads of their own.
 _CONCURRENCY = 4
 _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10.0
@@ -122,9 +123,7 @@ class Deployment:
     ) -> list[LoggedEvent]:
         """The events that the coordinator has logged since an event, or since it began.
 
-        Raises Unavailable.
-
-        Also reports the `problems` of a `front` to the coordinator, for its status.
+        Also reports the `problems` of a `front` to the coordinator, for its status. Raises Unavailable.
         """
         last = ("", 0) if after is None else (after.boot, after.number)
         events: list[LoggedEvent] = self._ask_actor(

@@ -18,7 +18,7 @@ from serving.base.clock import Clock
 EVENT_COUNT_MAX = 1_000
 """The events that are kept. A front asks for them once in `poll_seconds`."""
 
-# The name of a structlog method, and the level of its line, which has no traceback.
+# The level of a front's line for a structlog method. The line has no traceback.
 _LEVELS: Mapping[str, str] = {"exception": "error", "critical": "error"}
 _PREFIX = "fleet_"
 _PLAIN = (str, int, float, bool, type(None))

@@ -29,7 +29,7 @@ _MARK = "."
 
 # The terms whose values stay in the store, for people and for a coordinator that is just reading.
 _KEPT_TERMS = 3
-# A look at the terms is valid for this time: grants in it need no other look.
+# A look at the terms is valid for so long. Grants within this time need no other look.
 _VALID_SECONDS = 1.0
 # One term makes fewer than 268 million changes of the state. An order then has 59 bits until 2038.
 _ORDER_BITS = 28
@@ -98,8 +98,8 @@ class StoredTerm:
         self._mark = uuid.uuid4().hex
         self.number = self._claimed(first)
         self._store.put(self._marked(), "")
-        # Checked after the claim: once its key is removed, an old number is free again, and this claim may
-        # have come late.
+        # Checked after the claim, because the claim may have come late: a number is free again once the key
+        # of its term is removed.
         self.check()
 
     @property

@@ -61,7 +61,7 @@ def look_of(
 ) -> Look:
     """Puts a look together.
 
-    A report from before `oldest_ns` is late. For the waves a server is lost only much later.
+    A report from before `oldest_ns` is late. The waves wait much longer before they call a server lost.
     """
     return Look(
         rooms=rooms,

@@ -1,4 +1,4 @@
-"""Passes connections of operators and of readers on to a fleet's coordinator, on whichever node it runs."""
+"""Passes connections to the coordinator of a fleet, on whichever node it runs."""
 
 import asyncio
 import json

@@ -25,8 +25,8 @@ START_SECONDS = 300.0
 STOP_SECONDS = 3_600.0
 """The longest drain. --drain_seconds ends it earlier."""
 
-# They are below the ports of outgoing connections (32768 and up), and of Kubernetes' NodePorts (30000 and
-# up).
+# The ports that a server may get. No other program takes them by chance, because outgoing connections use
+# ports from 32768 on, and Kubernetes' NodePorts begin at 30000.
 _OWN_PORTS = range(20_000, 30_000)
 _ATTEMPT_COUNT = 100
 
@@ -40,7 +40,7 @@ def node_address() -> str:
 def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
     """The flags for gRPC's and HTTP's ports: these if they are free, or else others.
 
-    They are not among the ports that the kernel gives to outgoing connections, because such a connection
+    Other ports are never those that the kernel gives to outgoing connections, because such a connection
     could keep the next launch from its port.
     """
     flags: dict[str, int] = {}
@@ -52,7 +52,7 @@ def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
 
 
 def _free_port(host: str, taken: Collection[int]) -> int:
-    """A port that nothing has; 0 if none of many is free."""
+    """A port that no process has; 0 if none of _ATTEMPT_COUNT ports is free."""
     for port in random.sample(_OWN_PORTS, _ATTEMPT_COUNT):
         if port not in taken and _is_free(host, port):
             return port
@@ -64,8 +64,8 @@ def _is_free(host: str, port: int) -> bool:
     # chooses again.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Set because the server sets it too. An earlier connection that the kernel still remembers then
-        # does not matter.
+        # Set because the server sets it too, so that a port counts as free although the kernel still
+        # remembers an earlier connection.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -140,7 +140,8 @@ class ServerActor:
 
         Returns at once if it drains already.
         """
-        # Each coordinator asks for the drain anew, and must not take the thread of another call.
+        # Each coordinator asks for the drain anew. Only the first call waits, because each call takes one
+        # of the actor's threads.
         if self._drain_lock.acquire(blocking=False):
             try:
                 self._server.stop()

@@ -216,8 +216,8 @@ def found_state(found: Iterable[FoundLaunch], wanted: Iterable[WantedModel]) -> 
 class ReplicaInputs:
     """Everything that a decision reads besides the state.
 
-    `sightings` are by replica, of its present launch. `swapping` are the models with a version on its way.
-    `since_ns` is that of the last decision. `wall_ns` is for the deadlines of nodes.
+    `sightings` has the last look at each replica's present launch. `swapping` are the models with a version
+    on its way. `since_ns` is that of the last decision. `wall_ns` is for the deadlines of nodes.
     """
 
     wanted: Sequence[WantedModel]
@@ -330,8 +330,8 @@ def _wanted_count(need: ModelNeed, usable: Sequence[ServerRoom]) -> int:
 
 
 def _room_bytes(room: ServerRoom, taken_bytes: int) -> int:
-    """The memory of a node for replicas, of which `taken_bytes` are taken: all that other jobs have not
-    reserved.
+    """The memory that replicas may have on a node in all: everything that other jobs have not reserved.
+    Present replicas have `taken_bytes` of it.
     """
     if room.free_bytes is None:
         return room.memory_bytes
@@ -380,8 +380,8 @@ class _Step:
     def _kept_ports(self, state: ReplicaState) -> dict[str, Ports]:
         """The ports of all replicas, except those of models that the fleet has no more."""
         seen = {name: row.ports for name, row in self._inputs.sightings.items() if any(row.ports)}
-        # The first ports win, because a launch that got others, since a process had one of them, is an
-        # exception.
+        # The first ports stay, because a launch gets other ports only if a process happens to have one of
+        # them.
         ports = {**seen, **state.ports}
         if not self._wanted:
             # The fleet was stopped, and will start again with the same ports.
@@ -435,7 +435,7 @@ class _Step:
                 self.replicas[row.name] = replace(row, phase=phase, comes_back=False)
 
     def restart_one(self) -> None:
-        """Lets one replica leave that is to restart, if no other one is away."""
+        """Lets one of the replicas that are to restart leave, if no other replica is away."""
         self._restarts &= self.replicas.keys()
         if any(row.phase != UP for row in self.replicas.values()):
             return
@@ -481,8 +481,8 @@ class _Step:
         up = [row for row in self.replicas.values() if row.phase == UP and not self._is_gone(row)]
         silent = {row.name for row in up if self._time_silence(row)}
         if not any(self._sighting(name).answers for name in self.replicas):
-            # All may be serving while the coordinator is cut off. So only one is given up at first: its
-            # next launch shows if that is so.
+            # No launch answers, so perhaps the coordinator is cut off while all of them serve. Only one is
+            # given up at first, because its next launch shows if that is so.
             silent &= {row.name for row in sorted(up, key=_order)[:1]}
         return names | silent
 
@@ -579,7 +579,8 @@ class _Step:
     def _is_ready(self, row: Replica) -> bool:
         """True if a replica serves and goes on serving.
 
-        The last look at a replica with a new launch was at its old launch.
+        A replica that was launched in this decision does not count, because the last look was at its old
+        launch.
         """
         return row.phase == UP and row not in self._starts and self._sighting(row.name).is_ready
 

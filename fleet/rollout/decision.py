@@ -16,7 +16,7 @@ the reports into the state, and `granting.py` decides who swaps now. The promise
   slot is given back when a report shows the end of the load. It is also given back when its server is lost,
   because that server may never return. So if the network is cut, servers that were lost while they swapped
   may swap beside the others. If they come back, no slot is given until there is room. A load that was
-  withdrawn, and does not end, holds no room for ever.
+  withdrawn and does not end gives its room back after a time.
 - **A server that serves nothing needs no slot**, and neither does a server with a version that it must not
   serve, because waiting would make nothing better.
 - **One server holds nothing up.** A rollout begins only with a version that two servers have, because one

@@ -12,7 +12,9 @@ from math import ceil
 from operator import lt
 
 EDGES_PER_DOUBLING = 6
-"""A quantile is at most 12 % above the true one: judgements compare ratios of 2."""
+"""A quantile is at most 12 % above the true one, which is fine enough because judgements compare ratios of
+2.
+"""
 
 EDGES_NS: tuple[int, ...] = tuple(
     round(100_000 * 2 ** (step / EDGES_PER_DOUBLING)) for step in range(20 * EDGES_PER_DOUBLING + 1)

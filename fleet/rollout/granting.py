@@ -58,10 +58,11 @@ class Granting:
         return self.watch.is_late(server, self.step.settings, self.step.now.ns, factor)
 
     def _is_left_over(self, name: str, report: ModelReport) -> bool:
-        """True if a server that answers with no version has a grant that leads to none.
+        """True if a server that answers with no version has a grant that will not change that.
 
-        Because of that grant it may try no other version. A load that was granted before the rollout goes
-        on, whichever coordinator granted it, but not for ever.
+        Such a grant is withdrawn, because a server may try no other version than the one it was granted. A
+        load that was granted before the rollout may go on for `load_seconds_max`, whichever coordinator
+        granted it.
         """
         granted, trial = report.granted, self.step.trial
         if granted is None:
@@ -162,7 +163,7 @@ def _version_due(step: ModelStep, server: str, report: ModelReport) -> int | Non
 
 
 def _stable_for(state: ModelState, report: ModelReport) -> int | None:
-    """The stable version.
+    """The version of a server outside the rollout: the stable one.
 
     A server that cannot load it gets an earlier one: the version that it serves, or else the version that
     was stable before. Otherwise such a server would serve nothing after its next start. Without a stable

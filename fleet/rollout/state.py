@@ -37,12 +37,12 @@ class FleetRollout:
 
     `members` are the servers that try it, with the incarnation that was granted it. The last wave lists no
     members, because every server may try the version there. `failed_servers` are those on which it failed:
-    they are back at the stable version. If an operator has promoted the version (`is_promoted`), its requests
-    do not count.
-    `warned` are servers on which a gate has warned about the version, with its reason; only the first ones
-    are kept. The version `is_doubtful` if one of these gates looks for what is never meant. `warned_alone`
-    are such gates that had no predecessor on their server, and `excused` such gates that passed it on a
-    server because its predecessor's answers are as suspicious.
+    they are back at the stable version. If an operator has promoted the version (`is_promoted`), its
+    requests do not count. `warned` are servers on which a gate has warned about the version, with its
+    reason; only the first ones are kept. The version `is_doubtful` if one of these gates looks for what is
+    never meant. `warned_alone` are gates of this kind that warned on a server without a predecessor.
+    `excused` are gates that passed the version elsewhere, because the answers of its predecessor there are
+    as suspicious.
     """
 
     version: int

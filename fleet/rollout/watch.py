@@ -15,8 +15,8 @@ from serving.base.clock import NS_PER_SECOND
 class ModelWatch:
     """The observations on a model. They are not written to the state: a new coordinator observes anew.
 
-    `slot_since_ns` is the time since when a server may be swapping, or loads what was granted before the
-    rollout. `waits_for` is the reason why nothing goes on now, for people.
+    `slot_since_ns` has, by server, the time since which it may be swapping, or has loaded a version that
+    was granted before the rollout. `waits_for` is the reason why nothing goes on now, for people.
     """
 
     comparison: Comparison = field(default_factory=Comparison)

@@ -123,6 +123,14 @@ def test_events_beyond_the_queue_are_dropped(cluster: FakeCluster) -> None:
     assert len(cluster.events) == QUEUE_LENGTH_MAX
 
 
+def test_stop_does_not_wait_for_a_full_queue(cluster: FakeCluster) -> None:
+    events = events_of(cluster)
+    events.notice([], [Grant(f"web-{n}", "ctr", 8, 3) for n in range(QUEUE_LENGTH_MAX)])
+    events.stop()
+    assert not events.post_next()
+    assert cluster.events == []
+
+
 def test_bug_of_an_event_does_not_stop_the_next(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
