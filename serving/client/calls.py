@@ -31,14 +31,18 @@ _RECEIVER = ("version", "label", "signature_name")
 """The options that are part of a request."""
 
 
+def _as_received(response: Any) -> Any:
+    return response
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[Reply]):
     """One call. Without `timeout_seconds` it has the client's deadline."""
 
     method: ChooseMethod
     request: Any
-    read: Callable[[Any], Reply]
-    """Reads the reply in a response."""
+    read: Callable[[Any], Reply] = _as_received
+    """Reads the reply in a response; by default the response is the reply."""
     timeout_seconds: float | None = None
     metadata: Mapping[str, str] | None = None
 
@@ -91,7 +95,6 @@ def predict_message(
     return Call(
         method=PREDICT,
         request=request,
-        read=lambda response: response,
         **_sending(options, SendOptions),
     )
 

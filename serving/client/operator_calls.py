@@ -185,7 +185,6 @@ class OperatorCalls:
         call = Call[Any](
             method=method,
             request=request,
-            read=lambda response: response,
             timeout_seconds=timeout_seconds,
         )
         return self._connection.only().run(call)

@@ -104,10 +104,10 @@ class AspiredVersionsManager:
         streams: Streams,
         monitor: StateMonitor,
         clock: Clock,
+        random: Callable[[], float],
         version_memory: VersionMemory | None = None,
         listener: ManagerListener | None = None,
         blocked_versions: Mapping[str, BlockedVersions] = MappingProxyType({}),
-        random: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`blocked_versions` are the versions that were blocked when the previous process ended.
 

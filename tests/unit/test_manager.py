@@ -522,6 +522,7 @@ def threaded_world() -> World:
         streams=Streams(Rules(retry=RetryPolicy(retry_count_max=5, interval_ns=1))),
         monitor=world.monitor,
         clock=world.clock,
+        random=float,
     )
     return world
 
