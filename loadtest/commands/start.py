@@ -1,30 +1,37 @@
-"""`life start`: how long a server with many small models takes until it is ready, and until it is
-stopped."""
+"""`life start`: how long a server with many small models takes until it is ready, what it takes at rest,
+how large its pages are, and how long it takes until it is stopped."""
 
 import argparse
 import os
 import tempfile
+import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from loadtest.commands.options import Command, add_json_option, positive_integer
 from loadtest.drive.small_model import config_text, write_small_models
+from loadtest.measure.process_memory import resident
 from loadtest.report.tables import write_json
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import Unavailable
+from serving.client import Client
 from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
 _START_TIMEOUT_SECONDS = 600.0
 # Long enough for a few polls of each base path, one a second.
-_REST_SECONDS = 5.0
-_SETTLE_SECONDS = 2.0
+_REST_SECONDS = 10.0
+# The swaps of a start are followed for 12 s, which is no rest yet.
+_SETTLE_SECONDS = 15.0
+_MB = 1_000_000
+_PAGES = ("/metrics", "/v1/page", "/v1/swaps")
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,14 @@ class Spent:
 
 
 @dataclass(frozen=True)
+class PageRead:
+    """One page, as it was read after the requests: its size without compression."""
+
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Started:
     """One start. `http_seconds` is the time until HTTP answers, as in a server without models."""
 
@@ -60,6 +75,9 @@ class Started:
     spent: Spent
     # Processor seconds per second after the start, without requests.
     rest_ratio: float
+    resident_bytes: int
+    # By path, once some models have had requests.
+    pages: Mapping[str, PageRead]
     stage_seconds: Mapping[str, float]
     # From SIGTERM to the end of the process.
     stop_seconds: float
@@ -79,6 +97,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model-count", type=positive_integer, default=200, metavar="N", help="default 200"
     )
+    parser.add_argument(
+        "--asked-count",
+        type=positive_integer,
+        default=50,
+        metavar="N",
+        help="the models that get a request before the pages are read, default 50",
+    )
     parser.add_argument("--repeats", type=positive_integer, default=1, help="starts, default 1")
     parser.add_argument(
         "--flag",
@@ -97,14 +122,17 @@ def _run(parsed: argparse.Namespace) -> int:
         base_paths = write_small_models(Path(directory), parsed.model_count)
         config_path = Path(directory, "models.config")
         config_path.write_text(config_text(base_paths))
-        starts = [measure_start(config_path, flags, clock) for _ in range(parsed.repeats)]
+        asked = list(base_paths)[: parsed.asked_count]
+        starts = [measure_start(config_path, flags, asked, clock) for _ in range(parsed.repeats)]
     console.print(table_of(parsed.model_count, starts))
     write_json(parsed.json, [asdict(started) for started in starts])
     return 0
 
 
-def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) -> Started:
-    """Starts a server, lets it rest, stops it, and returns the figures.
+def measure_start(
+    config_path: Path, flags: Mapping[str, object], asked: Sequence[str], clock: Clock
+) -> Started:
+    """Starts a server, lets it rest, sends requests to the models `asked`, reads its pages, stops it.
 
     Raises MillpondError if it does not start, or a model of it does not load.
     """
@@ -125,6 +153,10 @@ def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) 
         before, rest_ns = Spent.of(server.process_id), clock.now_ns()
         pause(clock, _REST_SECONDS)
         after, rest_seconds = Spent.of(server.process_id), seconds_since(clock, rest_ns)
+        memory = resident(server.process_id, clock)
+        assert memory is not None
+        _ask(server.target, asked)
+        pages = {path: _read(server.url + path, clock) for path in _PAGES}
         events = server.events()
         http = next(event for event in events if event["event"] == "http_listening")
         stop_ns = clock.now_ns()
@@ -137,9 +169,26 @@ def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) 
         ready_seconds=ready_seconds,
         spent=spent,
         rest_ratio=at_rest / rest_seconds,
+        resident_bytes=memory.total_bytes,
+        pages=pages,
         stage_seconds=stage_totals(events),
         stop_seconds=stop_seconds,
     )
+
+
+def _ask(target: str, models: Iterable[str]) -> None:
+    """Sends one request to each model."""
+    with Client(target) as client:
+        for name in models:
+            client.predict(name, {"x": np.array([5.0], np.float32)})
+
+
+def _read(url: str, clock: Clock) -> PageRead:
+    """Reads a page twice, and times the second time: the first one may import modules."""
+    urllib.request.urlopen(url).read()
+    start_ns = clock.now_ns()
+    content = urllib.request.urlopen(url).read()
+    return PageRead(len(content), seconds_since(clock, start_ns))
 
 
 def table_of(model_count: int, starts: Iterable[Started]) -> Table:
@@ -156,8 +205,12 @@ def table_of(model_count: int, starts: Iterable[Started]) -> Table:
         ],
         "threads when ready": [str(item.spent.thread_count) for item in starts],
         "processor, at rest": [f"{item.rest_ratio:.1%}" for item in starts],
+        "resident MB, at rest": [f"{item.resident_bytes / _MB:,.0f}" for item in starts],
         "seconds until stopped": [f"{item.stop_seconds:.1f}" for item in starts],
     }
+    for path in starts[0].pages:
+        rows[f"kB of {path}"] = [f"{item.pages[path].bytes / 1000:,.0f}" for item in starts]
+        rows[f"seconds of {path}"] = [f"{item.pages[path].seconds:.3f}" for item in starts]
     for stage in dict.fromkeys(stage for item in starts for stage in item.stage_seconds):
         rows[f"seconds of all loads, {stage}"] = [
             f"{item.stage_seconds.get(stage, 0):.2f}" for item in starts

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtest.commands.start import Spent, Started, stage_totals, table_of
+from loadtest.commands.start import PageRead, Spent, Started, stage_totals, table_of
 from loadtest.drive.small_model import config_text
 from serving.config.model_config_file import parse_model_config
 
@@ -34,7 +34,16 @@ def test_config_text_has_each_model_with_its_base_path() -> None:
 
 def test_table_has_a_column_for_each_start() -> None:
     starts = [
-        Started(1.5, seconds, Spent(9.4, 1.0, 60), 0.02, {"load": 9.44}, 1.25)
+        Started(
+            http_seconds=1.5,
+            ready_seconds=seconds,
+            spent=Spent(9.4, 1.0, 60),
+            rest_ratio=0.02,
+            resident_bytes=960_000_000,
+            pages={"/metrics": PageRead(2_800_000, 0.7)},
+            stage_seconds={"load": 9.44},
+            stop_seconds=1.25,
+        )
         for seconds in (7.7, 8.1)
     ]
     console = Console(width=100, record=True)
@@ -44,3 +53,5 @@ def test_table_has_a_column_for_each_start() -> None:
     ready = next(line for line in text.splitlines() if "seconds until ready" in line)
     assert "7.7" in ready
     assert "8.1" in ready
+    assert "960" in next(line for line in text.splitlines() if "resident MB" in line)
+    assert "2,800" in next(line for line in text.splitlines() if "kB of /metrics" in line)
