@@ -8,6 +8,7 @@ from serving.base.errors import InvalidConfig
 from serving.config.plan import ConfigPlan
 from serving.config.server_config import ServerConfig
 from serving.core.model_config import PLATFORM, ModelConfig
+from serving.core.servable import END, HEALTHY, ServableStatus
 from serving.core.store_urls import is_store_url
 from serving.manager.source_findings import SourceFindings, SourceModelStatus
 from serving.reload.config_reload import ConfigReloader
@@ -48,6 +49,7 @@ class Models:
         self._findings = SourceFindings(versions.manager, versions.monitor, versions.notes)
         self._model_status = SourceModelStatus(versions.monitor, versions.streams)
         self.pollers = PollerPool(PollLimits(), clock)
+        versions.monitor.add_listener(self._poll_failed)
         self.served = ServedModels(
             sources=versions.sources,
             make_source=self._make_source,
@@ -94,6 +96,11 @@ class Models:
             self.watcher is None or self.watcher.join(SOURCE_TIMEOUT_SECONDS),
         ]
         return all(is_over)
+
+    def _poll_failed(self, status: ServableStatus) -> None:
+        """Makes a version that has failed due, whose files are watched from now on by polls."""
+        if status.state is END and status.health != HEALTHY:
+            self.pollers.wake(status.id.name)
 
     def _set_loadable(self, models: Sequence[ModelConfig]) -> None:
         self._versions.loads.set_models(models)

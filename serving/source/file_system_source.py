@@ -26,15 +26,19 @@ from serving.source.found_versions import (
     found_fingerprint,
     granted_anew,
     is_as_found,
+    is_at_rest,
     known_to_serve,
     label_notes,
+    next_comparison_seconds,
     next_poll_seconds,
     select_again,
     to_compare,
     to_observe,
     with_comparison,
 )
+from serving.source.glance import Identity, Sight, after_listing, glance
 from serving.source.listing import Child, FilesCheck, Listing, version_directories
+from serving.source.mounts import DATED_FILE_SYSTEMS, file_system_of
 from serving.source.notes import Note
 from serving.source.poller_pool import PollerPool
 from serving.source.settling import (
@@ -54,7 +58,7 @@ def list_children(base_path: str) -> Listing:
     """Lists the entries of `base_path` in the order of their names; follows symbolic links."""
     try:
         with os.scandir(base_path) as entries:
-            children = [Child(entry.name, entry.is_dir()) for entry in entries]
+            children = [Child(entry.name, entry.is_dir(), entry.is_symlink()) for entry in entries]
     except OSError as error:
         return Listing(error=str(error))
     return Listing(tuple(sorted(children, key=lambda child: child.name)))
@@ -89,6 +93,10 @@ def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
         # completeness check decides that. If the file appears later, the fingerprint changes.
         return path, -1, 0, 0
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_dated(base_path: str) -> bool:
+    return file_system_of(os.path.realpath(base_path)) in DATED_FILE_SYSTEMS
 
 
 def _group_of(base_path: str) -> str:
@@ -176,6 +184,9 @@ class FileSystemSource:
     were found, and warns if they were overwritten. It also warns of a label whose version does not
     appear.
 
+    A base path at rest is not listed: a poll only glances at its directory. If `pollers` can watch the
+    directory, no poll is due until it changes, or until the files of its versions are compared again.
+
     The selection, the labels, the blocked versions and the base path may change at any time, from
     any thread. A change is applied to the versions found so far at once, even while the disk hangs.
     """
@@ -206,6 +217,8 @@ class FileSystemSource:
             selection=settings.selection, labels=settings.labels, keeps_last=settings.keeps_last
         )
         self._state = SourceState()
+        # None makes the next poll list the base path.
+        self._sight: Sight | None = None
         # The number of the latest poll whose result was used.
         self._poll_number = 0
         self._stuck_note: Note | None = None
@@ -316,15 +329,64 @@ class FileSystemSource:
         """
         now = Instant(self._clock.now_ns(), self._clock.wall_ns())
         with self._lock:
-            before, base_path, blocked = self._state, self._base_path, self._inputs.blocked
-        decide_on = self._look(before, base_path, blocked, now)
+            before, base_path, inputs = self._state, self._base_path, self._inputs
+            sight = self._sight
+        # Before the disk is read, so that no change is missed.
+        is_watched = self._is_at_rest(before, inputs) and self._is_watched(base_path, sight)
+        seen = glance(base_path, sight.links if sight else ())
+        if is_watched and (sight is None or sight.identity != seen):
+            # It has just changed, and may change on. It is watched again once a poll finds nothing new.
+            self._pollers.forget_watch(self._name)
+            is_watched = False
+        if self._finds_nothing_new(before, inputs, sight, seen, now):
+            return self._next_seconds(before, now, is_watched=is_watched)
+        listing = list_children(base_path)
+        decide_on = self._look(before, base_path, listing, inputs.blocked, now)
+        is_dated = _is_dated(base_path) if sight is None else sight.is_dated
         with self._lock:
             # If the base path has changed meanwhile, the result is dropped; a new poll is due.
             number = self._poll_number + 1 if number is None else number
             if base_path == self._base_path and number > self._poll_number:
                 self._poll_number = number
+                # If the source was woken meanwhile, the next poll lists again.
+                if sight is self._sight:
+                    self._sight = after_listing(
+                        sight, seen, listing.links, now_ns=now.now_ns, is_dated=is_dated
+                    )
                 self._set_state(decide_on(self._state, self._inputs))
-            return next_poll_seconds(self._state, self._period_seconds, now)
+            is_watched = is_watched and self._is_at_rest(self._state, self._inputs)
+            return self._next_seconds(self._state, now, is_watched=is_watched)
+
+    def _is_at_rest(self, state: SourceState, inputs: SelectionInputs) -> bool:
+        failed = self._model_status.failed_versions(self._name)
+        return self._period_seconds > 0 and is_at_rest(state, inputs, failed)
+
+    def _is_watched(self, base_path: str, sight: Sight | None) -> bool:
+        """Begins to watch the base path, unless it is watched already.
+
+        Not through links, which may lead elsewhere without an event.
+        """
+        if sight is None or sight.links or self._is_stopping:
+            return False
+        return self._pollers.watch(self._name, base_path)
+
+    def _finds_nothing_new(
+        self,
+        state: SourceState,
+        inputs: SelectionInputs,
+        sight: Sight | None,
+        seen: Identity | None,
+        now: Instant,
+    ) -> bool:
+        if sight is None or not sight.has_entries_of(seen) or not self._is_at_rest(state, inputs):
+            return False
+        return next_comparison_seconds(state, self._pollers.source_count, now) > 0
+
+    def _next_seconds(self, state: SourceState, now: Instant, *, is_watched: bool) -> float | None:
+        if not is_watched:
+            return next_poll_seconds(state, self._period_seconds, now)
+        count = self._pollers.source_count
+        return max(self._period_seconds, next_comparison_seconds(state, count, now))
 
     def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
         """See `Pollable`. Logs once that a poll hangs, and once that it no longer does."""
@@ -342,6 +404,7 @@ class FileSystemSource:
         self._set_state(select_again(self._state, inputs))
 
     def _poll_soon(self) -> None:
+        self._sight = None
         self._pollers.wake(self._name, _group_of(self._base_path))
 
     def _set_state(self, state: SourceState) -> None:
@@ -382,14 +445,18 @@ class FileSystemSource:
     # --- On a thread of the pool ----------------------------------------------------------------
 
     def _look(
-        self, state: SourceState, base_path: str, blocked: frozenset[int], now: Instant
+        self,
+        state: SourceState,
+        base_path: str,
+        listing: Listing,
+        blocked: frozenset[int],
+        now: Instant,
     ) -> Callable[[SourceState, SelectionInputs], SourceState]:
-        """Reads the disk and returns the function that decides on what was read.
+        """Reads the version directories and returns the function that decides on what was read.
 
         That function is called later, under the lock, with the state and inputs of that time.
         `state` and `blocked`, from before the read, only choose which versions to read.
         """
-        listing = list_children(base_path)
         if listing.error:
             # The versions below an unreadable base path are unknown, so they stay as they are.
             return lambda state, inputs: after_unreadable(state, listing.error)

@@ -40,6 +40,9 @@ from serving.source.settling import (
     settles_in_ns,
 )
 
+COMPARISONS_PER_SECOND = 10
+"""The base paths at rest whose files are compared each second: a hundredth of a core."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionInputs:
@@ -332,6 +335,29 @@ def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
         return False
     selects_nothing = inputs.selection == Specific(frozenset()) or inputs.granted == frozenset()
     return selects_nothing or (not state.found and not inputs.keeps_last)
+
+
+def is_at_rest(state: SourceState, inputs: SelectionInputs, failed: Collection[int]) -> bool:
+    """True if only a change of the base path itself can change the state, until files are compared.
+
+    All versions on disk are found, none has failed, and no note or label waits for something.
+    """
+    is_settled = state.on_disk is not None and not state.candidates and not state.broken
+    if not is_settled or state.missing or state.notes or inputs.labels:
+        return False
+    observed = {item.version for item in state.aspired or ()} | inputs.blocked
+    return observed.isdisjoint(failed)
+
+
+def next_comparison_seconds(state: SourceState, source_count: int, now: Instant) -> float:
+    """The seconds until the files of a version that may serve are compared, if nothing wakes the source.
+
+    Each comparison reads a whole directory, so that many sources take turns: COMPARISONS_PER_SECOND.
+    """
+    interval_ns = max(RECHECK_NS, source_count * NS_PER_SECOND // COMPARISONS_PER_SECOND)
+    instants = [_looked_at_ns(state, item.version) for item in state.aspired or ()]
+    since_ns = min(instants, default=now.now_ns)
+    return max(0, since_ns + interval_ns - now.now_ns) / NS_PER_SECOND
 
 
 def granted_anew(

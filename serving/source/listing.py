@@ -31,6 +31,7 @@ class Child:
 
     name: str
     is_directory: bool
+    is_link: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Listing:
 
     children: tuple[Child, ...] = ()
     error: str = ""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The names of the entries that are symbolic links."""
+        return tuple(child.name for child in self.children if child.is_link)
 
 
 def version_directories(

@@ -82,11 +82,14 @@ class PollSchedule:
         self._entries.pop(key, None)
         self._held.discard(key)
 
-    def wake(self, key: str, group: str, now_ns: int) -> None:
-        """Makes `key` due now: after its poll under way, or at once if that poll is stuck."""
+    def wake(self, key: str, group: str | None, now_ns: int) -> None:
+        """Makes `key` due now: after its poll under way, or at once if that poll is stuck.
+
+        Keeps the group if `group` is None.
+        """
         entry = self._entries.get(key)
         if entry is not None:
-            entry.group = group
+            entry.group = entry.group if group is None else group
             self._set_due(key, now_ns)
 
     @property

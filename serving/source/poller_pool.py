@@ -8,6 +8,7 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.source.directory_watch import DirectoryWatch
 from serving.source.poll_schedule import Poll, PollLimits, PollSchedule
 
 _log = structlog.get_logger(__name__)
@@ -41,7 +42,7 @@ class PollerPool:
 
     The thread `poller-watch` hands out the polls that are due and detects stuck ones. All threads are
     daemons, because a dead disk can hold a thread for ever. The pool calls no method of a source
-    under its lock.
+    under its lock. A source whose directory is watched is due once that changes.
     """
 
     def __init__(self, limits: PollLimits, clock: Clock) -> None:
@@ -61,6 +62,7 @@ class PollerPool:
         self._held_threads: set[threading.Thread] = set()
         self._is_stopping = False
         self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
+        self._directories = DirectoryWatch(self.wake)
 
     def start(self) -> None:
         """Starts polling; sources may have been added before."""
@@ -74,6 +76,7 @@ class PollerPool:
                 self._schedule.ended(self._given.popleft(), self._clock.now_ns(), None)
             self._changed.notify_all()
             self._was_given.notify_all()
+        self._directories.stop()
 
     def join(self, timeout_seconds: float) -> bool:
         """Waits after `stop` until all threads that no poll holds have ended."""
@@ -83,7 +86,9 @@ class PollerPool:
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(end_ns - self._clock.now_ns(), 0) / NS_PER_SECOND)
-        return not any(thread.is_alive() for thread in threads)
+        remaining_seconds = max(end_ns - self._clock.now_ns(), 0) / NS_PER_SECOND
+        is_watch_over = self._directories.join(remaining_seconds)
+        return is_watch_over and not any(thread.is_alive() for thread in threads)
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
         """Adds a source. Its first poll is due at once if `is_due`, otherwise when it is woken."""
@@ -97,9 +102,29 @@ class PollerPool:
         with self._changed:
             self._sources.pop(key, None)
             self._schedule.remove(key)
+        self._directories.forget(key)
 
-    def wake(self, key: str, group: str) -> None:
-        """Makes the source due now, or after its poll under way. `group` is as in `add`."""
+    def watch(self, key: str, directory: str) -> bool:
+        """Makes the source due at the next change of `directory`; False if changes cannot be seen.
+
+        See `DirectoryWatch`.
+        """
+        return self._directories.watch(key, directory)
+
+    def forget_watch(self, key: str) -> None:
+        """Ends `watch`."""
+        self._directories.forget(key)
+
+    @property
+    def source_count(self) -> int:
+        """The number of sources that share the threads."""
+        return len(self._sources)
+
+    def wake(self, key: str, group: str | None = None) -> None:
+        """Makes the source due now, or after its poll under way.
+
+        `group` is as in `add`; without it, it stays as it was.
+        """
         with self._changed:
             self._schedule.wake(key, group, self._clock.now_ns())
             self._changed.notify_all()

@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -170,3 +171,28 @@ def test_stopping_pool_skips_hanging_disk(pool: PollerPool):
     assert not pool.wait_until_idle("a", 0.01)
     disk.set_hangs(False)
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
+
+
+class WatchedDisk(Disk):
+    """A source that is polled if its directory changes, and never by time."""
+
+    directory: Path
+
+    def poll(self, number: int) -> float | None:
+        assert self.pool is not None
+        assert self.pool.watch("m", str(self.directory))
+        super().poll(number)
+        return None
+
+
+def test_source_is_due_when_its_directory_changes(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    disk.directory = tmp_path
+    pool = disk.pool = PollerPool(LIMITS, SystemClock())
+    pool.add("m", "group", disk, is_due=True)
+    pool.start()
+    disk.wait_for(lambda: disk.poll_count == 1)
+    (tmp_path / "1").mkdir()
+    disk.wait_for(lambda: disk.poll_count == 2)
+    pool.stop()
+    assert pool.join(TIMEOUT_SECONDS)

@@ -90,6 +90,10 @@ class FakePollers(PollerPool):
         self._is_due = False
         self._look_count = 0
         self.waits: list[float] = []
+        # The directory that is watched, if a test lets it be.
+        self.can_watch = False
+        self.watched: str | None = None
+        self.source_count = 1
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
         self.group, self._source, self._is_due = group, source, is_due
@@ -99,6 +103,13 @@ class FakePollers(PollerPool):
 
     def wake(self, key: str, group: str) -> None:
         self.group, self._is_due = group, True
+
+    def watch(self, key: str, directory: str) -> bool:
+        self.watched = directory if self.can_watch else None
+        return self.can_watch
+
+    def forget_watch(self, key: str) -> None:
+        self.watched = None
 
     def wait_until_idle(self, key: str, timeout_seconds: float) -> bool:
         return True
@@ -992,3 +1003,156 @@ def test_source_shows_notes_of_its_mirror(site: Site) -> None:
     assert source.notes() == [note]
     source.set_store_notes(frozenset())
     assert [note.event for note in source.notes()] == ["base_path_unreadable"]
+
+
+# --- A base path at rest --------------------------------------------------------------------------
+
+
+class Reads:
+    """Counts how often base paths and version directories are read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed = 0
+        self.compared = 0
+        module = "serving.source.file_system_source"
+
+        def count_listing(base_path: str) -> Listing:
+            self.listed += 1
+            return list_children(base_path)
+
+        def count_comparison(directory: str) -> Fingerprint:
+            self.compared += 1
+            return fingerprint(directory)
+
+        monkeypatch.setattr(f"{module}.list_children", count_listing)
+        monkeypatch.setattr(f"{module}.fingerprint", count_comparison)
+
+
+def at_rest(site: Site, **settings: object) -> FileSystemSource:
+    """A source with one version, whose listing is old enough to be relied on."""
+    site.drop("7")
+    source = site.source(period_seconds=1, **settings)  # type: ignore[arg-type]
+    for _ in range(4):
+        source.poll()
+        site.clock.advance(1)
+    return source
+
+
+def test_base_path_at_rest_is_not_listed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = at_rest(site)
+    reads = Reads(monkeypatch)
+    # Until the files of version 7 are compared, RECHECK_NS after they were found.
+    for _ in range(5):
+        assert source.poll() == 1
+        site.clock.advance(1)
+    assert (reads.listed, reads.compared) == (0, 0)
+    site.drop("8")
+    source.poll()
+    assert site.aspirations.lists == [[7], [7, 8]]
+
+
+def test_base_path_at_rest_is_compared_in_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = at_rest(site)
+    reads = Reads(monkeypatch)
+    for _ in range(RECHECK_NS // NS_PER_SECOND):
+        source.poll()
+        site.clock.advance(1)
+    assert (reads.listed, reads.compared) == (1, 1)
+
+
+def test_base_path_with_undated_mtimes_is_listed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "serving.source.file_system_source.file_system_of", lambda path: "fuse.gcsfuse"
+    )
+    source = at_rest(site)
+    reads = Reads(monkeypatch)
+    source.poll()
+    assert reads.listed == 1
+
+
+def test_base_path_at_rest_is_listed_if_asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = at_rest(site)
+    reads = Reads(monkeypatch)
+    source.poll_soon()
+    source.poll()
+    assert reads.listed == 1
+
+
+def test_linked_version_at_rest_is_found(tmp_path: Path) -> None:
+    """The place that a link leads to gets its version, so that the base path itself does not change."""
+    site, store = Site(tmp_path / "m"), Site(tmp_path / "store")
+    store.drop("8")
+    site.path.mkdir()
+    for version in ("8", "9"):
+        (site.path / version).symlink_to(store.path / version)
+    pollers = FakePollers(site.clock)
+    pollers.can_watch = True
+    source = site.source(period_seconds=1, pollers=pollers)
+    for _ in range(4):
+        source.poll()
+        site.clock.advance(1)
+    store.drop("9")
+    assert source.poll() == 1
+    assert (site.aspirations.lists, pollers.watched) == ([[8], [8, 9]], None)
+
+
+def test_failed_version_at_rest_is_repaired(site: Site) -> None:
+    source = at_rest(site)
+    site.aspirations.failed = {7}
+    copy_again(site.path / "7" / "saved_model.pb", b"other")
+    source.poll()
+    site.poll_until_settled(source)
+    assert site.aspirations.anew == [7, 7]
+
+
+def test_watched_base_path_is_polled_for_comparisons(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    pollers.can_watch = True
+    source = at_rest(site, pollers=pollers)
+    # Version 7 was found 4 s ago.
+    assert (source.poll(), pollers.watched) == (RECHECK_NS / NS_PER_SECOND - 4, str(site.path))
+
+
+def test_comparisons_of_many_models_take_turns(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    pollers.can_watch, pollers.source_count = True, 1_000
+    assert at_rest(site, pollers=pollers).poll() == 96
+
+
+def test_watched_base_path_that_changed_is_polled(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    pollers.can_watch = True
+    source = at_rest(site, pollers=pollers)
+    site.drop("8")
+    # Something has come, and more may come: no watch until a poll finds nothing new.
+    assert (source.poll(), pollers.watched) == (1, None)
+    site.clock.advance(1)
+    assert source.poll() == pytest.approx(RECHECK_NS / NS_PER_SECOND - 5)
+    assert pollers.watched == str(site.path)
+
+
+@pytest.mark.parametrize("period_seconds", [0, -1])
+def test_base_path_is_not_watched_without_period(site: Site, period_seconds: float) -> None:
+    pollers = FakePollers(site.clock)
+    pollers.can_watch = True
+    site.drop("7")
+    source = site.source(period_seconds=period_seconds, pollers=pollers)
+    assert [source.poll() for _ in range(3)] == [None, None, None]
+    assert pollers.watched is None
+
+
+def test_version_that_settles_is_not_left_to_a_watch(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    pollers.can_watch = True
+    source = at_rest(site, pollers=pollers)
+    site.drop("8", age_seconds=0)
+    waits = [source.poll()]
+    while site.aspirations.lists[-1] != [7, 8]:
+        wait = waits[-1]
+        assert wait is not None
+        assert wait <= 1
+        site.clock.advance(wait)
+        waits.append(source.poll())
+    assert pollers.watched is None

@@ -1,0 +1,151 @@
+import errno
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import inotify_simple
+import pytest
+from structlog.testing import capture_logs
+
+from serving.source.directory_watch import DirectoryWatch
+
+TIMEOUT_SECONDS = 60
+
+
+class Watched:
+    """A watch, and the keys that it has called."""
+
+    def __init__(self) -> None:
+        self.keys: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.watch = DirectoryWatch(self.keys.put)
+
+    def next_key(self) -> str:
+        return self.keys.get(timeout=TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    made = Watched()
+    yield made
+    made.watch.stop()
+    assert made.watch.join(TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def base_path(tmp_path: Path) -> Path:
+    path = tmp_path / "models" / "m"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_watch_calls_once_for_many_new_entries(watched: Watched, base_path: Path) -> None:
+    assert watched.watch.watch("m", str(base_path))
+    for version in range(20):
+        (base_path / str(version)).mkdir()
+    assert watched.next_key() == "m"
+    # The other directory's event comes after all events of the first one.
+    other = base_path.parent / "other"
+    other.mkdir()
+    assert watched.watch.watch("other", str(other))
+    (other / "1").mkdir()
+    assert watched.next_key() == "other"
+    assert watched.keys.empty()
+
+
+def test_watch_calls_again_if_it_is_watched_again(watched: Watched, base_path: Path) -> None:
+    for version in ("1", "2"):
+        assert watched.watch.watch("m", str(base_path))
+        (base_path / version).mkdir()
+        assert watched.next_key() == "m"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_watch_calls_if_a_directory_above_moves(
+    watched: Watched, base_path: Path, depth: int
+) -> None:
+    assert watched.watch.watch("m", str(base_path))
+    moved = [base_path, base_path.parent][depth]
+    moved.rename(moved.with_name("gone"))
+    assert watched.next_key() == "m"
+
+
+def test_watch_calls_if_the_directory_is_removed(watched: Watched, base_path: Path) -> None:
+    assert watched.watch.watch("m", str(base_path))
+    base_path.rmdir()
+    assert watched.next_key() == "m"
+
+
+def test_watch_calls_each_model_of_one_base_path(watched: Watched, base_path: Path) -> None:
+    assert watched.watch.watch("a", str(base_path))
+    assert watched.watch.watch("b", str(base_path))
+    watched.watch.forget("a")
+    (base_path / "1").mkdir()
+    assert watched.next_key() == "b"
+    assert watched.keys.empty()
+
+
+def test_watch_keeps_models_within_each_other(watched: Watched, base_path: Path) -> None:
+    # The inner model's watch of the directory above must not replace the outer model's watch of it.
+    assert watched.watch.watch("outer", str(base_path.parent))
+    assert watched.watch.watch("inner", str(base_path))
+    watched.watch.forget("inner")
+    (base_path.parent / "1").mkdir()
+    assert watched.next_key() == "outer"
+
+
+def test_watch_refuses_a_path_over_a_link(watched: Watched, base_path: Path) -> None:
+    link = base_path.with_name("link")
+    link.symlink_to(base_path)
+    assert not watched.watch.watch("m", str(link))
+
+
+def test_watch_refuses_disks_that_others_change(
+    watched: Watched, base_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.source.directory_watch.file_system_of", lambda path: "nfs4")
+    assert not watched.watch.watch("m", str(base_path))
+
+
+def test_watch_of_missing_directory_logs_nothing(watched: Watched, base_path: Path) -> None:
+    with capture_logs() as logs:
+        assert not watched.watch.watch("m", str(base_path / "nowhere"))
+    assert logs == []
+
+
+def test_watch_out_of_watches_logs_one_line(
+    watched: Watched, base_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(inotify: object, path: str, mask: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(inotify_simple.INotify, "add_watch", refuse)
+    with capture_logs() as logs:
+        assert not watched.watch.watch("a", str(base_path))
+        assert not watched.watch.watch("b", str(base_path))
+    assert [log["event"] for log in logs] == ["directory_watch_refused"]
+    assert "max_user_watches" in logs[0]["remedy"]
+
+
+def test_watch_that_loses_events_calls_each_key(
+    watched: Watched, base_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = inotify_simple.Event(-1, inotify_simple.flags.Q_OVERFLOW, 0, "")
+    read = inotify_simple.INotify.read
+
+    def read_lossy(inotify: inotify_simple.INotify, timeout: int) -> list[inotify_simple.Event]:
+        return [lost] if list(read(inotify, timeout=timeout)) else []
+
+    monkeypatch.setattr(inotify_simple.INotify, "read", read_lossy)
+    other = base_path.with_name("other")
+    other.mkdir()
+    assert watched.watch.watch("m", str(base_path))
+    assert watched.watch.watch("other", str(other))
+    (other / "1").mkdir()
+    assert [watched.next_key(), watched.next_key()] == ["m", "other"]
+
+
+def test_watch_after_stop_is_refused(base_path: Path) -> None:
+    watch = DirectoryWatch(print)
+    watch.stop()
+    assert not watch.watch("m", str(base_path))
+    assert watch.join(TIMEOUT_SECONDS)
