@@ -188,6 +188,8 @@ class NotePublisher:
         self._names: frozenset[str] = frozenset()
         self._source_notes: dict[str, tuple[Collection[Note], Collection[int]]] = {}
         self._published: dict[str, ModelNotes] = {}
+        # Replaced as a whole, because it is read at each change of a version.
+        self._refused: frozenset[str] = frozenset()
         self._crashed = crashed
 
     def add_refused_listener(self, listener: Callable[[], None]) -> None:
@@ -209,8 +211,7 @@ class NotePublisher:
     @property
     def refused(self) -> frozenset[str]:
         """The models whose only versions have crashed the server and wait for their next try."""
-        with self._lock:
-            return frozenset(name for name, notes in self._published.items() if notes.is_refused)
+        return self._refused
 
     def set_source_notes(
         self, name: str, notes: Collection[Note], aspired: Collection[int] = ()
@@ -245,5 +246,6 @@ class NotePublisher:
         if notes == ModelNotes():
             del self._published[name]
         if notes.is_refused != before.is_refused:
+            self._refused ^= {name}
             for listener in self._refused_listeners:
                 listener()

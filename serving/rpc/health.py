@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, ServableStatus
@@ -29,12 +30,15 @@ def serving_by_service(
     so is each model of `needed`, which are among `models`. A server that is configured without models is
     SERVING too, because a client must reach it to add the first one.
     """
-    serving = {
-        name: any(status.state is AVAILABLE for status in statuses.get(name, ())) for name in models
-    }
+    serving = {name: is_available(statuses.get(name, ())) for name in models}
     has_any = any(serving.values()) or not serving
     is_server_serving = has_any and all(serving[name] for name in needed)
     return {**serving, **dict.fromkeys(SERVER_SERVICES, is_server_serving)}
+
+
+def is_available(versions: Iterable[ServableStatus]) -> bool:
+    """True if one of a model's versions is AVAILABLE. Pure."""
+    return any(status.state is AVAILABLE for status in versions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,8 @@ class HealthView:
     def is_model_serving(self, name: str) -> bool:
         return not self.is_draining and self._serving[name]
 
-    @property
+    # Once for all models, because callers ask for each of them.
+    @cached_property
     def _serving(self) -> Mapping[str, bool]:
         return serving_by_service(self.models, self.statuses, self.needed)
 
@@ -82,7 +87,7 @@ def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
 class HealthReporter:
     """Pushes changes of health to the gRPC server, which answers Check and Watch.
 
-    `update` pushes every difference, so extra calls do no harm. Any thread. After `drain` everything
+    `update` and `model_changed` push every difference, so extra calls do no harm. Any thread. After `drain` everything
     stays NOT_SERVING.
 
     A server that starts is NOT_SERVING until every model has come. Once it was SERVING, an added model
@@ -102,12 +107,15 @@ class HealthReporter:
         Such a model counts again once it is loaded.
         """
         self._models = tuple(models)
+        self._known = frozenset(self._models)
         self._monitor = monitor
         self._grpc: GrpcServer | None = None
         # The models that the server needs to be SERVING: all at first, then the models that came.
         self._needed = frozenset(self._models)
         self._excused = excused
         self._has_served = False
+        # The models that are SERVING.
+        self._serving: set[str] = set()
         self._pushed: dict[str, bool] = {}
         self._is_draining = False
         # Held while pushing, so that an older view never overwrites a newer one.
@@ -125,10 +133,19 @@ class HealthReporter:
             if not self._is_draining:
                 self._look()
 
+    def model_changed(self, name: str) -> None:
+        """Brings the view of one model up to date, and of the server. Looks at no other model."""
+        with self._lock:
+            if self._is_draining or name not in self._known:
+                return
+            self._set_serving(name)
+            self._decide([name])
+
     def set_models(self, models: Iterable[str]) -> None:
         """Reports these models from now on. A model that is no longer among them is SERVICE_UNKNOWN."""
         with self._lock:
             self._models = tuple(models)
+            self._known = frozenset(self._models)
             kept = self._needed.intersection(self._models)
             self._needed = kept if self._has_served else frozenset(self._models)
             self._look()
@@ -147,25 +164,42 @@ class HealthReporter:
         """Reports everything as NOT_SERVING from now on, so that balancers send their requests elsewhere."""
         with self._lock:
             self._is_draining = True
-            self._push(self._pushed)
+            self._push(dict(self._pushed))
 
     # --- Holding `_lock` --------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._needed -= frozenset(self._excused())
-        serving = serving_by_service(self._models, self._monitor.statuses(), self._needed)
-        self._has_served |= serving[""]
-        if self._has_served:
-            self._needed |= {name for name in self._models if serving[name]}
-        self._push(serving)
+        self._serving &= self._known
+        for name in self._models:
+            self._set_serving(name)
+        for service in self._pushed.keys() - self._known - set(SERVER_SERVICES):
+            del self._pushed[service]
+            if self._grpc is not None:
+                self._grpc.remove_health(service)
+        self._decide(self._models)
 
-    def _push(self, serving: dict[str, bool]) -> None:
+    def _set_serving(self, name: str) -> None:
+        if is_available(self._monitor.versions(name)):
+            self._serving.add(name)
+        else:
+            self._serving.discard(name)
+
+    def _decide(self, names: Iterable[str]) -> None:
+        """Decides on the server, and pushes the health of `names` and of the server."""
+        self._needed -= frozenset(self._excused())
+        has_any = bool(self._serving) or not self._models
+        is_server_serving = has_any and self._needed <= self._serving
+        self._has_served |= is_server_serving
+        if self._has_served:
+            self._needed |= self._serving
+        services = dict.fromkeys(SERVER_SERVICES, is_server_serving)
+        self._push({**{name: name in self._serving for name in names}, **services})
+
+    def _push(self, serving: Mapping[str, bool]) -> None:
         if self._grpc is None:
             return
-        for service in self._pushed.keys() - serving.keys():
-            self._grpc.remove_health(service)
         for service, is_serving in serving.items():
             value = is_serving and not self._is_draining
             if self._pushed.get(service) != value:
                 self._grpc.set_health(service, value)
-        self._pushed = {service: serving[service] and not self._is_draining for service in serving}
+                self._pushed[service] = value

@@ -4,6 +4,7 @@ import collections
 import json
 import threading
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import IO, Any
 
 from serving.base.clock import NS_PER_SECOND, Clock
@@ -40,8 +41,11 @@ class LogReader:
         """Waits for the first event for which `is_wanted` is True; None at the timeout or the log's end."""
         deadline_ns = clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
+            seen_count = 0
             while True:
-                event = next(filter(is_wanted, self._events), None)
+                # Each event once, because a server of many models logs thousands.
+                event = next(filter(is_wanted, islice(self._events, seen_count, None)), None)
+                seen_count = len(self._events)
                 left_seconds = (deadline_ns - clock.now_ns()) / NS_PER_SECOND
                 if event is not None or self._is_at_end or left_seconds <= 0:
                     return event

@@ -70,6 +70,7 @@ class Status:
         self.readiness.report()
 
     def _on_status(self, status: ServableStatus) -> None:
-        # Skips START and LOADING: they change neither result, and both calls visit all models.
+        # Skips START and LOADING, which change neither result.
         if status.state not in (START, LOADING):
-            self.update()
+            self.health.model_changed(status.id.name)
+            self.readiness.report()

@@ -2,7 +2,7 @@ import pytest
 
 from serving.core.servable import AVAILABLE, END, LOADING, UNLOADING, ServableId, ServableState
 from serving.core.servable import ServableStatus as Status
-from serving.manager.state_monitor import StateMonitor, Statuses
+from serving.manager.state_monitor import StateMonitor
 from serving.rpc.health import SERVER_SERVICES, HealthReporter, serving_by_service
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.servers import FakeGrpcServer
@@ -112,20 +112,59 @@ def test_reporter_draining_is_not_serving_for_good() -> None:
     assert reporter.update(AVAILABLE) == []
 
 
+class CountingMonitor(StateMonitor):
+    """Notes the models that are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.looks: list[str] = []
+
+    def versions(self, name: str) -> tuple[Status, ...]:
+        self.looks.append(name)
+        return super().versions(name)
+
+
 def test_reporter_draining_looks_at_no_model_again() -> None:
-    looks: list[int] = []
-
-    class CountingMonitor(StateMonitor):
-        def statuses(self) -> Statuses:
-            looks.append(1)
-            return super().statuses()
-
-    reporter = HealthReporter(["m"], CountingMonitor(FakeClock()))
+    monitor = CountingMonitor()
+    reporter = HealthReporter(["m"], monitor)
     reporter.update()
+    assert monitor.looks == ["m"]
     reporter.drain()
-    looks.clear()
+    monitor.looks.clear()
     reporter.update()
-    assert looks == []
+    reporter.model_changed("m")
+    assert monitor.looks == []
+
+
+def test_reporter_looks_only_at_the_model_that_changed() -> None:
+    monitor, grpc = CountingMonitor(), FakeGrpcServer()
+    reporter = HealthReporter(["m", "n", "o"], monitor)
+    reporter.push_to(grpc)
+    for name in ("o", "m", "n", "not configured"):
+        monitor.record(statuses(name, AVAILABLE)[0])
+        monitor.looks.clear()
+        reporter.model_changed(name)
+        assert monitor.looks == [name][: name != "not configured"]
+        # The server is SERVING once all models have come.
+        assert grpc.health[""] is (name in ("n", "not configured"))
+    monitor.record(statuses("m", END)[0])
+    reporter.model_changed("m")
+    assert (grpc.health[""], grpc.health["m"], grpc.health["n"]) == (False, False, True)
+
+
+def test_view_of_many_models_decides_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def count(*arguments: object) -> dict[str, bool]:
+        calls.append(arguments)
+        return dict.fromkeys(["m", "n", ""], True)
+
+    monkeypatch.setattr("serving.rpc.health.serving_by_service", count)
+    view = HealthReporter(["m", "n"], StateMonitor(FakeClock())).view()
+    assert view.is_serving
+    assert view.is_model_serving("m")
+    assert view.is_model_serving("n")
+    assert len(calls) == 1
 
 
 def test_reporter_pushes_new_models_and_drops_old() -> None:
