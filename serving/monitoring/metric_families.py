@@ -19,6 +19,14 @@ ENDED_SECONDS_MAX = 600.0
 people to look at the swap. Without a limit each swap would add series for ever."""
 
 
+WHOLE_COUNT_MAX = 50
+"""The number of versions, those whose state changed last, that have all of their series at once.
+
+Of other versions, as on a server of a thousand models, the stages and gates of the load are not shown, and
+the latency of requests is shown from the first request on: these are nine tenths of all series.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricFamily:
     """One metric as scrapers see it. `unit` is the unit of the values; "" if they count things."""

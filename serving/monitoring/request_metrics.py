@@ -1,6 +1,6 @@
 """Metrics of requests, as the data plane has recorded them: counts, latencies and phases."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from prometheus_client.metrics_core import Metric
 
@@ -27,18 +27,27 @@ WINDOW_SECONDS = 10
 enough to show a swap."""
 
 _ALWAYS_SHOWN = "Predict"
-"""The method whose series begin at 0 with the version. Otherwise rate() would miss the first requests
+"""The method whose counts begin at 0 with the version. Otherwise rate() would miss the first requests
 after a swap."""
 
 _PARTS = tuple(phase for phase in PHASES if phase != "total")
 
 
 def request_metrics(
-    methods: Sequence[MethodStatistics], *, is_native: bool = False
+    methods: Sequence[MethodStatistics],
+    begun: Collection[tuple[str, int]],
+    *,
+    is_native: bool = False,
 ) -> Iterator[Metric]:
-    """Yields the metrics of requests. `is_native` adds the latency as a native histogram."""
+    """Yields the metrics of requests. `is_native` adds the latency as a native histogram.
+
+    The latencies of the `begun` versions are shown before their first request.
+    """
     yield _counts(methods)
-    yield _latencies(methods, is_native=is_native)
+    yield _latencies(
+        [item for item in methods if item.count_by_code or (item.model, item.version) in begun],
+        is_native=is_native,
+    )
     yield _quantiles(methods)
     yield _phases(methods)
     yield _in_flight(methods)

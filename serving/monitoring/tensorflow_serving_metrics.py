@@ -38,15 +38,15 @@ _EDGE_LABELS = edge_labels([float(f"{edge:g}") for edge in _EDGES_MICROSECONDS])
 
 def tensorflow_serving_metrics(
     model_methods: Sequence[MethodStatistics],
-    statuses: Iterable[ServableStatus],
+    latest: Iterable[ServableStatus],
     served: ServedModels,
 ) -> Iterator[Metric]:
-    """Yields the metrics. `statuses` has the versions to show."""
+    """Yields the metrics. `latest` has the versions whose warm-up is shown."""
     counted = [item for item in model_methods if item.method in _COUNTED]
     yield _request_count(counted)
     yield _request_latency(counted)
     yield _runtime_latency(counted)
-    yield _warmup_latency(statuses, served)
+    yield _warmup_latency(latest, served)
 
 
 def _request_count(methods: Sequence[MethodStatistics]) -> Metric:

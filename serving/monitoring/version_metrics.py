@@ -1,5 +1,6 @@
 """Metrics of versions and models: states, stages, gates, swaps, routing, arenas, reservoirs."""
 
+import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
@@ -19,7 +20,11 @@ from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import Statuses
 from serving.manager.streams import Streams
 from serving.monitoring import metric_families as families
-from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
+from serving.monitoring.metric_families import (
+    ENDED_SECONDS_MAX,
+    WHOLE_COUNT_MAX,
+    MetricFamily,
+)
 from serving.monitoring.metric_samples import Samples, family_metrics
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.swap_record import SwapResult
@@ -37,14 +42,26 @@ def shown_statuses(statuses: Statuses, now_ns: int) -> list[ServableStatus]:
     ]
 
 
-def version_metrics(parts: MonitoredParts, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
-    """Yields the metrics of versions and models. `statuses` has the versions to show."""
+def latest_changes(statuses: Sequence[ServableStatus]) -> list[ServableStatus]:
+    """The WHOLE_COUNT_MAX statuses whose state changed last, in their order. Pure."""
+    latest = heapq.nlargest(WHOLE_COUNT_MAX, statuses, key=lambda item: item.state_changed_wall_ns)
+    ids = {status.id for status in latest}
+    return [status for status in statuses if status.id in ids]
+
+
+def version_metrics(
+    parts: MonitoredParts, statuses: Sequence[ServableStatus], latest: Sequence[ServableStatus]
+) -> Iterator[Metric]:
+    """Yields the metrics of versions and models.
+
+    `statuses` has the versions to show. The figures of loads and unloads are shown for `latest` alone.
+    """
     yield _states(statuses)
     yield _healths(statuses)
     yield _failed_loads(statuses)
-    yield _stages(families.LOAD_STAGE, LoadStage, statuses)
-    yield _stages(families.UNLOAD_STAGE, UnloadStage, statuses)
-    yield _verdicts(statuses)
+    yield _stages(families.LOAD_STAGE, LoadStage, latest)
+    yield _stages(families.UNLOAD_STAGE, UnloadStage, latest)
+    yield _verdicts(latest)
     available = [status.id for status in statuses if status.state is AVAILABLE]
     yield _routing_shares(parts.streams, available)
     yield from _arenas(parts, available)

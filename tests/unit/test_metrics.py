@@ -36,7 +36,13 @@ from serving.data_plane.servables import BatchFigures
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsExposition
-from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
+from serving.monitoring.metric_families import (
+    FAMILIES,
+    WHOLE_COUNT_MAX,
+    MetricFamily,
+    left_out_list,
+    markdown_table,
+)
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.native_histogram import EDGES_NS, native_histogram
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS
@@ -133,10 +139,50 @@ def test_slow_request_counts_only_in_infinite_bucket():
 
 
 def test_predict_has_series_before_first_request():
-    series = series_of(fake_parts(statistics=serving(FakeMethod())))
+    series = series_of(fake_parts(statistics=serving(FakeMethod()), statuses=[status()]))
     labels = {"model": "m", "version": "1", "method": "Predict", "code": "OK"}
     assert value(series, "serving_requests_total", **labels) == 0
     assert value(series, "serving_request_latency_seconds_bucket", **labels, le="0.001") == 0
+
+
+def many_models(count: int, *, asked_count: int) -> MonitoredParts:
+    """Parts of models with one version each, loaded one after the other; the first ones had a request."""
+    wall_ns = FakeClock().wall_ns()
+    stages = {LoadStage.RESTORE: 1.0, LoadStage.WARM_UP: 0.5}
+    statuses = [
+        status(f"m{number}", stage_seconds=stages, state_changed_wall_ns=wall_ns + number)
+        for number in range(count)
+    ]
+    methods = [
+        FakeMethod(model=f"m{number}", latencies_ns={0: [MS]} if number < asked_count else {})
+        for number in range(count)
+    ]
+    return fake_parts(statuses=statuses, statistics=serving(*methods))
+
+
+def test_latencies_of_many_idle_models_are_left_out():
+    series = series_of(many_models(1_000, asked_count=10))
+    assert len(having(series, "serving_requests_total")) == 1_000
+    shown = having(series, "serving_request_latency_seconds_count")
+    assert len(shown) == 10 + WHOLE_COUNT_MAX
+    assert shown["OK", "Predict", "m0", "1"] == 1
+    assert shown["OK", "Predict", "m999", "1"] == 0
+    assert ("OK", "Predict", "m10", "1") not in shown
+
+
+def test_loads_of_many_models_are_those_of_the_last():
+    series = series_of(many_models(1_000, asked_count=0))
+    for name, of_one in (
+        ("serving_load_stage_seconds", 2),
+        (":tensorflow:serving:model_warmup_latency_count", 1),
+    ):
+        assert len(having(series, name)) == WHOLE_COUNT_MAX * of_one
+    assert ("m999", "restore", "1") in having(series, "serving_load_stage_seconds")
+
+
+def test_idle_model_among_many_has_few_series():
+    one, two = (len(series_of(many_models(count, asked_count=0))) for count in (900, 901))
+    assert two - one <= 20
 
 
 def test_uncalled_method_has_no_series():
