@@ -151,6 +151,12 @@ void Slab::ReturnPages(size_t offset, size_t bytes) {
   if (first < end) madvise(start_ + first, end - first, MADV_DONTNEED);
 }
 
+void Slab::SetSmallPagesAtStart(bool is_small) {
+  if (is_small == has_small_pages_ || reserved_bytes_ == 0) return;
+  has_small_pages_ = is_small;
+  madvise(start_, kSlabUnitBytes, is_small ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+}
+
 size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
   const size_t begin = end - bytes;
   Cut(end);

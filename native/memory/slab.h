@@ -24,9 +24,9 @@ constexpr size_t RoundUp(size_t bytes, size_t unit_bytes) {
 // Unseal are for the current owner of the slab, one thread at a time.
 // Owner: the pool, the keeper's step or a version (unique_ptr). The destructor unmaps the slab, so
 // none of its blocks may be in use.
-// Pages: huge pages, if the kernel has them. Compared with pages of 4 KiB over 512 MiB
-// (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing takes 30 µs, not 27
-// ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
+// Pages: huge pages, if the kernel has them, until SetSmallPagesAtStart. Compared with pages of 4
+// KiB over 512 MiB (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing
+// takes 30 µs, not 27 ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
 // Cost: reserved bytes cost only addresses (MAP_NORESERVE). For the rest see each function.
 class Slab {
  public:
@@ -55,6 +55,10 @@ class Slab {
   // Returns the pages of the range to the operating system; their contents become 0. Returns only
   // whole pages.
   void ReturnPages(size_t offset, size_t bytes);
+
+  // Gives the first unit small pages where it has no memory yet, because a huge page would be
+  // mostly empty; or huge ones again.
+  void SetSmallPagesAtStart(bool is_small);
 
   // Moves memory without copying it: the `bytes` before `end` become the memory of `to` from
   // `to_offset` on. What `to` had there is lost. This slab is cut: it ends at `end - bytes`
@@ -88,6 +92,7 @@ class Slab {
   size_t reserved_bytes_;  // Only MoveTail changes it.
   std::atomic<bool> is_sealed_{false};
   bool is_left_mapped_ = false;
+  bool has_small_pages_ = false;
 };
 
 }  // namespace millpond::memory

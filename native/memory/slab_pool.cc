@@ -10,6 +10,9 @@
 namespace millpond::memory {
 namespace {
 
+// A version that wants less leaves more than half of a huge page empty. A thousand such versions
+// would take 2 GB.
+constexpr size_t kSmallVersionBytes = kSlabUnitBytes / 2;
 constexpr size_t kSpareSlackShare = 16;
 constexpr size_t kSpareSlackBytesMax = size_t{16} << 20;
 
@@ -34,6 +37,7 @@ base::StatusOr<std::unique_ptr<Slab>> SlabPool::Take(const std::string& owner, s
   is_assembling_ = true;
   lock.unlock();
   base::StatusOr<std::unique_ptr<Slab>> slab = assembly.Perform();
+  if (slab.ok()) slab.value()->SetSmallPagesAtStart(wanted_bytes < kSmallVersionBytes);
   lock.lock();
   is_assembling_ = false;
   for (SpareSlab& spare : assembly.TakeRest()) spares_.push_back(std::move(spare));
@@ -47,6 +51,8 @@ base::StatusOr<std::unique_ptr<Slab>> SlabPool::Take(const std::string& owner, s
 void SlabPool::GiveBack(std::unique_ptr<Slab> slab) {
   // A slab that cannot be unsealed cannot be used again. It is unmapped when this function returns.
   const bool is_usable = !slab->is_sealed() || slab->Unseal().ok();
+  // Any version may be the next one.
+  slab->SetSmallPagesAtStart(false);
   SpareSlab spare;
   spare.resident_bytes = RoundUp(slab->ResidentEnd(), kSlabUnitBytes);
   spare.goal_bytes = spare.resident_bytes;

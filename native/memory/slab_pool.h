@@ -51,6 +51,10 @@
 // -            spare        the keeper, if memory is missing and there is room for it
 // spare        -            the keeper, which returns the pages that are too much
 //
+// Small versions. A slab has huge pages. If a version wants less than half of one, its slab begins
+// with small pages until it is a spare again, so that a small version takes as much memory as it
+// has parameters.
+//
 // Owed memory. From Take until the outgoing version gives its slab back, its owner has more slabs
 // in use than the versions that it serves at rest. That slab is owed, and counts as spare memory:
 // the keeper makes no spare memory in its place. A version that waits as a canary, or is kept for a

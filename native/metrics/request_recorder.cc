@@ -13,7 +13,7 @@ using Use = MethodRecorder::Use;
 constexpr auto kOk = static_cast<size_t>(base::Code::kOk);
 constexpr auto kBatch = static_cast<size_t>(Phase::kBatch);
 
-// Only Predict may be hot. The recorders of the other methods allocate with their first request.
+// Only Predict may be hot.
 constexpr Use UseOf(Method method, Use predict) {
   return method == Method::kPredict ? predict : Use::kRare;
 }
@@ -73,16 +73,14 @@ MethodRecorder::MethodRecorder(Use use)
     : use_(use),
       hot_rows_(use == Use::kRare ? nullptr
                                   : std::make_unique<base::Sharded<RowCell>>(
-                                        base::ShardCountForRequestThreads())) {
-  if (use == Use::kRare) return;
+                                        base::ShardCountForRequestThreads())) {}
+
+void MethodRecorder::Prepare(bool has_batches) {
+  if (use_ == Use::kRare) return;
   totals_by_code_[kOk].Get(use_);
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
-    if (phase != kBatch) phases_[phase].Get(use_);
+    if (phase != kBatch || has_batches) phases_[phase].Get(use_);
   }
-}
-
-void MethodRecorder::ExpectBatches() {
-  if (use_ == Use::kHot) phases_[kBatch].Get(use_);
 }
 
 void MethodRecorder::Record(base::Code code, const PhaseTimes& times) {

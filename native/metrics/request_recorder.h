@@ -71,23 +71,24 @@ class LazyHistogram {
 // The ended requests to one method of one version, whatever their outcome.
 //
 // Thread: any thread at any time. Wait-free as LatencyHistogram is, with one exception: the first
-// request of each code other than OK makes a rare histogram (14 KiB, some 5 µs, lock-free). In a
-// rare recorder the first request of each phase does so too.
+// request of each phase and code makes a histogram (rare: 14 KiB, some 5 µs, lock-free). After
+// Prepare only the first request of each code other than OK does so.
 // Counts: exact. The total is the sum over the codes; it is not counted separately.
 // Cost: Record 13 ns with all phases, 60 ns in the shared shards
-// (native/bench/latency_histogram_bench.cc). Memory of a hot recorder: 72 KiB a core, for at most
-// 32 cores, and 72 KiB, touched at construction. A fifth more with ExpectBatches.
+// (native/bench/latency_histogram_bench.cc). Memory of a hot recorder with requests, or after
+// Prepare: 72 KiB a core, for at most 32 cores, and 72 KiB. A fifth more with batches. A recorder
+// without requests takes 200 bytes, because most of a thousand models have none.
 class MethodRecorder {
  public:
-  // The way of allocation. A hot recorder allocates at construction all that a successful request
-  // needs. A rare recorder allocates nothing before the first request.
+  // The kind of the histograms. The histograms of a rare recorder share one shard each.
   using Use = LatencyHistogram::Use;
 
   explicit MethodRecorder(Use use);
 
-  // Allocates what requests that share runs need beside that, in a hot recorder. Without this call
-  // the first such request allocates it.
-  void ExpectBatches();
+  // Allocates what a successful request needs, in a hot recorder, and if `has_batches` what
+  // requests that share runs need beside that. For the next version of a model that is in use:
+  // without this call the first such request allocates it.
+  void Prepare(bool has_batches);
 
   // Records a request, once, before it is answered. Failures and expired deadlines are recorded
   // too. `times` must have the total, and the phases that the request reached.

@@ -27,6 +27,11 @@ void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
                          now_ns);
 }
 
+// Returns true if the model has had requests lately, or if nobody takes note of them.
+bool IsInUse(const std::shared_ptr<servable::RequestReservoir>& reservoir) {
+  return reservoir == nullptr || reservoir->Statistics().request_count > 0;
+}
+
 }  // namespace
 
 VersionLoad::VersionLoad(servable::ServableId id, std::string directory,
@@ -99,7 +104,9 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
     servable = std::move(wrapped);
   }
   auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir));
-  if (batching) entry->recorder()->Of(metrics::Method::kPredict).ExpectBatches();
+  if (IsInUse(entry->reservoir())) {
+    entry->recorder()->Of(metrics::Method::kPredict).Prepare(batching.has_value());
+  }
   if (statistics != nullptr) Report(entry, now_ns, statistics);
   return FinishedLoad{std::move(entry), std::exchange(loaded_, nullptr), batched};
 }

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from loadtest.drive.small_model import write_small_models
+from loadtest.measure.process_memory import resident
 from serving import ModelServer
+from serving.base.clock import SystemClock
 from serving.client import Client
 from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_until
@@ -16,6 +18,7 @@ from tests.integration.conftest import StartServer, WriteConfig
 
 MODEL_COUNT = 80
 BAD_PATH_COUNT = 100
+SMALL_MODEL_BYTES = 1_000_000
 START_TIMEOUT_SECONDS = 300
 # Pollers and loaders: one a core each, until the port opens.
 FURTHER_THREAD_COUNT = 20 + len(os.sched_getaffinity(0))
@@ -23,6 +26,13 @@ FURTHER_THREAD_COUNT = 20 + len(os.sched_getaffinity(0))
 
 def thread_count(server: ModelServer) -> int:
     return len(os.listdir(f"/proc/{server.process_id}/task"))
+
+
+def anonymous_bytes(server: ModelServer) -> int:
+    """The resident memory without that of files."""
+    memory = resident(server.process_id, SystemClock())
+    assert memory is not None
+    return memory.anonymous_bytes
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +89,23 @@ def test_many_models_start_without_a_thread_each(
             answer = client.predict(name, {"x": np.array([5.0], np.float32)})
             assert answer.outputs["y"] == [4.5]
     assert thread_count(server) <= alone.thread_count + FURTHER_THREAD_COUNT
+
+
+def test_small_models_take_little_memory(
+    start_server: StartServer,
+    small_models: dict[str, Path],
+    alone: Alone,
+    tmp_path: Path,
+    write_config: WriteConfig,
+):
+    server = start_server(
+        model_config_file=write_config(tmp_path, small_models),
+        listen_before_ready=False,
+        start_timeout_seconds=START_TIMEOUT_SECONDS,
+    )
+    more_bytes = anonymous_bytes(server) - anonymous_bytes(alone.server)
+    # A huge page, or histograms without requests, would take 2.9 MB each.
+    assert more_bytes / (MODEL_COUNT - 1) < SMALL_MODEL_BYTES
 
 
 def test_bad_paths_need_no_threads(

@@ -87,11 +87,11 @@ TEST_P(MethodRecorderTest, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
   for (const LatencySnapshot& phase : snapshot.phases) EXPECT_EQ(phase.count(), 30'000);
 }
 
-TEST_P(MethodRecorderTest, RecordsBatchesWithAndWithoutExpectingThem) {
+TEST_P(MethodRecorderTest, RecordsBatchesBeforeAndAfterPrepare) {
   PhaseTimes times = PhaseTimes::OfTotal(10);
   times[Phase::kBatch] = 3;
-  for (const bool expects : {false, true}) {
-    if (expects) recorder_.ExpectBatches();
+  for (const bool is_prepared : {false, true}) {
+    if (is_prepared) recorder_.Prepare(/*has_batches=*/true);
     recorder_.Record(Code::kOk, times);
   }
   EXPECT_EQ(recorder_.Snapshot().phase(Phase::kBatch).count(), 2);
@@ -111,6 +111,13 @@ TEST_P(MethodRecorderTest, CountsTheRowsOfSuccessfulRequestsOfManyThreads) {
   MethodSnapshot sum = recorder_.Snapshot();
   sum += recorder_.Snapshot();
   EXPECT_EQ(sum.row_count, 8 * 5'050);
+}
+
+TEST_P(MethodRecorderTest, AllocatesNothingBeforeItsFirstRequest) {
+  EXPECT_FALSE(recorder_.MayHaveRequests());
+  EXPECT_EQ(recorder_.Snapshot().count(), 0);
+  recorder_.Record(Code::kOk, PhaseTimes::OfTotal(10));
+  EXPECT_TRUE(recorder_.MayHaveRequests());
 }
 
 INSTANTIATE_TEST_SUITE_P(Uses, MethodRecorderTest, ::testing::Values(Use::kHot, Use::kRare));

@@ -235,6 +235,17 @@ TEST_F(SlabPoolTest, FirstVersionOfAnOwnerTakesNothing) {
   EXPECT_EQ(Take("b", 4 * kMiB)->ResidentBytes(), 0);
 }
 
+TEST_F(SlabPoolTest, SmallVersionTakesNoHugePage) {
+  auto slab = Take("a", 8 * kPageBytes);
+  Fill(slab.get(), 8 * kPageBytes);
+  EXPECT_EQ(slab->ResidentBytes(), 8 * kPageBytes);
+  pool_.GiveBack(std::move(slab));
+  // The spare serves a large version as any other one does.
+  slab = Take("b", 4 * kMiB);
+  Fill(slab.get(), 4 * kMiB);
+  EXPECT_EQ(slab->ResidentBytes(), 4 * kMiB);
+}
+
 TEST_F(SlabPoolTest, UnexpectedMemoryIsReturnedInStepsAndUnmapped) {
   auto slab = Take("a", 6 * kMiB);
   Fill(slab.get(), 6 * kMiB);
