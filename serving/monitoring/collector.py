@@ -65,9 +65,7 @@ class MetricsCollector:
         yield from version_metrics(parts, statuses, latest)
         yield from swap_metrics(parts.swaps.records())
         yield from process_metrics(parts)
-        yield from tensorflow_serving_metrics(
-            parts.requests.model_methods(), latest, parts.served
-        )
+        yield from tensorflow_serving_metrics(parts.requests.model_methods(), latest, parts.served)
 
 
 @dataclass(frozen=True)

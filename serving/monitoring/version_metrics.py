@@ -44,7 +44,7 @@ def shown_statuses(statuses: Statuses, now_ns: int) -> list[ServableStatus]:
 
 def latest_changes(statuses: Sequence[ServableStatus]) -> list[ServableStatus]:
     """The WHOLE_COUNT_MAX statuses whose state changed last, in their order. Pure."""
-    latest = heapq.nlargest(WHOLE_COUNT_MAX, statuses, key=lambda item: item.state_changed_wall_ns)
+    latest = heapq.nlargest(WHOLE_COUNT_MAX, statuses, key=lambda item: item.state_changed_ns)
     ids = {status.id for status in latest}
     return [status for status in statuses if status.id in ids]
 

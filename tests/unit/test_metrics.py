@@ -147,10 +147,9 @@ def test_predict_has_series_before_first_request():
 
 def many_models(count: int, *, asked_count: int) -> MonitoredParts:
     """Parts of models with one version each, loaded one after the other; the first ones had a request."""
-    wall_ns = FakeClock().wall_ns()
     stages = {LoadStage.RESTORE: 1.0, LoadStage.WARM_UP: 0.5}
     statuses = [
-        status(f"m{number}", stage_seconds=stages, state_changed_wall_ns=wall_ns + number)
+        status(f"m{number}", stage_seconds=stages, state_changed_ns=number)
         for number in range(count)
     ]
     methods = [

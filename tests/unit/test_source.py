@@ -86,6 +86,7 @@ class FakePollers(PollerPool):
 
     def __init__(self, clock: FakeClock) -> None:
         self._test_clock = clock
+        self.group = ""
         self._source: Pollable | None = None
         self._is_due = False
         self._look_count = 0
@@ -93,7 +94,7 @@ class FakePollers(PollerPool):
         # The directory that is watched, if a test lets it be.
         self.can_watch = False
         self.watched: str | None = None
-        self.source_count = 1
+        self.model_count = 1
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
         self.group, self._source, self._is_due = group, source, is_due
@@ -101,8 +102,12 @@ class FakePollers(PollerPool):
     def remove(self, key: str) -> None:
         self._source = None
 
-    def wake(self, key: str, group: str) -> None:
-        self.group, self._is_due = group, True
+    def wake(self, key: str, group: str | None = None) -> None:
+        self.group, self._is_due = group or self.group, True
+
+    @property
+    def source_count(self) -> int:
+        return self.model_count
 
     def watch(self, key: str, directory: str) -> bool:
         self.watched = directory if self.can_watch else None
@@ -1117,7 +1122,7 @@ def test_watched_base_path_is_polled_for_comparisons(site: Site) -> None:
 
 def test_comparisons_of_many_models_take_turns(site: Site) -> None:
     pollers = FakePollers(site.clock)
-    pollers.can_watch, pollers.source_count = True, 1_000
+    pollers.can_watch, pollers.model_count = True, 1_000
     assert at_rest(site, pollers=pollers).poll() == 96
 
 
