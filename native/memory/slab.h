@@ -56,8 +56,8 @@ class Slab {
   // whole pages.
   void ReturnPages(size_t offset, size_t bytes);
 
-  // Chooses small or huge pages for the memory that the first unit has yet to get. A huge page would
-  // be mostly empty in the slab of a small version.
+  // Chooses small or huge pages for the memory that the first unit has yet to get. A huge page
+  // would be mostly empty in the slab of a small version.
   void SetSmallPagesAtStart(bool is_small);
 
   // Moves memory without copying it: the `bytes` before `end` become the memory of `to` from
