@@ -51,6 +51,10 @@ class Spent:
             int(fields[11]) * seconds_per_tick, int(fields[12]) * seconds_per_tick, int(fields[17])
         )
 
+    @property
+    def seconds(self) -> float:
+        return self.user_seconds + self.system_seconds
+
     @classmethod
     def of(cls, process_id: int) -> "Spent":
         """Reads the figures now. Raises OSError if the process has ended."""
@@ -60,10 +64,14 @@ class Spent:
 
 @dataclass(frozen=True)
 class PageRead:
-    """One page, as it was read after the requests: its size without compression."""
+    """One page, as it was read after the requests: its size without compression.
+
+    The thread that makes it yields to all others, so that `seconds` say little on a busy machine.
+    """
 
     bytes: int
     seconds: float
+    processor_seconds: float
 
 
 @dataclass(frozen=True)
@@ -156,19 +164,17 @@ def measure_start(
         memory = resident(server.process_id, clock)
         assert memory is not None
         _ask(server.target, asked)
-        pages = {path: _read(server.url + path, clock) for path in _PAGES}
+        pages = {path: _read(server, path, clock) for path in _PAGES}
         events = server.events()
         http = next(event for event in events if event["event"] == "http_listening")
         stop_ns = clock.now_ns()
         server.stop()
         stop_seconds = seconds_since(clock, stop_ns)
-    at_rest = after.user_seconds + after.system_seconds
-    at_rest -= before.user_seconds + before.system_seconds
     return Started(
         http_seconds=ready_seconds - _seconds_between(http, ready),
         ready_seconds=ready_seconds,
         spent=spent,
-        rest_ratio=at_rest / rest_seconds,
+        rest_ratio=(after.seconds - before.seconds) / rest_seconds,
         resident_bytes=memory.total_bytes,
         pages=pages,
         stage_seconds=stage_totals(events),
@@ -183,12 +189,13 @@ def _ask(target: str, models: Iterable[str]) -> None:
             client.predict(name, {"x": np.array([5.0], np.float32)})
 
 
-def _read(url: str, clock: Clock) -> PageRead:
+def _read(server: ModelServer, path: str, clock: Clock) -> PageRead:
     """Reads a page twice, and times the second time: the first one may import modules."""
-    urllib.request.urlopen(url).read()
-    start_ns = clock.now_ns()
-    content = urllib.request.urlopen(url).read()
-    return PageRead(len(content), seconds_since(clock, start_ns))
+    urllib.request.urlopen(server.url + path).read()
+    before, start_ns = Spent.of(server.process_id), clock.now_ns()
+    content = urllib.request.urlopen(server.url + path).read()
+    seconds, after = seconds_since(clock, start_ns), Spent.of(server.process_id)
+    return PageRead(len(content), seconds, after.seconds - before.seconds)
 
 
 def table_of(model_count: int, starts: Iterable[Started]) -> Table:
@@ -211,6 +218,9 @@ def table_of(model_count: int, starts: Iterable[Started]) -> Table:
     for path in starts[0].pages:
         rows[f"kB of {path}"] = [f"{item.pages[path].bytes / 1000:,.0f}" for item in starts]
         rows[f"seconds of {path}"] = [f"{item.pages[path].seconds:.3f}" for item in starts]
+        rows[f"processor seconds of {path}"] = [
+            f"{item.pages[path].processor_seconds:.2f}" for item in starts
+        ]
     for stage in dict.fromkeys(stage for item in starts for stage in item.stage_seconds):
         rows[f"seconds of all loads, {stage}"] = [
             f"{item.stage_seconds.get(stage, 0):.2f}" for item in starts

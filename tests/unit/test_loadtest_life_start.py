@@ -40,7 +40,7 @@ def test_table_has_a_column_for_each_start() -> None:
             spent=Spent(9.4, 1.0, 60),
             rest_ratio=0.02,
             resident_bytes=960_000_000,
-            pages={"/metrics": PageRead(2_800_000, 0.7)},
+            pages={"/metrics": PageRead(2_800_000, 0.7, 0.5)},
             stage_seconds={"load": 9.44},
             stop_seconds=1.25,
         )
