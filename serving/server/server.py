@@ -3,8 +3,8 @@
 Read it from top to bottom: the parts of a server, its start, its stop. Each part is a class in a module
 of its own, which makes what it consists of from the flags. What makes an object also starts and stops it.
 
-A part gets the parts that it needs in its constructor, so they are made before it. What a part tells to
-later ones goes to listeners, which they add in their own constructors. Nothing runs until all are made.
+A part gets the parts that it needs in its constructor, so they are made before it. A part that follows the
+changes of an earlier one adds a listener there in its constructor. Nothing runs until all parts are made.
 """
 
 import queue

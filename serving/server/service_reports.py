@@ -21,7 +21,7 @@ from serving.server.stop_timeouts import SOURCE_TIMEOUT_SECONDS
 class ServiceReports:
     """The thread `service`: reports each change of a server's state, and that its ports answer.
 
-    It also tells `status` of models that have become refused, because their notes change with locks held.
+    It also updates `status` if a model has become refused, because notes change with locks held.
     """
 
     def __init__(
