@@ -1,7 +1,7 @@
 """The metrics of a coordinator, in Prometheus' text format."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -119,16 +119,18 @@ class FleetMetrics(FleetObserver, Collector):
         yield _report_age(status)
         yield _problems(status)
         yield from _model_gauges(status)
-        yield from _rollout_gauges(status, self._idle_seconds)
+        yield from _rollout_gauges(status, self._idle_seconds(status["models"]))
 
     def _begin_rollbacks(self, model: str) -> None:
         """Begins the series at 0, because PromQL's `increase` does not count the first value of a series."""
         for by in (BlockedBy.CANARY, BlockedBy.OPERATOR):
             self._rollbacks.labels(model, by.value)
 
-    def _idle_seconds(self, model: str) -> float:
+    def _idle_seconds(self, models: Iterable[str]) -> dict[str, float]:
+        """The time since each model's rollout has last changed."""
         with self._lock:
-            return seconds_since(self._clock, self._changed_at_ns.get(model, self._started_ns))
+            since_ns = {name: self._changed_at_ns.get(name, self._started_ns) for name in models}
+        return {name: seconds_since(self._clock, at_ns) for name, at_ns in since_ns.items()}
 
     def _counter(self, family: MetricFamily) -> Counter:
         return Counter(family.name, family.help, family.labels, registry=self._registry)
@@ -185,7 +187,7 @@ def _model_gauges(status: Status) -> Iterator[Metric]:
     yield from (servers, stable, paused, blocked)
 
 
-def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Iterator[Metric]:
+def _rollout_gauges(status: Status, idle_seconds: Mapping[str, float]) -> Iterator[Metric]:
     gauges = {
         family: _gauge(family)
         for family in (
@@ -211,7 +213,7 @@ def _rollout_gauges(status: Status, idle_seconds: Callable[[str], float]) -> Ite
         gauges[families.WAVE_NEEDED].add_metric(labels, rollout["needed_count"])
         gauges[families.FAILED_SERVERS].add_metric(labels, len(rollout["setbacks"]))
         gauges[families.WARNED].add_metric(labels, len(rollout["warned"]))
-        gauges[families.IDLE].add_metric(labels, idle_seconds(name))
+        gauges[families.IDLE].add_metric(labels, idle_seconds[name])
         # In the last wave no server is left to compare with at the end.
         for role, row in (rollout["compared"] or {"wave": rollout}).items():
             _add_compared(gauges, [*labels, role], row)

@@ -10,6 +10,7 @@ import structlog
 
 Task = Callable[[], None]
 AroundTask = Callable[[], AbstractContextManager[None]]
+"""Makes the context that is entered for one task."""
 _log = structlog.get_logger(__name__)
 
 

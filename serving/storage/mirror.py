@@ -12,7 +12,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
+from serving.base.executor import AroundTask
 from serving.base.periodic_thread import PeriodicThread
 from serving.source.listing import FilesCheck, Listing, version_directories
 from serving.source.notes import Note
@@ -373,7 +373,7 @@ class MirrorThread:
         name: str,
         *,
         at_start: Callable[[], object],
-        around_look: Callable[[], AbstractContextManager[None]],
+        around_look: AroundTask,
         clock: Clock,
     ) -> None:
         self._mirror = mirror

@@ -3,10 +3,11 @@
 import hashlib
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from serving.base.clock import Clock
+from serving.base.executor import AroundTask
 from serving.base.name_text import file_name
 from serving.source.listing import FilesCheck
 from serving.storage.fsspec_store import FsspecStore
@@ -26,7 +27,7 @@ class Mirrors:
         *,
         check: FilesCheck,
         at_start: Callable[[], object],
-        around_look: Callable[[], AbstractContextManager[None]] = nullcontext,
+        around_look: AroundTask = nullcontext,
         clock: Clock,
         make_store: Callable[[str], ObjectStore] = FsspecStore,
     ) -> None:
