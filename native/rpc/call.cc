@@ -115,10 +115,11 @@ void Call::Fail(const base::Status& status) {
   End(std::move(end));
 }
 
-// Whoever has the answer is not in flight any more.
+// A request that has its answer is not in flight any more. A call without a ticket may be ended by
+// two threads at once.
 void Call::End(CallEnd end) {
   end.is_held = holds_answer_;
-  ticket_ = {};
+  if (ticket_) ticket_ = {};
   carrier_->Answer(stream_, std::move(end));
 }
 

@@ -85,8 +85,8 @@ class CallCarrier : public std::enable_shared_from_this<CallCarrier> {
 // All that it holds counts in the server's budget: the call itself and its headers in one share
 // from its beginning to its end, its message in another one, its answers in their own (OutMessage).
 //
-// Thread: Reply, Fail, Send, Finish and is_over: any. All else: one at a time, which is the thread
-// that handles the call.
+// Thread: Reply, Fail, Send, Finish and is_over: any, and at once unless the call is a request to a
+// model. All else: one at a time, which is the thread that handles the call.
 class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(const Call&) = delete;

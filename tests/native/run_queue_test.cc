@@ -14,6 +14,7 @@
 
 #include "native/rpc/receive_block.h"
 #include "native/rpc/stream_call.h"
+#include "tests/native/fake_carrier.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/units.h"
 
@@ -32,20 +33,6 @@ struct NamedHandler final : MethodHandler {
   servable::BatchKey BatchKeyOf(const Call& call) const override {
     return servable::BatchKeyOf(ModelNameOf(call), "");
   }
-};
-
-// Carries no answer anywhere.
-class NoCarrier final : public CallCarrier {
- public:
-  const std::string& peer() const override { return peer_; }
-  std::vector<std::string> ClientNames() override { return {}; }
-  bool TakeMessage(int32_t, base::ChargedText*, bool*) override { return false; }
-  void Answer(int32_t, CallEnd) override {}
-  bool Send(int32_t, std::shared_ptr<OutMessage>, size_t) override { return true; }
-  void WriteAnswers() override {}
-
- private:
-  const std::string peer_;
 };
 
 CallLimits LimitsWith(const servable::BatchRegistry* batches) {
@@ -86,7 +73,7 @@ class RunQueueTest : public ::testing::Test {
     }
   }
 
-  const std::shared_ptr<NoCarrier> carrier_ = std::make_shared<NoCarrier>();
+  const std::shared_ptr<testing::FakeCarrier> carrier_ = std::make_shared<testing::FakeCarrier>();
   servable::BatchRegistry batches_;
   const CallLimits limits_ = LimitsWith(&batches_);
   NamedHandler handler_;
