@@ -36,9 +36,11 @@ namespace millpond::rpc {
 // No handler is called under the lock: calls that have arrived are collected (StreamContext::due),
 // and handled after the lock is released.
 //
-// Thread: Proceed: request threads; the one that gets the turn works. CheckTimes: the watchdog. The
-// steps of a stop: the control plane. What calls need (CallCarrier), and is_closed: any. The events
-// of the session come under the lock, from within the functions above.
+// Thread: Proceed and NoteHangUp: request threads; the one that gets the turn works. CheckTimes:
+// the watchdog. IsSettled, AskToGo, RefuseNewStreams, IsReceiving and Close: the control plane, as
+// steps of a stop. TakeMessage: the one that has the turn. Any: all else that calls need
+// (CallCarrier), and is_closed, has_more, address, fd and key. The events of the session come under
+// the lock, from within the functions above.
 class Connection final : public CallCarrier, private SessionEvents {
  public:
   // The bytes that a connection takes of the budget as long as it lives: its object, its place in

@@ -13,8 +13,9 @@ class Call;
 
 // Answers the calls of one method. Outlives them.
 //
-// Thread: request threads, several at once, each with a call of its own. The watchdog too calls
-// ModelNameOf and RecordRefusal.
+// Thread: request threads, several at once, each with a call of its own; IsLimited and
+// RecordRefusal also under its connection's lock. The watchdog too calls ModelNameOf and
+// RecordRefusal.
 class MethodHandler {
  public:
   virtual ~MethodHandler() = default;

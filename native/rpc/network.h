@@ -29,7 +29,7 @@ namespace millpond::rpc {
 // while another thread has the connection's turn.
 //
 // Thread: HandleEvents: all request threads at once. CheckTimes: the watchdog. Listen and the steps
-// of a stop: the control plane, one thread at a time. Wake: any.
+// of a stop: the control plane, one thread at a time. Wake, port and connection_count: any.
 class Network final : public EventSource {
  public:
   explicit Network(std::shared_ptr<ServerShared> shared) : shared_(std::move(shared)) {}
@@ -89,7 +89,7 @@ class Network final : public EventSource {
   void AcceptUnlessStopped(const Listener& listener);
   void Accept(const Listener& listener, int count_max);
   void Add(int fd, const Listener& listener, const sockaddr_storage& from);
-  bool MayAdd(const std::string& address);
+  bool MayAdd(const std::string& address);  // needs mutex_
   void Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
                std::vector<std::shared_ptr<RunnableCall>>* to_run);
   // Brings the edge of a connection's socket again.

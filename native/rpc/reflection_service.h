@@ -31,7 +31,8 @@ base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table,
 
 // grpc.reflection.v1 and v1alpha.
 //
-// Thread: request threads, several at once, because the table never changes.
+// Thread: Handle and HandleEnd: request threads, several at once, because the table never changes.
+// Close: the control plane.
 class ReflectionService final : public MethodHandler {
  public:
   // Borrows `table`.

@@ -65,7 +65,7 @@ struct AwaitingCall {
 // queue holds its other requests back, and requests to other models pass.
 //
 // Thread: the control plane calls Start, PinToCores, ReleaseAwaiting, Stop and Join, one at a time.
-// Any thread may call the methods of AwaitingCalls.
+// Any thread may call the methods of AwaitingCalls, and refused_count.
 class RequestThreads final : public AwaitingCalls {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client
@@ -165,6 +165,8 @@ class RequestThreads final : public AwaitingCalls {
 
   void AddThread(Role role, size_t index);  // needs mutex_
   void TryAddThread(Role role);             // needs mutex_
+
+  // On the thread that is `self`.
   void Serve(Thread* self);
   void Look(Thread* self);
   void WaitForEvents(Thread* self);
@@ -173,11 +175,15 @@ class RequestThreads final : public AwaitingCalls {
   void QueueArrived(Thread* self, size_t from);
   void WakeIfWorth(const Thread& self);
   bool LeaveIfSuperfluous(Thread* self);
+
+  // On the watchdog.
   void Watch();
   void Relieve();                     // needs mutex_
   void ShareThreads(int64_t now_ns);  // needs mutex_
   void RunDueAwaiting(int64_t now_ns);
   void ReapThreads();  // needs mutex_
+
+  // On any of them.
   bool HaveAllEnded();
   size_t CountAble(int64_t now_ns, const Thread* except) const;  // needs mutex_
 

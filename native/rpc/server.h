@@ -69,8 +69,8 @@ struct ServerOptions {
 
 // The gRPC server: the network, the threads and the methods.
 //
-// Thread: the control plane's, one at a time; TakeRareCall from any, at once. Lifetime: the serving
-// map outlives it.
+// Thread: the control plane's, one at a time. Any, at once: TakeRareCall, HasRareCallsToCome,
+// PinRequestThreads, connection_count, LimitCountsByName. Lifetime: the serving map outlives it.
 class Server {
  public:
   Server(servable::ServingMap* map, ServerOptions options);
