@@ -106,7 +106,7 @@ class PageData:
         return [
             version_json(
                 status,
-                route_json(status, routing, default_version, self._canary_progress(name)),
+                route_json(status, routing, default_version, self._canary_progress(name, routing)),
                 methods.get(status.id, ()),
                 self._parts.arena(status.id) if status.state is AVAILABLE else None,
                 self._parts.batches.of(status.id) if status.state is AVAILABLE else (),
@@ -124,7 +124,9 @@ class PageData:
             if model in (None, name)
         ]
 
-    def _canary_progress(self, name: str) -> str:
+    def _canary_progress(self, name: str, routing: Routing) -> str:
+        if routing.canary_version is None:
+            return ""
         status = self._parts.streams.status(name)
         return "" if status is None else status.canary_progress
 
