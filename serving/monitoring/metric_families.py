@@ -212,7 +212,8 @@ SERVABLE_STATE = MetricFamily(
     name="serving_servable_state",
     kind="gauge",
     labels=(*_VERSION_LABELS, "state"),
-    help="1 for the state that the version is in, 0 for the others.",
+    help="1 for the state that the version is in. 0 for the others, of the 50 versions whose state "
+    "changed last.",
 )
 SERVABLE_HEALTH = MetricFamily(
     name="serving_servable_health",

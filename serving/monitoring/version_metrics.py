@@ -54,9 +54,10 @@ def version_metrics(
 ) -> Iterator[Metric]:
     """Yields the metrics of versions and models.
 
-    `statuses` has the versions to show. The figures of loads and unloads are shown for `latest` alone.
+    `statuses` has the versions to show. The figures of loads and unloads, and series at 0 that no alert
+    needs, are shown for `latest` alone.
     """
-    yield _states(statuses)
+    yield _states(statuses, latest)
     yield _healths(statuses)
     yield _failed_loads(statuses)
     yield _stages(families.LOAD_STAGE, LoadStage, latest)
@@ -65,22 +66,24 @@ def version_metrics(
     available = [status.id for status in statuses if status.state is AVAILABLE]
     yield _routing_shares(parts.streams, available)
     yield from _arenas(parts, available)
-    yield _swaps(parts.swaps.counts(), statuses)
+    latest_models = {status.id.name for status in latest}
+    yield _swaps(parts.swaps.counts(), statuses, latest_models)
     view = parts.health.view()
     yield _readiness(view)
     yield _blocked(view.models, parts.streams)
     yield _stuck(view.models, parts.pollers.stuck_keys)
-    yield from _reservoirs(parts.reservoirs)
+    yield from _reservoirs(parts.reservoirs, latest_models)
 
 
 def _identity(servable_id: ServableId) -> tuple[str, str]:
     return servable_id.name, str(servable_id.version)
 
 
-def _states(statuses: Sequence[ServableStatus]) -> Metric:
+def _states(statuses: Sequence[ServableStatus], latest: Sequence[ServableStatus]) -> Metric:
     samples = Samples(families.SERVABLE_STATE)
+    whole = {status.id for status in latest}
     for status in statuses:
-        for state in ServableState:
+        for state in ServableState if status.id in whole else (status.state,):
             samples.add((*_identity(status.id), state.name), int(status.state is state))
     return samples.metric
 
@@ -174,13 +177,25 @@ def _arena_figures(arena: ArenaStatistics) -> Mapping[MetricFamily, int]:
     }
 
 
-def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableStatus]) -> Metric:
-    """The swap counts. All results of a model start at 0, so that increase() counts the first swap."""
+_ALERTED = frozenset({SwapResult.LOAD_FAILED, SwapResult.REFUSED, SwapResult.ROLLED_BACK})
+"""The results that alerts count (deploy/prometheus/alert_rules.yml)."""
+
+
+def _swaps(
+    counts: Mapping[tuple[str, str], int],
+    statuses: Sequence[ServableStatus],
+    latest_models: Collection[str],
+) -> Metric:
+    """The swap counts. Results start at 0, so that increase() counts the first one: all results of the
+    models of the latest changes, and those that alerts count of every model.
+    """
     samples = Samples(families.SWAPS)
     models = [*(model for model, _ in counts), *(status.id.name for status in statuses)]
     for model in dict.fromkeys(models):
         for result in SwapResult:
-            samples.add((model, result.value), counts.get((model, result.value), 0))
+            count = counts.get((model, result.value), 0)
+            if count > 0 or result in _ALERTED or model in latest_models:
+                samples.add((model, result.value), count)
     return samples.metric
 
 
@@ -207,11 +222,12 @@ def _readiness(view: HealthView) -> Metric:
     return samples.metric
 
 
-def _reservoirs(reservoirs: Reservoirs) -> Iterator[Metric]:
+def _reservoirs(reservoirs: Reservoirs, latest_models: Collection[str]) -> Iterator[Metric]:
     requests, sizes = Samples(families.RESERVOIR_REQUESTS), Samples(families.RESERVOIR_BYTES)
     for model, reservoir in reservoirs.by_name().items():
         figures = reservoir.statistics()
-        requests.add((model,), figures.request_count)
-        sizes.add((model,), figures.request_bytes)
+        if figures.request_count > 0 or model in latest_models:
+            requests.add((model,), figures.request_count)
+            sizes.add((model,), figures.request_bytes)
     yield requests.metric
     yield sizes.metric

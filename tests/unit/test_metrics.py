@@ -46,6 +46,7 @@ from serving.monitoring.metric_families import (
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.native_histogram import EDGES_NS, native_histogram
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS
+from serving.monitoring.swap_record import SwapResult
 from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
 from serving.reload.config_watch import ConfigRefusal
 from tests.unit import promtool
@@ -60,7 +61,8 @@ from tests.unit.fakes.servables import (
     classes,
 )
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "observability.md"
 MS = 1_000_000
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 NATIVE = "application/openmetrics-text;version=2.0.0"
@@ -181,7 +183,16 @@ def test_loads_of_many_models_are_those_of_the_last():
 
 def test_idle_model_among_many_has_few_series():
     one, two = (len(series_of(many_models(count, asked_count=0))) for count in (900, 901))
-    assert two - one <= 20
+    assert two - one <= 10
+
+
+def test_swaps_that_alerts_count_begin_at_0_for_all():
+    swaps = having(series_of(many_models(100, asked_count=0)), "serving_swaps_total")
+    rules = (ROOT / "deploy" / "prometheus" / "alert_rules.yml").read_text()
+    for result in SwapResult:
+        is_alerted = f'serving_swaps_total{{result="{result.value}"}}' in rules
+        assert (("m0", result.value) in swaps) is is_alerted
+        assert swaps["m99", result.value] == 0
 
 
 def test_uncalled_method_has_no_series():
