@@ -38,6 +38,7 @@ void RequestStatistics::AddSeries(const std::string& model, int64_t version,
     series_.emplace_back(MethodKey{model, version, MethodName(method)}, std::move(of_method),
                          recorder, in_flight_count);
   }
+  series_counts_[{model, version}] += kMethodCount;
 }
 
 // Adds the series of the models that have had requests without a version since the last call. Each
@@ -132,19 +133,22 @@ void RequestStatistics::FoldEnded(int64_t now_ns) {
 }
 
 void RequestStatistics::Fold(std::list<MethodSeries>::iterator series) {
-  folded_[OfModel(series->key())] += series->Figures();
+  const MethodKey& key = series->key();
+  folded_[OfModel(key)] += series->Figures();
+  const auto counted = series_counts_.find({key.model, key.version});
+  if (counted != series_counts_.end() && --counted->second == 0) series_counts_.erase(counted);
   series_.erase(series);
 }
 
 // Folds earlier series of the same version. A version that is loaded again gets a new series,
 // because the old series would have two parts.
 void RequestStatistics::FoldEarlier(const std::string& model, int64_t version, int64_t now_ns) {
+  if (series_counts_.count({model, version}) == 0) return;
   std::vector<std::list<MethodSeries>::iterator> earlier;
   for (auto series = series_.begin(); series != series_.end(); ++series) {
     const MethodKey& key = series->key();
     if (key.model == model && key.version == version) earlier.push_back(series);
   }
-  if (earlier.empty()) return;
   SampleSeries(NextSpan(now_ns));  // The version may have ended since the last sample.
   for (const auto& series : earlier) {
     if (series->is_closed()) Fold(series);

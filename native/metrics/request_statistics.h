@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "native/metrics/method_series.h"
@@ -110,6 +111,8 @@ class RequestStatistics {
   UnmatchedRequests unmatched_;
   std::map<std::string, std::shared_ptr<MethodRecorder>> without_model_;
   std::list<MethodSeries> series_;
+  // The series of each version. A version that has none is added without a look at all others.
+  std::map<std::pair<std::string, int64_t>, int> series_counts_;
   std::map<MethodKey, MethodFigures> folded_;  // by model and method
   int64_t sampled_ns_;
   std::deque<int64_t> second_ends_ns_;  // in the last 15 minutes

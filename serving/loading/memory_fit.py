@@ -59,8 +59,12 @@ def _groups(directory: Path, path: str) -> list[Path]:
 
 
 def _left_bytes(group: Path, limit_file: str, usage_file: str, cache_name: str) -> int:
-    limit, usage = _text(group / limit_file).strip(), _text(group / usage_file).strip()
-    if not limit.isdigit() or not usage.isdigit() or int(limit) >= _V1_UNLIMITED_BYTES:
+    limit = _text(group / limit_file).strip()
+    if not limit.isdigit() or int(limit) >= _V1_UNLIMITED_BYTES:
+        # The usage is not read: the kernel adds it up for each reader, and each load asks several times.
+        return UNLIMITED_BYTES
+    usage = _text(group / usage_file).strip()
+    if not usage.isdigit():
         return UNLIMITED_BYTES
     cache_bytes = 0
     for line in _text(group / "memory.stat").splitlines():
