@@ -9,6 +9,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "native/tf/fixed_variables.h"
 #include "tensorflow/core/common_runtime/executor.h"
 #include "tensorflow/core/common_runtime/executor_factory.h"
 #include "tensorflow/core/common_runtime/single_threaded_executor.h"
@@ -164,11 +165,12 @@ class RunExecutorFactory final : public tensorflow::ExecutorFactory {
  public:
   absl::Status NewExecutor(const LocalExecutorParams& params, const tensorflow::Graph& graph,
                            std::unique_ptr<Executor>* made) override {
+    const FixedExecutor fixed = WithFixedVariables(params, graph);
     if (MayRunInOrder(graph)) {
-      const absl::Status status = MakeInOrder(params, graph, made);
+      const absl::Status status = MakeInOrder(fixed.params, *fixed.graph, made);
       if (!status.ok() || *made != nullptr) return status;
     }
-    return tensorflow::NewExecutor(kUsualExecutor, params, graph, made);
+    return tensorflow::NewExecutor(kUsualExecutor, fixed.params, *fixed.graph, made);
   }
 
  private:

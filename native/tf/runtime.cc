@@ -7,6 +7,7 @@
 
 #include "absl/log/globals.h"
 #include "native/memory/memory_resource.h"
+#include "native/tf/fixed_variables.h"
 #include "native/tf/memory_allocator.h"
 #include "native/tf/restore_kernel.h"
 #include "native/tf/run_executor.h"
@@ -77,6 +78,7 @@ void TakeTheStockRuntimesPlace(memory::MemoryResource* request_memory) {
   tensorflow::DeviceFactory::Register("CPU", std::make_unique<ServableDeviceFactory>(allocator),
                                       kDevicePriority, /*is_pluggable_device=*/false);
   RegisterRestoreKernel();
+  RegisterFixedKernels();
   RegisterRunExecutor();
 }
 

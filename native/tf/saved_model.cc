@@ -14,6 +14,7 @@
 #include "native/tf/callable_set.h"
 #include "native/tf/checkpoint_index.h"
 #include "native/tf/core_share.h"
+#include "native/tf/fixed_variables.h"
 #include "native/tf/joint_runners.h"
 #include "native/tf/missing_kernels.h"
 #include "native/tf/op_library.h"
@@ -284,6 +285,11 @@ struct SavedModel::State {
     return is_watched || write_watch->keeps_state() ? write_watch.get() : nullptr;
   }
 
+  // True if nothing that a request may run writes to a variable.
+  bool HasFixedVariables() const {
+    return !writes.has_writer && !CurrentRuntimeOptions().serves_session_run;
+  }
+
   StatusOr<const SignatureRunner*> RunnerOf(const tensor::Signature& signature) const {
     const auto callable = callables.find(signature.name);
     if (callable != callables.end()) return callable->second.get();
@@ -440,6 +446,7 @@ Status SavedModel::AnalyzeRows() {
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
+  if (state_->HasFixedVariables()) FixVariables(state_->session.get());
   for (const auto& [name, signature] : state_->signatures) {
     if (!signature.obstacle.empty()) continue;
     state_->callables.emplace(name, MakeRunner(state_->session.get(), signature));
