@@ -39,6 +39,7 @@ from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
 from serving.server.server import Server
 from serving.server.stop_signals import ECHO_SECONDS, StopSignals
+from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.errors import StatusError
@@ -225,6 +226,27 @@ def test_server_reloads_version_mended_in_place(tmp_path: Path, plane: FakePlane
     (tmp_path / "m" / "7" / "saved_model.pb").write_bytes(b"mended graph")
     os.utime(tmp_path / "m" / "7" / "saved_model.pb", (0, 0))
     assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    assert server.stop()
+
+
+def test_failed_version_makes_its_source_due(
+    tmp_path: Path, plane: FakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its base path may be at rest, so that no poll would see that its files are mended."""
+    drop(tmp_path / "m", 7)
+    plane.failures["restore"] = StatusError(15, "bad checksum")
+    woken = threading.Event()
+    wake = PollerPool.wake
+
+    def note(pollers: PollerPool, key: str, group: str | None = None) -> None:
+        if (key, group) == ("m", None):
+            woken.set()
+        wake(pollers, key, group)
+
+    monkeypatch.setattr(PollerPool, "wake", note)
+    server = Server(config_for(tmp_path / "m", file_system_poll_wait_seconds=60), native=plane)
+    server.start()
+    assert woken.wait(30)
     assert server.stop()
 
 
