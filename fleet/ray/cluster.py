@@ -14,8 +14,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fleet.config.ray_settings import RayModel, RaySettings
 from fleet.lead.server_links import ServerClient
 from fleet.ray.server_actor import ServerActor
+from fleet.replicas.found_replicas import FoundLaunch
 from fleet.replicas.placement import ServerRoom
-from fleet.replicas.replicas import FoundLaunch, Replica
+from fleet.replicas.replicas import Replica
 from serving.base.errors import Unavailable
 
 NAMESPACE = "millpond"

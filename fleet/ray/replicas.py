@@ -15,18 +15,12 @@ from fleet.ray.cluster import RayServers
 from fleet.ray.key_value_store import KeyValueStore, StoredText
 from fleet.ray.leadership import RayLeadership
 from fleet.ray.look import Look, look_of
+from fleet.replicas.decision import ReplicaDecision, decide_replicas
+from fleet.replicas.found_replicas import found_state
 from fleet.replicas.replica_problems import replica_problems
-from fleet.replicas.replicas import (
-    UP,
-    Replica,
-    ReplicaDecision,
-    ReplicaInputs,
-    ReplicaState,
-    decide_replicas,
-    found_state,
-    replica_state_from_json,
-    with_restarts,
-)
+from fleet.replicas.replica_step import ReplicaInputs
+from fleet.replicas.replicas import UP, Replica, ReplicaState, with_restarts
+from fleet.replicas.stored_replicas import replica_state_as_json, replica_state_from_json
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import DataLoss, NotFound, Unavailable
 from serving.base.name_text import listed, natural_order
@@ -202,7 +196,7 @@ class RayReplicas:
             except DataLoss as error:
                 state = self._found(error)
             # From now on no reader sees a late write of the earlier coordinator.
-            text.write(state.as_json())
+            text.write(replica_state_as_json(state))
             self._text, self._decision = text, ReplicaDecision(state=state)
         return self.state
 
@@ -222,7 +216,7 @@ class RayReplicas:
         """Takes a decision over once its state is durable. Raises OSError."""
         if decision.state != self.state:
             assert self._text is not None
-            self._text.write(decision.state.as_json())
+            self._text.write(replica_state_as_json(decision.state))
         self._decision = decision
 
     def _end_orphans(self) -> None:

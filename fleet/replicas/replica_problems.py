@@ -2,8 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from fleet.replicas.decision import ReplicaDecision
+from fleet.replicas.layers import most_left_bytes
 from fleet.replicas.placement import ServerRoom, replicas_needed
-from fleet.replicas.replicas import Replica, ReplicaDecision, WantedModel, most_left_bytes
+from fleet.replicas.replicas import Replica, WantedModel
 
 _GB = 1e9
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.config.ray_settings import RayModel, RaySettings
-from fleet.replicas.replicas import FoundLaunch, Replica
+from fleet.replicas.found_replicas import FoundLaunch
+from fleet.replicas.replicas import Replica
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition
 from serving.commands.cli import main

@@ -10,8 +10,9 @@ from fleet.config.config import parse_fleet_config
 from fleet.lead.candidate import Candidate
 from fleet.lead.lead import FleetLead
 from fleet.lead.leadership import Term
+from fleet.replicas.found_replicas import FoundLaunch
 from fleet.replicas.placement import ServerRoom
-from fleet.replicas.replicas import UP, FoundLaunch, Replica
+from fleet.replicas.replicas import UP, Replica
 from fleet.rollout.reports import ModelReport, ServerReport
 from serving.base.errors import Unavailable
 from tests.fleet.fakes.ray_store import FakeStore

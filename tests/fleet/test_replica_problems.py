@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.replicas.decision import ReplicaDecision
 from fleet.replicas.placement import ModelNeed, ServerRoom
 from fleet.replicas.replica_problems import replica_problems
-from fleet.replicas.replicas import Replica, ReplicaDecision, ReplicaState, WantedModel
+from fleet.replicas.replicas import Replica, ReplicaState, WantedModel
 
 GB = 10**9
 NODE = ServerRoom(name="a", memory_bytes=4 * GB)

@@ -5,26 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.replicas.placement import ModelNeed, ServerRoom
-from fleet.replicas.replicas import (
+from fleet.replicas.decision import (
     BACKOFF_SECONDS_MAX,
-    LEAVING,
-    NO_PORTS,
     SILENT_SECONDS_MAX,
     START_SECONDS_MAX,
     STOP_MARGIN_SECONDS,
+    ReplicaDecision,
+    decide_replicas,
+)
+from fleet.replicas.placement import ModelNeed, ServerRoom
+from fleet.replicas.replica_step import ReplicaInputs
+from fleet.replicas.replicas import (
+    LEAVING,
+    NO_PORTS,
     STOPPING,
     UP,
     Replica,
-    ReplicaDecision,
-    ReplicaInputs,
     ReplicaSighting,
     ReplicaState,
     WantedModel,
-    decide_replicas,
-    replica_state_from_json,
     with_restarts,
 )
+from fleet.replicas.stored_replicas import replica_state_as_json, replica_state_from_json
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import DataLoss
 
@@ -489,11 +491,11 @@ def test_state_survives_its_json() -> None:
     world = World([model(replicas=2)], [node("a")]).settle()
     state = with_restarts(world.state, "m")
     state = replace(state, ports={"m-0": (8500, 0)})
-    assert replica_state_from_json(state.as_json()) == state
+    assert replica_state_from_json(replica_state_as_json(state)) == state
 
 
 def test_state_of_an_earlier_release_has_no_ports() -> None:
-    document = json.loads(World([model()], [node("a")]).settle().state.as_json())
+    document = json.loads(replica_state_as_json(World([model()], [node("a")]).settle().state))
     del document["ports"], document["replicas"][0]["ports"]
     state = replica_state_from_json(json.dumps(document))
     assert (state.ports, state.replicas["m-0"].ports) == ({}, NO_PORTS)
@@ -544,7 +546,7 @@ def test_other_text_is_data_loss(text: str) -> None:
 
 @given(st.sampled_from([*Replica.__slots__]), st.sampled_from([None, "x", 1.5, [], True]))
 def test_row_of_other_types_is_data_loss(name: str, value: object) -> None:
-    document = json.loads(World([model()], [node("a")]).settle().state.as_json())
+    document = json.loads(replica_state_as_json(World([model()], [node("a")]).settle().state))
     kept = document["replicas"][0][name]
     document["replicas"][0][name] = value
     # A decision takes whatever is read: it would fail with it each time.
@@ -612,7 +614,7 @@ def _act(world: World, action: tuple[str, object, int]) -> None:
         world.swapping = {*world.swapping, str(subject)} if number else set()
     elif kind == "take over":
         # The next coordinator has the state alone.
-        world.state = replica_state_from_json(world.state.as_json())
+        world.state = replica_state_from_json(replica_state_as_json(world.state))
         world.decision = ReplicaDecision(state=world.state)
 
 

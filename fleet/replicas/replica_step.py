@@ -1,0 +1,130 @@
+"""One decision on the replicas of a fleet while it is made: a value that each stage replaces. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from fleet.replicas.layers import taken_bytes_by_node, usable_bytes
+from fleet.replicas.placement import ServerRoom
+from fleet.replicas.replicas import (
+    NO_PORTS,
+    UP,
+    Replica,
+    ReplicaSighting,
+    ReplicaState,
+    WantedModel,
+)
+from serving.base.clock import NS_PER_SECOND
+
+_NOT_SEEN = ReplicaSighting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaInputs:
+    """Everything that a decision reads besides the state.
+
+    `sightings` has the last look at each replica's present launch. `swapping` are the models with a version
+    on its way. `since_ns` is that of the last decision. `wall_ns` is for the deadlines of nodes.
+    """
+
+    wanted: Sequence[WantedModel]
+    rooms: Sequence[ServerRoom]
+    sightings: Mapping[str, ReplicaSighting] = field(default_factory=dict)
+    swapping: Collection[str] = ()
+    since_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    leave_seconds: float = 5.0
+    now_ns: int = 0
+    wall_ns: int = 0
+
+    @cached_property
+    def models(self) -> Mapping[str, WantedModel]:
+        """The wanted models by name."""
+        return {model.name: model for model in self.wanted}
+
+    @cached_property
+    def nodes(self) -> Mapping[str, ServerRoom]:
+        """The nodes by name."""
+        return {room.name: room for room in self.rooms}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStep:
+    """The next state and the actions, as far as they are decided."""
+
+    inputs: ReplicaInputs
+    state: ReplicaState
+    starts: tuple[Replica, ...] = ()
+    ends: tuple[Replica, ...] = ()
+    missing: Mapping[str, int] = field(default_factory=dict)
+    # The waits that go on, as launch and reason, and the time since when.
+    since_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Collection[Replica]:
+        return self.state.replicas.values()
+
+    def sighting(self, row: Replica) -> ReplicaSighting:
+        return self.inputs.sightings.get(row.name, _NOT_SEEN)
+
+    def is_ready(self, row: Replica) -> bool:
+        """True if a replica serves and goes on serving.
+
+        A replica that was launched in this decision does not count, because the last look was at its old
+        launch.
+        """
+        return row.phase == UP and row not in self.starts and self.sighting(row).is_ready
+
+    def has_room(self, model: WantedModel, node: str, instead: str = "") -> bool:
+        """True if a launch fits beside all other replicas of a node, or beside all but one of them."""
+        taken_bytes = taken_bytes_by_node(self.rows)[node]
+        others_bytes = taken_bytes_by_node(row for row in self.rows if row.name != instead)[node]
+        left_bytes = usable_bytes(self.inputs.nodes[node], taken_bytes) - others_bytes
+        return model.need.room_bytes <= left_bytes
+
+    def has_waited(self, row: Replica, reason: str, seconds: float) -> bool:
+        """True once `seconds` have passed since the first decision in which `row` waits for `reason`."""
+        return self.inputs.now_ns - self._since_ns(row, reason) >= seconds * NS_PER_SECOND
+
+    def with_wait(self, row: Replica, reason: str) -> "ReplicaStep":
+        """Notes that `row` waits for `reason`. A wait that is not noted in each decision begins anew."""
+        since_ns = {**self.since_ns, (row.launch, reason): self._since_ns(row, reason)}
+        return replace(self, since_ns=since_ns)
+
+    def with_row(self, row: Replica) -> "ReplicaStep":
+        """Adds or replaces a replica."""
+        return self.with_rows({**self.state.replicas, row.name: row})
+
+    def with_rows(self, rows: Mapping[str, Replica]) -> "ReplicaStep":
+        return replace(self, state=replace(self.state, replicas=rows))
+
+    def ended(self, row: Replica) -> "ReplicaStep":
+        """Removes a replica whose launch has ended."""
+        rows = {name: other for name, other in self.state.replicas.items() if name != row.name}
+        return replace(self.with_rows(rows), ends=(*self.ends, row))
+
+    def launched(
+        self, name: str, model: WantedModel, node: str, failure_count: int = 0
+    ) -> "ReplicaStep":
+        """Launches a replica, the first time or again."""
+        state = self.state
+        row = Replica(
+            name=name,
+            model=model.name,
+            node=node,
+            launch=state.launch_count + 1,
+            spec=model.spec,
+            room_bytes=model.need.room_bytes,
+            failure_count=failure_count,
+            drain_seconds=model.drain_seconds,
+            ports=state.ports.get(name, NO_PORTS),
+        )
+        state = replace(
+            state,
+            launch_count=row.launch,
+            replicas={**state.replicas, name: row},
+            restarts=state.restarts - {name},
+        )
+        return replace(self, state=state, starts=(*self.starts, row))
+
+    def _since_ns(self, row: Replica, reason: str) -> int:
+        return self.inputs.since_ns.get((row.launch, reason), self.inputs.now_ns)
