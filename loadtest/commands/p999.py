@@ -39,6 +39,7 @@ from loadtest.report.report import machine
 from loadtest.report.tables import cores_line, generator_line, number, write_json
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import InvalidConfig, StatusCode
+from serving.monitoring.request_metrics import WINDOW_SECONDS
 from serving.server.model_server import ModelServer
 
 STATED_ERROR_RATIO = 0.008
@@ -48,7 +49,6 @@ RUN_SECONDS = 8
 """Short enough that a run, the second in which it ends and the scrape fit in the quantiles'
 window."""
 
-_WINDOW_SECONDS = 10
 # The second of the last request must have ended before the request is in the window.
 _SECOND_ENDS_SECONDS = 1.1
 _QUANTILES = {"p50_ms": "0.5", "p99_ms": "0.99", "p999_ms": "0.999"}
@@ -149,7 +149,7 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
     """Sends the plan's requests after a pause of two seconds. Raises Unavailable."""
     pages = ServerPages(server.url)
     # Earlier requests then leave the window before the run ends.
-    pause(clock, _WINDOW_SECONDS - RUN_SECONDS)
+    pause(clock, WINDOW_SECONDS - RUN_SECONDS)
     before = pages.metrics()
 
     def run() -> Outcome:
@@ -164,7 +164,7 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
         outcome,
         before,
         after,
-        is_in_window=took_seconds <= _WINDOW_SECONDS,
+        is_in_window=took_seconds <= WINDOW_SECONDS,
         cores=cores,
     )
 

@@ -127,7 +127,10 @@ class WarmUpWatch:
         self._faults: list[str] = []
 
     def run(self, warm_up: Callable[[Ask], object]) -> None:
-        """Runs `warm_up`. Raises Cancelled and bugs, and if it is not tolerant all other errors."""
+        """Runs `warm_up`, and takes its error as a fault. Raises Cancelled and bugs.
+
+        Raises the other errors too unless this object is tolerant.
+        """
         try:
             warm_up(self._timed_ask)
         except Cancelled:

@@ -157,8 +157,8 @@ def _phase_spans(root: Span, request: RequestSpan, new_id: NewId) -> Iterator[Sp
 def _phases_in_order(request: RequestSpan) -> Iterator[tuple[str, int]]:
     """Yields the phases that the request reached, with their times.
 
-    All of `batch` stands before `run`, also the little of it that came after the run: the replies of
-    a batch are encoded one after the other.
+    All of `batch` comes before `run`, although a little of it was after the run, while the replies to
+    other requests of the batch were encoded.
     """
     for phase in _PHASES:
         if phase in request.phase_ns:

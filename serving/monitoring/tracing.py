@@ -140,7 +140,8 @@ class Tracing:
         """The number of lost spans by reason. Any thread.
 
         The reasons: `over_rate`, more requests than REQUESTS_PER_SECOND_MAX; `full`, a full buffer;
-        `export`, not accepted by the collector. With `over_rate` and `full` a request counts as one.
+        `export`, not accepted by the collector. For `over_rate` and `full` a whole request
+        counts as one span.
         """
         of_requests = self._requests.dropped_counts
         with self._lock:
