@@ -19,7 +19,7 @@ if(SKBUILD_METADATA_DIR)
             --version ${MILLPOND_VERSION} --tensorflow ${tensorflow_version} --jemalloc ${jemalloc_file}
             --include ${nanobind_ROOT}/../include ${nanobind_ROOT}/../ext/robin_map/include
                       ${MILLPOND_TENSORFLOW_DIR}/include ${CMAKE_SYSTEM_INCLUDE_PATH}
-                      /usr/local/include /usr/include /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
+                      /usr/local/include /usr/include /usr/share/include /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
             -- ${bill_of_materials}
     COMMAND_ERROR_IS_FATAL ANY)
   install(FILES ${bill_of_materials} DESTINATION ${SKBUILD_METADATA_DIR}/sboms)

@@ -1,7 +1,7 @@
 """Checks the order of native/ and of the Python packages, and the imports between tests.
 
 A rung of native/ includes only itself and the rungs below it, and not its siblings. Only one rung
-includes a foreign world: jemalloc, TensorFlow, nghttp2 with OpenSSL and epoll, or the binder. base
+includes a foreign world: jemalloc, TensorFlow, nghttp2 and llhttp with OpenSSL and epoll, or the binder. base
 includes zlib too, and so do rest and rpc, which compress. No rung includes gRPC: only the load
 generator does. No units of native/ include one another in a circle; a unit is a header with its
 source file.
@@ -42,7 +42,7 @@ RUNGS = (
 
 # The rungs that stand beside a rung and not below it, so that it must not include them either. What
 # answers requests and what runs a model meet in servable/ alone.
-SIBLINGS = {"rest": frozenset({"rpc"}), "tf": frozenset({"inference", "rpc", "rest"})}
+SIBLINGS = {"tf": frozenset({"inference", "rpc", "rest"})}
 
 # The rooms of each Python package, from the lowest to the highest.
 SERVING_ROOMS = (
@@ -125,6 +125,7 @@ FOREIGN_WORLDS = {
     "unsupported/Eigen/": {"tf"},
     "google/protobuf/": {"tf"},
     "tensorflow_serving/": {"tf"},
+    "llhttp/": {"rpc"},
     "nghttp2/": {"rpc"},
     "openssl/": {"rpc"},
     "sys/epoll.h": {"rpc"},

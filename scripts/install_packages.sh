@@ -9,7 +9,7 @@ set -euo pipefail
 packages_of() {
   case "$1" in
     build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libjemalloc-dev libnghttp2-dev
-                 libssl-dev zlib1g-dev protobuf-compiler" ;;
+                 libssl-dev node-llhttp zlib1g-dev protobuf-compiler" ;;
     # The load generator and the clients of the native tests link gRPC; the server does not.
     grpc) echo "libgrpc++-dev" ;;
     # jemalloc, which the server preloads; the build copies it beside the module.
@@ -24,7 +24,7 @@ packages_of() {
     # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
     fuzz) echo "clang-14 libclang-rt-14-dev" ;;
     bench) echo "nghttp2-client" ;;
-    # The built module contains jemalloc, nghttp2, OpenSSL and zlib.
+    # The built module contains jemalloc, llhttp, nghttp2, OpenSSL and zlib.
     runtime) echo "python3 libstdc++6" ;;
     *) echo "install_packages.sh: unknown group '$1'; one of: build grpc run test lint fuzz bench runtime" >&2; return 1 ;;
   esac

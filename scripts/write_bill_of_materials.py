@@ -61,6 +61,14 @@ PARTS = (
         COPIED,
     ),
     Part(
+        "llhttp",
+        "MIT",
+        "llhttp/llhttp.h",
+        _macros("LLHTTP_VERSION_MAJOR", "LLHTTP_VERSION_MINOR", "LLHTTP_VERSION_PATCH"),
+        "pkg:github/nodejs/llhttp",
+        LINKED,
+    ),
+    Part(
         "nghttp2",
         "MIT",
         "nghttp2/nghttp2ver.h",

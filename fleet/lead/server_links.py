@@ -57,7 +57,10 @@ class ServerClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CallKey:
-    """A kind of call to a server: a grant of a version of `model`, or with "" a request for its report."""
+    """A server, and the model of which it is granted a version.
+
+    The model is "" if it is asked for a report.
+    """
 
     server: str
     model: str = ""
@@ -69,7 +72,7 @@ class _CallKey:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """A call that has failed: how many times without a success between, and in which round it is due again."""
+    """The state of a call that is not prompt: how often in turn it failed, and when it is due again."""
 
     failed_count: int = 0
     due_round: int = 0

@@ -46,7 +46,7 @@ from loadtest.report.tables import (
 )
 from serving.base.clock import Clock, SystemClock, pause
 from serving.base.errors import Unavailable
-from serving.http.server import HTTP_NICE
+from serving.http.front import HTTP_NICE
 from serving.server.model_server import ModelServer
 
 QUIET = "quiet"

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -58,6 +59,11 @@ class WireReader {
 
   // Copies the next `size` bytes to `to`, and moves past them.
   [[nodiscard]] bool Copy(void* to, size_t size);
+  // Returns the remaining bytes if they lie in one piece.
+  std::optional<std::string_view> Contiguous() const {
+    if (remaining_bytes_ > contiguous_bytes()) return {};
+    return std::string_view(position_, remaining_bytes_);
+  }
   // Appends all remaining bytes to `to`.
   void AppendRest(std::string* to);
   // Moves past a field that the message does not have, groups included.

@@ -515,15 +515,11 @@ Status BatchVerifier::Conclude(bool may_write_variables, const VerifierLimits& l
     if (limits.AreCancelled()) return Cancelled();
     if (!refusal.empty()) {
       servable_.Refuse(signature, std::move(refusal));
-      continue;
+    } else if (verdict.kind == RowVerdict::Kind::kIndependent) {
+      servable_.TurnOn(signature, {0, first_count, false});
+    } else {
+      servable_.TurnOn(signature, {first_count, first_count, true});
     }
-    servable::BatchChecks checks;
-    checks.first_padded_count = first_count;
-    if (verdict.kind != RowVerdict::Kind::kIndependent) {
-      checks.first_count = first_count;
-      checks.goes_on = true;
-    }
-    servable_.TurnOn(signature, checks);
   }
   return {};
 }

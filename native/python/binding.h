@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -32,7 +33,6 @@ void RegisterServingMap(nanobind::module_& module);
 void RegisterTransport(nanobind::module_& module);
 void RegisterAdmission(nanobind::module_& module);
 void RegisterByteBudget(nanobind::module_& module);
-void RegisterRest(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
 void RegisterTrace(nanobind::module_& module);
 void RegisterValues(nanobind::module_& module);
@@ -61,7 +61,12 @@ auto WithoutGil(Function&& function) {
   return std::forward<Function>(function)();
 }
 
-using base::SecondsToNs;
+// Returns `seconds` in ns, at least 0 and at most 30 years. So a sum with the time of any clock
+// does not overflow.
+inline int64_t SecondsToNs(double seconds) {
+  constexpr double kMaxSeconds = 1e9;
+  return static_cast<int64_t>(std::clamp(seconds, 0.0, kMaxSeconds) * 1e9);
+}
 
 // Returns TensorFlow's allocator for all memory except parameters. It lives as long as the process,
 // because tensors may outlive the module.

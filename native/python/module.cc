@@ -15,7 +15,6 @@ NB_MODULE(_data_plane, module) {
   RegisterTransport(module);
   RegisterAdmission(module);
   RegisterByteBudget(module);
-  RegisterRest(module);
   RegisterServer(module);
   RegisterTrace(module);
   RegisterValues(module);  // last, because fields have the types of the others

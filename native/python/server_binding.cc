@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "native/base/clock.h"
-#include "native/python/binding.h"
+#include "native/python/server_binding.h"
 #include "native/python/values.h"
-#include "native/rpc/server.h"
+#include "native/rest/rest_service.h"
 
 namespace millpond::python {
 namespace {
@@ -35,8 +35,9 @@ std::optional<double> RemainingSeconds(const RareCall& call) {
 }
 
 void RegisterRareCall(nb::module_& module) {
-  nb::class_<RareCall>(module, "RareCall", nb::is_final())
-      .def_prop_ro("method", &RareCall::path)
+  nb::class_<RareCall> call(module, "RareCall", nb::is_final());
+  AddHttp(&call);
+  call.def_prop_ro("method", &RareCall::path)
       .def_prop_ro("request",
                    [](const RareCall& self) {
                      return nb::bytes(self.request().data(), self.request().size());
@@ -65,15 +66,23 @@ void RegisterRareCall(nb::module_& module) {
 
 void RegisterServer(nb::module_& module) {
   RegisterRareCall(module);
-  nb::class_<Server>(module, "GrpcServer", nb::is_final())
+  nb::class_<Server> server(module, "GrpcServer", nb::is_final());
+  AddHttp(&server);
+  server
       .def(
           "__init__",
           [](Server* self, servable::ServingMap& map, ServerOptions options) {
+            options.make_http_routes = [](const rpc::ModelMethodParts& parts,
+                                          const rpc::HttpOptions& http) {
+              return std::make_unique<rest::RestService>(parts,
+                                                         static_cast<size_t>(http.body_bytes_max));
+            };
             new (self) Server(&map, std::move(options));
           },
           nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::arg("options"))
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
+      .def_prop_ro("http_port", &Server::http_port)
       .def_prop_ro("connection_count", &Server::connection_count)
       .def_prop_ro("limit_counts", &Server::LimitCountsByName)
       .def(
@@ -98,7 +107,6 @@ void RegisterServer(nb::module_& module) {
             WithoutGil([&] { self.RemoveHealth(service); });
           },
           nb::arg("service"))
-      .def("share_batches_with", &Server::ShareBatchesWith, nb::arg("others"))
       .def(
           "pin_request_threads",
           [](Server& self, bool is_pinned) {

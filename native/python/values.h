@@ -354,6 +354,26 @@ struct ValueClass<rpc::ReflectionTable> {
 };
 
 template <>
+struct ValueClass<rpc::HttpOptions> {
+  using Options = rpc::HttpOptions;
+  static constexpr auto kModule = "serving.data_plane.requests";
+  static constexpr char kName[] = "HttpOptions";
+  static constexpr auto kFields = std::tuple{
+      Field{"hosts", &Options::hosts},
+      Field{"probe_paths", &Options::probe_paths},
+      Field{"has_cors", &Options::has_cors},
+      Field{"body_bytes_max", &Options::body_bytes_max},
+      Field{"reply_bytes_max",
+            +[](Options& options, size_t bytes) {
+              options.reply_bytes_max = std::min(bytes, base::kMaxReplyBytes);
+            }},
+      Field{
+          "request_seconds_max",
+          +[](Options& options, double seconds) { options.request_ns_max = SecondsToNs(seconds); }},
+      Field{"connection_count_max", &Options::connection_count_max}};
+};
+
+template <>
 struct ValueClass<rpc::ServerOptions> {
   using Options = rpc::ServerOptions;
   static constexpr auto kModule = "serving.data_plane.requests";
@@ -402,12 +422,14 @@ struct ValueClass<rpc::ServerOptions> {
                                                            : tensor::TensorEncoding::kTypedFields;
             }},
       Field{"serves_session_run", &Options::serves_session_run},
-      Field{"reflection", +[](Options& options, std::optional<rpc::ReflectionTable> table) {
+      Field{"reflection",
+            +[](Options& options, std::optional<rpc::ReflectionTable> table) {
               if (table) {
                 options.reflection =
                     std::make_shared<const rpc::ReflectionTable>(std::move(*table));
               }
-            }}};
+            }},
+      Field{"http", &Options::http}};
 };
 
 }  // namespace millpond::python

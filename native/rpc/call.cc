@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "native/base/clock.h"
+#include "native/rpc/http_answer.h"
 
 namespace millpond::rpc {
 namespace {
@@ -71,7 +72,19 @@ void Call::SendHeld() {
   if (std::exchange(holds_answer_, false)) carrier_->WriteAnswers();
 }
 
+void Call::ReplyHttp(std::shared_ptr<HttpAnswer> answer) {
+  CallEnd end;
+  end.http = std::move(answer);
+  End(std::move(end));
+}
+
 void Call::Reply(base::ReplyBytes reply) {
+  if (method_->is_http) {
+    auto answer = std::make_shared<HttpAnswer>();
+    answer->fields = std::move(http_fields_);
+    answer->body = std::move(reply);
+    return ReplyHttp(std::move(answer));
+  }
   CallEnd end;
   end.encoding = ChooseReplyEncoding(limits_->reply_compression, headers_.encoding(),
                                      headers_.accepted_encodings(), reply.size());
@@ -108,9 +121,9 @@ void Call::Reply(std::string_view bytes) {
 void Call::Fail(const base::Status& status) {
   CallEnd end;
   end.status = status;
+  end.http_fields = std::move(http_fields_);
   if (has_servers_deadline_ && status.code() == base::Code::kDeadlineExceeded) {
-    end.status = {status.code(),
-                  status.message() + " (--max_request_seconds; the client set no deadline)"};
+    end.status = {status.code(), status.message() + " (" + limits_->request_flag + ")"};
   }
   End(std::move(end));
 }

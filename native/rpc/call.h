@@ -52,6 +52,7 @@ struct CallLimits {
   int64_t message_bytes_max = INT32_MAX;  // of a request, before it is decompressed and after
   int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version
   int64_t request_ns_max = 0;         // the deadline of a limited call without one; 0: none
+  const char* request_flag = "--max_request_seconds; the client set no deadline";  // of the above
   ReplyCompression reply_compression = ReplyCompression::kNone;
   const std::atomic<bool>* is_cut_short = nullptr;  // a stop runs no further request
   AwaitingCalls* awaiting = nullptr;
@@ -67,6 +68,8 @@ class CallCarrier : public std::enable_shared_from_this<CallCarrier> {
   // The common name and the alternative names of the client's verified certificate; empty without
   // one.
   virtual std::vector<std::string> ClientNames() = 0;
+  // The IP address at which the client connected, over HTTP; "" otherwise.
+  virtual const std::string& local_address() const = 0;
   // Takes the next of many messages that have arrived. Returns false if none is to be handled now.
   // Sets `*is_end` if the client has sent the last one.
   virtual bool TakeMessage(int32_t stream, base::ChargedText* message, bool* is_end) = 0;
@@ -103,6 +106,12 @@ class Call : public std::enable_shared_from_this<Call> {
   // then. RESOURCE_EXHAUSTED if the budget has no place for a copy beside them.
   base::StatusOr<base::ChargedText> TakeRequest() { return message_.TakeText(); }
   int64_t received_ns() const { return received_ns_; }
+  bool is_http() const { return method_->is_http; }
+  // The parts of a request over HTTP: its method, its target as received, and all its headers, each
+  // name and value with a NUL byte after it.
+  const std::string& http_method() const { return headers_.http_method(); }
+  const std::string& target() const { return headers_.path(); }
+  const std::string& metadata() const { return headers_.metadata(); }
   // The client's deadline, and its cancellation.
   const tensor::RunContext& run_context() const { return run_; }
   // The first value of a key (in lower case) of the client's metadata; lives as long as the call.
@@ -129,6 +138,9 @@ class Call : public std::enable_shared_from_this<Call> {
   // The answer that follows stays on this machine until SendHeld.
   void HoldAnswer() { holds_answer_ = true; }
   void SendHeld();
+  // The lines of headers that the answer over HTTP has, also if it fails.
+  std::string* http_fields() { return &http_fields_; }
+  void ReplyHttp(std::shared_ptr<HttpAnswer> answer);
   void Reply(base::ReplyBytes reply);
   void Reply(std::string_view bytes);
   void Fail(const base::Status& status);
@@ -174,6 +186,7 @@ class Call : public std::enable_shared_from_this<Call> {
  private:
   base::StatusOr<std::shared_ptr<OutMessage>> MakeMessage(std::string_view bytes) const;
 
+  std::string http_fields_;
   bool has_servers_deadline_ = false;  // because the client set none
   bool holds_answer_ = false;          // until SendHeld
   std::shared_ptr<void> attachment_;

@@ -1,5 +1,6 @@
 #include "native/rpc/connection.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <utility>
@@ -11,6 +12,15 @@ namespace {
 
 // The reads of one turn, before other connections have theirs.
 constexpr int kReadsPerTurn = 16;
+
+// The bytes of a client that are read and dropped after its last answer.
+constexpr size_t kDroppedBytesMax = 262'144;
+
+// A client that has ended its side waits so long for its answer.
+constexpr int64_t kHalfClosedNs = 2'000'000'000;
+
+// A connection that was silent for so long may lose its place to another one.
+constexpr int64_t kSilentNs = 300'000'000;
 
 }  // namespace
 
@@ -30,14 +40,14 @@ class Connection::Section {
 
 // --- Its life ---
 
-Connection::Connection(std::shared_ptr<ServerShared> shared, const Protocol& protocol,
-                       std::unique_ptr<Transport> transport, std::string peer, std::string address,
-                       int64_t now_ns, base::ByteBudget::Share charge)
+Connection::Connection(std::shared_ptr<ServerShared> shared, const Protocol& protocol, Waker* waker,
+                       std::unique_ptr<Transport> transport, Ends ends, int64_t now_ns,
+                       base::ByteBudget::Share charge)
     : shared_(std::move(shared)),
       charge_(std::move(charge)),
       transport_(std::move(transport)),
-      peer_(std::move(peer)),
-      address_(std::move(address)),
+      ends_(std::move(ends)),
+      waker_(waker),
       context_{shared_.get(), this, now_ns},
       life_(shared_->limits, now_ns),
       flood_(shared_->limits),
@@ -93,7 +103,9 @@ bool Connection::CheckTimes(int64_t now_ns) {
     if (step.kind == ConnectionStep::kNothing) break;
     Do(step);
   }
+  session_->CheckTimes(now_ns);
   streams_.EndPaused();
+  EndIfAbandoned();
   Flush();
   return !context_.due.empty();
 }
@@ -169,30 +181,111 @@ bool Connection::ReadAndHandle(ReceiveSpace* space,
 
 bool Connection::ReadSome(ReceiveSpace* space) {
   if (is_closed()) return false;
+  // Its client does not wait for what is read after its last answer. A part of it is read, so that
+  // the client reads the answer and not a reset.
+  if (life_.is_ending() && dropped_bytes_ >= kDroppedBytesMax) return false;
+  if (is_reset_.load(std::memory_order_acquire)) {
+    CloseLocked();
+    return false;
+  }
+  if ((!session_->wants_input() && !session_->is_over()) || MustWriteFirst()) {
+    input_waits_ = true;
+    return false;
+  }
+  if (session_->waiting_bytes() > 0) return FeedWaiting(space);
   size_t room = 0;
   char* const to = space->Reserve(&room);
   const Transport::Result read = transport_->Read(to, room);
   if (read.state == Transport::State::kClosed) CloseLocked();
   if (read.state != Transport::State::kOk) return false;
   life_.NoteRead(context_.now_ns);
-  context_.space = space;
-  const bool goes_on = life_.is_ending() || session_->Feed({to, read.bytes});
-  space->Use(read.bytes);
-  context_.space = nullptr;
-  if (!goes_on) {
-    life_.End();
-    Flush();
-    // A client that speaks something else is not waited for.
-    if (!life_.times().spoken_ns) CloseLocked();
-    return false;
-  }
+  if (!Feed(space, {to, read.bytes})) return false;
   // A full buffer means that there may be more; TLS may hold bytes that the socket does not show.
   return read.bytes == room || transport_->is_tls() || has_hung_up_.load(std::memory_order_acquire);
+}
+
+// The bytes that the session kept while an answer was due. They are fed from a
+// block, in which they can stay.
+bool Connection::FeedWaiting(ReceiveSpace* space) {
+  size_t room = 0;
+  char* const to = space->Reserve(&room);
+  return Feed(space, {to, session_->TakeWaiting(to, room)});
+}
+
+// `bytes` lie in the free end of `space`.
+bool Connection::Feed(ReceiveSpace* space, std::string_view bytes) {
+  context_.space = space;
+  const bool is_dropped = life_.is_ending() || session_->is_over();
+  if (is_dropped) dropped_bytes_ += bytes.size();
+  const bool goes_on = is_dropped || session_->Feed(bytes);
+  space->Use(bytes.size());
+  context_.space = nullptr;
+  if (goes_on) return true;
+  life_.End();
+  Flush();
+  // A client that speaks something else is not waited for.
+  if (!life_.times().spoken_ns) CloseLocked();
+  return false;
 }
 
 void Connection::Flush() {
   WriteOutput();
   streams_.CountUnread();
+  WakeIfInputWaits();
+}
+
+// The end of the client's bytes closes the connection, and would lose the rest of an answer.
+bool Connection::MustWriteFirst() const {
+  return has_hung_up_.load(std::memory_order_acquire) && session_->answers_half_closed() &&
+         !output_.empty();
+}
+
+// The edge of the socket was seen while the session took nothing, and does not come again. A client
+// that has too much to read brings one when it reads.
+void Connection::WakeIfInputWaits() {
+  const bool waits = input_waits_ || session_->waiting_bytes() > 0;
+  const bool is_taken = session_->wants_input() || session_->is_over();
+  if (!waits || !is_taken || is_closed() || MustWriteFirst() || !output_.Reserve()) return;
+  input_waits_ = false;
+  waker_->WakeFor(*this);
+}
+
+// A client that has ended its side may still read its answer. A client that has closed both looks
+// the same until something is written to it, so a long run does not go on for it.
+void Connection::EndIfAbandoned() {
+  const bool is_due = has_hung_up_.load(std::memory_order_acquire) && !session_->wants_input() &&
+                      !session_->is_over();
+  if (!is_due) {
+    hung_up_ns_.reset();
+  } else if (!hung_up_ns_) {
+    hung_up_ns_ = context_.now_ns;
+  } else if (context_.now_ns - *hung_up_ns_ >= kHalfClosedNs) {
+    CloseLocked();
+  }
+}
+
+std::optional<int64_t> Connection::IdleSince(int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const ConnectionTimes& times = life_.times();
+  if (is_closed() || !times.idle_since_ns) return {};
+  int unread_bytes = 0;
+  const bool is_read = ioctl(transport_->fd(), FIONREAD, &unread_bytes) == 0 && unread_bytes == 0;
+  const bool had_its_time = now_ns - times.read_ns >= kSilentNs;
+  if (!is_read || session_->waiting_bytes() > 0 || !had_its_time) return {};
+  return times.idle_since_ns;
+}
+
+std::optional<double> Connection::Pace(int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  context_.now_ns = now_ns;
+  return is_closed() ? std::nullopt : streams_.Pace();
+}
+
+void Connection::GiveUp(int64_t now_ns) {
+  const Section section(this);
+  context_.now_ns = now_ns;
+  streams_.GiveUp();
+  Flush();
 }
 
 void Connection::WriteOutput() {

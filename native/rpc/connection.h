@@ -48,16 +48,30 @@ class Connection final : public CallCarrier, private SessionEvents {
   static constexpr int64_t kBeginBytes = 16 * 1024;
   static constexpr int64_t kTlsBytes = 32 * 1024;
 
-  // `charge` has the bytes above. Borrows `protocol` until it is closed.
-  Connection(std::shared_ptr<ServerShared> shared, const Protocol& protocol,
-             std::unique_ptr<Transport> transport, std::string peer, std::string address,
-             int64_t now_ns, base::ByteBudget::Share charge);
+  // Brings the events of a connection's socket again. Called under the connection's lock.
+  class Waker {
+   public:
+    virtual ~Waker() = default;
+    virtual void WakeFor(const Connection& connection) = 0;
+  };
+
+  // The ends of a connection.
+  struct Ends {
+    std::string peer;           // see CallCarrier
+    std::string address;        // the client's IP address without its port; "" for a UNIX socket
+    std::string local_address;  // see CallCarrier
+  };
+
+  // `charge` has the bytes above. Borrows the protocol and the waker until it is closed.
+  Connection(std::shared_ptr<ServerShared> shared, const Protocol& protocol, Waker* waker,
+             std::unique_ptr<Transport> transport, Ends ends, int64_t now_ns,
+             base::ByteBudget::Share charge);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // The client's IP address without its port; "" for a UNIX socket.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return ends_.address; }
+  ServerShared* shared() const { return shared_.get(); }
   int fd() const { return transport_->fd(); }
   // The name of its events, which Network sets once, before the first of them.
   uint64_t key() const { return key_; }
@@ -69,6 +83,8 @@ class Connection final : public CallCarrier, private SessionEvents {
   // The client has ended its side: Proceed reads up to that end. The kernel reports it only once,
   // with the last bytes or before they are read.
   void NoteHangUp() { has_hung_up_.store(true, std::memory_order_release); }
+  // Nothing can be written to the client any more either.
+  void NoteReset() { is_reset_.store(true, std::memory_order_release); }
   // True once nothing can be read or written any more: drop it.
   bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   // True if Proceed has left something unread, so that other connections have their turn.
@@ -91,9 +107,20 @@ class Connection final : public CallCarrier, private SessionEvents {
   // Ends all calls and closes. Not for a thread that has the turn.
   void Close();
 
+  // --- for a place that another client is to have ---
+
+  // Since when no request is open, in ns; nothing if one is, or may be on its way: a client sends
+  // its first one right after the handshake, and would lose it.
+  std::optional<int64_t> IdleSince(int64_t now_ns);
+  // The bytes a second of the body that is waited for; see Stream.
+  std::optional<double> Pace(int64_t now_ns);
+  // Refuses the request whose body is waited for.
+  void GiveUp(int64_t now_ns);
+
   // --- for calls: CallCarrier ---
 
-  const std::string& peer() const override { return peer_; }
+  const std::string& peer() const override { return ends_.peer; }
+  const std::string& local_address() const override { return ends_.local_address; }
   std::vector<std::string> ClientNames() override;
   bool TakeMessage(int32_t stream, base::ChargedText* message, bool* is_end) override;
   void Answer(int32_t stream, CallEnd end) override;
@@ -116,6 +143,11 @@ class Connection final : public CallCarrier, private SessionEvents {
   // With the turn. These return false if nothing more is to be read now.
   bool ReadAndHandle(ReceiveSpace* space, std::vector<std::shared_ptr<RunnableCall>>* to_run);
   bool ReadSome(ReceiveSpace* space);  // under the lock, as all below
+  bool FeedWaiting(ReceiveSpace* space);
+  bool Feed(ReceiveSpace* space, std::string_view bytes);
+  bool MustWriteFirst() const;
+  void WakeIfInputWaits();
+  void EndIfAbandoned();
   void Flush();
   void WriteOutput();
   void Do(const ConnectionStep& step);
@@ -125,15 +157,19 @@ class Connection final : public CallCarrier, private SessionEvents {
   const std::shared_ptr<ServerShared> shared_;
   const base::ByteBudget::Share charge_;
   const std::unique_ptr<Transport> transport_;
-  const std::string peer_;
-  const std::string address_;
+  const Ends ends_;
+  Waker* const waker_;
   uint64_t key_ = 0;
   Turn turn_;
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_more_{false};
   std::atomic<bool> has_hung_up_{false};
+  std::atomic<bool> is_reset_{false};
 
   std::mutex mutex_;
+  bool input_waits_ = false;  // what the socket or the session has is to be read after an answer
+  size_t dropped_bytes_ = 0;  // that came after the session's end
+  std::optional<int64_t> hung_up_ns_;  // the client ended its side, and an answer is due
   StreamContext context_;
   ConnectionLife life_;
   FloodLimits flood_;

@@ -22,6 +22,14 @@ base::ByteBudget::Use UseOf(int64_t bytes, bool is_of_model) {
   return is_short ? base::ByteBudget::Use::kCall : base::ByteBudget::Use::kMessage;
 }
 
+IncomingMessage::IncomingMessage(const MessageOptions& options) : options_(options) {
+  if (!options_.is_bare) return;
+  // As long as it may be, until it ends.
+  prefix_bytes_ = kMessagePrefixBytes;
+  announced_bytes_ = INT64_MAX;
+  share_ = base::ByteBudget::Share(options_.budget, UseOf(0, options_.is_of_model));
+}
+
 base::Status IncomingMessage::Add(std::string_view* data, ReceiveSpace* space) {
   if (prefix_bytes_ < kMessagePrefixBytes) {
     const size_t size = std::min(data->size(), kMessagePrefixBytes - prefix_bytes_);
@@ -58,19 +66,26 @@ base::Status IncomingMessage::ReadPrefix() {
 }
 
 bool IncomingMessage::is_small() const {
+  if (options_.is_bare && parts_.empty() && arrived_bytes_ <= kSmallBytesMax) return true;
   return options_.is_in_one_piece || announced_bytes_ <= kSmallBytesMax;
 }
 
 base::Status IncomingMessage::AddBody(std::string_view data, ReceiveSpace* space) {
   arrived_bytes_ += static_cast<int64_t>(data.size());
   if (!share_.Add(static_cast<int64_t>(data.size()))) {
-    return base::NoMemoryFor("a message of " + std::to_string(announced_bytes_) + " bytes",
-                             *share_.budget());
+    return base::NoMemoryFor(
+        "a message of " + std::to_string(options_.is_bare ? arrived_bytes_ : announced_bytes_) +
+            " bytes",
+        *share_.budget());
   }
   if (is_small()) {
     if (announced_bytes_ <= kSmallBytesMax) small_.reserve(bytes());
     small_.append(data);
-  } else if (data.size() >= ReceiveBlock::kHeldBytesMin) {
+    return {};
+  }
+  // A bare message that has turned out to be long.
+  if (!small_.empty()) AddCopy(std::exchange(small_, {}));
+  if (data.size() >= ReceiveBlock::kHeldBytesMin) {
     const std::shared_ptr<ReceiveBlock>& block = space->Hold();
     if (owners_.empty() || owners_.back() != block) owners_.push_back(block);
     parts_.push_back(data);

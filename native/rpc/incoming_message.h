@@ -25,6 +25,7 @@ struct MessageOptions {
   base::ByteBudget* budget = nullptr;       // null: the message is not counted
   bool is_of_model = false;                 // also a short message has none of the budget's reserve
   bool is_in_one_piece = false;             // TakeText follows, and not reader()
+  bool is_bare = false;                     // no prefix announces its length: End ends it
 };
 
 // Returns the purpose of `bytes` for the budget. Short messages that are no requests to models, and
@@ -41,7 +42,7 @@ base::ByteBudget::Use UseOf(int64_t bytes, bool is_of_model);
 // Thread: one at a time.
 class IncomingMessage {
  public:
-  explicit IncomingMessage(const MessageOptions& options = {}) : options_(options) {}
+  explicit IncomingMessage(const MessageOptions& options = {});
 
   // Takes the front of `data`, as much of it as belongs to the message. It lies in the block of
   // `space`. INTERNAL for a malformed prefix; RESOURCE_EXHAUSTED for a message that is too long, or
@@ -49,6 +50,8 @@ class IncomingMessage {
   base::Status Add(std::string_view* data, ReceiveSpace* space);
   const MessageOptions& options() const { return options_; }
   bool has_begun() const { return prefix_bytes_ > 0; }
+  // No more of a bare message comes.
+  void End() { announced_bytes_ = arrived_bytes_; }
   // True if all of it has arrived.
   bool is_complete() const {
     return prefix_bytes_ == kMessagePrefixBytes && arrived_bytes_ == announced_bytes_;
@@ -82,6 +85,7 @@ class IncomingMessage {
   base::Status ReadPrefix();
   base::Status AddBody(std::string_view data, ReceiveSpace* space);
   void AddCopy(std::string_view data);
+  void AddSmall(std::string_view data);
   bool is_small() const;
   std::vector<std::string_view> raw_segments() const;
 

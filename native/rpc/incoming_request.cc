@@ -49,6 +49,7 @@ base::Status IncomingRequest::EndMessage() {
 
 base::Status IncomingRequest::End() {
   has_ended_ = true;
+  if (message_.options().is_bare) message_.End();
   if (message_.has_begun() && !message_.is_complete()) {
     return base::Internal("the client ended its request within a message");
   }

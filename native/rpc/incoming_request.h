@@ -32,7 +32,8 @@ class IncomingRequest {
   static constexpr size_t kUnreadMessagesMax = 64;
 
   // `charge` has the bytes of the call itself and of its headers.
-  explicit IncomingRequest(base::ByteBudget::Share charge) : headers_(std::move(charge)) {}
+  explicit IncomingRequest(base::ByteBudget::Share charge, bool is_http = false)
+      : headers_(std::move(charge), is_http) {}
 
   RequestHeaders* headers() { return &headers_; }
   // All headers have come, and `method` is the path's. An error ends the call.

@@ -50,6 +50,9 @@ struct Method {
   MethodKind kind = MethodKind::kUnary;
   MethodHandler* handler = nullptr;
   int64_t message_bytes_max = INT64_MAX;
+  bool is_http = false;  // its requests come over HTTP
+  // So many bytes of a message make one byte of tensors, more or less.
+  size_t bytes_per_run_byte = 1;
 };
 
 }  // namespace millpond::rpc

@@ -53,6 +53,12 @@ class ModelCall final : public servable::WaitingRequest {
 
   // --- for ModelMethod::Prepare ---
 
+  const std::string& target() const { return call_->target(); }
+  std::optional<std::string_view> FindMetadata(std::string_view key) const {
+    return call_->FindMetadata(key);
+  }
+  std::string* http_fields() { return call_->http_fields(); }
+  base::ByteBudget::Share* decoded() { return &decoded_; }
   base::WireReader request() const { return call_->request(); }
   const tensor::RunContext& run_context() const { return call_->run_context(); }
   metrics::PhaseWatch* watch() { return &watch_; }

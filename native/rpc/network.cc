@@ -41,8 +41,9 @@ constexpr uint64_t kWakeKey = UINT64_MAX;
 constexpr uint64_t kListenerKeys = UINT64_MAX - 1'024;
 
 // Connections may have so much of the process's descriptors: one part of kDescriptorParts. HTTP has
-// less (serving/http/descriptors.py), and versions and probes always find some.
+// less, and versions and probes always find some.
 constexpr int64_t kDescriptorParts = 2;
+constexpr int64_t kDescriptorPartsOfOther = 6;
 
 // The descriptors that this process may have open.
 int64_t DescriptorLimit() {
@@ -53,6 +54,14 @@ int64_t DescriptorLimit() {
 
 constexpr char kUnixPrefix[] = "unix:";
 constexpr char kDescriptorPrefix[] = "fd:";
+constexpr char kOwnPrefix[] = "own-fd:";
+
+// More addresses than any machine's name has.
+constexpr size_t kListenersMax = 256;
+
+// Beyond the limit of connections that make place, so many are taken while none can: a probe finds
+// one then.
+constexpr int64_t kReservePlaces = 128;
 
 uint64_t KeyOf(uint32_t place, uint32_t generation) {
   return static_cast<uint64_t>(generation) << 32U | place;
@@ -88,6 +97,14 @@ std::string AddressText(const sockaddr_storage& peer, bool* is_ipv6) {
   *is_ipv6 = true;
   inet_ntop(AF_INET6, &address, text.data(), text.size());
   return text.data();
+}
+
+std::string LocalAddressText(int fd) {
+  sockaddr_storage local{};
+  socklen_t size = sizeof local;
+  bool is_ipv6 = false;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) return "";
+  return AddressText(local, &is_ipv6);
 }
 
 struct FreeAddresses {
@@ -153,7 +170,7 @@ std::optional<ino_t> SocketAt(const std::string& path) {
 }  // namespace
 
 Network::~Network() {
-  CloseAll();
+  for (const auto& connection : All(nullptr)) connection->Close();
   for (const Listener& listener : listeners_) {
     if (listener.fd >= 0) close(listener.fd);
     // Another server may have taken the path meanwhile.
@@ -166,26 +183,46 @@ Network::~Network() {
 
 // --- Listening ---
 
-Status Network::Listen(const std::vector<std::string>& addresses,
-                       std::shared_ptr<const ServerCertificates> certificates) {
-  certificates_ = std::move(certificates);
-  if (certificates_ != nullptr && certificates_->context() == nullptr) {
-    return CannotListen("a port with TLS", "OpenSSL refuses its certificates");
-  }
+Status Network::Open() {
+  if (epoll_fd_ >= 0) return {};
+  listeners_.reserve(kListenersMax);
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  connection_count_max_ = DescriptorLimit() / kDescriptorParts;
-  if (shared_->limits.connection_count_max > 0) {
-    connection_count_max_ = std::min(connection_count_max_, shared_->limits.connection_count_max);
-  }
   if (epoll_fd_ < 0 || wake_fd_ < 0) return CannotListen("any address", std::strerror(errno));
   epoll_event wake{};
   wake.events = EPOLLIN | EPOLLET;
   wake.data.u64 = kWakeKey;
   epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &wake);
-  for (const std::string& address : addresses) MILLPOND_RETURN_IF_ERROR(ListenOn(address));
-  for (size_t i = 0; i < listeners_.size(); ++i) {
+  return {};
+}
+
+Status Network::Listen(const std::vector<std::string>& addresses,
+                       std::shared_ptr<const ServerCertificates> certificates) {
+  grpc_.certificates = std::move(certificates);
+  if (grpc_.certificates != nullptr && grpc_.certificates->context() == nullptr) {
+    return CannotListen("a port with TLS", "OpenSSL refuses its certificates");
+  }
+  grpc_.connection_count_max = DescriptorLimit() / kDescriptorParts;
+  return ListenOnAll(&grpc_, addresses);
+}
+
+Status Network::ListenFor(const Protocol& protocol, std::shared_ptr<ServerShared> shared,
+                          const std::vector<std::string>& addresses) {
+  other_.shared = std::move(shared);
+  other_.protocol = &protocol;
+  other_.makes_place = true;
+  other_.connection_count_max = DescriptorLimit() / kDescriptorPartsOfOther;
+  return ListenOnAll(&other_, addresses);
+}
+
+Status Network::ListenOnAll(Port* port, const std::vector<std::string>& addresses) {
+  MILLPOND_RETURN_IF_ERROR(Open());
+  const int64_t limit = port->shared->limits.connection_count_max;
+  if (limit > 0) port->connection_count_max = std::min(port->connection_count_max, limit);
+  const size_t first = listeners_.size();
+  for (const std::string& address : addresses) MILLPOND_RETURN_IF_ERROR(ListenOn(port, address));
+  for (size_t i = first; i < listeners_.size(); ++i) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLEXCLUSIVE;
     event.data.u64 = kListenerKeys + i;
@@ -194,13 +231,27 @@ Status Network::Listen(const std::vector<std::string>& addresses,
   return {};
 }
 
-Status Network::ListenOn(const std::string& address) {
-  if (const auto path = After(kUnixPrefix, address)) return ListenOnUnix(*path);
-  if (const auto number = After(kDescriptorPrefix, address)) return ListenOnDescriptor(*number);
-  return ListenOnTcp(address);
+Status Network::AddListener(Listener listener) {
+  if (listeners_.size() < kListenersMax) {
+    listeners_.push_back(std::move(listener));
+    return {};
+  }
+  close(listener.fd);
+  return CannotListen("more addresses", "there are too many");
 }
 
-Status Network::ListenOnUnix(const std::string& path) {
+Status Network::ListenOn(Port* port, const std::string& address) {
+  if (const auto path = After(kUnixPrefix, address)) return ListenOnUnix(port, *path);
+  if (const auto number = After(kDescriptorPrefix, address)) {
+    return ListenOnDescriptor(port, *number, true);
+  }
+  if (const auto number = After(kOwnPrefix, address)) {
+    return ListenOnDescriptor(port, *number, false);
+  }
+  return ListenOnTcp(port, address);
+}
+
+Status Network::ListenOnUnix(Port* port, const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
@@ -216,11 +267,10 @@ Status Network::ListenOnUnix(const std::string& path) {
     close(fd);
     return status;
   }
-  listeners_.push_back({fd, true, path, SocketAt(path), false});
-  return {};
+  return AddListener({port, fd, true, path, SocketAt(path), false});
 }
 
-Status Network::ListenOnTcp(const std::string& address) {
+Status Network::ListenOnTcp(Port* port, const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return CannotListen(address, "an address is HOST:PORT");
   std::string host = address.substr(0, colon);
@@ -240,23 +290,23 @@ Status Network::ListenOnTcp(const std::string& address) {
   // one port.
   size_t bound_count = 0;
   for (addrinfo* next = found; next != nullptr; next = next->ai_next) {
-    if (bound_count > 0 && port_ != 0) {
-      const uint16_t port = htons(static_cast<uint16_t>(port_));
+    if (bound_count > 0 && port->number != 0) {
+      const uint16_t number = htons(static_cast<uint16_t>(port->number));
       if (next->ai_family == AF_INET6) {
-        reinterpret_cast<sockaddr_in6*>(next->ai_addr)->sin6_port = port;
+        reinterpret_cast<sockaddr_in6*>(next->ai_addr)->sin6_port = number;
       } else {
-        reinterpret_cast<sockaddr_in*>(next->ai_addr)->sin_port = port;
+        reinterpret_cast<sockaddr_in*>(next->ai_addr)->sin_port = number;
       }
     }
     const int fd = BindTo(*next, &reason);
     if (fd < 0) continue;
-    listeners_.push_back({fd, false, "", {}, false});
-    if (bound_count++ == 0 && port_ == 0) port_ = BoundPort(fd);
+    MILLPOND_RETURN_IF_ERROR(AddListener({port, fd, false, "", {}, false}));
+    if (bound_count++ == 0 && port->number == 0) port->number = BoundPort(fd);
   }
   return bound_count > 0 ? Status() : CannotListen(address, reason);
 }
 
-Status Network::ListenOnDescriptor(const std::string& number) {
+Status Network::ListenOnDescriptor(Port* port, const std::string& number, bool is_handed_in) {
   const std::string address = kDescriptorPrefix + number;
   int fd = -1;
   const char* const end = number.data() + number.size();
@@ -273,8 +323,8 @@ Status Network::ListenOnDescriptor(const std::string& number) {
       fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
     return CannotListen(address, std::strerror(errno));
   }
-  listeners_.push_back({fd, family == AF_UNIX, "", {}, true});
-  if (family != AF_UNIX && port_ == 0) port_ = BoundPort(fd);
+  MILLPOND_RETURN_IF_ERROR(AddListener({port, fd, family == AF_UNIX, "", {}, is_handed_in}));
+  if (family != AF_UNIX && port->number == 0) port->number = BoundPort(fd);
   return {};
 }
 
@@ -282,7 +332,7 @@ Status Network::ListenOnDescriptor(const std::string& number) {
 
 void Network::AcceptUnlessStopped(const Listener& listener) {
   const std::shared_lock<std::shared_mutex> lock(listening_mutex_);
-  if (!has_stopped_listening_) Accept(listener, kAcceptsPerEvent);
+  if (!listener.port->has_stopped_listening) Accept(listener, kAcceptsPerEvent);
 }
 
 void Network::Accept(const Listener& listener, int count_max) {
@@ -310,36 +360,69 @@ void Network::RefuseForLackOfDescriptors(const Listener& listener) {
   const int fd = accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd >= 0) close(fd);
   spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  shared_->limit_counts.Add(ReachedLimit::kConnections);
+  listener.port->shared->limit_counts.Add(ReachedLimit::kConnections);
 }
 
-bool Network::MayAdd(const std::string& address) {
-  const WireLimits& limits = shared_->limits;
-  if (shared_->connection_count.load() >= connection_count_max_) return false;
+// Without the lock: connections have locks of their own.
+void Network::MakePlace(const Port& port) {
+  if (!port.makes_place || port.shared->connection_count.load() < port.connection_count_max) return;
+  const int64_t now_ns = base::MonotonicNs();
+  std::shared_ptr<Connection> idlest;
+  std::shared_ptr<Connection> slowest;
+  int64_t idle_since_ns = INT64_MAX;
+  double pace = 0;
+  for (const auto& connection : All(port.shared.get())) {
+    const auto since_ns = connection->IdleSince(now_ns);
+    if (since_ns && *since_ns < idle_since_ns) {
+      idle_since_ns = *since_ns;
+      idlest = connection;
+    }
+    const auto its_pace = connection->Pace(now_ns);
+    if (!its_pace || (slowest != nullptr && *its_pace >= pace)) continue;
+    pace = *its_pace;
+    slowest = connection;
+  }
+  if (idlest != nullptr) {
+    idlest->Close();
+    Remove(idlest->key());
+  } else if (slowest != nullptr) {
+    // It is closed once its client has read why.
+    slowest->GiveUp(now_ns);
+  }
+}
+
+bool Network::MayAdd(const Port& port, const std::string& address) {
+  const WireLimits& limits = port.shared->limits;
+  const int64_t reserve = port.makes_place ? kReservePlaces : 0;
+  if (port.shared->connection_count.load() >= port.connection_count_max + reserve) return false;
   if (limits.connections_per_address_max <= 0 || address.empty()) return true;
   const auto found = counts_by_address_.find(address);
   return found == counts_by_address_.end() || found->second < limits.connections_per_address_max;
 }
 
 void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from) {
+  Port& port = *listener.port;
+  MakePlace(port);
   std::string address;
+  std::string local_address;
   std::string peer = kUnixPrefix;
   if (!listener.is_unix) {
     bool is_ipv6 = false;
+    if (port.makes_place) local_address = LocalAddressText(fd);
     address = AddressText(from, &is_ipv6);
     peer = (is_ipv6 ? "ipv6:%5B" + address + "%5D:" : "ipv4:" + address + ":") + PortText(from);
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  const bool is_tls = certificates_ != nullptr && !listener.is_unix;
-  auto transport = std::make_unique<Transport>(fd, is_tls ? certificates_->context() : nullptr);
+  const bool is_tls = port.certificates != nullptr && !listener.is_unix;
+  auto transport = std::make_unique<Transport>(fd, is_tls ? port.certificates->context() : nullptr);
   const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
-  base::ByteBudget::Share charge(shared_->calls.budget.get(), base::ByteBudget::Use::kCall);
+  base::ByteBudget::Share charge(port.shared->calls.budget.get(), base::ByteBudget::Use::kCall);
   uint64_t key = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!MayAdd(address) || !charge.Resize(bytes)) {
-      shared_->limit_counts.Add(ReachedLimit::kConnections);
+    if (!MayAdd(port, address) || !charge.Resize(bytes)) {
+      port.shared->limit_counts.Add(ReachedLimit::kConnections);
       return;
     }
     uint32_t place = static_cast<uint32_t>(places_.size());
@@ -350,10 +433,11 @@ void Network::Add(int fd, const Listener& listener, const sockaddr_storage& from
       free_places_.pop_back();
     }
     if (!address.empty()) counts_by_address_[address] += 1;
-    shared_->connection_count.fetch_add(1);
-    places_[place].connection =
-        std::make_shared<Connection>(shared_, protocol_, std::move(transport), std::move(peer),
-                                     std::move(address), base::MonotonicNs(), std::move(charge));
+    port.shared->connection_count.fetch_add(1);
+    places_[place].connection = std::make_shared<Connection>(
+        port.shared, *port.protocol, this, std::move(transport),
+        Connection::Ends{std::move(peer), std::move(address), std::move(local_address)},
+        base::MonotonicNs(), std::move(charge));
     key = KeyOf(place, places_[place].generation);
     places_[place].connection->set_key(key);
   }
@@ -379,17 +463,18 @@ void Network::Remove(uint64_t key) {
   // The key of no connection is ever one of the listeners' or the wake-up's.
   place.generation = (place.generation + 1) % INT32_MAX;
   free_places_.push_back(PlaceOf(key));
-  shared_->connection_count.fetch_sub(1);
+  gone->shared()->connection_count.fetch_sub(1);
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, gone->fd(), nullptr);
   const auto count = counts_by_address_.find(gone->address());
   if (count != counts_by_address_.end() && --count->second == 0) counts_by_address_.erase(count);
 }
 
-std::vector<std::shared_ptr<Connection>> Network::All() {
+std::vector<std::shared_ptr<Connection>> Network::All(const ServerShared* whose) {
   std::vector<std::shared_ptr<Connection>> all;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Place& place : places_) {
-    if (place.connection != nullptr) all.push_back(place.connection);
+    if (place.connection == nullptr) continue;
+    if (whose == nullptr || place.connection->shared() == whose) all.push_back(place.connection);
   }
   return all;
 }
@@ -410,21 +495,21 @@ void Network::HandleEvents(int timeout_ms, ReceiveSpace* space,
     if (key >= kListenerKeys) {
       AcceptUnlessStopped(listeners_[key - kListenerKeys]);
     } else {
-      const bool has_hung_up = (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
-      Proceed(key, has_hung_up, space, to_run);
+      Proceed(key, events[i].events, space, to_run);
     }
   }
 }
 
-void Network::Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
+void Network::Proceed(uint64_t key, uint32_t events, ReceiveSpace* space,
                       std::vector<std::shared_ptr<RunnableCall>>* to_run) {
   const std::shared_ptr<Connection> connection = Find(key);
   if (connection == nullptr) return;
-  if (has_hung_up) connection->NoteHangUp();
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) connection->NoteHangUp();
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) connection->NoteReset();
   connection->Proceed(space, to_run);
   if (connection->is_closed()) return Remove(key);
   if (!connection->has_more()) return;
-  ArmAgain(key, *connection);
+  ArmAgain(*connection);
 }
 
 void Network::Wake() {
@@ -433,29 +518,31 @@ void Network::Wake() {
 }
 
 void Network::CheckTimes(int64_t now_ns) {
-  for (const auto& connection : All()) {
+  for (const auto& connection : All(nullptr)) {
     // Another thread's turn would not come before the client sends something.
-    if (connection->CheckTimes(now_ns)) ArmAgain(connection->key(), *connection);
+    if (connection->CheckTimes(now_ns)) ArmAgain(*connection);
   }
 }
 
-void Network::ArmAgain(uint64_t key, const Connection& connection) {
+void Network::ArmAgain(const Connection& connection) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = key;
+  event.data.u64 = connection.key();
   epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection.fd(), &event);
 }
 
 // --- The stop ---
 
-void Network::StopListening() {
+void Network::StopListening(const ServerShared& whose) {
   {
     // From here on no other thread accepts: its connection would come after the others were asked
     // to go.
     const std::unique_lock<std::shared_mutex> lock(listening_mutex_);
-    has_stopped_listening_ = true;
+    Port& port = &whose == other_.shared.get() ? other_ : grpc_;
+    port.has_stopped_listening = true;
   }
   for (Listener& listener : listeners_) {
+    if (listener.port->shared.get() != &whose) continue;
     if (listener.is_handed_in) {
       // Connections that wait stay for the next server: this one would only send them away. A
       // shutdown of the socket would end it for all processes that hold it.
@@ -470,32 +557,32 @@ void Network::StopListening() {
   }
 }
 
-void Network::AskToGo() {
+void Network::AskToGo(const ServerShared& whose) {
   const int64_t now_ns = base::MonotonicNs();
-  for (const auto& connection : All()) connection->AskToGo(now_ns);
+  for (const auto& connection : All(&whose)) connection->AskToGo(now_ns);
 }
 
-void Network::RefuseNewStreams() {
+void Network::RefuseNewStreams(const ServerShared& whose) {
   const int64_t now_ns = base::MonotonicNs();
-  for (const auto& connection : All()) connection->RefuseNewStreams(now_ns);
+  for (const auto& connection : All(&whose)) connection->RefuseNewStreams(now_ns);
 }
 
-bool Network::IsSettled() {
+bool Network::IsSettled(const ServerShared& whose) {
   const int64_t now_ns = base::MonotonicNs();
-  const auto all = All();
+  const auto all = All(&whose);
   return std::all_of(all.begin(), all.end(),
                      [now_ns](const auto& connection) { return connection->IsSettled(now_ns); });
 }
 
-bool Network::IsReceiving(int64_t since_ns) {
-  const auto all = All();
+bool Network::IsReceiving(const ServerShared& whose, int64_t since_ns) {
+  const auto all = All(&whose);
   return std::any_of(all.begin(), all.end(), [since_ns](const auto& connection) {
     return connection->IsReceiving(since_ns);
   });
 }
 
-void Network::CloseAll() {
-  for (const auto& connection : All()) connection->Close();
+void Network::CloseAll(const ServerShared& whose) {
+  for (const auto& connection : All(&whose)) connection->Close();
 }
 
 }  // namespace millpond::rpc

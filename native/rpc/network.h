@@ -29,10 +29,12 @@ namespace millpond::rpc {
 // while another thread has the connection's turn.
 //
 // Thread: HandleEvents: all request threads at once. CheckTimes: the watchdog. Listen and the steps
-// of a stop: the control plane, one thread at a time. Wake, port and connection_count: any.
-class Network final : public EventSource {
+// of a stop: the control plane, one thread at a time. Wake, WakeFor, port, other_port and
+// connection_count: any.
+class Network final : public EventSource, public Connection::Waker {
  public:
-  explicit Network(std::shared_ptr<ServerShared> shared) : shared_(std::move(shared)) {}
+  // For gRPC's connections, which share `shared`.
+  explicit Network(std::shared_ptr<ServerShared> shared) : grpc_{std::move(shared), &protocol_} {}
   ~Network() override;
 
   // Listens on each of `addresses`: `HOST:PORT`, port 0 for a free one, `unix:PATH`, or `fd:N`.
@@ -42,11 +44,19 @@ class Network final : public EventSource {
   // `fd:N` is a handed-in socket: the descriptor N of a socket, over TCP or UNIX, that listens
   // already. The network owns the descriptor from then on. The socket may outlive the network,
   // because other processes may hold it: a stop leaves it listening, and leaves its waiting
-  // connections and the file of a UNIX socket to the next server.
+  // connections and the file of a UNIX socket to the next server. `own-fd:N` is the same for a
+  // socket that no other process holds: a stop ends it.
   base::Status Listen(const std::vector<std::string>& addresses,
                       std::shared_ptr<const ServerCertificates> certificates);
-  // The TCP port of the first address over TCP; 0 without such an address.
-  int port() const { return port_; }
+  // The same for the clients of another protocol, which is borrowed, as is what its connections
+  // share. At its limit of connections, one that is idle makes place, or else the one whose body
+  // comes slowest. Before Listen or after it.
+  base::Status ListenFor(const Protocol& protocol, std::shared_ptr<ServerShared> shared,
+                         const std::vector<std::string>& addresses);
+  // The TCP port of gRPC's first address over TCP; 0 without such an address.
+  int port() const { return grpc_.number; }
+  // The same of the other protocol.
+  int other_port() const { return other_.number; }
 
   void HandleEvents(int timeout_ms, ReceiveSpace* space,
                     std::vector<std::shared_ptr<RunnableCall>>* to_run,
@@ -56,19 +66,32 @@ class Network final : public EventSource {
 
   // The steps of a stop: no new connections but those that have arrived at a socket of the
   // network's own; no new streams; the end.
-  void StopListening();
-  void AskToGo();
-  void RefuseNewStreams();
-  bool IsSettled();                    // all connections are; see Connection
-  bool IsReceiving(int64_t since_ns);  // see Connection
-  void CloseAll();
+  // Each is for the connections that share `whose`.
+  void StopListening(const ServerShared& whose);
+  void AskToGo(const ServerShared& whose);
+  void RefuseNewStreams(const ServerShared& whose);
+  bool IsSettled(const ServerShared& whose);                      // all are; see Connection
+  bool IsReceiving(const ServerShared& whose, int64_t since_ns);  // see Connection
+  void CloseAll(const ServerShared& whose);
 
+  // gRPC's.
   int64_t connection_count() const {
-    return shared_->connection_count.load(std::memory_order_relaxed);
+    return grpc_.shared->connection_count.load(std::memory_order_relaxed);
   }
 
  private:
+  // The protocol of some listeners, and the parts that their connections share.
+  struct Port {
+    std::shared_ptr<ServerShared> shared = nullptr;
+    const Protocol* protocol = nullptr;
+    std::shared_ptr<const ServerCertificates> certificates = nullptr;
+    bool makes_place = false;
+    int64_t connection_count_max = 0;
+    int number = 0;                      // of the first address over TCP
+    bool has_stopped_listening = false;  // guarded by listening_mutex_
+  };
   struct Listener {
+    Port* port = nullptr;
     int fd = -1;
     bool is_unix = false;
     std::string path;            // of a UNIX socket
@@ -82,35 +105,41 @@ class Network final : public EventSource {
     uint32_t generation = 0;
   };
 
-  base::Status ListenOn(const std::string& address);
-  base::Status ListenOnUnix(const std::string& path);
-  base::Status ListenOnTcp(const std::string& address);
-  base::Status ListenOnDescriptor(const std::string& number);
+  // Network, as a connection sees it.
+  void WakeFor(const Connection& connection) override { ArmAgain(connection); }
+
+  base::Status Open();
+  base::Status ListenOnAll(Port* port, const std::vector<std::string>& addresses);
+  base::Status ListenOn(Port* port, const std::string& address);
+  base::Status ListenOnUnix(Port* port, const std::string& path);
+  base::Status ListenOnTcp(Port* port, const std::string& address);
+  base::Status ListenOnDescriptor(Port* port, const std::string& number, bool is_handed_in);
+  base::Status AddListener(Listener listener);
   void AcceptUnlessStopped(const Listener& listener);
   void Accept(const Listener& listener, int count_max);
   void Add(int fd, const Listener& listener, const sockaddr_storage& from);
-  bool MayAdd(const std::string& address);  // needs mutex_
-  void Proceed(uint64_t key, bool has_hung_up, ReceiveSpace* space,
+  void MakePlace(const Port& port);
+  bool MayAdd(const Port& port, const std::string& address);  // needs mutex_
+  void Proceed(uint64_t key, uint32_t events, ReceiveSpace* space,
                std::vector<std::shared_ptr<RunnableCall>>* to_run);
   // Brings the edge of a connection's socket again.
-  void ArmAgain(uint64_t key, const Connection& connection);
+  void ArmAgain(const Connection& connection);
   std::shared_ptr<Connection> Find(uint64_t key);
   void Remove(uint64_t key);
-  std::vector<std::shared_ptr<Connection>> All();
+  // Returns the connections that share `whose`, or all if it is null.
+  std::vector<std::shared_ptr<Connection>> All(const ServerShared* whose);
   void RefuseForLackOfDescriptors(const Listener& listener);
 
-  const std::shared_ptr<ServerShared> shared_;
   const GrpcProtocol protocol_;
-  std::shared_ptr<const ServerCertificates> certificates_;
+  Port grpc_;
+  Port other_;
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
   int spare_fd_ = -1;  // closed to accept, and refuse, one connection when no descriptor is left
-  int64_t connection_count_max_ = 0;
-  int port_ = 0;
+  // Never grows beyond what it has room for: threads read it while a port is opened.
   std::vector<Listener> listeners_;
 
   std::shared_mutex listening_mutex_;  // held shared to accept, alone to stop
-  bool has_stopped_listening_ = false;
 
   std::mutex mutex_;  // guards what follows; held to look up a place
   std::vector<Place> places_;

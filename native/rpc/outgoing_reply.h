@@ -33,6 +33,8 @@ class OutMessage {
   char prefix_[kMessagePrefixBytes];
 };
 
+struct HttpAnswer;
+
 // The end of a call, as it is answered.
 struct CallEnd {
   std::shared_ptr<OutMessage> message;  // null: none, or those of OutgoingReply::Add
@@ -40,6 +42,8 @@ struct CallEnd {
   base::Status status;
   std::optional<int64_t> pushback_ms = {};  // the client tries again after so long
   bool names_encodings = false;             // the end names the encodings that the server takes
+  std::shared_ptr<HttpAnswer> http = {};    // over HTTP, instead of all above
+  std::string http_fields = {};             // beside `status`, the lines of headers of a failure
   bool is_held = false;                     // it is written by CallCarrier::WriteAnswers
 };
 

@@ -33,6 +33,8 @@ class OutputWriter {
     return charge_.Resize(is_free ? 0 : static_cast<int64_t>(kBytesMax));
   }
 
+  bool empty() const { return queue_.empty(); }
+
   struct Written {
     Transport::State state;  // kOk: all is written
     bool is_any;             // the socket took a part

@@ -6,6 +6,7 @@
 
 #include "native/base/clock.h"
 #include "native/rpc/call.h"
+#include "native/rpc/http_answer.h"
 #include "native/rpc/request_trace.h"
 
 namespace millpond::rpc {
@@ -32,6 +33,9 @@ RareCall::RareCall(Call* call, base::ChargedText request,
       watch_(call->received_ns()),
       deadline_ns_(call->run_context().deadline_ns),
       path_(call->path()),
+      http_method_(call->http_method()),
+      target_(call->is_http() ? call->target() : ""),
+      metadata_(call->is_http() ? call->metadata() : ""),
       request_(std::move(request)),
       trace_context_(FindTraceContext(*call)),
       peer_(call->peer()),
@@ -63,6 +67,27 @@ base::Status RareCall::Reply(const std::string& response) {
   return {};
 }
 
+base::Status RareCall::ReplyHttp(int status, std::string fields, std::string_view body) {
+  const auto call = TakeCall();
+  if (!call.ok()) return call.status();
+  base::ReplyLimits limits;
+  limits.budget = call.value()->run_context().budget;
+  // A page may be long. It is the server's own text, and its client asked for nothing large.
+  limits.use = base::ByteBudget::Use::kCall;
+  auto copy = base::CopyReply(body, limits);
+  if (copy.ok()) {
+    auto answer = std::make_shared<HttpAnswer>();
+    answer->status = status;
+    answer->fields = std::move(fields);
+    answer->body = std::move(copy.value());
+    call.value()->ReplyHttp(std::move(answer));
+  } else {
+    call.value()->Fail(copy.status());
+  }
+  FreeRequest();
+  return {};
+}
+
 base::Status RareCall::Fail(const base::Status& status) {
   const auto call = TakeCall();
   if (!call.ok()) return call.status();
@@ -75,7 +100,9 @@ base::Status RareCall::Fail(const base::Status& status) {
 // Python may keep this object. Only now, because the answer may be the request itself.
 void RareCall::FreeRequest() { request_ = {}; }
 
-void RareCall::Record(base::Code code) { requests_->Record(code, watch_.End(base::MonotonicNs())); }
+void RareCall::Record(base::Code code) {
+  if (requests_ != nullptr) requests_->Record(code, watch_.End(base::MonotonicNs()));
+}
 
 void RareCallQueue::Put(std::unique_ptr<RareCall> call) {
   const std::unique_lock<std::mutex> lock(mutex_);

@@ -23,7 +23,7 @@ class Call;
 // phase ends when it is taken, and its run phase begins. Not thread-safe.
 class RareCall {
  public:
-  // `request` is the message of `call`.
+  // `request` is the message of `call`. `requests` is null if the call is not recorded.
   RareCall(Call* call, base::ChargedText request,
            std::shared_ptr<metrics::MethodRecorder> requests);
   ~RareCall();
@@ -31,6 +31,10 @@ class RareCall {
   RareCall& operator=(const RareCall&) = delete;
 
   const std::string& path() const { return path_; }
+  // The parts of a request over HTTP: see Call.
+  const std::string& http_method() const { return http_method_; }
+  const std::string& target() const { return target_; }
+  const std::string& metadata() const { return metadata_; }
   // "" once the call is answered.
   const std::string& request() const { return request_.text; }
   // The trace that the call is a part of, if its client named one.
@@ -52,6 +56,8 @@ class RareCall {
 
   // FAILED_PRECONDITION if the call was answered before.
   base::Status Reply(const std::string& response);
+  // Over HTTP. `fields` are as in HttpAnswer.
+  base::Status ReplyHttp(int status, std::string fields, std::string_view body);
   base::Status Fail(const base::Status& status);
 
  private:
@@ -65,6 +71,9 @@ class RareCall {
   // Copies, because the call is gone after its answer.
   const int64_t deadline_ns_;  // tensor::RunContext::kNoDeadline if the client set no deadline
   const std::string path_;
+  const std::string http_method_;
+  const std::string target_;
+  const std::string metadata_;
   base::ChargedText request_;
   const std::optional<base::TraceContext> trace_context_;
   const std::string peer_;

@@ -29,6 +29,9 @@ bool RequestHeaders::Add(std::string_view name, std::string_view value) {
     path_ = value;
   } else if (name == ":method") {
     is_post_ = value == "POST";
+    if (is_http_) http_method_ = value;
+  } else if (is_http_) {
+    AddMetadata(name, value);
   } else if (name == "content-type") {
     content_type_ = value;
   } else if (name == "grpc-timeout") {
@@ -39,10 +42,14 @@ bool RequestHeaders::Add(std::string_view name, std::string_view value) {
   } else if (name == "grpc-accept-encoding") {
     accepted_encodings_ = value;
   } else if (name[0] != ':' && !IsOfTheProtocol(name)) {
-    metadata_.append(name).push_back('\0');
-    metadata_.append(value).push_back('\0');
+    AddMetadata(name, value);
   }
   return true;
+}
+
+void RequestHeaders::AddMetadata(std::string_view name, std::string_view value) {
+  metadata_.append(name).push_back('\0');
+  metadata_.append(value).push_back('\0');
 }
 
 base::Status RequestHeaders::Check() const {

@@ -22,8 +22,9 @@ class RequestHeaders {
   static constexpr int64_t kRoomBytes = 2'048;
 
   // `charge` has kRoomBytes beside what else it counts.
-  explicit RequestHeaders(base::ByteBudget::Share charge)
-      : charge_(std::move(charge)), begin_bytes_(charge_.bytes()) {}
+  // `is_http`: they are those of a request over HTTP, of which each header is metadata.
+  explicit RequestHeaders(base::ByteBudget::Share charge, bool is_http = false)
+      : charge_(std::move(charge)), begin_bytes_(charge_.bytes()), is_http_(is_http) {}
 
   // Takes one header. Returns false if no memory is left for it.
   bool Add(std::string_view name, std::string_view value);
@@ -36,6 +37,9 @@ class RequestHeaders {
   int64_t charged_bytes() const { return charge_.bytes(); }
   bool is_post() const { return is_post_; }
   const std::string& path() const { return path_; }
+  const std::string& http_method() const { return http_method_; }
+  // All metadata: each name and value, with a NUL byte after it.
+  const std::string& metadata() const { return metadata_; }
   const std::string& content_type() const { return content_type_; }
   Encoding encoding() const { return encoding_; }
   const std::string& accepted_encodings() const { return accepted_encodings_; }
@@ -48,10 +52,14 @@ class RequestHeaders {
   void Free();
 
  private:
+  void AddMetadata(std::string_view name, std::string_view value);
+
   base::ByteBudget::Share charge_;
   int64_t begin_bytes_;
+  bool is_http_;
   size_t bytes_ = 0;
   std::string path_;
+  std::string http_method_;
   std::string content_type_;
   std::string accepted_encodings_;
   Encoding encoding_ = Encoding::kIdentity;

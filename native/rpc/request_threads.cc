@@ -36,10 +36,8 @@ base::Status TooLate() {
 }  // namespace
 
 RequestThreads::RequestThreads(EventSource* source, const servable::BatchRegistry& batches,
-                               size_t regular_count, size_t max_count,
-                               std::shared_ptr<servable::WaitingRequests> others)
+                               size_t regular_count, size_t max_count)
     : source_(source),
-      others_(std::move(others)),
       regular_count_(std::max<size_t>(regular_count, 1)),
       max_count_(std::max(max_count, regular_count_)),
       share_of_model_(std::max<size_t>(
@@ -169,8 +167,6 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
     self->call = call;
   }
   self->busy_since_ns.store(begin_ns);
-  self->taken_count = 1;
-  self->others_count = 0;
   {
     CallInTurn request(call);
     QueueOfThread queue(this, self);
@@ -193,33 +189,19 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
   if (key == servable::kNoBatchKey) {
     self_.now_ns = base::MonotonicNs();
     if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
-    return TakeOwn(key, bytes_max);
+    return TakeQueued(key, bytes_max);
   }
-  if (auto own = TakeOwn(key, bytes_max)) return own;
+  if (auto queued = TakeQueued(key, bytes_max)) return queued;
   // A request that the network holds waits too, unless a thread is free for it.
-  if (!HasFreeThread()) {
-    threads_.Look(&self_);
-    if (auto own = TakeOwn(key, bytes_max)) return own;
-  }
-  return TakeOther(key, bytes_max);
+  if (HasFreeThread()) return nullptr;
+  threads_.Look(&self_);
+  return TakeQueued(key, bytes_max);
 }
 
-std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOwn(
+std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQueued(
     servable::BatchKey key, size_t bytes_max) {
   std::shared_ptr<RunnableCall> call = threads_.queue_.TakeFor(key, bytes_max);
-  if (call == nullptr) return nullptr;
-  self_.taken_count += 1;
-  return std::make_unique<CallInTurn>(std::move(call));
-}
-
-// A flood of the others must not make these requests wait, so each takes one of them along at most.
-std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeOther(
-    servable::BatchKey key, size_t bytes_max) {
-  servable::WaitingRequests* const others = threads_.others_.get();
-  if (others == nullptr || self_.others_count >= self_.taken_count) return nullptr;
-  auto other = others->HasFreeThread() ? nullptr : others->Take(key, bytes_max);
-  if (other != nullptr) self_.others_count += 1;
-  return other;
+  return call == nullptr ? nullptr : std::make_unique<CallInTurn>(std::move(call));
 }
 
 bool RequestThreads::LeaveIfSuperfluous(Thread* self) {

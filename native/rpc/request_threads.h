@@ -82,9 +82,9 @@ class RequestThreads final : public AwaitingCalls {
   static constexpr size_t kWaitingPerThread = 2;
 
   // Borrows `source` and `batches`. `regular_count` threads in the steady state; at most
-  // `max_count` run requests. Batches also take some requests from `others`, which may be null.
+  // `max_count` run requests.
   RequestThreads(EventSource* source, const servable::BatchRegistry& batches, size_t regular_count,
-                 size_t max_count, std::shared_ptr<servable::WaitingRequests> others = nullptr);
+                 size_t max_count);
   ~RequestThreads() override;
 
   void Start();
@@ -128,8 +128,7 @@ class RequestThreads final : public AwaitingCalls {
                                                    size_t bytes_max) override;
 
    private:
-    std::unique_ptr<servable::WaitingRequest> TakeOwn(servable::BatchKey key, size_t bytes_max);
-    std::unique_ptr<servable::WaitingRequest> TakeOther(servable::BatchKey key, size_t bytes_max);
+    std::unique_ptr<servable::WaitingRequest> TakeQueued(servable::BatchKey key, size_t bytes_max);
 
     RequestThreads& threads_;
     Thread& self_;
@@ -158,9 +157,6 @@ class RequestThreads final : public AwaitingCalls {
     // and so does a thread whose runs are not known yet.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
-    // The requests of the queue, and of the others, that were taken for the current batches.
-    int64_t taken_count = 0;
-    int64_t others_count = 0;
   };
 
   void AddThread(Role role, size_t index);  // needs mutex_
@@ -188,7 +184,6 @@ class RequestThreads final : public AwaitingCalls {
   size_t CountAble(int64_t now_ns, const Thread* except) const;  // needs mutex_
 
   EventSource* const source_;
-  const std::shared_ptr<servable::WaitingRequests> others_;
   const size_t regular_count_;
   const size_t max_count_;
   const size_t share_of_model_;  // threads that long runs of one model may take

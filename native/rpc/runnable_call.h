@@ -36,7 +36,7 @@ class RunnableCall : public Call {
   void PeekBatchKey();
   servable::BatchKey batch_key() const { return batch_key_; }
   bool is_compressed() const { return message_.is_compressed(); }
-  size_t message_bytes() const { return message_.bytes(); }
+  size_t message_bytes() const { return message_.bytes() / method_->bytes_per_run_byte; }
   // Instead of a turn: ends the call with `status`, and tells the client when to try again.
   void Refuse(const base::Status& status);
 

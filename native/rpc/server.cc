@@ -10,7 +10,9 @@
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
+#include "native/inference/metadata.h"
 #include "native/rpc/health_service.h"
+#include "native/rpc/http_stream.h"
 #include "native/rpc/infer_service.h"
 #include "native/rpc/network.h"
 #include "native/rpc/predict_service.h"
@@ -117,6 +119,18 @@ CallLimits CallLimitsOf(const ServerOptions& options,
   return limits;
 }
 
+// HTTP/1 has no pings. A client keeps an idle connection for up to 60 s, as balancers and
+// Prometheus do, and closes it first: a request that was sent as the server closed would be lost.
+WireLimits HttpWireLimits(const HttpOptions& options) {
+  WireLimits limits;
+  limits.connection_count_max = options.connection_count_max;
+  limits.handshake_ns = 10 * WireLimits::kSecondNs;
+  limits.pause_ns = 30 * WireLimits::kSecondNs;
+  limits.keepalive_ns = 0;
+  limits.idle_ns = 75 * WireLimits::kSecondNs;
+  return limits;
+}
+
 }  // namespace
 
 WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& arguments) {
@@ -148,24 +162,47 @@ WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& argum
   return limits;
 }
 
+// HTTP beside gRPC. Its requests run on the same threads.
+struct HttpPart {
+  HttpPart(const ServerOptions& options, const ModelMethodParts& parts,
+           std::shared_ptr<servable::Admission> admission)
+      : runs(options.make_http_routes(parts, *options.http)), service(*options.http, runs.get()) {
+    shared->limits = HttpWireLimits(*options.http);
+    shared->calls =
+        CallLimitsOf(options, std::move(admission), &parts.map->batches(), &shared->is_cut_short);
+    shared->calls.reply_bytes_max = options.http->reply_bytes_max;
+    shared->calls.request_ns_max = options.http->request_ns_max;
+    shared->calls.request_flag = "--rest_api_timeout_in_ms";
+  }
+
+  const std::unique_ptr<HttpRoutes> runs;
+  HttpService service;
+  const HttpProtocol protocol{&service, Http1Limits()};
+  const std::shared_ptr<ServerShared> shared = std::make_shared<ServerShared>();
+};
+
 struct Server::State {
   State(servable::ServingMap* map, ServerOptions server_options)
       : options(std::move(server_options)),
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
         parts{map, statistics.get(), options.spans.get()} {
+    if (options.http) http.emplace(options, parts, admission);
     shared->limits = WithRequestTime(
         WithChannelArguments(options.limits, options.channel_arguments), options.request_ns_max);
     shared->calls = CallLimitsOf(options, admission, &map->batches(), &shared->is_cut_short);
   }
 
+  void MakeThreads();
+  void StartThreads();
   void AddMethods();
   void Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max = INT64_MAX,
            MethodKind kind = MethodKind::kUnary);
-  bool WaitForLastCall(int64_t timeout_ns);
-  bool WaitForQuiet(int64_t timeout_ns);
-  void AskToGo(int64_t timeout_ns);
-  void End();
+  bool WaitForLastCall(const ServerShared& whose, int64_t timeout_ns);
+  bool WaitForQuiet(const ServerShared& whose, int64_t timeout_ns);
+  void AskToGo(const ServerShared& whose, int64_t timeout_ns);
+  bool Drain(ServerShared* whose, int64_t drain_ns);
+  void EndUnlessNeeded();
 
   const ServerOptions options;
   std::optional<bool> has_drained;  // set by the first Shutdown
@@ -188,11 +225,14 @@ struct Server::State {
   std::vector<std::unique_ptr<MethodHandler>> rare_handlers;
 
   const std::shared_ptr<ServerShared> shared = std::make_shared<ServerShared>();
+  std::optional<HttpPart> http;  // before the network, whose connections borrow it
   Network network{shared};
-  std::shared_ptr<servable::WaitingRequests> others;  // null: none
   std::optional<RequestThreads> threads;
   // Set when `threads` run: a load that began before the server listens may want them pinned.
   std::atomic<bool> has_started{false};
+  bool has_grpc = false;                 // listens for it, until Shutdown is over
+  bool has_http = false;                 // the same
+  std::optional<bool> has_http_drained;  // set by the first ShutdownHttp
 };
 
 void Server::State::Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max,
@@ -226,14 +266,26 @@ void Server::State::AddMethods() {
   }
 }
 
+// Connections may come as soon as the network listens, and need them.
+void Server::State::MakeThreads() {
+  if (threads) return;
+  threads.emplace(&network, parts.map->batches(), ThreadCount(options), MaxThreadCount(options));
+}
+
+void Server::State::StartThreads() {
+  if (has_started) return;
+  threads->Start();
+  has_started = true;
+}
+
 // False if `timeout_ns` passed first. A client that has begun a call and sends nothing is not
 // waited for.
-bool Server::State::WaitForLastCall(int64_t timeout_ns) {
+bool Server::State::WaitForLastCall(const ServerShared& whose, int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  while (shared->call_counts.live_count.load() > 0) {
+  while (whose.call_counts.live_count.load() > 0) {
     const int64_t now_ns = base::MonotonicNs();
-    if (shared->call_counts.arrived_count.load() == 0 &&
-        !network.IsReceiving(now_ns - kArrivalPauseNs)) {
+    if (whose.call_counts.arrived_count.load() == 0 &&
+        !network.IsReceiving(whose, now_ns - kArrivalPauseNs)) {
       return true;
     }
     if (now_ns - begin_ns >= timeout_ns) return false;
@@ -243,9 +295,9 @@ bool Server::State::WaitForLastCall(int64_t timeout_ns) {
 }
 
 // False if `timeout_ns` passed before all clients had left.
-bool Server::State::WaitForQuiet(int64_t timeout_ns) {
+bool Server::State::WaitForQuiet(const ServerShared& whose, int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  while (network.connection_count() > 0) {
+  while (whose.connection_count.load() > 0) {
     if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
     base::SleepNs(kEndPollNs);
   }
@@ -254,19 +306,42 @@ bool Server::State::WaitForQuiet(int64_t timeout_ns) {
 
 // Asks each client to go, and one that is still connecting as soon as it has finished. Waits up to
 // `timeout_ns` for the clients that are connecting. The server answers calls meanwhile.
-void Server::State::AskToGo(int64_t timeout_ns) {
+void Server::State::AskToGo(const ServerShared& whose, int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  network.AskToGo();
-  while (!network.IsSettled() && base::MonotonicNs() - begin_ns < timeout_ns) {
+  network.AskToGo(whose);
+  while (!network.IsSettled(whose) && base::MonotonicNs() - begin_ns < timeout_ns) {
     base::SleepNs(kConnectingPollNs);
-    network.AskToGo();
+    network.AskToGo(whose);
   }
 }
 
-// Ends the threads once no call is left. Gives up on a thread whose run does not end in time.
-void Server::State::End() {
+// Returns true if no call of `whose` was cut short.
+bool Server::State::Drain(ServerShared* whose, int64_t drain_ns) {
+  const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
+  network.StopListening(*whose);
+  threads->ReleaseAwaiting();
+  const auto left_ns = [deadline_ns] {
+    return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
+  };
+  AskToGo(*whose, std::min(left_ns(), kConnectingNs));
+  // A client sends until it has read that it is to go. Its connection ends when its calls are
+  // answered and it has nothing more to send.
+  WaitForQuiet(*whose, std::min(left_ns(), kLeaveNs));
+  // Later streams are refused, so that no call begins once the last one has ended.
+  network.RefuseNewStreams(*whose);
+  const bool are_over = WaitForLastCall(*whose, left_ns());
+  whose->is_cut_short = !are_over;
+  if (are_over && drain_ns > 0) WaitForQuiet(*whose, kLeaveNs);
+  return are_over;
+}
+
+// Ends the threads once no call of any protocol is left. Gives up on a thread whose run does not
+// end in time.
+void Server::State::EndUnlessNeeded() {
+  if (has_grpc || has_http) return;
   // The control plane may keep a rare call for longer than the server lives.
-  (void)WaitForLastCall(kLastCallNs);
+  (void)WaitForLastCall(*shared, kLastCallNs);
+  if (http) (void)WaitForLastCall(*http->shared, kLastCallNs);
   threads->Stop();
   has_ended = threads->Join(kCutShortNs);
 }
@@ -276,12 +351,9 @@ Server::Server(servable::ServingMap* map, ServerOptions options)
 
 Server::~Server() {
   Shutdown(0);
+  ShutdownHttp(0);
   // Threads that are not over use it until the process ends.
   if (!state_->has_ended) (void)state_.release();
-}
-
-void Server::ShareBatchesWith(std::shared_ptr<servable::WaitingRequests> others) {
-  state_->others = std::move(others);
 }
 
 base::Status Server::Start() {
@@ -289,24 +361,59 @@ base::Status Server::Start() {
     return base::FailedPrecondition("the server was started before; make another");
   }
   state_->AddMethods();
+  state_->MakeThreads();
+  state_->shared->calls.awaiting = &*state_->threads;
   MILLPOND_RETURN_IF_ERROR(
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
-  state_->threads.emplace(&state_->network, state_->parts.map->batches(),
-                          ThreadCount(state_->options), MaxThreadCount(state_->options),
-                          state_->others);
-  state_->shared->calls.awaiting = &*state_->threads;
-  state_->threads->Start();
-  state_->has_started = true;
+  state_->has_grpc = true;
+  state_->StartThreads();
+  return {};
+}
+
+base::Status Server::StartHttp(const std::vector<std::string>& addresses) {
+  if (!state_->http || state_->has_http || state_->has_http_drained) {
+    return base::FailedPrecondition("the server has no HTTP, or had it before");
+  }
+  state_->MakeThreads();
+  HttpPart& http = *state_->http;
+  http.shared->calls.awaiting = &*state_->threads;
+  MILLPOND_RETURN_IF_ERROR(state_->network.ListenFor(http.protocol, http.shared, addresses));
+  state_->has_http = true;
+  state_->StartThreads();
   return {};
 }
 
 int Server::port() const { return state_->network.port(); }
+
+int Server::http_port() const { return state_->network.other_port(); }
 
 std::unique_ptr<RareCall> Server::TakeRareCall(int64_t timeout_ns) {
   return state_->rare_calls.Take(timeout_ns);
 }
 
 bool Server::HasRareCallsToCome() const { return !state_->rare_calls.is_closed(); }
+
+std::unique_ptr<RareCall> Server::TakeHttpCall(bool is_probe, int64_t timeout_ns) {
+  HttpService& service = state_->http->service;
+  return (is_probe ? service.probes() : service.pages())->Take(timeout_ns);
+}
+
+bool Server::HasHttpCallsToCome() const { return !state_->http->service.probes()->is_closed(); }
+
+// The default version answers, and never the canary by its share. A client gets the canary's
+// metadata if it names the canary's number.
+base::StatusOr<std::string> Server::GetModelMetadata(const inference::ModelSpec& spec) const {
+  const int64_t received_ns = base::MonotonicNs();
+  auto found =
+      state_->parts.map->LookUp(spec.name, inference::ToVersionChoice(spec, /*metadata=*/nullptr));
+  const std::string reply = found.ok() ? inference::EncodeMetadata(*found.value()) : std::string();
+  metrics::RequestRecorder& recorder =
+      found.ok() ? found.value().requests() : state_->statistics->Unmatched(spec.name);
+  const auto times = metrics::PhaseTimes::OfTotal(base::MonotonicNs() - received_ns);
+  recorder.Of(metrics::Method::kGetModelMetadata).Record(found.status().code(), times);
+  if (!found.ok()) return found.status();
+  return reply;
+}
 
 void Server::SetHealth(const std::string& service, bool is_serving) {
   state_->health.Set(service, is_serving);
@@ -327,31 +434,45 @@ bool Server::Shutdown(int64_t drain_ns) {
     state_->has_ended = true;
     return true;
   }
-  const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
-  state_->network.StopListening();
-  state_->threads->ReleaseAwaiting();
-  const auto left_ns = [deadline_ns] {
-    return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
-  };
-  state_->AskToGo(std::min(left_ns(), kConnectingNs));
-  // A client sends until it has read that it is to go. Its connection ends when its calls are
-  // answered and it has nothing more to send.
-  state_->WaitForQuiet(std::min(left_ns(), kLeaveNs));
-  // Later streams are refused, so that no call begins once the last one has ended.
-  state_->network.RefuseNewStreams();
-  state_->has_drained = state_->WaitForLastCall(left_ns());
-  state_->shared->is_cut_short = !*state_->has_drained;
-  if (*state_->has_drained && drain_ns > 0) state_->WaitForQuiet(kLeaveNs);
+  if (!state_->has_grpc) return true;
+  state_->has_drained = state_->Drain(state_->shared.get(), drain_ns);
   state_->rare_calls.Close();
-  state_->network.CloseAll();
-  state_->End();
+  state_->network.CloseAll(*state_->shared);
+  state_->has_grpc = false;
+  state_->EndUnlessNeeded();
   return *state_->has_drained;
+}
+
+void Server::AskHttpToGo() {
+  if (!state_->has_http) return;
+  state_->http->service.SetDraining();
+  state_->threads->ReleaseAwaiting();
+}
+
+bool Server::ShutdownHttp(int64_t drain_ns) {
+  if (state_->has_http_drained) return *state_->has_http_drained;
+  state_->has_http_drained = true;
+  if (!state_->has_http) return true;
+  AskHttpToGo();
+  HttpPart& http = *state_->http;
+  state_->has_http_drained = state_->Drain(http.shared.get(), drain_ns);
+  http.service.probes()->Close();
+  http.service.pages()->Close();
+  state_->network.CloseAll(*http.shared);
+  state_->has_http = false;
+  state_->EndUnlessNeeded();
+  return *state_->has_http_drained;
 }
 
 int64_t Server::connection_count() const { return state_->network.connection_count(); }
 
 std::map<std::string, int64_t> Server::LimitCountsByName() const {
   std::map<std::string, int64_t> counts = state_->shared->limit_counts.ByName();
+  if (state_->http) {
+    for (const auto& [name, count] : state_->http->shared->limit_counts.ByName()) {
+      counts[name] += count;
+    }
+  }
   counts["queue_delay"] = state_->has_started ? state_->threads->refused_count() : 0;
   return counts;
 }

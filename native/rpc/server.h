@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -10,15 +12,18 @@
 #include "native/base/byte_budget.h"
 #include "native/base/limits.h"
 #include "native/base/status.h"
+#include "native/inference/model_spec.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
 #include "native/rpc/certificates.h"
+#include "native/rpc/http_route.h"
+#include "native/rpc/http_service.h"
 #include "native/rpc/message_encoding.h"
+#include "native/rpc/model_method.h"
 #include "native/rpc/rare_call_queue.h"
 #include "native/rpc/reflection_service.h"
 #include "native/rpc/wire_limits.h"
 #include "native/servable/admission.h"
-#include "native/servable/batch_queue.h"
 #include "native/servable/serving_map.h"
 #include "native/tensor/tensor_codec.h"
 
@@ -65,6 +70,12 @@ struct ServerOptions {
   bool serves_session_run = false;
   // The services that reflection describes; null: the server has no reflection.
   std::shared_ptr<const ReflectionTable> reflection;
+  // Nothing: the server has no HTTP.
+  std::optional<HttpOptions> http;
+  // Makes what answers requests to models over HTTP. Borrows what `parts` borrows.
+  std::function<std::unique_ptr<HttpRoutes>(const ModelMethodParts& parts,
+                                            const HttpOptions& options)>
+      make_http_routes;
 };
 
 // The gRPC server: the network, the threads and the methods.
@@ -78,16 +89,23 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // From Start on, batches also take requests from `others`, a queue of another protocol.
-  void ShareBatchesWith(std::shared_ptr<servable::WaitingRequests> others);
-
-  // Listens and serves. UNAVAILABLE if an address cannot be bound. Once.
+  // Listens for gRPC, and serves. UNAVAILABLE if an address cannot be bound. Once.
   base::Status Start();
+  // The same for HTTP at `addresses`, which are as ServerOptions::addresses, before or after. Once.
+  base::Status StartHttp(const std::vector<std::string>& addresses);
 
   // The TCP port of the first address over TCP; 0 without such an address.
   int port() const;
+  // The same for HTTP.
+  int http_port() const;
 
   std::unique_ptr<RareCall> TakeRareCall(int64_t timeout_ns);
+  // The requests over HTTP that the control plane answers: probes, or all others.
+  std::unique_ptr<RareCall> TakeHttpCall(bool is_probe, int64_t timeout_ns);
+  bool HasHttpCallsToCome() const;
+  // Returns a serialized GetModelMetadataResponse for a question over HTTP. The errors of
+  // ServingMap::LookUp: it waits for no version.
+  base::StatusOr<std::string> GetModelMetadata(const inference::ModelSpec& spec) const;
   // False once Shutdown has refused what rare calls were left: TakeRareCall then returns at once.
   bool HasRareCallsToCome() const;
   void SetHealth(const std::string& service, bool is_serving);
@@ -110,6 +128,10 @@ class Server {
   // A kernel is not interrupted. If a kernel still runs kLastCallNs and kCutShortNs after the
   // cancellation, its thread goes on, and the serving map must outlive it: end the process.
   bool Shutdown(int64_t drain_ns);
+  // From now on, answers over HTTP ask their clients to close, and requests wait for no version.
+  void AskHttpToGo();
+  // The same as Shutdown for HTTP, after it: until then probes learn that the server stops.
+  bool ShutdownHttp(int64_t drain_ns);
 
  private:
   // So long cancelled calls have to end while the threads still serve: most end within one kernel.

@@ -32,7 +32,7 @@ class HeaderList {
   const Field* end() const { return fields_.data() + size_; }
   size_t size() const { return size_; }
 
-  static constexpr size_t kSizeMax = 6;
+  static constexpr size_t kSizeMax = 20;
 
  private:
   std::array<Field, kSizeMax> fields_;
@@ -111,6 +111,17 @@ class Session {
   // Takes the client's bytes. Returns false if the connection is to end, once what Produce has is
   // written.
   virtual bool Feed(std::string_view bytes) = 0;
+
+  // False while it takes no bytes, because an answer is due first. Bytes that were fed before wait
+  // in the session, and are to be fed again.
+  virtual bool wants_input() const { return true; }
+  virtual size_t waiting_bytes() const { return 0; }
+  // Moves the front of them, at most `bytes_max`, to `to`. Returns the number of bytes.
+  virtual size_t TakeWaiting(char*, size_t) { return 0; }
+  // True if a client that has ended its side still gets its answer.
+  virtual bool answers_half_closed() const { return false; }
+  // Ends what has lasted too long. About once a second.
+  virtual void CheckTimes(int64_t) {}
 
   enum class Output { kMore, kNothing, kBroken };
   // Appends what is ready, a frame or so. kNothing: all is in the output.

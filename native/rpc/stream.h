@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -63,6 +64,10 @@ class Stream {
   // Ends the request if it stopped arriving, or its answer stopped going, before `since_ns`.
   // Returns true if it did.
   virtual bool EndIfPaused(int64_t since_ns) = 0;
+  // The bytes a second of a body that is waited for; nothing if none is, or if it has just begun.
+  virtual std::optional<double> Pace() const { return {}; }
+  // Ends a request whose body is waited for, so that another client has its place.
+  virtual void GiveUp() {}
 
  protected:
   bool is_answered_ = false;

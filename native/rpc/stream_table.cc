@@ -92,6 +92,21 @@ void StreamTable::CountUnread() {
   context_.answered.clear();
 }
 
+std::optional<double> StreamTable::Pace() const {
+  std::optional<double> slowest;
+  for (const auto& [number, stream] : streams_) {
+    const auto pace = stream->Pace();
+    if (pace && (!slowest || *pace < *slowest)) slowest = pace;
+  }
+  return slowest;
+}
+
+void StreamTable::GiveUp() {
+  for (const auto& [number, stream] : streams_) {
+    if (stream->Pace()) stream->GiveUp();
+  }
+}
+
 void StreamTable::EndPaused() {
   const int64_t pause_ns = context_.shared->limits.pause_ns;
   if (pause_ns <= 0) return;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -35,6 +36,10 @@ class StreamTable final : public StreamEvents {
   // A message that began to arrive and stopped would hold its memory for ever, and so would an
   // answer for which the client opens no window. Both end after a pause of WireLimits::pause_ns.
   void EndPaused();
+  // See Stream: those of the slowest one.
+  std::optional<double> Pace() const;
+  void GiveUp();
+  bool empty() const { return streams_.empty(); }
   // To be called once what could be written is written.
   void CountUnread();
   void CloseAll();

@@ -57,6 +57,22 @@ struct WireLimits {
   int64_t ping_interval_ns = 10 * kSecondNs;
 };
 
+// The limits of a connection over HTTP/1.
+struct Http1Limits {
+  // The request line and the headers together. Clients rarely send more than 8 KiB, because many
+  // servers allow no more. It bounds the trailers and chunk extensions of one body too.
+  size_t head_bytes_max = 32'768;
+  // Proxies and meshes add a few dozen headers.
+  size_t field_count_max = 200;
+  // From the first byte of a head to its last one: three retransmissions take less. It stops a
+  // client that sends one byte a second (slow loris).
+  int64_t head_ns = 10 * WireLimits::kSecondNs;
+  // A stream's number is never used again.
+  int32_t requests_per_connection = 1'000'000'000;
+  // A session may hold so much within its connection's own charge.
+  size_t free_bytes = 4'096;
+};
+
 // Returns `limits` with a pause of at least `request_ns_max`, because a request that may take long
 // may also pause for long. 0, no limit, changes nothing: a message that never goes on would hold
 // its memory for ever.

@@ -7,13 +7,9 @@ a Protocol has behaviour, and a frozen dataclass is a value that crosses field b
 the callers and with the fakes of the tests. An argument has the type `Any` if each data plane takes
 only objects of its own there.
 
-Calls that read files, load, run, wait or destroy release the GIL. Shorter ones keep it, although some take
-many microseconds: `SavedModelLoad.finish`, `RestWorkers.start`, and the reads of a version's figures, such
-as `Servable.statistics` and `MethodStatistics.phase`.
-
-Failures of the data plane raise `StatusError(code, message)` with the number of the gRPC status code:
-"raises NOT_FOUND" stands for that. A value of a wrong type raises TypeError. Sizes are in bytes, and times
-in the unit of their name.
+Each call that can take longer than a microsecond releases the GIL. Failures of the data plane raise
+`StatusError(code, message)` with the number of the gRPC status code: "raises NOT_FOUND" stands for that. A
+value of a wrong type raises TypeError. Sizes are in bytes, and times in the unit of their name.
 
 Each class says which threads may call it. A Protocol that is a value may be read by any thread.
 """
@@ -114,37 +110,6 @@ class DataPlane(Protocol):
 
     def ByteBudget(self, limit_bytes: int) -> requests.ByteBudget:
         """Makes a budget of `limit_bytes`."""
-
-    def RestWorkers(
-        self,
-        serving_map: servables.ServingMap,
-        *,
-        thread_count: int,
-        spare_count: int,
-        nice: int,
-        waiting_count_max: int,
-        body_bytes_max: int,
-        request_statistics: request_statistics.RequestStatistics,
-        spans: requests.SpanBuffer | None = None,
-        admission: requests.Admission | None = None,
-        reply_bytes_max: int = 2147483647,
-        budget: requests.ByteBudget | None = None,
-        first_version_wait_seconds: float = 0.0,
-    ) -> requests.RestWorkers:
-        """Makes the workers.
-
-        One model takes `thread_count` of the threads at most. `spare_count` further ones are left
-        to other models. `nice` is the nice value of the threads. `waiting_count_max` limits the
-        requests that wait for a thread, `body_bytes_max` the inflated bytes of one body, and
-        `reply_bytes_max` the bytes of one reply. `request_statistics` records the requests that
-        reach no version. `spans` takes the requests whose trace is sampled; with None, requests are
-        not traced.
-
-        `admission` limits the requests in flight, together with those of gRPC; with None all
-        requests are admitted. `budget` counts and limits the bytes of requests and replies in
-        flight, together with those of gRPC; with None they are not counted.
-        `first_version_wait_seconds` is how long a request waits for the first version of its model.
-        """
 
     def GrpcServer(
         self, serving_map: servables.ServingMap, options: requests.GrpcServerOptions

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from serving.base.trace_context import TraceContext
 from serving.data_plane.request_statistics import RequestStatistics
@@ -115,109 +115,23 @@ class RareCall(Protocol):
     def is_forwarded(self) -> bool:
         """True if a proxy has forwarded the call, as its metadata shows."""
 
+    @property
+    def http_method(self) -> str:
+        """The method of a request over HTTP, like `GET`; "" for a call of gRPC."""
+
+    @property
+    def target(self) -> bytes:
+        """The target of a request over HTTP, as received: its path, and its query."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of a request over HTTP, as ASGI has them, with names in lower case."""
+
     def reply(self, response: bytes) -> None: ...
+    def reply_http(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Answers a request over HTTP. `headers` do not include the length."""
+
     def fail(self, code: int, message: str) -> None: ...
-
-
-class RestAnswer(Protocol):
-    """The answer to a request over HTTP."""
-
-    @property
-    def code(self) -> int: ...
-    @property
-    def message(self) -> str:
-        """The error message of a failed request."""
-
-    def take_body(self) -> bytes:
-        """Returns the body and frees the data plane's memory of it. Call it once."""
-
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def json_bytes(self) -> int | None:
-        """The number of bytes of the body that are JSON, if binary data follow the JSON."""
-
-    @property
-    def is_gzip(self) -> bool: ...
-    @property
-    def version(self) -> int | None:
-        """The version that was reached, also by a request that failed there."""
-
-
-class EndedRestRequest(RestAnswer, Protocol):
-    """The end of a request over HTTP. A value."""
-
-    @property
-    def id(self) -> int: ...
-
-
-class WaitingRequests(Protocol):
-    """The requests of `RestWorkers` that wait for a thread."""
-
-
-class RestWorkers(Protocol):
-    """Threads `rest-N` that answer requests over HTTP, so that the event loop never waits for a model.
-
-    Thread: one at a time starts it and shuts it down; any, at once, for all else.
-    """
-
-    def start(self) -> None:
-        """Starts the threads. Call it once. Raises RESOURCE_EXHAUSTED if no descriptor is left."""
-
-    @property
-    def waiting_requests(self) -> WaitingRequests:
-        """The requests that wait for a worker, for `GrpcServer.share_batches_with`."""
-
-    @property
-    def ended_descriptor(self) -> int:
-        """A descriptor that is readable while `take_ended` has requests to return. Valid after
-        `start`.
-        """
-
-    def submit(
-        self,
-        method: str,
-        model: str,
-        version: int | None,
-        label: str | None,
-        headers: list[tuple[bytes, bytes]],
-        body: bytes,
-        timeout_seconds: float,
-    ) -> int:
-        """Takes a request of a method like `RestPredict`. `headers` are ASGI's, with names in lower
-        case.
-
-        Returns the id with which `take_ended` returns the ended request, once. Raises
-        RESOURCE_EXHAUSTED at once if the limit of requests in flight or waiting is reached. Raises
-        UNAVAILABLE after `shutdown`, and INVALID_ARGUMENT for an unknown method.
-        """
-
-    def cancel(self, id: int) -> None:
-        """Cancels a request whose client is gone. Its run ends before its next kernel. Does nothing
-        if the request has ended.
-        """
-
-    def take_ended(self) -> Sequence[EndedRestRequest]:
-        """Returns the requests that have ended since the last call, without waiting."""
-
-    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
-        """Returns a serialized GetModelMetadataResponse. Raises NOT_FOUND, and INVALID_ARGUMENT for
-        an unknown label. Raises UNAVAILABLE at once if the model's first version is being loaded.
-        """
-
-    def end_awaiting(self) -> None:
-        """Answers the requests that wait for the first version of their model. From now on,
-        requests do not wait for it.
-        """
-
-    def shutdown(self, drain_seconds: float) -> bool:
-        """Refuses new requests, waits up to `drain_seconds` for the taken requests, cancels the
-        rest, and ends the threads.
-
-        Returns True if no request was cut short. If a kernel still runs two seconds after the
-        cancellation, its thread goes on: end the process. A second call does nothing and returns
-        the same value.
-        """
 
 
 @dataclass(frozen=True)
@@ -301,6 +215,32 @@ class ReflectionTable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """The options of a `GrpcServer` for HTTP/1.1."""
+
+    hosts: Sequence[str] | None = None
+    """The names that a Host header may have beside loopback names; None: all are answered."""
+
+    probe_paths: Sequence[str] = ()
+    """Paths of probes beside the usual ones, in lower case."""
+
+    has_cors: bool = False
+    """Pages of other sites may read the answers."""
+
+    body_bytes_max: int = 64 * 2**20
+    """The limit of the body of a request to a model, as sent and inflated."""
+
+    reply_bytes_max: int = REPLY_BYTES_MAX
+    """The limit of one reply."""
+
+    request_seconds_max: float = 30.0
+    """The time from a request's head to its answer."""
+
+    connection_count_max: int = 0
+    """The connections at a time; 0: a sixth of the descriptors of the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GrpcServerOptions:
     """The options of a `GrpcServer`."""
 
@@ -368,20 +308,38 @@ class GrpcServerOptions:
     reflection: ReflectionTable | None = None
     """Describes the services to clients. None: the server has no reflection."""
 
+    http: HttpOptions | None = None
+    """None: the server has no HTTP."""
+
 
 class GrpcServer(Protocol):
-    """The gRPC server. `take_rare_call` returns the calls of `rare_methods`; C++ answers all other methods.
+    """The server of gRPC, and of HTTP on the same threads.
+
+    `take_rare_call` returns the calls of `rare_methods`, and `take_http_call` the requests over HTTP that
+    are no run of a model. C++ answers all others.
 
     Thread: one at a time starts it, sets its health and shuts it down. Any thread, at once, may call
-    `take_rare_call` and `pin_request_threads`, and read the properties.
+    `take_rare_call`, `take_http_call`, `get_model_metadata` and `pin_request_threads`, and read the
+    properties.
     """
 
     def start(self) -> None:
         """Starts to listen. Call it once. Raises UNAVAILABLE if an address cannot be bound, naming it."""
 
+    def start_http(self, addresses: Sequence[str]) -> None:
+        """Starts to listen for HTTP, before `start` or after it. Raises UNAVAILABLE as `start` does.
+
+        `addresses` are as `GrpcServerOptions.addresses`, and `own-fd:N` for a socket that listens
+        already and that the server closes.
+        """
+
     @property
     def port(self) -> int:
         """The bound TCP port; 0 before `start`, and if no address is TCP."""
+
+    @property
+    def http_port(self) -> int:
+        """The same for HTTP."""
 
     @property
     def connection_count(self) -> int:
@@ -406,8 +364,17 @@ class GrpcServer(Protocol):
     def remove_health(self, service: str) -> None:
         """Removes a service name. Check then answers NOT_FOUND, and watchers get SERVICE_UNKNOWN."""
 
-    def share_batches_with(self, others: Any) -> None:
-        """Lets batches also take some requests over HTTP. Call it before `start`."""
+    def take_http_call(self, is_probe: bool, timeout_seconds: float) -> RareCall | None:
+        """Returns the next request over HTTP, a probe or one of all others, on any thread. Returns None
+        at the timeout.
+
+        Raises StopIteration after `shutdown_http`: none comes any more.
+        """
+
+    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
+        """Returns a serialized GetModelMetadataResponse. Raises NOT_FOUND, and INVALID_ARGUMENT for
+        an unknown label. Raises UNAVAILABLE at once if the model's first version is being loaded.
+        """
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         """Pins each request thread to a core of its own, or unpins all of them.
@@ -424,3 +391,11 @@ class GrpcServer(Protocol):
         cancellation, its thread goes on: end the process. A second call does nothing and returns the
         same value.
         """
+
+    def ask_http_to_go(self) -> None:
+        """Has each answer over HTTP close its connection from now on. Requests that wait for the first
+        version of their model are answered, and wait no more.
+        """
+
+    def shutdown_http(self, drain_seconds: float) -> bool:
+        """The same as `shutdown` for HTTP, to be called after it. The threads end with the later one."""

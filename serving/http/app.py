@@ -65,7 +65,7 @@ class HttpSettings:
 
 
 def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starlette:
-    """Makes the application of these routes. Handlers run on one of the server's two HTTP threads.
+    """Makes the application of these routes. Handlers run on one of two HTTP threads.
 
     A handler that blocks is a plain `def`, which starlette runs on a thread of its own. An endless
     response polls `closes_within`.
@@ -161,7 +161,7 @@ class HandlerGuard:
             except Exception as error:
                 if has_begun:
                     raise
-                await _answer_for_bug(scope, error)(scope, receive, send)
+                await answer_for_bug(scope, error)(scope, receive, send)
         if timeout.cancelled_caught:
             message = (
                 f"{scope['method']} {scope['path']} took longer than {self._timeout_seconds:g} s "
@@ -236,7 +236,8 @@ async def _answer_millpond_error(request: Request, error: Exception) -> Response
     return error_response(error.message, http_status(error.code))
 
 
-def _answer_for_bug(scope: Scope, error: Exception) -> Response:
+def answer_for_bug(scope: Scope, error: Exception) -> Response:
+    """Makes the answer of a handler that raised an error that is no refusal, and logs it."""
     path = scope["path"]
     _log.error("http_handler_failed", method=scope["method"], path=path, exc_info=error)
     return error_response(f"{type(error).__name__} in {path}; see the server's log", 500)

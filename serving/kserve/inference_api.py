@@ -1,7 +1,6 @@
-"""`/v2`: the open inference protocol over HTTP. Inference goes to the data plane's workers."""
+"""`/v2`: the open inference protocol over HTTP, but for inference, which the data plane answers."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import anyio.to_thread
@@ -9,17 +8,12 @@ from starlette.types import Receive, Scope, Send
 
 from serving.base.errors import InvalidArgument
 from serving.base.json_requests import parse_object
-from serving.http.app import HttpSettings
 from serving.kserve.paths import Route, parse_path
-from serving.kserve.questions import InferenceQuestions, version_number
+from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import WAIT_SECONDS_MAX
 from serving.rest.asgi import RestApplication, read_body, send_json
-from serving.rest.bridge import RestBridge, RestTarget
 from serving.rpc.operator_access import Caller, http_caller
 from serving.rpc.rare_calls import patience_seconds
-
-SMALL_BODY_BYTES_MAX = 2**20
-"""The limit of bodies other than inference: a few parameters, which are parsed on the event loop."""
 
 Act = Callable[[Route, bytes], Awaitable[tuple[object, int]]]
 
@@ -29,17 +23,17 @@ class InferenceApi(RestApplication):
 
     def __init__(
         self,
-        bridge: RestBridge,
         questions: InferenceQuestions,
-        settings: HttpSettings,
+        timeout_seconds: float,
         check_control: Callable[[Caller], None] = lambda caller: None,
     ) -> None:
-        """`check_control` raises MillpondError for a caller that may not load and unload models."""
-        super().__init__(bridge, settings)
-        self._small = replace(settings, body_bytes_max=SMALL_BODY_BYTES_MAX)
+        """`timeout_seconds` is the longest time of a request.
+
+        `check_control` raises MillpondError for a caller that may not load and unload models.
+        """
         self._questions = questions
         self._check_control = check_control
-        self._wait_seconds = patience_seconds(settings.timeout_seconds, WAIT_SECONDS_MAX)
+        self._wait_seconds = patience_seconds(timeout_seconds, WAIT_SECONDS_MAX)
         self._acts: dict[str, Act] = {
             "live": self._live,
             "ready": self._ready,
@@ -56,15 +50,11 @@ class InferenceApi(RestApplication):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Tests have no raw path, so they use the decoded path.
         route = parse_path(scope["method"], scope.get("raw_path") or scope["path"].encode())
-        if route.action == "infer":
-            body = await read_body(scope, receive, self._settings)
-            await self._run(_target(route), body, scope, send)
-            return
         if route.action in ("load", "unload"):
             self._check_control(http_caller(scope))
-        body = await read_body(scope, receive, self._small)
+        body = await read_body(receive)
         document, status = await self._acts[route.action](route, body)
-        await send_json(send, document, status, self._headers())
+        await send_json(send, document, status)
 
     async def _live(self, route: Route, body: bytes) -> tuple[object, int]:
         return {"live": True}, 200
@@ -112,12 +102,6 @@ class InferenceApi(RestApplication):
     async def _unload(self, route: Route, body: bytes) -> tuple[object, int]:
         await anyio.to_thread.run_sync(self._questions.unload, route.model, self._wait_seconds)
         return {}, 200
-
-
-def _target(route: Route) -> RestTarget:
-    number = version_number(route.version)
-    label = route.version if route.version and number is None else None
-    return RestTarget("RestModelInfer", route.model, number, label)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from serving.base.errors import NotFound
 
 _VERSIONED = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _GET = re.compile(rf"{_VERSIONED}(?P<action>/ready|/config|/stats)?")
-_INFER = re.compile(rf"{_VERSIONED}/infer")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<action>load|unload)")
 _SERVER = {
     "/v2": "server_metadata",
@@ -48,8 +47,6 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
         if (found := _GET.fullmatch(path)) is not None:
             return Route(_MODEL[found["action"]], *_model_of(found))
     if http_method == "POST":
-        if (found := _INFER.fullmatch(path)) is not None:
-            return Route("infer", *_model_of(found))
         if path == "/v2/repository/index":
             return Route("index")
         if (found := _CONTROL.fullmatch(path)) is not None:

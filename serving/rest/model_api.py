@@ -7,12 +7,10 @@ import anyio.to_thread
 from starlette.types import Receive, Scope, Send
 
 from serving.data_plane.status_errors import statuses_as_errors
-from serving.http.app import HttpSettings
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.served_models import ServedModels
 from serving.rest import model_documents
-from serving.rest.asgi import RestApplication, read_body, send_json
-from serving.rest.bridge import RestBridge, RestTarget
+from serving.rest.asgi import RestApplication, send_json
 from serving.rest.paths import ListQuestion, MetadataQuestion, StatusQuestion, parse_path
 from serving.rpc.rare_calls import Handler
 
@@ -56,22 +54,15 @@ class ModelQuestions:
 
 
 class ModelApi(RestApplication):
-    """Answers all paths that begin with `/v1/`."""
+    """Answers all paths that begin with `/v1/`, but for the requests that versions run."""
 
-    def __init__(
-        self, bridge: RestBridge, questions: ModelQuestions, settings: HttpSettings
-    ) -> None:
-        super().__init__(bridge, settings)
+    def __init__(self, questions: ModelQuestions) -> None:
         self._questions = questions
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Tests have no raw path, so they use the decoded path.
         route = parse_path(scope["method"], scope.get("raw_path") or scope["path"].encode())
-        if isinstance(route, RestTarget):
-            body = await read_body(scope, receive, self._settings)
-            await self._run(route, body, scope, send)
-        else:
-            await send_json(send, await self._document(route), headers=self._headers())
+        await send_json(send, await self._document(route))
 
     async def _document(self, question: StatusQuestion | MetadataQuestion | ListQuestion) -> object:
         if isinstance(question, StatusQuestion):

@@ -9,11 +9,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from serving.base.errors import InvalidArgument
-from serving.rest.bridge import RestTarget
 
 VERSION_MAX = 2**63 - 1
-
-_METHODS = {"predict": "RestPredict", "classify": "RestClassify", "regress": "RestRegress"}
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _RUN = re.compile(rf"{_MODEL}:(?P<verb>predict|classify|regress)", re.IGNORECASE)
@@ -43,7 +40,7 @@ class ListQuestion(NamedTuple):
     """GET of all models."""
 
 
-Route = RestTarget | StatusQuestion | MetadataQuestion | ListQuestion
+Route = StatusQuestion | MetadataQuestion | ListQuestion
 
 
 # Cached, because clients repeat a few paths. The cache is so small that long paths take little memory.
@@ -51,13 +48,13 @@ Route = RestTarget | StatusQuestion | MetadataQuestion | ListQuestion
 def parse_path(http_method: str, raw_path: bytes) -> Route:
     """Parses the route of a request. `raw_path` is as received, without the query.
 
-    Raises InvalidArgument for an unknown path, or a version that is not a number of 63 bits.
+    Raises InvalidArgument for an unknown path, or a version that is not a number of 63 bits. The data
+    plane answers the runs of models, so that only those with such a version come here.
     """
     path = raw_path.decode("ascii", "replace")
     if http_method == "POST":
-        found = _RUN.fullmatch(path)
-        if found is not None:
-            return RestTarget(_METHODS[found["verb"].lower()], *_version_of(found))
+        if (run := _RUN.fullmatch(path)) is not None:
+            _version_of(run)
     elif http_method in ("GET", "HEAD"):
         if _LIST.fullmatch(path):
             return ListQuestion()

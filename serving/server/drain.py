@@ -5,8 +5,8 @@ import threading
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock, pause
-from serving.data_plane.requests import GrpcServer, RestWorkers
-from serving.http.server import RESPONSE_SECONDS, HttpServer
+from serving.data_plane.requests import GrpcServer
+from serving.http.listener import HttpListener
 from serving.server.admin_listener import AdminListener
 
 REPORT_SECONDS_MAX = 5.0
@@ -62,8 +62,7 @@ def drain(
     *,
     grpc: GrpcServer,
     admin: AdminListener,
-    http: HttpServer,
-    rest_workers: RestWorkers,
+    http: HttpListener,
     clock: Clock,
 ) -> None:
     """Waits up to `drain_seconds` for the running requests, and then cuts them short.
@@ -79,8 +78,6 @@ def drain(
         _log.warning("requests_cut_short", drain_seconds=drain_seconds)
     # Only now: operators can watch the drain until here.
     admin.stop()
-    # The port closes before the workers do, or they would refuse what still comes in there.
-    http.stop(remaining_seconds() + RESPONSE_SECONDS)
-    http.join(remaining_seconds())
-    if not rest_workers.shutdown(remaining_seconds()):
+    if not grpc.shutdown_http(remaining_seconds()):
         _log.warning("http_requests_cut_short", drain_seconds=drain_seconds)
+    http.stop()

@@ -7,8 +7,9 @@ import structlog
 from starlette.routing import BaseRoute
 
 from serving.config.listen_addresses import listen_addresses
+from serving.data_plane.status_errors import statuses_as_errors
 from serving.http.health_routes import health_routes
-from serving.http.server import HttpServer
+from serving.http.listener import HttpListener
 from serving.kserve.inference_service import InferenceService
 from serving.kserve.questions import InferenceQuestions
 from serving.loading.request_cores import pin_always
@@ -62,7 +63,6 @@ class Front:
         config, plane = foundation.config, foundation.data_plane
         self._transport = Transport(config, plane, foundation.clock)
         self._refusals = ConfigRefusals(models.watcher, self._transport)
-        self._rest_workers = http_parts.make_rest_workers(foundation, requests=requests)
         self._profiler = make_profiler(foundation)
         questions = rpc_parts.make_inference_questions(
             foundation, versions, models, status, requests=requests
@@ -73,7 +73,6 @@ class Front:
             rpc_parts.make_grpc_server,
             foundation,
             requests=requests,
-            rest_workers=self._rest_workers,
             rare_methods=list(calls),
             transport=self._transport,
         )
@@ -86,9 +85,6 @@ class Front:
         )
         self._rare_calls = rpc_parts.make_rare_calls(
             foundation, self.grpc.take_rare_call, calls, on_answered=tracing.add_call
-        )
-        self._rest_bridge = http_parts.make_rest_bridge(
-            foundation, workers=self._rest_workers, cores=versions.cores
         )
         self.http = self._make_http(handlers[GET_MODEL_STATUS], questions)
 
@@ -105,14 +101,11 @@ class Front:
             ),
         }
 
-    def _make_http(self, get_model_status: Handler, questions: InferenceQuestions) -> HttpServer:
+    def _make_http(self, get_model_status: Handler, questions: InferenceQuestions) -> HttpListener:
         foundation = self._foundation
-        settings = http_parts.http_settings(foundation.config, self._requests.memory.budget)
         rest = http_parts.make_rest_applications(
             foundation,
-            settings,
-            workers=self._rest_workers,
-            bridge=self._rest_bridge,
+            grpc=self.grpc,
             get_model_status=get_model_status,
             inference_questions=questions,
             served=self._models.served,
@@ -132,7 +125,7 @@ class Front:
             *health_routes(self._status.health.view, self._models.served.notes),
             *monitoring_parts.make_routes(foundation, monitored),
         ]
-        return http_parts.make_http_server(foundation, settings, routes, rest)
+        return http_parts.make_http(foundation, self.grpc, routes, rest)
 
     def open(self) -> None:
         """Reserves gRPC's port, and opens the other ports.
@@ -142,7 +135,8 @@ class Front:
         config = self._foundation.config
         reserved = self._reserved_port
         self._reserved_port = reserved or PortReservation.take(listen_addresses(config))
-        http_parts.start_http(self._foundation, self.http, self._rest_workers)
+        with statuses_as_errors(self._foundation.data_plane.StatusError):
+            self.http.start()
         self._admin.start()
         if not config.listen_before_ready and self.http.port is not None:
             _log.info("http_listening", host=config.http_host, http_port=self.http.port)
@@ -180,7 +174,7 @@ class Front:
 
     def end_waits(self) -> None:
         """Ends traces and the waits of calls, so that a drain need not wait for them."""
-        self._rest_bridge.drain()
+        self.grpc.ask_http_to_go()
         self._profiler.stop()
 
     def drain(self) -> bool:
@@ -193,7 +187,6 @@ class Front:
             grpc=self.grpc,
             admin=self._admin,
             http=self.http,
-            rest_workers=self._rest_workers,
             clock=self._foundation.clock,
         )
         if self._reserved_port is not None:

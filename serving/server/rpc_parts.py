@@ -1,15 +1,17 @@
-"""Makes the parts that answer over gRPC."""
+"""Makes the parts that answer over gRPC, and bounds the memory of requests."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import structlog
+
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.core.operator_api import CAPTURE_WARM_UP
-from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall, RestWorkers
+from serving.data_plane.plane import RuntimeOptions
+from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
-from serving.loading.memory_fit import available_bytes
 from serving.rpc.admin_service import AdminService
 from serving.rpc.capture_service import CaptureService
 from serving.rpc.config_refusals import ConfigRefusals
@@ -19,10 +21,34 @@ from serving.rpc.rare_calls import AnsweredCall, Deferred, Handler, RareCallThre
 from serving.rpc.transport import Transport
 from serving.server.admin_parts import guarded, rare_message_bytes_max
 from serving.server.foundation import Foundation
+from serving.server.http_parts import http_options
 from serving.server.models import Models
 from serving.server.request_parts import RequestParts
 from serving.server.status import Status
 from serving.server.versions import Versions
+
+_log = structlog.get_logger(__name__)
+
+
+def initialize(foundation: Foundation) -> None:
+    """Initializes the data plane; called before all its other functions."""
+    config = foundation.config
+    options = RuntimeOptions(
+        intra_op_thread_count=config.tensorflow_intra_op_parallelism,
+        inter_op_thread_count=config.tensorflow_inter_op_parallelism,
+        is_stock=config.lab.is_stock,
+        has_load_pool=config.lab.has_load_pool,
+        checks_method_names=config.enable_signature_method_name_check,
+        serves_session_run=config.enable_session_run,
+    )
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        foundation.data_plane.initialize(options)
+        for path in foundation.config.op_libraries:
+            _log.info(
+                "op_library_loaded",
+                path=path,
+                ops=list(foundation.data_plane.load_op_library(path)),
+            )
 
 
 def make_rare_handlers(
@@ -59,7 +85,7 @@ def make_fleet_handlers(
     """
     if models.grants is None:
         return {}
-    # Imported here because a server that runs alone imports nothing of a fleet.
+    from serving.loading.memory_fit import available_bytes
     from serving.rpc.fleet_service import FleetService, FleetSources
 
     sources = FleetSources(
@@ -133,13 +159,12 @@ def make_grpc_server(
     admin_addresses: Sequence[str] = (),
     *,
     requests: RequestParts,
-    rest_workers: RestWorkers,
     rare_methods: Sequence[str],
     transport: Transport,
 ) -> GrpcServer:
     """Makes the server of the data port, or of the admin listener if `admin_addresses` are given.
 
-    Batches of the data port also take requests that wait for `rest_workers`.
+    The server of the data port also answers HTTP.
     """
     is_admin = bool(admin_addresses)
     config = foundation.config
@@ -165,9 +190,7 @@ def make_grpc_server(
         has_tensor_content=config.enable_serialization_as_tensor_content,
         serves_session_run=config.enable_session_run,
         reflection=transport.reflection,
+        http=None if is_admin else http_options(config, requests),
     )
     with statuses_as_errors(foundation.data_plane.StatusError):
-        grpc = foundation.data_plane.GrpcServer(requests.serving_map, options)
-    if not is_admin:
-        grpc.share_batches_with(rest_workers.waiting_requests)
-    return grpc
+        return foundation.data_plane.GrpcServer(requests.serving_map, options)

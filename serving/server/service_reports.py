@@ -4,7 +4,7 @@ from serving.base.periodic_thread import PeriodicThread
 from serving.base.service_manager import ServiceManager
 from serving.core.servable import LOADING, START, ServableStatus
 from serving.data_plane.requests import GrpcServer
-from serving.http.server import HttpServer
+from serving.http.listener import HttpListener
 from serving.manager.model_notes import NotePublisher
 from serving.manager.state_monitor import StateMonitor
 from serving.server.foundation import Foundation
@@ -32,7 +32,7 @@ class ServiceReports:
         monitor: StateMonitor,
         notes: NotePublisher,
         grpc: GrpcServer,
-        http: HttpServer,
+        http: HttpListener,
     ) -> None:
         """Follows `monitor` and `notes` from now on."""
         self._config = foundation.config

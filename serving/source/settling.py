@@ -1,4 +1,4 @@
-"""Decides when the copy of a version is still, and when its completeness is checked. Pure."""
+"""Settling: decides when a copied version is complete."""
 
 from dataclasses import dataclass, replace
 

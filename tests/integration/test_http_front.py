@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.http.connections import ConnectionLimits
+from serving.server.http_parts import HTTP_CONNECTION_COUNT_MAX
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
 from tests.integration.processes import CORES
 from tests.integration.raw_http import address_of, socket_to
@@ -168,7 +168,7 @@ def test_unclear_host_is_answered_400_and_closed(server: ModelServer, hosts: byt
 
 
 def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
-    places = ConnectionLimits().connection_count_max
+    places = HTTP_CONNECTION_COUNT_MAX
     with ExitStack() as clients:
         halves = [clients.enter_context(socket_to(server)) for _ in range(places + 100)]
         for client in halves:
@@ -176,12 +176,18 @@ def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
         for path in ("/healthz", "/readyz?model=scale", "/metrics", "/v2/health/live"):
             assert is_probed(server, path), path
         assert is_probed(server, "/v1/models/scale")
-        # The bodies that come slowest lose their places, once they had a little time.
-        wait_until(lambda: answers_to(server, POST, 1) == [(200, ANSWER)], "a place")
         for _ in range(20):
             assert answers_to(server, POST, 1) == [(200, ANSWER)]
-        answered, _, _ = select.select(halves, (), (), 0)
-        ended = [next(iter(answers(client))) for client in answered]
+        # The bodies that come slowest lose their places, once they had a little time.
+        answered = select.poll()
+        by_number = {client.fileno(): client for client in halves}
+        for number in by_number:
+            answered.register(number, select.POLLIN)
+        wait_until(
+            lambda: answers_to(server, POST, 1) == [(200, ANSWER)] and bool(answered.poll(0)),
+            "a place of a slow body",
+        )
+        ended = [next(iter(answers(by_number[number]))) for number, _ in answered.poll(0)]
         assert any(code == 408 and b"came slowest" in answer for code, answer in ended), ended
 
 

@@ -13,11 +13,11 @@ import httpx
 import numpy as np
 import pytest
 
+from fleet.http.server import HttpServer
 from serving.base.clock import NS_PER_SECOND
 from serving.base.protos import predict_pb2
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
-from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS

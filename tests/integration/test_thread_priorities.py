@@ -15,8 +15,7 @@ from serving import ModelServer
 from serving.client import Client
 from serving.config.lab_settings import LAB_VARIABLE
 from serving.core.servable import AVAILABLE, END, LOADING
-from serving.http.server import HTTP_NICE
-from serving.server.http_parts import REST_SPARE_THREAD_COUNT, REST_THREADS_PER_CORE
+from serving.http.front import HTTP_NICE
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
@@ -97,7 +96,7 @@ FLAGS: Mapping[str, Mapping[str, object]] = {
         "admin_address": "off",
     },
     "nice": {"load_priority": "nice", "grpc_request_threads": 3},
-    # HTTP is off, because its threads have their own nice value.
+    # HTTP is off, because what answers it in Python has its own nice value.
     "normal": {
         "load_priority": "normal",
         "rest_api_port": 0,
@@ -239,5 +238,3 @@ def test_request_threads_keep_configured_cores(servers: SwappedServers):
 def test_only_cores_of_the_server_have_threads(servers: SwappedServers):
     server = servers.get("stock")
     assert request_cores(server) == [{min(CORES)}]
-    over_http = [name for name in thread_names(server).values() if name.startswith("rest-")]
-    assert len(over_http) == REST_THREADS_PER_CORE + REST_SPARE_THREAD_COUNT

@@ -2,7 +2,6 @@
 // rows, by one version. No gRPC library, so ThreadSanitizer sees all code.
 
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <atomic>
 #include <cstdint>
@@ -17,17 +16,17 @@
 #include <vector>
 
 #include "native/base/clock.h"
-#include "native/rest/rest_workers.h"
+#include "native/rest/rest_service.h"
 #include "native/rpc/request_threads.h"
 #include "native/rpc/server.h"
 #include "native/servable/batching_servable.h"
 #include "tests/native/predict_messages.h"
+#include "tests/native/raw_http1.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/row_servable.h"
 #include "tests/native/scripted_servable.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
-#include "tests/native/waiting_requests.h"
 
 namespace millpond::rpc {
 namespace {
@@ -62,19 +61,27 @@ class BatchedServerTest : public ::testing::Test {
     int end_count = 0;
   };
 
-  ~BatchedServerTest() override { server_->Shutdown(0); }
+  ~BatchedServerTest() override {
+    server_->Shutdown(0);
+    server_->ShutdownHttp(0);
+  }
 
-  // Batches also take requests from `others`.
-  void Start(std::shared_ptr<servable::WaitingRequests> others, int thread_count = 2) {
+  void Start(int thread_count = 2) {
     Publish(1);
     ServerOptions options;
     options.addresses = {"127.0.0.1:0"};
     options.thread_count = thread_count;
     options.max_thread_count = max_thread_count_;
+    options.admission = admission_;
+    options.http = HttpOptions();
+    options.make_http_routes = [](const ModelMethodParts& parts, const HttpOptions& http) {
+      return std::make_unique<rest::RestService>(parts, static_cast<size_t>(http.body_bytes_max));
+    };
     server_ = std::make_unique<Server>(&map_, options);
-    server_->ShareBatchesWith(std::move(others));
     const base::Status started = server_->Start();
     EXPECT_TRUE(started.ok()) << started.message();
+    const base::Status http = server_->StartHttp({"127.0.0.1:0"});
+    EXPECT_TRUE(http.ok()) << http.message();
   }
 
   std::shared_ptr<servable::ServableEntry> Publish(int64_t version) {
@@ -151,6 +158,7 @@ class BatchedServerTest : public ::testing::Test {
   RowServable::Watch watch_;
   servable::BatchSettings settings_;
   int max_thread_count_ = 0;
+  const std::shared_ptr<servable::Admission> admission_ = std::make_shared<servable::Admission>();
   servable::ServingMap map_;
   std::vector<std::shared_ptr<servable::ServableEntry>> entries_;
   std::unique_ptr<Server> server_;
@@ -158,11 +166,7 @@ class BatchedServerTest : public ::testing::Test {
 
 class BatchesOverTheWireTest : public BatchedServerTest {
  protected:
-  BatchesOverTheWireTest() { Start(others_); }
-
-  // The requests of another protocol.
-  const std::shared_ptr<testing::QueuedRequests> others_ =
-      std::make_shared<testing::QueuedRequests>();
+  BatchesOverTheWireTest() { Start(); }
 };
 
 TEST_F(BatchesOverTheWireTest, RequestsOfOneReadShareRuns) {
@@ -191,35 +195,6 @@ TEST_F(BatchesOverTheWireTest, BadRequestGetsItsErrorAndTheOthersTheirRows) {
       EXPECT_NE(answer.trailers.find("bad id -5"), std::string::npos) << answer.trailers;
     }
   }
-}
-
-// Another request of the other protocol waits whenever a batch looks.
-TEST_F(BatchesOverTheWireTest, FloodOfAnotherProtocolTakesOneTurnEach) {
-  constexpr int64_t kRequestCount = 20;
-  std::atomic<int64_t> other_count{0};
-  const servable::BatchKey key = servable::BatchKeyOf("m", "");
-  others_->OnLook([&] { others_->AddBad(key, [&] { other_count += 1; }); });
-  std::vector<Values> requests;
-  for (int64_t i = 1; i <= kRequestCount; ++i) requests.push_back({i});
-  RawHttp2 connection(server_->port());
-  connection.Begin();
-  const auto answers = Ask(&connection, 1, requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(VersionOf(answers.at(1 + 2 * static_cast<uint32_t>(i)), requests[i]), 1);
-  }
-  EXPECT_GT(other_count, 0);
-  EXPECT_LE(other_count, kRequestCount);
-}
-
-// The workers of the other protocol are free: they answer their requests themselves.
-TEST_F(BatchesOverTheWireTest, BatchTakesNothingFromFreeThreads) {
-  std::atomic<int64_t> other_count{0};
-  others_->AddBad(servable::BatchKeyOf("m", ""), [&] { other_count += 1; });
-  others_->SetFreeThread(true);
-  RawHttp2 connection(server_->port());
-  connection.Begin();
-  EXPECT_EQ(VersionOf(Ask(&connection, 1, {{3}}).at(1), {3}), 1);
-  EXPECT_EQ(other_count, 0);
 }
 
 TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
@@ -275,48 +250,22 @@ TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
   EXPECT_GT(joined_count, 0);
 }
 
-// --- Requests over HTTP, with the workers that answer them ---
+// --- Requests over HTTP ---
 
 class BatchesOfBothProtocolsTest : public BatchedServerTest {
  protected:
   BatchesOfBothProtocolsTest() {
     watch_ = [this](const RowRun& run) {
-      const std::lock_guard<std::mutex> lock(runs_mutex_);
-      runs_.push_back(run.values);
-      return base::Status();
+      return run.values == Values{kHeldRow} ? gate_.Pass(run.context) : base::Status();
     };
-    rest::RestWorkersOptions options;
-    options.thread_count = 1;
-    options.prepare = [this](const rest::RestRequest& request, std::string_view body,
-                             const servable::Servable& servable, rest::PreparedRest* prepared) {
-      if (body == kHeldBody) MILLPOND_RETURN_IF_ERROR(gate_.Pass(prepared->run.context));
-      return rest::PrepareRest(request, body, servable, prepared);
-    };
-    workers_ = std::make_unique<rest::RestWorkers>(&map_, options);
-    EXPECT_TRUE(workers_->Start().ok());
-    Start(workers_->waiting_requests());
+    max_thread_count_ = 1;
+    Start(/*thread_count=*/1);
   }
-  ~BatchesOfBothProtocolsTest() override {
-    gate_.Open();
-    workers_->Shutdown(0);
-  }
+  ~BatchesOfBothProtocolsTest() override { gate_.Open(); }
 
-  uint64_t Submit(std::string_view body) {
-    rest::RestRequest request;
-    request.model.name = "m";
-    request.body = body;
-    request.received_ns = base::MonotonicNs();
-    const auto id = workers_->Submit(std::move(request));
-    EXPECT_TRUE(id.ok());
-    return id.ok() ? id.value() : 0;
-  }
-  rest::EndedRequest TakeEnded() {
-    constexpr int kPatienceMs = 60'000;
-    pollfd waited{workers_->ended_descriptor(), POLLIN, 0};
-    EXPECT_EQ(poll(&waited, 1, kPatienceMs), 1);
-    auto ended = workers_->TakeEnded();
-    EXPECT_EQ(ended.size(), 1U);
-    return std::move(ended.at(0));
+  static std::string RowsOf(int64_t row) {
+    return testing::PostRequest("/v1/models/m:predict",
+                                "{\"instances\": [" + std::to_string(row) + "]}");
   }
   static std::string BodyOf(int64_t row, int64_t version) {
     return "{\"predictions\": [{\"y\": " + std::to_string(RowServable::Y(row, version)) +
@@ -331,35 +280,34 @@ class BatchesOfBothProtocolsTest : public BatchedServerTest {
     return packed;
   }
 
-  // A request with this body is held until the gate opens.
-  static constexpr std::string_view kHeldBody = "{\"instances\": [999]}";
+  // A run of this row alone is held until the gate opens.
+  static constexpr int64_t kHeldRow = 999;
   testing::Gate gate_;
-  std::mutex runs_mutex_;
-  std::vector<Values> runs_;  // guarded by runs_mutex_
-  std::unique_ptr<rest::RestWorkers> workers_;
 };
 
-TEST_F(BatchesOfBothProtocolsTest, RequestOverHttpJoinsABatchOfGrpc) {
-  // The only worker is busy, so the next request waits.
-  const uint64_t held = Submit(kHeldBody);
-  gate_.WaitForArrivals(1);
-  const uint64_t waiting = Submit("{\"instances\": [5]}");
-  RawHttp2 connection(server_->port());
-  connection.Begin();
-  EXPECT_EQ(VersionOf(Ask(&connection, 1, {{3}}).at(1), {3}), 1);
-  const rest::EndedRequest joined = TakeEnded();
-  EXPECT_EQ(joined.id, waiting);
-  EXPECT_TRUE(joined.status.ok()) << joined.status.message();
-  EXPECT_EQ(Packed(joined.reply.body.view()), Packed(BodyOf(5, 1)));
-  EXPECT_EQ(JoinedRequestCount(), 1);
-  {
-    const std::lock_guard<std::mutex> lock(runs_mutex_);
-    EXPECT_EQ(runs_.front(), (Values{3, 5}));
+// The only thread is busy with the held request, so the next ones wait, and a batch takes both. A
+// round in which they come too late for one batch proves nothing.
+TEST_F(BatchesOfBothProtocolsTest, RequestsOverHttpAndGrpcShareARun) {
+  constexpr int kRounds = 50;
+  for (int round = 0; round < kRounds && JoinedRequestCount() == 0; ++round) {
+    gate_.Reset();
+    testing::RawHttp1 held(server_->http_port());
+    held.Send(RowsOf(kHeldRow));
+    gate_.WaitForArrivals(1);
+    testing::RawHttp1 over_http(server_->http_port());
+    over_http.Send(RowsOf(5));
+    RawHttp2 over_grpc(server_->port());
+    over_grpc.Begin();
+    over_grpc.Send(PredictFrames(1, {3}));
+    while (admission_->in_flight_count() < 3) std::this_thread::yield();
+    gate_.Open();
+    EXPECT_EQ(VersionOf(Read(&over_grpc, 1).at(1), {3}), 1);
+    const auto answer = over_http.Next();
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(Packed(answer.body), Packed(BodyOf(5, 1)));
+    EXPECT_EQ(Packed(held.Next().body), Packed(BodyOf(kHeldRow, 1)));
   }
-  gate_.Open();
-  const rest::EndedRequest ended = TakeEnded();
-  EXPECT_EQ(ended.id, held);
-  EXPECT_EQ(Packed(ended.reply.body.view()), Packed(BodyOf(999, 1)));
+  EXPECT_GT(JoinedRequestCount(), 0);
 }
 
 // --- Large requests ---
@@ -383,7 +331,7 @@ class PiecesOverTheWireTest : public BatchedServerTest {
     settings_.run_ns_max = 0;
     // The share of a model among four threads is enough for the runs of these tests.
     max_thread_count_ = 4;
-    Start(nullptr, /*thread_count=*/1);
+    Start(/*thread_count=*/1);
   }
   ~PiecesOverTheWireTest() override { gate_.Open(); }
 

@@ -189,11 +189,7 @@ class World {
   }
 
   BatchChecks RandomChecks() {
-    BatchChecks checks;
-    checks.first_count = random_.Number(0, 3);
-    checks.first_padded_count = random_.Number(0, 3);
-    checks.goes_on = random_.OneIn(2);
-    return checks;
+    return {random_.Number(0, 3), random_.Number(0, 3), random_.OneIn(2)};
   }
 
   void AddRequest() {

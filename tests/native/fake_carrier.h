@@ -18,6 +18,7 @@ namespace millpond::testing {
 class FakeCarrier final : public rpc::CallCarrier {
  public:
   const std::string& peer() const override { return peer_; }
+  const std::string& local_address() const override { return peer_; }
   std::vector<std::string> ClientNames() override { return {}; }
   bool TakeMessage(int32_t, base::ChargedText*, bool*) override { return false; }
   void Answer(int32_t stream, rpc::CallEnd end) override {

@@ -62,6 +62,7 @@ class Streams final : public CallCarrier {
   }
 
   const std::string& peer() const override { return peer_; }
+  const std::string& local_address() const override { return peer_; }
   std::vector<std::string> ClientNames() override { return {}; }
   bool TakeMessage(int32_t number, base::ChargedText* message, bool* is_end) override {
     Stream* const stream = table_.FindUnanswered(number);

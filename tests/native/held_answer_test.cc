@@ -40,9 +40,9 @@ class Peer {
     fd_ = sockets[1];
     shared_->calls.admission = std::make_shared<servable::Admission>();
     shared_->methods[kTestPath] = {kTestPath, MethodKind::kUnary, &handler_};
-    connection_ = std::make_shared<Connection>(shared_, protocol_,
-                                               std::make_unique<Transport>(sockets[0], nullptr), "",
-                                               "", base::MonotonicNs(), base::ByteBudget::Share());
+    connection_ = std::make_shared<Connection>(
+        shared_, protocol_, /*waker=*/nullptr, std::make_unique<Transport>(sockets[0], nullptr),
+        Connection::Ends(), base::MonotonicNs(), base::ByteBudget::Share());
     Send(testing::kPreface + testing::FrameBytes(testing::kSettingsFrame, 0, 0, ""));
     call_ = NewCall();
   }

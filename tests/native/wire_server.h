@@ -39,8 +39,8 @@ class WireServerTest : public ::testing::Test {
   // Ends all connections and threads. For tests whose own members the calls use.
   void Stop() {
     if (!threads_) return;
-    network_.StopListening();
-    network_.CloseAll();
+    network_.StopListening(*shared_);
+    network_.CloseAll(*shared_);
     threads_->Stop();
     EXPECT_TRUE(threads_->Join(10'000'000'000));
     threads_.reset();

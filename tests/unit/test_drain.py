@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from serving.http.server import RESPONSE_SECONDS
 from serving.server.drain import READERS_SECONDS, REPORT_SECONDS_MAX, DrainNotice, drain
 from tests.unit.fakes.clocks import EventClock, FakeClock
 
@@ -19,17 +18,19 @@ class FakePart:
         self._clock = clock
         self.takes_seconds = 0.0
         self.is_over = True
+        self.is_http_over = True
 
     def shutdown(self, seconds: float) -> bool:
         self._calls.append((f"{self._name} shutdown", seconds))
         self._clock.advance(self.takes_seconds)
         return self.is_over
 
+    def shutdown_http(self, seconds: float) -> bool:
+        self._calls.append((f"{self._name} shutdown_http", seconds))
+        return self.is_http_over
+
     def stop(self, seconds: float | None = None) -> None:
         self._calls.append((f"{self._name} stop", seconds))
-
-    def join(self, seconds: float) -> None:
-        self._calls.append((f"{self._name} join", seconds))
 
 
 class Draining:
@@ -39,8 +40,7 @@ class Draining:
         self.clock = FakeClock()
         self.calls: list[Any] = []
         self.parts = {
-            name: FakePart(name, self.calls, self.clock)
-            for name in ("grpc", "admin", "http", "rest_workers")
+            name: FakePart(name, self.calls, self.clock) for name in ("grpc", "admin", "http")
         }
 
     def run(self) -> list[str]:
@@ -57,9 +57,8 @@ def test_drain_ends_grpc_before_http():
     assert [name for name, _ in draining.calls] == [
         "grpc shutdown",
         "admin stop",
+        "grpc shutdown_http",
         "http stop",
-        "http join",
-        "rest_workers shutdown",
     ]
 
 
@@ -71,19 +70,18 @@ def test_http_gets_time_that_grpc_leaves(takes_seconds: float, left_seconds: flo
     assert dict(draining.calls) == {
         "grpc shutdown": DRAIN_SECONDS,
         "admin stop": None,
-        "http stop": left_seconds + RESPONSE_SECONDS,
-        "http join": left_seconds,
-        "rest_workers shutdown": left_seconds,
+        "grpc shutdown_http": left_seconds,
+        "http stop": None,
     }
 
 
 @pytest.mark.parametrize(
-    ("name", "event"),
-    [("grpc", "requests_cut_short"), ("rest_workers", "http_requests_cut_short")],
+    ("flag", "event"),
+    [("is_over", "requests_cut_short"), ("is_http_over", "http_requests_cut_short")],
 )
-def test_requests_that_do_not_end_are_logged(name: str, event: str):
+def test_requests_that_do_not_end_are_logged(flag: str, event: str):
     draining = Draining()
-    draining.parts[name].is_over = False
+    setattr(draining.parts["grpc"], flag, False)
     assert draining.run() == [event]
 
 

@@ -1,11 +1,6 @@
-import asyncio
-import json
-from typing import Any
-
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 
-from serving.http.hosts import HostGuard, HostRule, host_name, host_rule, is_loopback
+from serving.http.hosts import HostRule, host_name, host_rule, is_loopback
 
 LOOPBACK = host_rule((), "127.0.0.1", "Box.example.com")
 NAMED = host_rule(("Models.Example.com", "10.0.0.9", "[fd00::1]:8501"), "0.0.0.0", "box")
@@ -62,43 +57,3 @@ def test_host_name_is_without_port(header: str, name: str):
 @pytest.mark.parametrize("bound", ["localhost", "127.0.0.2", "::1"])
 def test_loopback_binds_are_known(bound: str):
     assert is_loopback(bound)
-
-
-def answered(rule: HostRule, *hosts: bytes) -> tuple[int, dict[str, Any]]:
-    """Returns the status and body of a request with this Host header, or without; the application
-    answers 204.
-    """
-    sent: list[Message] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b""}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/",
-        "server": ("127.0.0.1", 8501),
-        "headers": [(b"host", host) for host in hosts],
-    }
-    asyncio.run(HostGuard(app, rule)(scope, receive, send))
-    body = sent[1]["body"]
-    return sent[0]["status"], json.loads(body) if body else {}
-
-
-def test_foreign_host_is_answered_421_with_the_remedy():
-    status, body = answered(LOOPBACK, b"evil.example.com:8501")
-    assert status == 421
-    assert "'evil.example.com:8501'" in body["error"]
-    assert "--http_hosts" in body["error"]
-
-
-def test_own_host_reaches_the_application():
-    assert answered(LOOPBACK, b"localhost:8501") == (204, {})
-    assert answered(LOOPBACK) == (204, {})

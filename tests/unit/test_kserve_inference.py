@@ -1,6 +1,5 @@
 """The form of the same answers over gRPC and over HTTP."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,21 +9,18 @@ from tritonclient.grpc import service_pb2
 
 from serving.base.errors import InvalidArgument, NotFound, Unavailable, Unimplemented
 from serving.core.servable import AVAILABLE, END, ServableId, ServableStatus
-from serving.http.app import HttpSettings
-from serving.kserve.inference_api import SMALL_BODY_BYTES_MAX, InferenceApi
+from serving.kserve.inference_api import InferenceApi
 from serving.kserve.inference_service import InferenceService
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import Repository
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
-from serving.rest.bridge import RestTarget
 from serving.rpc.rare_calls import Waiting
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.parts import FakeHealth, FakeServedModels
 from tests.unit.fakes.requests import FakeRequestStatistics
-from tests.unit.fakes.rest import FakeBridge, FakeSelection
+from tests.unit.fakes.selection import FakeSelection
 from tests.unit.fakes.servables import FakeServable
-from tests.unit.fakes.servers import FakeEndedRequest
 from tests.unit.signatures import mixed_signatures
 
 PREFIX = "/inference.GRPCInferenceService/"
@@ -67,7 +63,6 @@ class World:
         self.requests = FakeRequestStatistics()
         self.routes = FakeRoutes()
         self.selection = FakeSelection()
-        self.bridge = FakeBridge()
         self.questions = InferenceQuestions(
             served=served,
             monitor=self.monitor,
@@ -78,7 +73,7 @@ class World:
             server_version="1.2.3",
         )
         self.handlers = InferenceService(self.questions).handlers
-        self.http = TestClient(InferenceApi(self.bridge, self.questions, HttpSettings()))
+        self.http = TestClient(InferenceApi(self.questions, 30.0))
 
     def ask(self, method: str, **fields: object) -> Any:
         request = getattr(service_pb2, f"{method}Request")(**fields)
@@ -163,54 +158,6 @@ def test_load_and_unload_work_over_both_protocols(world: World) -> None:
     with pytest.raises(Unimplemented):
         world.questions.load("m", {"file:1/model": b""}, 1)
     assert len(world.selection.changes) == 3
-
-
-def test_infer_passes_version_or_label_to_workers(world: World) -> None:
-    world.bridge.answer = FakeEndedRequest(
-        1,
-        body=b'{"outputs":[]}1234',
-        version=3,
-        json_bytes=14,
-        content_type="application/octet-stream",
-    )
-    for path, version, label in (
-        ("/v2/models/m/infer", None, None),
-        ("/v2/models/m/versions/3/infer", 3, None),
-        ("/v2/models/m/versions/stable/infer", None, "stable"),
-    ):
-        answer = world.http.post(path, content=b"{}")
-        assert world.bridge.asked[-1] == (RestTarget("RestModelInfer", "m", version, label), b"{}")
-        assert answer.content == b'{"outputs":[]}1234'
-        assert answer.headers["inference-header-content-length"] == "14"
-        assert answer.headers["content-type"] == "application/octet-stream"
-        assert answer.headers["x-millpond-model-version"] == "3"
-
-
-def test_infer_that_is_refused_is_an_error_in_json(world: World) -> None:
-    world.bridge.answer = FakeEndedRequest(1, code=5, message="no such version")
-    answer = world.http.post("/v2/models/m/infer", content=b"{}")
-    assert (answer.status_code, json.loads(answer.content)) == (404, {"error": "no such version"})
-    assert world.http.put("/v2/models/m/infer").status_code == 404
-
-
-def test_preflight_allows_binary_tensors(world: World) -> None:
-    settings = HttpSettings(has_cors=True)
-    http = TestClient(InferenceApi(world.bridge, world.questions, settings))
-    answer = http.options("/v2/models/m/infer", headers={"Origin": "https://page.example"})
-    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
-    assert "inference-header-content-length" in answer.headers["access-control-allow-headers"]
-    assert http.options("/v2/models/m/infer").status_code == 400
-
-
-def test_non_inference_accepts_only_small_body(world: World) -> None:
-    body = b" " * (SMALL_BODY_BYTES_MAX + 1)
-    assert world.http.post("/v2/repository/index", content=body).status_code == 413
-    assert world.http.post("/v2/models/m/infer", content=body).status_code == 200
-
-
-def test_error_during_drain_closes_connection(world: World) -> None:
-    world.bridge.drain()
-    assert world.http.get("/v2/models/none").headers["connection"] == "close"
 
 
 def test_unparsable_request_is_refused(world: World) -> None:

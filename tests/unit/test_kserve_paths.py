@@ -19,8 +19,6 @@ from serving.kserve.paths import Route, parse_path
         ("GET", b"/v2/models/a%2Fb/versions/3", Route("model_metadata", "a/b", "3")),
         ("GET", b"/v2/models/m/ready", Route("model_ready", "m")),
         ("GET", b"/v2/models/m/versions/3/config", Route("model_config", "m", "3")),
-        ("POST", b"/v2/models/m/infer", Route("infer", "m")),
-        ("POST", b"/v2/models/m/versions/stable/infer", Route("infer", "m", "stable")),
         ("POST", b"/v2/repository/index", Route("index")),
         ("GET", b"/v2/models/stats", Route("statistics")),
         ("GET", b"/v2/models/m/stats", Route("statistics", "m")),

@@ -29,7 +29,7 @@ from serving.kserve.repository import (
 from serving.manager.state_monitor import StateMonitor
 from tests.unit.fakes.clocks import EventClock, FakeClock
 from tests.unit.fakes.parts import FakeServedModels
-from tests.unit.fakes.rest import FakeSelection
+from tests.unit.fakes.selection import FakeSelection
 
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
 

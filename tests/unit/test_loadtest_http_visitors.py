@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from fleet.http.server import HttpServer
 from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
-from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from tests.unit.fakes.monitored import fake_parts
 

@@ -5,11 +5,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from fleet.http.server import HttpServer
 from loadtest.measure.server_pages import Metrics, ServerPages
 from serving.base.errors import Unavailable
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
-from serving.http.server import HttpServer
 
 PAGE = """\
 # HELP serving_requests_total Requests.

@@ -1,16 +1,12 @@
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from starlette.types import Message, Scope
 
 from serving.base.errors import StatusCode
 from serving.config.server_config import ServerConfig
 from serving.core.model_config import ModelConfig
-from serving.http.app import HttpSettings
 from serving.loading.memory_fit import UNLIMITED_BYTES
-from serving.rest.asgi import read_body
 from serving.rpc.request_memory import (
     MemoryBusy,
     MemoryHold,
@@ -109,33 +105,3 @@ def test_without_a_budget_nothing_is_refused() -> None:
     hold.check_fits(2**62)
     hold.grow(2**62)
     hold.release()
-
-
-def read(
-    chunks: Sequence[bytes], headers: Sequence[tuple[bytes, bytes]], hold: MemoryHold
-) -> bytes:
-    left = list(chunks)
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
-
-    scope: Scope = {"type": "http", "headers": headers, "millpond.memory_hold": hold}
-    return asyncio.run(read_body(scope, receive, HttpSettings(body_bytes_max=1_000)))
-
-
-def test_a_body_counts_as_it_comes() -> None:
-    budget = FakeByteBudget(100)
-    hold = MemoryHold(budget)
-    assert read([b"x" * 40, b"y" * 60], [], hold) == b"x" * 40 + b"y" * 60
-    assert budget.in_use_bytes == 100
-
-
-def test_body_without_length_is_refused_at_budget() -> None:
-    budget = FakeByteBudget(100)
-    with pytest.raises(MemoryBusy):
-        read([b"x" * 60, b"x" * 60, b""], [], MemoryHold(budget))
-
-
-def test_announced_body_is_refused_before_reading() -> None:
-    with pytest.raises(MemoryBusy):
-        read([], [(b"content-length", b"101")], MemoryHold(FakeByteBudget(100)))

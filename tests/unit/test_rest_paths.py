@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.base.errors import InvalidArgument
-from serving.rest.bridge import RestTarget
 from serving.rest.paths import (
     VERSION_MAX,
     ListQuestion,
@@ -16,23 +15,11 @@ from serving.rest.paths import (
 )
 
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: "\ufffd" not in name)
-VERBS = {"predict": "RestPredict", "classify": "RestClassify", "regress": "RestRegress"}
 
 
 @pytest.mark.parametrize(
     ("method", "path", "route"),
     [
-        ("POST", b"/v1/models/m:predict", RestTarget("RestPredict", "m")),
-        ("POST", b"/v1/models/m/versions/7:classify", RestTarget("RestClassify", "m", 7)),
-        ("POST", b"/v1/models/m/versions/007:predict", RestTarget("RestPredict", "m", 7)),
-        (
-            "POST",
-            b"/v1/models/m/labels/stable:regress",
-            RestTarget("RestRegress", "m", None, "stable"),
-        ),
-        ("POST", b"/V1/Models/M/Versions/7:PREDICT", RestTarget("RestPredict", "M", 7)),
-        ("POST", b"/v1/models/a%2Fb%3ac:predict", RestTarget("RestPredict", "a/b:c")),
-        ("POST", b"/v1/models/a+b:predict", RestTarget("RestPredict", "a+b")),
         ("GET", b"/v1/models/m", StatusQuestion("m")),
         ("HEAD", b"/v1/models/m", StatusQuestion("m")),
         ("GET", b"/v1/models/m/versions/0", StatusQuestion("m", 0)),
@@ -93,21 +80,22 @@ def test_malformed_request_names_fault(method: str, path: bytes, remedy: str):
 
 
 @pytest.mark.parametrize("digits", [str(VERSION_MAX + 1), "9" * 5_000])
-def test_parse_path_refuses_impossible_version(digits):
+@pytest.mark.parametrize(("method", "verb"), [("POST", ":predict"), ("GET", "")])
+def test_parse_path_refuses_impossible_version(method, verb, digits):
     with pytest.raises(InvalidArgument, match=r"Failed to convert version: 9[0-9]+ to numeric"):
-        parse_path("POST", f"/v1/models/m/versions/{digits}:predict".encode())
+        parse_path(method, f"/v1/models/m/versions/{digits}{verb}".encode())
 
 
 def test_parse_path_accepts_zero_padded_version():
-    path = f"/v1/models/m/versions/{'0' * 5_000}{VERSION_MAX}:predict".encode()
-    assert parse_path("POST", path) == RestTarget("RestPredict", "m", VERSION_MAX)
+    path = f"/v1/models/m/versions/{'0' * 5_000}{VERSION_MAX}".encode()
+    assert parse_path("GET", path) == StatusQuestion("m", VERSION_MAX)
 
 
-@given(name=NAMES, label=st.none() | NAMES, verb=st.sampled_from(sorted(VERBS)))
-def test_parse_path_decodes_any_name_and_label(name, label, verb):
+@given(name=NAMES, label=st.none() | NAMES)
+def test_parse_path_decodes_any_name_and_label(name, label):
     part = "" if label is None else f"/labels/{quote(label, safe='')}"
-    path = f"/v1/models/{quote(name, safe='')}{part}:{verb}".encode()
-    assert parse_path("POST", path) == RestTarget(VERBS[verb], name, None, label)
+    path = f"/v1/models/{quote(name, safe='')}{part}".encode()
+    assert parse_path("GET", path) == StatusQuestion(name, None, label)
 
 
 @given(name=NAMES, version=st.integers(0, VERSION_MAX))

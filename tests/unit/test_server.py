@@ -3,10 +3,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +41,7 @@ from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.errors import StatusError
-from tests.unit.fakes.servers import FakeEndedRequest, FakeGrpcServer, FakeRareCall
+from tests.unit.fakes.servers import FakeGrpcServer, FakeRareCall
 from tests.unit.fakes.tracing import FakeExporter, FakeRequestSpan, FakeSpanBuffer, FakeTraceContext
 from tests.unit.worlds.whole_server import drop
 
@@ -96,7 +94,7 @@ def test_server_serves_base_path_and_stops(tmp_path: Path, plane: FakePlane) -> 
         assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
         assert plane.serving_map.versions("m") == [7]
         assert server.stop()
-    assert plane.grpc.log == ["start", "shutdown 3"]
+    assert plane.grpc.log[:3] == ["start", "ask_http_to_go", "shutdown 3"]
     assert plane.serving_map.versions("m") == []
     assert all(servable.is_destroyed for servable in plane.servables)
     events = [log["event"] for log in logs]
@@ -425,13 +423,13 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         has_tensor_content=True,
         serves_session_run=True,
         reflection=options.reflection,
+        http=options.http,
     )
+    assert options.http is not None
+    assert (options.http.reply_bytes_max, options.http.body_bytes_max) == (200_000, 1_000)
     assert [admission.total_limit for admission in plane.admissions] == [5]
     assert [budget.limit_bytes for budget in plane.budgets] == [1_000_000]
     assert plane.run_memory_bytes == 300_000
-    assert plane.rest.options["budget"] is plane.budgets[0]
-    assert plane.rest.options["reply_bytes_max"] == 200_000
-    assert plane.rest.options["body_bytes_max"] == 1000
 
 
 def test_server_limits_the_requests_of_each_model(tmp_path: Path, plane: FakePlane) -> None:
@@ -764,10 +762,13 @@ def test_stop_signals_second_exits_at_once_with_a_line(
 FREE = HttpPort(0)
 
 
-def probe(server: Server, path: str) -> int:
-    with closing(HTTPConnection("127.0.0.1", server.http_port, timeout=30)) as connection:
-        connection.request("GET", path)
-        return connection.getresponse().status
+def probe(plane: FakePlane, path: str) -> int:
+    """Returns the status of the answer to a GET that the data plane brings."""
+    call = FakeRareCall("probe")
+    call.http_method, call.target = "GET", path.encode()
+    plane.grpc.call_http(call, is_probe=True)
+    assert call.is_answered.wait(30)
+    return call.http_answers[0][0]
 
 
 def test_server_probes_follow_its_models(tmp_path: Path, plane: FakePlane) -> None:
@@ -776,11 +777,11 @@ def test_server_probes_follow_its_models(tmp_path: Path, plane: FakePlane) -> No
         native=plane,
     )
     server.start()
-    assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 503)
+    assert probe(plane, "/readyz") == 503
     drop(tmp_path / "m", 7)
     assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
-    assert (probe(server, "/readyz"), probe(server, "/readyz?model=m")) == (200, 200)
-    assert probe(server, "/readyz?model=x") == 404
+    assert (probe(plane, "/readyz"), probe(plane, "/readyz?model=m")) == (200, 200)
+    assert probe(plane, "/readyz?model=x") == 404
     assert server.stop()
 
 
@@ -789,55 +790,19 @@ def test_server_probes_answer_until_grpc_has_drained(tmp_path: Path, plane: Fake
     statuses: list[int] = []
 
     def shutdown(drain_seconds: float) -> bool:
-        statuses.extend([probe(server, "/healthz"), probe(server, "/readyz")])
+        statuses.append(probe(plane, "/readyz"))
         return real_shutdown(drain_seconds)
 
     real_shutdown = plane.grpc.shutdown
     plane.grpc.shutdown = shutdown  # type: ignore[method-assign]
     server.start()
     assert server.stop()
-    assert statuses == [200, 503]
-    with pytest.raises(ConnectionRefusedError):
-        probe(server, "/healthz")
-
-
-def test_server_stop_answers_http_before_workers_end(tmp_path: Path, plane: FakePlane) -> None:
-    server = Server(config_for(tmp_path / "m", rest_api_port=FREE), native=plane)
-    has_come = threading.Event()
-    real_submit, real_shutdown = plane.rest.submit, plane.rest.shutdown
-    connected_late: list[bool] = []
-
-    def submit(*arguments: Any) -> int:
-        number = real_submit(*arguments)
-        has_come.set()
-        return number
-
-    def shutdown(drain_seconds: float) -> bool:
-        with closing(socket.socket()) as late:
-            connected_late.append(late.connect_ex(("127.0.0.1", server.http_port or 0)) == 0)
-        return real_shutdown(drain_seconds)
-
-    plane.rest.submit = submit  # type: ignore[assignment, method-assign]
-    plane.rest.shutdown = shutdown  # type: ignore[method-assign]
-    server.start()
-    with closing(HTTPConnection("127.0.0.1", server.http_port, timeout=30)) as connection:
-        connection.request("POST", "/v1/models/m:predict", b"{}")
-        assert has_come.wait(30)
-        server._front.http.join = partial(  # type: ignore[method-assign]
-            end_request_and_join, plane, server._front.http.join
-        )
-        assert server.stop()
-        response = connection.getresponse()
-        assert (response.status, response.headers["connection"]) == (200, "close")
-    assert connected_late == [False]
-
-
-def end_request_and_join(plane: FakePlane, join: Callable[..., bool], *arguments: float) -> bool:
-    """Ends the request, which runs until the server joins the workers, and joins them."""
-    if plane.rest.log[-1] == "start" and plane.rest.submitted:
-        plane.rest.ends(FakeEndedRequest(1))
-        plane.rest.log.append("ends")
-    return join(*arguments)
+    assert statuses == [503]
+    assert [line.split()[0] for line in plane.grpc.log[-3:]] == [
+        "ask_http_to_go",
+        "shutdown",
+        "shutdown_http",
+    ]
 
 
 def test_server_opens_http_before_grpc_and_logs_ports(tmp_path: Path, plane: FakePlane) -> None:
@@ -846,13 +811,13 @@ def test_server_opens_http_before_grpc_and_logs_ports(tmp_path: Path, plane: Fak
     probed: list[int] = []
 
     def start() -> None:
-        probed.append(probe(server, "/healthz"))
+        probed.append(probe(plane, "/readyz"))
         real_start()
 
     plane.grpc.start = start  # type: ignore[method-assign]
     with capture_logs() as logs:
         server.start()
-    assert probed == [200]
+    assert probed == [503]
     listening = next(log for log in logs if log["event"] == "listening")
     assert (listening["port"], listening["http_port"]) == (12345, server.http_port)
     assert server.stop()
@@ -873,7 +838,7 @@ def test_server_without_https_port_starts_nothing(tmp_path: Path, plane: FakePla
         server = Server(config_for(tmp_path / "m", rest_api_port=port), native=plane)
         with pytest.raises(Unavailable, match="cannot listen for HTTP on"):
             server.start()
-    assert plane.grpc.log == ["shutdown 20"]
+    assert "start" not in plane.grpc.log
 
 
 def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: FakePlane) -> None:
@@ -882,8 +847,7 @@ def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: Fake
         server = Server(config_for(tmp_path / "m", port=8501, rest_api_port=port), native=plane)
         server.start()
     assert server.http_port is None
-    # The workers could not receive a request and have ended.
-    assert plane.rest.log == ["start", "shutdown 0"]
+    assert "start_http" not in plane.grpc.log
     assert [log["reason"] for log in logs if log["event"] == "http_off"] == [
         "port 8501 is gRPC's; use --rest_api_port"
     ]

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from serving.base.errors import InvalidConfig
 from serving.config.server_config import HttpPort
 from serving.core.model_config import ModelConfig
-from serving.http.server import HttpServer
+from serving.http.listener import HttpListener
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.starvation_watch import StarvationWatch
 from serving.manager.blocked_version_file import BlockedVersionFile
@@ -33,13 +33,13 @@ from serving.server.server import Server
 from serving.server.service_reports import ServiceReports
 from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.data_plane import FakePlane
-from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers
+from tests.unit.fakes.servers import FakeGrpcServer
 from tests.unit.worlds.whole_server import full_config
 
 START: list[tuple[type, str]] = [
     (PortReservation, "take"),
-    (FakeRestWorkers, "start"),
-    (HttpServer, "start"),
+    (HttpListener, "start"),
+    (FakeGrpcServer, "start_http"),
     (AdminListener, "start"),
     (FakeGrpcServer, "start"),
     (PollerPool, "start"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.http.server import HttpServer
+from serving.http.listener import HttpListener
 from serving.loading.batch_refusals import BatchRefusals
 from serving.manager.blocked_version_file import BlockedVersionFile
 from serving.manager.manager import AspiredVersionsManager
@@ -18,7 +18,6 @@ from serving.monitoring.tracing import Tracing
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
 from serving.reload.served_models import ServedModels
-from serving.rest.bridge import RestBridge
 from serving.rpc.capture_service import CaptureDirectory
 from serving.rpc.health import HealthReporter
 from serving.rpc.profiler_service import ProfilerService
@@ -32,7 +31,7 @@ from serving.server.service_notices import ServiceNotices
 from serving.source.poller_pool import PollerPool
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.requests import FakeRequestStatistics
-from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers
+from tests.unit.fakes.servers import FakeGrpcServer
 from tests.unit.worlds.whole_server import full_config
 
 ORDER: list[list[Callable[..., Any]]] = [
@@ -41,7 +40,7 @@ ORDER: list[list[Callable[..., Any]]] = [
     [DrainNotice.wait],
     # Nothing begins that a drain would wait for.
     [
-        RestBridge.drain,
+        FakeGrpcServer.ask_http_to_go,
         ConfigWatcher.stop,
         Transport.stop,
         ConfigReloader.stop,
@@ -52,11 +51,11 @@ ORDER: list[list[Callable[..., Any]]] = [
         ProfilerService.stop,
     ],
     # The running requests end while all versions are loaded: over gRPC, and then over HTTP, which shows
-    # the drain meanwhile. HTTP's port closes before the workers behind it.
+    # the drain meanwhile. What answers there ends after its port is closed.
     [FakeGrpcServer.shutdown],
     [AdminListener.stop],
-    [HttpServer.stop],
-    [FakeRestWorkers.shutdown],
+    [FakeGrpcServer.shutdown_http],
+    [HttpListener.stop],
     [RareCallThreads.stop, ProfilerService.join],
     # No request is left that an unload could slow down, or that could need the version.
     [LoadThreads.hurry_unloads, SwapTimeline.begin_stop],
@@ -98,9 +97,9 @@ def recorded(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 OWNERS = (
-    *(ServiceNotices, HealthReporter, DrainNotice, RestBridge, ConfigWatcher, Transport),
+    *(ServiceNotices, HealthReporter, DrainNotice, ConfigWatcher, Transport),
     *(ConfigReloader, ServedModels, PollerPool, StateMonitor, StartupWait, ProfilerService),
-    *(FakeGrpcServer, AdminListener, HttpServer, FakeRestWorkers, RareCallThreads, LoadThreads),
+    *(FakeGrpcServer, AdminListener, HttpListener, RareCallThreads, LoadThreads),
     *(SwapTimeline, AspiredVersionsManager, BlockedVersionFile, CaptureDirectory, Tracing),
     *(FakeRequestStatistics, BatchRefusals, FakeSlabPool),
 )

@@ -28,6 +28,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 HEADERS = {
     "jemalloc/jemalloc.h": '#define JEMALLOC_VERSION "5.3.0-0-g54eaed1d"\n',
+    "llhttp/llhttp.h": "#define LLHTTP_VERSION_MAJOR 8\n#define LLHTTP_VERSION_MINOR 1\n"
+    "#define LLHTTP_VERSION_PATCH 0\n",
     "nghttp2/nghttp2ver.h": '#define NGHTTP2_VERSION "1.52.0"\n',
     "openssl/opensslv.h": '# define OPENSSL_VERSION_STR "3.0.19"\n',
     "zlib.h": '#define ZLIB_VERSION "1.2.13"\n',
@@ -47,6 +49,7 @@ HEADERS = {
 }
 VERSIONS = {
     "jemalloc": "5.3.0",
+    "llhttp": "8.1.0",
     "nghttp2": "1.52.0",
     "openssl": "3.0.19",
     "zlib": "1.2.13",

@@ -50,5 +50,5 @@ def lead_of(
     outputs = Outputs("", None)
     outputs.registry = registry
     lead = PresentLead(TroubledEngine(leader, problems), outputs)
-    lead.present = coordinator
+    lead.led = coordinator
     return lead

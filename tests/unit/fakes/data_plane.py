@@ -19,7 +19,7 @@ from tests.unit.fakes.requests import (
     FakeReservoir,
 )
 from tests.unit.fakes.servables import FakeServable, FakeServingMap, FakeSignatureBatching
-from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers, FakeServerCertificates
+from tests.unit.fakes.servers import FakeGrpcServer, FakeServerCertificates
 from tests.unit.fakes.tracing import FakeSpanBuffer, FakeTracer
 
 
@@ -38,7 +38,6 @@ class FakePlane:
         self.serving_map = FakeServingMap()
         self.grpc = FakeGrpcServer()
         self.admin_grpc = FakeGrpcServer()
-        self.rest = FakeRestWorkers()
         self.admissions: list[FakeAdmission] = []
         self.budgets: list[FakeByteBudget] = []
         self.run_memory_bytes = 0
@@ -157,13 +156,6 @@ class FakePlane:
         grpc = self.admin_grpc if options.addresses[0].startswith("unix:") else self.grpc
         grpc.options = options
         return grpc
-
-    def RestWorkers(  # noqa: N802
-        self, serving_map: object, **options: object
-    ) -> FakeRestWorkers:
-        assert serving_map is self.serving_map
-        self.rest.options = options
-        return self.rest
 
     def take_step(self, step: str) -> None:
         self.steps.append(step)

@@ -1,11 +1,10 @@
-"""The gRPC server, its rare calls, and the workers of REST."""
+"""The server of gRPC and HTTP, and its rare calls."""
 
-import contextlib
 import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.data_plane.requests import GrpcServerOptions, RareCall
@@ -31,11 +30,19 @@ class FakeRareCall:
         self.client_names: tuple[str, ...] = ()
         self.is_forwarded = False
         self.is_wanted = True
+        self.http_method = ""
+        self.target = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.http_answers: list[tuple[int, dict[bytes, bytes], bytes]] = []
         self.answers: list[bytes | tuple[int, str]] = []
         self.is_answered = threading.Event()
 
     def reply(self, response: bytes) -> None:
         self.answers.append(response)
+        self.is_answered.set()
+
+    def reply_http(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.http_answers.append((status, dict(headers), body))
         self.is_answered.set()
 
     def fail(self, code: int, message: str) -> None:
@@ -53,10 +60,14 @@ class FakeGrpcServer:
         self.health: dict[str, bool] = {}
         self.log: list[str] = []
         self.pins: list[bool] = []
-        self.batch_partners: list[object] = []
+        self.metadata: dict[str, bytes] = {}
+        self.http_calls: dict[bool, deque[RareCall]] = {False: deque(), True: deque()}
+        self.is_http_shut_down = False
         self.options = GrpcServerOptions(addresses=[])
         self.finishes_in_time = True
         self._start_error = start_error
+        self.http_port = 0
+        self.http_addresses: list[str] = []
         self._listeners: list[socket.socket] = []
         self._calls: deque[RareCall] = deque()
         self._changed = threading.Condition()
@@ -96,8 +107,43 @@ class FakeGrpcServer:
     def remove_health(self, service: str) -> None:
         del self.health[service]
 
-    def share_batches_with(self, others: object) -> None:
-        self.batch_partners.append(others)
+    def start_http(self, addresses: Sequence[str]) -> None:
+        self.http_addresses = list(addresses)
+        self.log.append("start_http")
+
+    def take_http_call(self, is_probe: bool, timeout_seconds: float) -> RareCall | None:
+        calls = self.http_calls[is_probe]
+        with self._changed:
+            self._changed.wait_for(lambda: calls or self.is_http_shut_down, timeout_seconds)
+            if calls:
+                return calls.popleft()
+            if self.is_http_shut_down:
+                raise StopIteration
+            return None
+
+    def call_http(self, call: RareCall, *, is_probe: bool = False) -> None:
+        with self._changed:
+            self.http_calls[is_probe].append(call)
+            self._changed.notify_all()
+
+    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
+        del version, label
+        if model not in self.metadata:
+            raise StatusError(5, f"Servable not found for request: Latest({model})")
+        return self.metadata[model]
+
+    def ask_http_to_go(self) -> None:
+        self.log.append("ask_http_to_go")
+
+    def shutdown_http(self, drain_seconds: float) -> bool:
+        self.log.append(f"shutdown_http {drain_seconds:g}")
+        for address in self.http_addresses:
+            os.close(int(address.partition(":")[2]))
+        self.http_addresses.clear()
+        with self._changed:
+            self.is_http_shut_down = True
+            self._changed.notify_all()
+        return self.finishes_in_time
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         self.pins.append(is_pinned)
@@ -122,89 +168,3 @@ class FakeServerCertificates:
 
     def replace(self, **certificates: str) -> None:
         self.replaced.append(certificates)
-
-
-@dataclass(frozen=True)
-class FakeEndedRequest:
-    """A fake of `_native.EndedRestRequest`."""
-
-    id: int
-    code: int = 0
-    message: str = ""
-    body: bytes = b"{}"
-    content_type: str = "application/json"
-    json_bytes: int | None = None
-    is_gzip: bool = False
-    version: int | None = 1
-
-    def take_body(self) -> bytes:
-        return self.body
-
-
-class FakeRestWorkers:
-    """Answers only when a test calls `ends` for a request. `refusal` refuses all requests."""
-
-    def __init__(self) -> None:
-        self.options: dict[str, object] = {}
-        self.submitted: dict[int, tuple[object, ...]] = {}
-        self.cancelled: list[int] = []
-        self.metadata: dict[str, bytes] = {}
-        self.refusal: Exception | None = None
-        self.log: list[str] = []
-        self.is_awaiting_ended = False
-        self.waiting_requests = object()
-        self._ended: list[FakeEndedRequest] = []
-        self._descriptor = -1
-
-    @property
-    def ended_descriptor(self) -> int:
-        return self._descriptor
-
-    def start(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.log.append("start")
-
-    def submit(
-        self,
-        method: str,
-        model: str,
-        version: int | None,
-        label: str | None,
-        headers: list[tuple[bytes, bytes]],
-        body: bytes,
-        timeout_seconds: float,
-    ) -> int:
-        if self.refusal is not None:
-            raise self.refusal
-        number = len(self.submitted) + 1
-        self.submitted[number] = (method, model, version, label, headers, body, timeout_seconds)
-        return number
-
-    def ends(self, ended: FakeEndedRequest) -> None:
-        self._ended.append(ended)
-        os.eventfd_write(self._descriptor, 1)
-
-    def cancel(self, id: int) -> None:  # noqa: A002
-        self.cancelled.append(id)
-
-    def take_ended(self) -> list[FakeEndedRequest]:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._descriptor)
-        taken, self._ended = self._ended, []
-        return taken
-
-    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
-        del version, label
-        if model not in self.metadata:
-            raise StatusError(5, f"Servable not found for request: Latest({model})")
-        return self.metadata[model]
-
-    def end_awaiting(self) -> None:
-        self.is_awaiting_ended = True
-
-    def shutdown(self, drain_seconds: float) -> bool:
-        self.log.append(f"shutdown {drain_seconds:g}")
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        return True

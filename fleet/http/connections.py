@@ -1,0 +1,661 @@
+"""HTTP connections: uvicorn's protocol, with limits on idle, slow and oversized clients."""
+
+import asyncio
+import json
+import sys
+from asyncio.events import TimerHandle
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, ClassVar, Protocol
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from fleet.http.client_bytes import ByteShare
+from fleet.http.heads import TRANSFER_ENCODING_REMEDY, head_fault, without_upgrade
+from serving.http.listeners import has_unread_bytes
+
+CONNECTION_EXTENSION = "millpond.connection"
+"""The name of a request's connection among the extensions of its ASGI scope."""
+
+FIRST_REQUEST_SECONDS = 1.0
+"""The longest that a stop waits for the first request of a new connection.
+
+A client usually sends it right after the handshake; a probe that only opens the port sends none.
+"""
+
+SILENT_SECONDS = 0.3
+"""A new connection that has been silent for this long may lose its place to another one.
+
+A client usually sends its first request right after the handshake, and closing the connection earlier would
+lose that request.
+"""
+
+READ_BYTES_MAX = 32 * 2**10
+"""The bytes that are read from one connection before the others get their turn."""
+
+PIECE_BYTES = 2**10
+"""The bytes that the parser gets at a time, because it cannot stop within a piece. A piece has few heads,
+so few requests wait behind one that is being answered. A body of known length is one piece."""
+
+PIPELINED_COUNT_MAX = 16
+"""The requests that may wait behind one that is being answered. The bytes after them wait unread."""
+
+CHUNK_FRAMING_BYTES = 24
+"""The bytes of a chunk beside its data: its size, two line ends, and a short extension."""
+
+
+NO_MEMORY = (
+    "no memory is left for the connection: clients take all of --request_memory_bytes; try again later, "
+    "or use another server"
+)
+
+CONNECTION_BYTES = 16 * 2**10
+"""The charge of a connection: its objects take 7 KB, and the task that answers a request as much."""
+
+REQUEST_BYTES = 6 * 2**10
+"""The charge of a request, beside its head and body. Its objects take 5 KB."""
+
+FIELD_BYTES = 160
+"""The charge of a field of a head, beside its name and value. Its objects take 120 bytes."""
+
+TARGET_COPY_COUNT = 4
+"""The copies of a request's target: as received, its path, the decoded path, and its query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """The limits of one client."""
+
+    # The largest request line and headers together. Clients rarely send more than 8 KiB, because many
+    # servers allow no more.
+    # It bounds the trailers and chunk extensions of one body too.
+    head_bytes_max: int = 32 * 2**10
+    # Proxies and meshes add a few dozen fields. A short field takes a hundred times its bytes here.
+    field_count_max: int = 200
+    # The time in which a head must arrive, from the start of the connection or from the first byte of
+    # a later request. It is longer than three retransmissions take. It stops a client that sends one
+    # byte a second (slow loris).
+    head_seconds: float = 10.0
+    # Longer than the 60 s for which balancers and Prometheus keep an idle connection, so that they close it
+    # first: if the server did, a request sent at the same moment would be lost.
+    keep_alive_seconds: int = 75
+    # A client that has taken nothing of its response for this long is gone or asleep.
+    write_stall_seconds: float = 30.0
+    # Half of the 1,024 descriptors that a process commonly has; gRPC has the others.
+    connection_count_max: int = 512
+
+
+class Uncounted:
+    """The share of a server that has no budget."""
+
+    bytes = 0
+
+    def resize(self, bytes: int) -> bool:  # noqa: A002 (the name of `ByteShare`)
+        """Implements ByteShare: counts nothing."""
+        del bytes
+        return True
+
+
+class Holder(Protocol):
+    """A part of the budget that counts an answer."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
+class Phase(Enum):
+    """The part of a request that a connection's next byte belongs to."""
+
+    BETWEEN = "between two requests"
+    HEAD = "head"
+    BODY = "body"
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
+
+    If there are too many connections, a new one replaces the connection that has been idle longest, unless
+    that one's first request may be on its way. If none is idle, it replaces the connection whose body comes
+    slowest. If there is no such connection either, it gets a 503.
+
+    All that a connection holds for its client is counted in a share of the clients' budget: its objects,
+    bytes that are not parsed, heads, bodies until a handler has them, and answers that the client has not
+    taken. If the budget has no room for it, it is not kept.
+
+    Requests are answered in their order, also if a client sends many before it reads (pipelining). A
+    refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
+    """
+
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._phase = Phase.BETWEEN
+        # These fields are about the request that is being received.
+        self._head_bytes = 0
+        self._body_bytes_left = 0
+        self._framing_bytes = 0
+        self._body_piece_count = 0
+        self._is_head_repeated = False
+        self._has_message_ended = False
+        # Bytes that were received, and are not parsed yet.
+        self._unread = b""
+        self._piece: bytes | memoryview = b""
+        # In their order, each with the bytes that its head is counted with.
+        self._unanswered: deque[tuple[RequestResponseCycle, int]] = deque()
+        self._share = self.new_share()
+        self._given_share: ByteShare = Uncounted()
+        # The bytes of the request that is being received, or else of the last one.
+        self._request_bytes = 0
+        self._body_begin = 0.0
+        self._body_received_bytes = 0
+        self._unsent_bytes = 0
+        # Counts the answer that is written next; set by its handler.
+        self.answer_hold: Holder | None = None
+        # Sent once the requests before it are answered.
+        self._refusal: bytes | None = None
+        self._idle_since = 0.0
+        self._head_timer: TimerHandle | None = None
+        self._stall_timer: TimerHandle | None = None
+        self._silence_timer: TimerHandle | None = None
+        # Called once the client is gone; set by the request that is being answered.
+        self.on_lost: Callable[[], None] | None = None
+
+    @staticmethod
+    def is_stopping() -> bool:
+        """True if each response closes its connection, because the port is about to close."""
+        return False
+
+    @staticmethod
+    def new_share() -> ByteShare:
+        """Makes the share of one connection."""
+        return Uncounted()
+
+    def begin_with(self, received: bytes, share: ByteShare) -> None:
+        """Hands a new connection the bytes that were read from its socket before, with their share."""
+        self._unread = received
+        self._given_share = share
+
+    @property
+    def has_whole_request(self) -> bool:
+        """True if the last byte received ended a request."""
+        return self._phase is Phase.BETWEEN
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is being answered. A request counts once its head is complete."""
+        # uvicorn's annotation hides that `cycle` is None before the first request.
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    @property
+    def idle_since(self) -> float:
+        """The end of its last response, or its start, in seconds of the event loop's clock."""
+        return self._idle_since
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it holds for its client now."""
+        total = CONNECTION_BYTES + len(self._unread) + self._unsent_bytes
+        # The parser keeps a name or value until it is complete.
+        total += self._head_bytes + min(max(0, self._framing_bytes), self.limits.head_bytes_max)
+        # uvicorn keeps the last request until the next one begins.
+        total += self._request_bytes
+        for cycle, head_bytes in self._unanswered:
+            total += head_bytes + sys.getsizeof(cycle.body)
+        return total
+
+    @property
+    def body_rate(self) -> float | None:
+        """The bytes a second of the body that it waits for; None if it waits for no client's body."""
+        waits = self._phase is Phase.BODY and len(self._unanswered) == 1
+        if not waits or self.cycle.response_started or self.flow.read_paused:
+            return None
+        seconds = self.loop.time() - self._body_begin
+        if seconds < SILENT_SECONDS or self._has_unread_bytes:
+            return None
+        return self._body_received_bytes / seconds
+
+    def give_place_up(self) -> None:
+        """Gives its place up: refuses the request whose body it waits for."""
+        count = self.limits.connection_count_max
+        self._refuse(
+            408,
+            f"the request's body came slowest while all {count} connections were busy; send it again",
+        )
+
+    @property
+    def is_silent(self) -> bool:
+        """True if no request is being answered, and it is unlikely that one is on its way.
+
+        If a connection with unread bytes is closed, it is reset, and the client loses its request.
+        """
+        return self.is_idle and self._had_its_time and not self._has_unread_bytes
+
+    async def wait_until_sent(self) -> None:
+        """Waits until the kernel has every byte written, or the client is gone."""
+        await self.flow.drain()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Implements asyncio.Protocol."""
+        super().connection_made(transport)
+        # Pauses writing as soon as the kernel has not accepted every byte. So the stall timer also
+        # covers the bytes that are left when the connection closes.
+        transport.set_write_buffer_limits(high=0)
+        # asyncio's transport reads this much at a time.
+        transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
+        self._idle_since = self.loop.time()
+        self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
+        self._given_share.resize(0)
+        self._charge()
+        if self._is_refused:
+            return
+        if not self._enforce_connection_limit():
+            busy = f"all {self.limits.connection_count_max} connections are busy; try again later"
+            self._refuse(503, busy)
+        elif self._unread:
+            self._read_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Implements asyncio.Protocol."""
+        self._end_head_timer()
+        self._end_stall_timer()
+        self._end_silence_timer()
+        if self.on_lost is not None:
+            self.on_lost()
+        super().connection_lost(exc)
+        self._share.resize(0)
+
+    def shutdown(self) -> None:
+        """Implements uvicorn's protocol for a stop of the server.
+
+        Still answers a request whose head has begun to arrive, and the first request of a new
+        connection.
+        """
+        is_new = self.cycle is None
+        if self._phase is Phase.HEAD:
+            return
+        if not is_new or self.transport.is_closing():
+            super().shutdown()
+            return
+        self._silence_timer = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_silent)
+
+    def data_received(self, data: bytes) -> None:
+        """Implements asyncio.Protocol."""
+        if self._is_refused:
+            return
+        self._unread += data
+        self._read_on()
+
+    def pause_writing(self) -> None:
+        """Implements asyncio.Protocol: the client is slower than the response."""
+        super().pause_writing()
+        counted_bytes = self.answer_hold.held_bytes if self.answer_hold is not None else 0
+        self._unsent_bytes = max(0, self.transport.get_write_buffer_size() - counted_bytes)
+        self._charge()
+        self._end_stall_timer()
+        self._stall_timer = self.loop.call_later(
+            self.limits.write_stall_seconds, self.transport.abort
+        )
+
+    def resume_writing(self) -> None:
+        """Implements asyncio.Protocol."""
+        self._end_stall_timer()
+        self._unsent_bytes = 0
+        self._charge()
+        super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        """Implements the parser's callback."""
+        self._phase = Phase.HEAD
+        self._head_bytes = 0
+        self._body_bytes_left = 0
+        self._framing_bytes = 0
+        self._body_piece_count = 0
+        self._body_received_bytes = 0
+        self._request_bytes = REQUEST_BYTES
+        super().on_message_begin()
+        # ASGI's place for a server's own additions.
+        self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
+
+    def on_url(self, url: bytes) -> None:
+        """Implements the parser's callback."""
+        super().on_url(url)
+        self._request_bytes += TARGET_COPY_COUNT * len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Implements the parser's callback. Drops trailers, which no application here reads."""
+        if self._is_refused or self._phase is Phase.BODY:
+            return
+        super().on_header(name, value)
+        self._request_bytes += len(name) + len(value) + FIELD_BYTES
+        if len(self.headers) > self.limits.field_count_max:
+            self._refuse(
+                431, f"the request has more than {self.limits.field_count_max} headers; send fewer"
+            )
+
+    def on_headers_complete(self) -> None:
+        """Implements the parser's callback."""
+        if self._is_refused:
+            return
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if head_bytes > self.limits.head_bytes_max:
+            self._refuse_head()
+        elif method == b"CONNECT":
+            self._refuse(501, "CONNECT is not supported; this server is no proxy")
+        elif fault := head_fault(version, self.url, self.headers):
+            self._refuse(400, fault)
+        elif self.parser.should_upgrade():
+            self._is_head_repeated = True
+        else:
+            super().on_headers_complete()
+            self._phase = Phase.BODY
+            lengths = [value for name, value in self.headers if name == b"content-length"]
+            self._body_bytes_left = int(lengths[0]) if lengths else 0
+            self._unanswered.append((self.cycle, self._request_bytes))
+            self._body_begin = self.loop.time()
+            if self.is_stopping() or self._should_make_place():
+                # uvicorn closes the connection after the response, and announces it to the client.
+                self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Implements the parser's callback. Drops the body of a refused request."""
+        self._body_bytes_left -= len(body)
+        self._framing_bytes -= len(body)
+        self._body_piece_count += 1
+        self._body_received_bytes += len(body)
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Implements the parser's callback."""
+        if self._is_refused or self._is_head_repeated:
+            return
+        self._phase = Phase.BETWEEN
+        self._has_message_ended = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Implements uvicorn's callback: a whole response was written."""
+        self._unanswered.popleft()
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+        self._charge()
+        self._send_due_refusal()
+        if self._is_refused:
+            return
+        if self._unread:
+            self._read_on()
+        elif self._phase is Phase.HEAD:
+            self._update_head_timer()
+
+    # --- Parsing ----------------------------------------------------------------------------------
+
+    @property
+    def _is_refused(self) -> bool:
+        """True if nothing more is read."""
+        return self._refusal is not None or self.transport.is_closing()
+
+    def _read_on(self) -> None:
+        """Parses as much as it may of what was received."""
+        self._unset_keepalive_if_required()
+        self._parse_received()
+        self._charge()
+
+    def _parse_received(self) -> None:
+        """Parses what was received, until as many requests wait as may wait."""
+        received, at = memoryview(self._unread), 0
+        while (
+            at < len(received) and not self._is_refused and len(self.pipeline) < PIPELINED_COUNT_MAX
+        ):
+            piece = received[at : at + max(PIECE_BYTES, self._body_bytes_left)]
+            at += len(piece)
+            self._parse_counting(piece)
+        self._unread = bytes(received[at:])
+        if self._is_refused:
+            self._unread = b""
+            return
+        if self._unread:
+            # The end of a response resumes reading.
+            self.flow.pause_reading()
+        self._update_head_timer()
+
+    def _parse_counting(self, piece: memoryview) -> None:
+        """Parses a piece, and refuses a head, or what stands between a body's chunks, that is too long.
+
+        The parser does not report a name or value before it is complete, so the bytes that it got are
+        counted instead.
+        """
+        phase = self._phase
+        self._has_message_ended = False
+        if phase is Phase.BODY:
+            self._framing_bytes += len(piece)
+        self._parse(piece)
+        if self._is_refused:
+            return
+        if self._phase is Phase.HEAD and not self._has_message_ended:
+            self._head_bytes += len(piece)
+            if self._head_bytes > self.limits.head_bytes_max:
+                self._refuse_head()
+        elif self._phase is phase is Phase.BODY:
+            allowed = self.limits.head_bytes_max + CHUNK_FRAMING_BYTES * self._body_piece_count
+            if self._framing_bytes > allowed:
+                self._refuse(
+                    431, "the body's trailers and chunk extensions are too long; leave them out"
+                )
+
+    def _parse(self, piece: bytes | memoryview) -> None:
+        self._piece = piece
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._is_head_repeated = False
+            if not self._is_refused:
+                self._repeat_head(memoryview(piece)[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse_syntax()
+        self._piece = b""
+
+    def _repeat_head(self, rest: memoryview) -> None:
+        """Parses again, without the wish to upgrade, the head that asked for it, and then `rest`.
+
+        The parser has ended the request with its head, so it would take the body for the next request.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        head = without_upgrade(method, self.url, version, self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        for piece in (head, rest):
+            if piece and not self._is_refused:
+                self._parse(piece)
+
+    # --- Bounds -----------------------------------------------------------------------------------
+
+    def _charge(self) -> None:
+        """Counts what it holds now. If clients have taken all, ends the connection, and what it holds.
+
+        Bodies are refused earlier (`MemoryHold`), so this happens only once their reserve is used up.
+        """
+        if self.transport.is_closing() or self._share.resize(self.held_bytes):
+            return
+        if self.is_idle and not self.flow.write_paused:
+            self._refuse(429, NO_MEMORY)
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _enforce_connection_limit(self) -> bool:
+        """Replaces another connection if there are too many; returns False if none can be replaced."""
+        others = [other for other in self.connections if other is not self]
+        return make_place(others, self.limits.connection_count_max)
+
+    def _should_make_place(self) -> bool:
+        """True if the response should close the connection, because others wait for its place."""
+        return False
+
+    @property
+    def _had_its_time(self) -> bool:
+        # A client whose request is answered expects that the server closes at some time.
+        # See `is_idle` for the annotation.
+        return self.cycle is not None or self._is_silence_over  # type: ignore[unreachable]
+
+    @property
+    def _is_silence_over(self) -> bool:
+        return self.loop.time() - self._idle_since >= SILENT_SECONDS
+
+    @property
+    def _has_unread_bytes(self) -> bool:
+        connection = self.transport.get_extra_info("socket")
+        # A client that does not take its responses may send without end.
+        if connection is None or self.flow.write_paused:
+            return False
+        return has_unread_bytes(connection.fileno())
+
+    def _update_head_timer(self) -> None:
+        # Bytes that arrive on an idle connection belong to the head of a request, or to a body that is
+        # not read.
+        if not self.is_idle:
+            self._end_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        if self._phase is Phase.HEAD and not self.transport.is_closing():
+            self._refuse(408, f"no complete request in {self.limits.head_seconds:g} s")
+        else:
+            self.transport.close()
+
+    def _close_if_silent(self) -> None:
+        self._silence_timer = None
+        if self._phase is Phase.BETWEEN and self.is_idle:
+            self.transport.close()
+
+    def _refuse_head(self) -> None:
+        bytes_max = self.limits.head_bytes_max
+        self._refuse(
+            431, f"the request line and headers are longer than {bytes_max} bytes; shorten them"
+        )
+
+    def _refuse_syntax(self) -> None:
+        """Refuses bytes that are not HTTP, or an exception of a callback of the parser."""
+        # The parser does not report the header that it refuses, so it is searched for here.
+        is_head = self._phase is Phase.HEAD
+        if is_head and b"transfer-encoding" in bytes(self._piece).lower():
+            self._refuse(400, f"invalid use of Transfer-Encoding; {TRANSFER_ENCODING_REMEDY}")
+        elif self._phase is Phase.BODY:
+            self._refuse(
+                400, "the body's chunks are not HTTP; send their sizes as RFC 9112, 7.1 says"
+            )
+        else:
+            self._refuse(400, "Invalid HTTP request received.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers without the application, after the requests before, and closes."""
+        if self._is_refused:
+            return
+        body = json.dumps({"error": message}).encode()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        if self._phase is Phase.BODY and not self._withdraw_request():
+            self.transport.close()
+            return
+        self._refusal = head.encode() + body
+        self._end_head_timer()
+        self.flow.pause_reading()
+        self._send_due_refusal()
+
+    def _withdraw_request(self) -> bool:
+        """Keeps the application from answering the request whose body is refused.
+
+        Returns False if it is answered already, at least in part.
+        """
+        cycle = self.cycle
+        if cycle.response_started:
+            return False
+        if self.pipeline and self.pipeline[0][0] is cycle:
+            self.pipeline.popleft()
+        cycle.disconnected = True
+        cycle.message_event.set()
+        self._unanswered.pop()
+        return True
+
+    def _send_due_refusal(self) -> None:
+        if self._refusal is None or self._unanswered or self.transport.is_closing():
+            return
+        self.transport.write(self._refusal)
+        self.transport.close()
+
+    def _end_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_silence_timer(self) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
+
+    def _end_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+def connection_class(
+    limits: ConnectionLimits,
+    is_stopping: Callable[[], bool] = lambda: False,
+    new_share: Callable[[], ByteShare] = Uncounted,
+) -> type[GuardedConnection]:
+    """Makes the class of one server's connections.
+
+    While `is_stopping` returns True, each response closes its connection. `new_share` returns a
+    connection's share of the clients' budget.
+    """
+    members = {
+        "limits": limits,
+        "is_stopping": staticmethod(is_stopping),
+        "new_share": staticmethod(new_share),
+    }
+    return type("LimitedConnection", (GuardedConnection,), members)
+
+
+def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
+    """If there are `count_max` connections, closes the one that has been idle longest, or else the one
+    whose body comes slowest.
+
+    Returns False if there is neither.
+    """
+    present = [
+        connection
+        for connection in connections
+        if isinstance(connection, GuardedConnection) and not connection.transport.is_closing()
+    ]
+    if len(present) < count_max:
+        return True
+    if (idlest := longest_idle(present)) is not None:
+        idlest.transport.close()
+        return True
+    if (slowest := slowest_body(present)) is not None:
+        slowest.give_place_up()
+        return True
+    return False
+
+
+def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
+    """The silent connection that has been idle longest; None if there is none. Pure."""
+    silent = [connection for connection in connections if connection.is_silent]
+    return min(silent, key=lambda connection: connection.idle_since, default=None)
+
+
+def slowest_body(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
+    """The connection whose client sends its body slowest; None if there is none. Pure."""
+    rates = {connection: connection.body_rate for connection in connections}
+    slow = {connection: rate for connection, rate in rates.items() if rate is not None}
+    return min(slow, key=slow.__getitem__, default=None)

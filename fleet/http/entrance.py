@@ -1,0 +1,156 @@
+"""The entrance has the connections that have sent no request yet, or only probes.
+
+Each HTTP server has two event loops on two threads. The entrance accepts every connection and answers
+probes. A connection that sends any other request goes to the second loop, with its socket, and stays there.
+So probes have a thread and places of their own, whatever requests for models do to the second loop and its
+connections.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import ClassVar
+
+from fleet.http.client_bytes import ByteShare
+from fleet.http.connections import (
+    CONNECTION_BYTES,
+    NO_MEMORY,
+    ConnectionLimits,
+    GuardedConnection,
+    Phase,
+    Uncounted,
+    connection_class,
+)
+
+Adopt = Callable[[socket.socket, bytes, ByteShare], None]
+"""Takes a connection, the bytes that were read from it, and their share of the budget."""
+
+LINE_BYTES_MAX = 1_024
+"""The longest request line that is waited for. No probe has a longer one."""
+
+_METHODS = (b"GET ", b"HEAD ")
+# The probes of orchestrators and balancers, and what TensorFlow Serving's and KServe's users ask.
+_PROBE = re.compile(
+    rb"/healthz|/readyz|/metrics|/monitoring/prometheus/metrics"
+    rb"|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready"
+    rb"|/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?",
+    re.IGNORECASE,
+)
+_HAS_BODY = re.compile(rb"\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
+
+
+class Kind(Enum):
+    """The kinds of bytes at the start of a request."""
+
+    UNKNOWN = "the start of a request that may be a probe"
+    PROBE = "the whole head of a probe, and perhaps more"
+    OTHER = "anything else"
+
+
+def kind_of(received: bytes, head_bytes_max: int, also: Collection[bytes] = ()) -> Kind:
+    """The kind of the bytes that `received` begins with. Pure. `also` has further paths of probes."""
+    if not any(received.startswith(method[: len(received)]) for method in _METHODS):
+        return Kind.OTHER
+    line, line_end, _ = received.partition(b"\n")
+    if not line_end:
+        return Kind.UNKNOWN if len(line) < LINE_BYTES_MAX else Kind.OTHER
+    path = line.split(b" ")[1].partition(b"?")[0]
+    if not _PROBE.fullmatch(path) and path not in also:
+        return Kind.OTHER
+    end = head_end(received)
+    if end == 0:
+        return Kind.UNKNOWN if len(received) <= head_bytes_max else Kind.OTHER
+    # A probe with a body goes on too, because its body would have to be framed here.
+    return Kind.OTHER if _HAS_BODY.search(received, 0, end) else Kind.PROBE
+
+
+def head_end(received: bytes) -> int:
+    """The length of the first head; 0 if its end has not come. Pure."""
+    return received.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in received else 0
+
+
+class EntranceConnection(GuardedConnection):
+    """A connection at the entrance. Gives it to `adopt` at the first request that is no probe."""
+
+    also: ClassVar[Collection[bytes]] = ()
+
+    @staticmethod
+    def adopt(connection: socket.socket, received: bytes, share: ByteShare) -> None:
+        """Takes the connection to the other loop."""
+        raise NotImplementedError
+
+    def resume_writing(self) -> None:
+        """Implements asyncio.Protocol."""
+        super().resume_writing()
+        if self._unread:
+            self._read_on()
+
+    def _parse_received(self) -> None:
+        """Overrides: parses the head of a probe only, and one at a time."""
+        # If the client has not taken a response yet, it would be lost together with this side of the
+        # connection.
+        if not self.is_idle or self.flow.write_paused:
+            self.flow.pause_reading()
+            return
+        self.flow.resume_reading()
+        kind = kind_of(self._unread, self.limits.head_bytes_max, self.also)
+        if kind is Kind.OTHER:
+            self._hand_over()
+            return
+        if kind is Kind.PROBE:
+            end = head_end(self._unread)
+            head, self._unread = self._unread[:end], self._unread[end:]
+            self._parse(head)
+        elif self._phase is Phase.BETWEEN:
+            self._phase = Phase.HEAD
+        if not self._is_refused:
+            self._update_head_timer()
+
+    def _enforce_connection_limit(self) -> bool:
+        """Overrides: the acceptor has made a place."""
+        return True
+
+    def _should_make_place(self) -> bool:
+        """Overrides: a client that probes often is told to connect again, and loses no request."""
+        is_full = len(self.connections) >= self.limits.connection_count_max
+        return is_full and not self._unread and not self._has_unread_bytes
+
+    @property
+    def _had_its_time(self) -> bool:
+        """Overrides: others can wait in the kernel until every client has had its time."""
+        return self._is_silence_over
+
+    def _hand_over(self) -> None:
+        self.transport.pause_reading()
+        try:
+            copy = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:
+            self._refuse(503, "the server has no descriptor for this connection; try again later")
+            return
+        received, self._unread = self._unread, b""
+        share, self._share = self._share, self.new_share()
+        if not share.resize(CONNECTION_BYTES + len(received)):
+            os.close(copy)
+            self._refuse(429, NO_MEMORY)
+            return
+        # Closes only this descriptor: the connection lives on with the other loop's.
+        self.transport.abort()
+        connection = socket.socket(fileno=copy)
+        connection.setblocking(False)
+        self.adopt(connection, received, share)
+
+
+def entrance_class(
+    limits: ConnectionLimits,
+    is_stopping: Callable[[], bool],
+    adopt: Adopt,
+    probes: Collection[str] = (),
+    new_share: Callable[[], ByteShare] = Uncounted,
+) -> type[EntranceConnection]:
+    """Makes the class of a server's connections at its entrance. `probes` has further paths."""
+    members = {"adopt": staticmethod(adopt), "also": frozenset(path.encode() for path in probes)}
+    return type(
+        "Entrance", (EntranceConnection, connection_class(limits, is_stopping, new_share)), members
+    )

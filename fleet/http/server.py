@@ -1,0 +1,468 @@
+"""The HTTP server inside the server process: uvicorn on two threads, of which one answers probes."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from fleet.http.acceptor import Acceptor
+from fleet.http.client_bytes import ByteBudget, ByteShare
+from fleet.http.connections import (
+    ConnectionLimits,
+    GuardedConnection,
+    Uncounted,
+    connection_class,
+    make_place,
+)
+from fleet.http.descriptors import connection_count_max
+from fleet.http.entrance import entrance_class
+from serving.base.errors import OperatorError
+from serving.config.server_config import HttpPort
+from serving.http.listeners import (
+    BACKLOG,
+    REMEDY,
+    accept_waiting,
+    bind,
+    handed_in,
+    refuse_handshakes,
+)
+
+HTTP_NICE = 10
+"""The priority of the HTTP threads and of the threads that they start.
+
+A scrape takes milliseconds of Python in one piece, and a request thread that needs that core should have
+it. If all cores are busy, nice 10 leaves a tenth of one core to probes. Nice 19 would leave a sixtieth, and
+a probe that waits for seconds restarts a busy server. Beside 600 requests a second and a scrape every 0.1
+s, the difference between nice 10 and 0 is too small to measure on two cores.
+"""
+
+ENTRANCE_CONNECTION_COUNT_MAX = 128
+"""More than there are probes and new connections at one time.
+
+Further connections wait in the kernel until a place is free. A connection leaves its place with its first
+request, or after SILENT_SECONDS.
+"""
+
+PROBE_THREAD_COUNT = 2
+"""The threads of probes whose handlers are not coroutines."""
+
+RESPONSE_SECONDS = 2
+"""The longest that running responses may take at a stop, after the requests have had their time."""
+
+HANDSHAKE_SECONDS = 0.1
+"""The longest that handshakes under way may take at a stop: a round trip of most networks."""
+
+DEATH_CONSEQUENCE = (
+    "the port is closed, so probes fail; gRPC goes on until the process is restarted"
+)
+
+LAST_SECONDS = 0.1
+"""The least time of each loop at a stop. uvicorn logs an error if it gets no time."""
+
+JOIN_SECONDS = RESPONSE_SECONDS + 1.0
+"""The longest that a stop waits for the thread: for running responses, and for uvicorn, which checks ten
+times a second if it should stop.
+"""
+
+_log = structlog.get_logger(__name__)
+
+
+class _EntranceServer(uvicorn.Server):
+    """uvicorn's server at the port, which accepts and closes without losing a connection.
+
+    uvicorn gets no listener, because the acceptor takes the place of asyncio's servers.
+
+    Closing a listener resets the connections that the kernel has completed and `accept` has not taken.
+    So handshakes are refused first, then all connections are accepted, then the port closes. A
+    handed-in socket stays as it is: the connections that wait in it are the next server's.
+    """
+
+    is_handed_in = False
+
+    def __init__(self, config: uvicorn.Config, connection_count_max: int) -> None:
+        super().__init__(config)
+        self._connection_count_max = connection_count_max
+        self._acceptor = Acceptor(self._make_place, self._make_connection)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Implements uvicorn.Server."""
+        await super().startup([])
+        for listener in sockets or []:
+            self._acceptor.open(listener)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Implements uvicorn.Server."""
+        listeners = sockets or []
+        # uvicorn's shutdown would miss a connection that is accepted at the last moment.
+        await self._acceptor.close()
+        if not self.is_handed_in:
+            await self._accept_last(listeners)
+        await super().shutdown(sockets)
+
+    async def _accept_last(self, listeners: Sequence[socket.socket]) -> None:
+        for listener in listeners:
+            # Without the filter a connection may still come between the last `accept` and the close.
+            with contextlib.suppress(OSError):
+                refuse_handshakes(listener)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
+        loop = asyncio.get_running_loop()
+        for listener in listeners:
+            for connection in accept_waiting(listener):
+                await loop.connect_accepted_socket(self._make_connection, connection)
+
+    def _make_connection(self) -> GuardedConnection:
+        return _new_connection(self)
+
+    def _make_place(self, connecting: Collection[GuardedConnection]) -> bool:
+        # The other connections are among the connections already.
+        unseen_count = sum(connection.transport is None for connection in connecting)
+        count_max = max(1, self._connection_count_max - unseen_count)
+        return make_place(self.server_state.connections, count_max)
+
+
+class _InnerServer(uvicorn.Server):
+    """uvicorn's server behind the entrance, without a port: it gets connections by `adopt`."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        # Set by the loop's thread before the entrance opens.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.stop_deadline = 0.0
+        self._has_all = asyncio.Event()
+        self._adopting: set[asyncio.Task[None]] = set()
+
+    def adopt(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
+        """Takes a connection whose first bytes were read, and their share. Any thread."""
+        assert self.loop is not None
+        try:
+            self.loop.call_soon_threadsafe(self._adopt, connection, received, share)
+        except RuntimeError:
+            # The loop has ended.
+            connection.close()
+
+    def end_adopting(self) -> None:
+        """Notes that no call of `adopt` follows. Any thread."""
+        assert self.loop is not None
+        # The loop is closed if its thread has died.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._has_all.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Implements uvicorn.Server: ends once the entrance has given all that it accepted."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._has_all.wait()
+        if self._adopting:
+            await asyncio.wait(self._adopting)
+        remaining = self.stop_deadline - asyncio.get_running_loop().time()
+        # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
+        self.config.timeout_graceful_shutdown = max(LAST_SECONDS, remaining)  # type: ignore[assignment]
+        await super().shutdown(sockets)
+
+    def _adopt(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(connection, received, share))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _connect(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
+        protocol = _new_connection(self)
+        protocol.begin_with(received, share)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+
+
+def _new_connection(server: uvicorn.Server) -> GuardedConnection:
+    make: Any = server.config.http_protocol_class
+    protocol: GuardedConnection = make(
+        config=server.config, server_state=server.server_state, app_state=server.lifespan.state
+    )
+    return protocol
+
+
+class HttpServer:
+    """Serves one application on one port. Started and stopped once.
+
+    The thread `http-entrance` accepts connections and answers probes (`fleet.http.entrance`); the
+    thread `http` answers everything else. Installs no signal handler and keeps nothing on disk.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        *,
+        host: str,
+        port: HttpPort,
+        blocking_thread_count: int,
+        entry: ASGIApp | None = None,
+        limits: ConnectionLimits | None = None,
+        probes: Collection[str] = (),
+        nice: int = HTTP_NICE,
+        remedy: str = REMEDY,
+        open_listeners: Callable[[], list[socket.socket]] | None = None,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
+
+        `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
+        requests. `probes` are paths that are answered at the entrance beside the usual ones. `remedy` says
+        what to do if the port is taken. `open_listeners` replaces `host` and `port`; the server owns the
+        sockets that it returns. The memory that connections hold for their clients is counted in `budget`.
+        """
+        self._app = app
+        self._open_listeners = open_listeners
+        self._remedy = remedy
+        self._host = host
+        self._wanted = port
+        self._blocking_thread_count = blocking_thread_count
+        self._nice = nice
+        self._port: int | None = None
+        self._is_stopping = False
+        limits = limits or ConnectionLimits()
+        self._inner = _InnerServer(
+            _uvicorn_config(
+                entry or app,
+                connection_class(
+                    limits, self._stops, budget.call_share if budget is not None else Uncounted
+                ),
+                limits,
+            )
+        )
+        at_entrance = replace(
+            limits, connection_count_max=connection_count_max(ENTRANCE_CONNECTION_COUNT_MAX)
+        )
+        connections = entrance_class(
+            at_entrance,
+            self._stops,
+            self._inner.adopt,
+            probes,
+            # The connections' reserve is larger, so that requests for models leave a part of it to probes.
+            budget.connection_share if budget is not None else Uncounted,
+        )
+        self._entrance = _EntranceServer(
+            _uvicorn_config(entry or app, connections, at_entrance),
+            at_entrance.connection_count_max,
+        )
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port that the server listens on; None before `start`, and if no port could be bound."""
+        return self._port
+
+    def start(self) -> None:
+        """Binds the port, unless its sockets were handed in, and answers from now on.
+
+        Raises the errors of `bind` if the port was asked for; otherwise logs a warning.
+        """
+        if self._open_listeners is not None:
+            sockets = self._open_listeners()
+        elif self._wanted.number is None:
+            return
+        else:
+            sockets = self._bound(self._wanted.number)
+        if not sockets:
+            return
+        log_uvicorn()
+        self._start_thread("http", self._run_inner)
+        self._start_thread("http-entrance", partial(self._run_entrance, sockets))
+
+    def _bound(self, number: int) -> list[socket.socket]:
+        """Binds the TCP port, and returns its listeners; none if it could not be bound and need not be."""
+        self._entrance.is_handed_in = bool(self._wanted.descriptors)
+        try:
+            sockets = handed_in(self._wanted.descriptors) or bind(self._host, number, self._remedy)
+        except OperatorError as error:
+            if self._wanted.is_required:
+                raise
+            _log.warning("http_off", reason=error.message)
+            return []
+        self._port = sockets[0].getsockname()[1]
+        return sockets
+
+    def stop(self, response_seconds: float = RESPONSE_SECONDS) -> None:
+        """Accepts no more connections and ends running responses within `response_seconds`.
+
+        Notifies endless responses. New connections still get their first request answered. Returns
+        at once; `join` waits.
+        """
+        loop = self._inner.loop
+        if loop is None:
+            return
+        # Every event loop has the same clock.
+        self._inner.stop_deadline = loop.time() + response_seconds
+        self._close_entrance(response_seconds)
+        self._inner.should_exit = True
+        # The loop is closed if its thread has died.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._app.state.closing.set)
+
+    def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
+        """Waits for the threads' end; returns False if a handler still runs at the timeout."""
+        # The first thread ends last, so the others take no further time.
+        for thread in self._threads:
+            thread.join(timeout_seconds)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _close_entrance(self, response_seconds: float) -> None:
+        self._is_stopping = True
+        # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
+        self._entrance.config.timeout_graceful_shutdown = max(  # type: ignore[assignment]
+            LAST_SECONDS, response_seconds
+        )
+        self._entrance.should_exit = True
+
+    def _stops(self) -> bool:
+        return self._is_stopping
+
+    def _start_thread(self, name: str, run: Callable[[threading.Event], None]) -> None:
+        """Starts a thread, and returns once its loop runs."""
+        is_up = threading.Event()
+        # A daemon, because a handler that never returns must not keep the process from ending.
+        self._threads.append(threading.Thread(target=run, args=(is_up,), name=name, daemon=True))
+        self._threads[-1].start()
+        is_up.wait()
+
+    def _run_inner(self, is_up: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(self._inner, [], self._blocking_thread_count, is_up))
+        except BaseException:  # noqa: BLE001 (a bug; gRPC goes on)
+            _log.exception("http_server_died", consequence=DEATH_CONSEQUENCE)
+        finally:
+            is_up.set()
+            if not self._is_stopping:
+                # If probes were still answered while no request is, nothing would ever restart the process.
+                self._close_entrance(RESPONSE_SECONDS)
+
+    def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(self._entrance, sockets, PROBE_THREAD_COUNT, is_up))
+        except BaseException:  # noqa: BLE001 (a bug; gRPC goes on)
+            _log.exception("http_server_died", consequence=DEATH_CONSEQUENCE)
+        finally:
+            is_up.set()
+            self._inner.end_adopting()
+            for listener in sockets:
+                listener.close()
+
+    async def _serve(
+        self,
+        server: uvicorn.Server,
+        sockets: list[socket.socket],
+        blocking_thread_count: int,
+        is_up: threading.Event,
+    ) -> None:
+        self._lower_priority()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(LoopErrorLog())
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = blocking_thread_count
+        if server is self._inner:
+            self._inner.loop = loop
+        is_up.set()
+        await server.serve(sockets=sockets)
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+
+    def _lower_priority(self) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        except OSError as error:
+            # Probes are answered even if a sandbox refuses the priority.
+            _log.warning("http_priority_refused", requested=self._nice, reason=error.strerror)
+
+
+def _uvicorn_config(
+    app: ASGIApp, connections: type[GuardedConnection], limits: ConnectionLimits
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=connections,
+        ws="none",
+        loop="asyncio",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # A proxy's headers are not trusted, because nothing here depends on the origin of a request.
+        proxy_headers=False,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        backlog=BACKLOG,
+    )
+
+
+# --- Logs -----------------------------------------------------------------------------------------
+
+CLIENTS_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.")
+"""These messages are not logged, because the client has an answer, and a port scanner must not fill the
+log.
+"""
+
+
+class StructlogHandler(logging.Handler):
+    """Logs the warnings and errors of uvicorn and asyncio as events of this server."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Implements logging.Handler."""
+        message = record.getMessage().strip()
+        error = record.exc_info[1] if record.exc_info else None
+        # The stop has cut responses short. uvicorn logs one line for all of them.
+        if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
+            return
+        log = _log.error if record.levelno >= logging.ERROR else _log.warning
+        log("on_http_server_log", message=message, **({"exc_info": error} if error else {}))
+
+
+def log_uvicorn() -> None:
+    """Takes over the logs of uvicorn and asyncio, for the whole process."""
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers = [StructlogHandler(logging.WARNING)]
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+
+
+LACK_LOG_SECONDS = 1.0
+"""The time between two log lines that say that no descriptor is left. Each try to accept reports it."""
+
+
+class LoopErrorLog:
+    """Logs the errors of one event loop, as its exception handler."""
+
+    def __init__(self) -> None:
+        self._lack_logged_at = -LACK_LOG_SECONDS
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Implements asyncio's handler."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            self._log_lack(loop.time(), error)
+            return
+        _log.error(
+            "on_http_server_log",
+            message=context["message"],
+            **({"exc_info": error} if error else {}),
+        )
+
+    def _log_lack(self, now: float, error: OSError) -> None:
+        if now - self._lack_logged_at < LACK_LOG_SECONDS:
+            return
+        self._lack_logged_at = now
+        _log.error(
+            "connection_not_accepted",
+            reason=error.strerror,
+            consequence="new connections over HTTP wait until others are closed",
+            remedy="raise the limit of open files (ulimit -n), or use another server",
+        )

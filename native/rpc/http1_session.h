@@ -1,0 +1,122 @@
+#pragma once
+
+#include <llhttp/llhttp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "native/base/byte_budget.h"
+#include "native/rpc/http_head.h"
+#include "native/rpc/output_queue.h"
+#include "native/rpc/session.h"
+#include "native/rpc/wire_limits.h"
+
+namespace millpond::rpc {
+
+// HTTP/1.1 over llhttp, Node's parser. Each request is a stream of its own, and the streams follow
+// one another: the next request is parsed once the answer to the last one has gone. Bytes that come
+// earlier wait, first here, and then in the socket (wants_input). So a client that sends thousands
+// of requests before it reads (pipelining) is answered in order, and holds the memory of one.
+//
+// The session answers what is not HTTP itself, with 400, 408, 431, 501 or 505, and then ends. It
+// ignores Upgrade (RFC 9110, 7.8) and trailers. What it holds for its client counts in the budget.
+//
+// Thread: as Session.
+class Http1Session final : public Session {
+ public:
+  // Borrows the events, and the budget, which may be null.
+  Http1Session(const Http1Limits& limits, base::ByteBudget* budget, StreamEvents* streams,
+               SessionEvents* events);
+  Http1Session(const Http1Session&) = delete;
+  Http1Session& operator=(const Http1Session&) = delete;
+
+  bool is_made() const override { return true; }
+  bool Feed(std::string_view bytes) override;
+  bool wants_input() const override { return phase_ < Phase::kAnswering; }
+  size_t waiting_bytes() const override { return waiting_.size() - waiting_begin_; }
+  size_t TakeWaiting(char* to, size_t bytes_max) override;
+  bool answers_half_closed() const override { return true; }
+  Output Produce(OutputQueue* output) override;
+  bool is_over() const override {
+    return phase_ == Phase::kOver && refusal_.empty() && !has_answer_;
+  }
+  void Submit(int32_t stream, const HeaderList& headers) override;
+  void Submit(int32_t stream, const HeaderList& headers, AnswerBody* body) override;
+  void Resume(int32_t) override {}
+  void Reset(int32_t stream, ResetReason reason) override;
+  // HTTP/1 has no signs of life.
+  void SubmitPing() override {}
+  void SubmitGoaway() override;
+  void SubmitLastGoaway() override { SubmitGoaway(); }
+  void SubmitComplaint(std::string_view) override { SubmitGoaway(); }
+  void CheckTimes(int64_t now_ns) override;
+
+ private:
+  // The part of a request that the next byte belongs to.
+  enum class Phase {
+    kBetween,    // two requests
+    kHead,       // of a request
+    kBody,       // and what frames it
+    kAnswering,  // nothing is parsed until the answer has gone
+    kOver,       // nothing is read any more
+  };
+
+  static int OnMessageBegin(llhttp_t* parser);
+  static int OnTarget(llhttp_t* parser, const char* at, size_t size);
+  static int OnFieldName(llhttp_t* parser, const char* at, size_t size);
+  static int OnFieldValue(llhttp_t* parser, const char* at, size_t size);
+  static int OnHeadersComplete(llhttp_t* parser);
+  static int OnBody(llhttp_t* parser, const char* at, size_t size);
+  static int OnMessageComplete(llhttp_t* parser);
+  static const llhttp_settings_t* Settings();
+
+  size_t Parse(std::string_view piece);
+  size_t PieceBytes() const;
+  void CheckParsed(size_t bytes, Phase before);
+  int TakeHead();
+  void BeginStream();
+  bool Charge();
+  void Refuse(int status, std::string_view message);
+  void RefuseSyntax(llhttp_errno_t error);
+  void WriteHead(const HeaderList& headers);
+  void EndAnswer();
+
+  const Http1Limits limits_;
+  StreamEvents* const streams_;
+  SessionEvents* const events_;
+  llhttp_t parser_;
+  Phase phase_ = Phase::kBetween;
+  base::ByteBudget::Share charge_;
+
+  // --- the request that is being received ---
+  HttpHead head_;
+  bool is_value_ = false;      // of the head's last field
+  size_t head_bytes_ = 0;      // as they came
+  int64_t framing_bytes_ = 0;  // of the body, without its data
+  int64_t piece_count_ = 0;    // of the body
+  uint64_t body_bytes_left_ = 0;
+  std::optional<int64_t> head_seen_ns_;
+
+  // --- the stream of the request that was received last ---
+  int32_t stream_ = 0;
+  bool is_open_ = false;
+  bool is_head_request_ = false;
+  bool keeps_alive_ = false;
+  bool wants_continue_ = false;
+
+  // --- its answer ---
+  std::string answer_head_;     // not written yet
+  AnswerBody* body_ = nullptr;  // null: none, or all of it is written
+  bool has_answer_ = false;
+
+  std::string refusal_;  // ends the connection once it is written
+  bool is_going_ = false;
+  bool is_broken_ = false;
+  std::string waiting_;  // bytes that are not parsed yet
+  size_t waiting_begin_ = 0;
+};
+
+}  // namespace millpond::rpc

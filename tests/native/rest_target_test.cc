@@ -1,0 +1,75 @@
+#include "native/rest/rest_target.h"
+
+#include <gtest/gtest.h>
+
+namespace millpond::rest {
+namespace {
+
+using metrics::Method;
+
+TEST(RestTargetTest, NamesMethodModelAndVersion) {
+  const auto latest = ParseRestTarget("/v1/models/m:predict");
+  ASSERT_TRUE(latest);
+  EXPECT_EQ(latest->method, Method::kRestPredict);
+  EXPECT_EQ(latest->model.name, "m");
+  EXPECT_FALSE(latest->model.version);
+  const auto numbered = ParseRestTarget("/v1/models/m/versions/007:classify?a=b");
+  ASSERT_TRUE(numbered);
+  EXPECT_EQ(numbered->method, Method::kRestClassify);
+  EXPECT_EQ(numbered->model.version, 7);
+  const auto labelled = ParseRestTarget("/v1/models/m/labels/a%20b:regress");
+  ASSERT_TRUE(labelled);
+  EXPECT_EQ(labelled->method, Method::kRestRegress);
+  EXPECT_EQ(labelled->model.version_label, "a b");
+}
+
+TEST(RestTargetTest, MatchesV1InAnyCaseAndDecodesNames) {
+  const auto target = ParseRestTarget("/V1/Models/a%2Fb/VERSIONS/1:PREDICT");
+  ASSERT_TRUE(target);
+  EXPECT_EQ(target->model.name, "a/b");
+  EXPECT_EQ(target->model.version, 1);
+}
+
+TEST(RestTargetTest, NamesVersionsAndLabelsOfTheOpenProtocol) {
+  const auto numbered = ParseRestTarget("/v2/models/m/versions/3/infer");
+  ASSERT_TRUE(numbered);
+  EXPECT_EQ(numbered->method, Method::kRestModelInfer);
+  EXPECT_EQ(numbered->model.version, 3);
+  EXPECT_EQ(ParseRestTarget("/v2/models/m/versions/new/infer")->model.version_label, "new");
+  EXPECT_EQ(ParseRestTarget("/v2/models/m/versions/1234567890123456789/infer")->model.version_label,
+            "1234567890123456789");
+  EXPECT_EQ(ParseRestTarget("/v2/models/a:b/infer")->model.name, "a:b");
+}
+
+TEST(RestTargetTest, LeavesAllElseToOthers) {
+  for (const char* const target : {"",
+                                   "/",
+                                   "/v1/models",
+                                   "/v1/models/",
+                                   "/v1/models/m",
+                                   "/v1/models/m:explain",
+                                   "/v1/models/:predict",
+                                   "/v1/models/a/b:predict",
+                                   "/v1/models/m/versions/x:predict",
+                                   "/v1/models/m/versions/:predict",
+                                   "/v1/models/m/versions/99999999999999999999:predict",
+                                   "/v1/models/m/labels/:predict",
+                                   "/v1/models/m:predict/",
+                                   "/v1/models/m:predict:predict",
+                                   "/v2/models/m",
+                                   "/v2/models/m/infer/",
+                                   "/v2/models//infer",
+                                   "/v2/models/m/versions//infer",
+                                   "/V2/models/m/infer",
+                                   "/v2/models/m/generate"}) {
+    EXPECT_FALSE(ParseRestTarget(target)) << target;
+  }
+}
+
+TEST(RestTargetTest, UrlCodingIsUndone) {
+  EXPECT_EQ(UrlDecode("a%2Fb%2fc%zz%4"), "a/b/c%zz%4");
+  EXPECT_EQ(UrlEncode("a/b\n_.-~\xC3\xA9"), "a%2Fb%0A_.-~%C3%A9");
+}
+
+}  // namespace
+}  // namespace millpond::rest
