@@ -57,7 +57,7 @@ class FleetService:
         self._wake = threading.Condition()
         self._engine = engine_of(config, clock) if engine is None else engine
         self._candidate = Candidate(self._engine.leadership, self._begin, self._end)
-        self._led: FleetLead | None = None
+        self._begun_lead: FleetLead | None = None
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
         self._present = PresentLead(self._engine, self._outputs)
         self._metrics = FleetMetrics(clock)
@@ -162,17 +162,17 @@ class FleetService:
     def _begin(self, term: Term) -> None:
         # The servers may have changed since an earlier term.
         self._outputs.update(None)
-        self._led = FleetLead(term, self._config, self._engine, self._clock, self._metrics)
+        self._begun_lead = FleetLead(term, self._config, self._engine, self._clock, self._metrics)
 
     def _end(self) -> None:
-        assert self._led is not None
-        self._led.stop()
-        self._led = None
+        assert self._begun_lead is not None
+        self._begun_lead.stop()
+        self._begun_lead = None
 
     def _lead(self) -> FleetLead | None:
         """Follows the term, and lets HTTP answer for its lead. Returns the lead of the present term."""
-        lead = self._led if self._candidate.turn() else None
-        self._present.led = None if lead is None else lead.coordinator
+        lead = self._begun_lead if self._candidate.turn() else None
+        self._present.present = None if lead is None else lead.coordinator
         return lead
 
     def _wait_for_stop(self, seconds: float) -> bool:

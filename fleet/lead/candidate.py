@@ -24,7 +24,7 @@ class Candidate:
         self._begin = begin
         self._end = end
         # The number of the term that is being led.
-        self._led: int | None = None
+        self._led_term: int | None = None
         self.failure = ""
         """The reason why this process could not begin to lead at the last `turn`; "" if it could, or had no
         term.
@@ -43,20 +43,20 @@ class Candidate:
                 _log.error("fleet_state_not_taken_over", reason=self.failure)
         else:
             self.failure = ""
-        return self._led is not None
+        return self._led_term is not None
 
     def stop(self) -> None:
         """Ends the lead, if there is one."""
-        if self._led is not None:
-            self._led = None
+        if self._led_term is not None:
+            self._led_term = None
             self._end()
 
     def _follow(self, term: Term | None) -> None:
         """Ends the lead of another term, and begins that of this one."""
         number = None if term is None else term.number
-        if self._led is not None and self._led != number:
-            _log.warning("fleet_lead_lost", term=self._led)
+        if self._led_term is not None and self._led_term != number:
+            _log.warning("fleet_lead_lost", term=self._led_term)
             self.stop()
-        if self._led is None and term is not None:
+        if self._led_term is None and term is not None:
             self._begin(term)
-            self._led = term.number
+            self._led_term = term.number

@@ -7,18 +7,18 @@ from serving.base.errors import Unavailable
 
 
 class PresentLead:
-    """Knows who leads now, and what is known of the servers. Any thread reads; one thread sets `led`."""
+    """Knows who leads now, and what is known of the servers. Any thread reads; one thread sets `present`."""
 
     def __init__(self, engine: Engine, outputs: Outputs) -> None:
         self._engine = engine
         self._outputs = outputs
-        self.led: Coordinator | None = None
+        self.present: Coordinator | None = None
         """The coordinator of this process; None while it does not lead."""
 
     @property
     def leads(self) -> bool:
         """True while this process leads the fleet."""
-        return self.led is not None
+        return self.present is not None
 
     @property
     def leader(self) -> str:
@@ -37,7 +37,7 @@ class PresentLead:
 
     def coordinator(self) -> Coordinator:
         """The coordinator of the present term. Raises Unavailable while this process does not lead."""
-        coordinator = self.led
+        coordinator = self.present
         if coordinator is None:
             raise Unavailable("this coordinator does not lead the fleet now; ask again")
         return coordinator

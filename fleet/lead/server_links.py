@@ -57,10 +57,7 @@ class ServerClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CallKey:
-    """A server, and the model of which it is granted a version.
-
-    The model is "" if it is asked for a report.
-    """
+    """A kind of call to a server: a grant of a version of `model`, or with "" a request for its report."""
 
     server: str
     model: str = ""
@@ -72,7 +69,7 @@ class _CallKey:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The state of a call that is not prompt: how often in turn it failed, and when it is due again."""
+    """A call that has failed: how many times without a success between, and in which round it is due again."""
 
     failed_count: int = 0
     due_round: int = 0

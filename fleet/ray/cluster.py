@@ -25,8 +25,8 @@ NAMESPACE = "millpond"
 REQUESTS_RESOURCE = "millpond_requests_per_second"
 """The custom resource by which a node states the requests per second that it takes."""
 
-# The calls that a server's actor answers at the same time, because a report, a grant and a look must not
-# wait for a drain.
+# The number of calls that a server's actor answers at once. A drain takes long, and reports, grants and
+# looks must not wait for it.
 _CONCURRENCY = 8
 _NS_PER_MILLISECOND = 1_000_000
 
@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ActorAnswer:
     """The last answer of a launch's actor. It has no addresses until its server has started.
 
     If the launch `is_gone`, `reason` is why it has ended, or "" if that is not known.
@@ -137,7 +137,7 @@ class RayServers:
         self._actors: dict[int, Any] = {}
         # By launch: the looks under way. The same actor is not asked again until its look has ended.
         self._looking: dict[int, Any] = {}
-        self._looked: dict[int, Looked] = {}
+        self._answers: dict[int, ActorAnswer] = {}
         # By launch: the calls that make servers drain.
         self._draining: dict[int, Any] = {}
 
@@ -170,15 +170,15 @@ class RayServers:
             "fleet_server_started", server=replica.name, launch=replica.launch, node=replica.node
         )
 
-    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
+    def look(self, replicas: Sequence[Replica]) -> dict[str, ActorAnswer]:
         """Asks the present launch of each replica, and returns its last answer. Does not wait."""
         launches = {replica.launch for replica in replicas}
-        for known in (self._looking, self._looked, self._actors, self._draining):
+        for known in (self._looking, self._answers, self._actors, self._draining):
             for launch in known.keys() - launches:
                 del known[launch]
         for replica in replicas:
             self._look(replica)
-        return {row.name: self._looked.get(row.launch, Looked()) for row in replicas}
+        return {row.name: self._answers.get(row.launch, ActorAnswer()) for row in replicas}
 
     def stop(self, replica: Replica) -> None:
         """Makes the server of a launch drain. Does nothing while it drains, and repeats a call that failed."""
@@ -242,17 +242,17 @@ class RayServers:
         if reference is not None:
             if not _has_ended(reference):
                 return
-            self._looked[launch] = self._answer(replica, reference)
+            self._answers[launch] = self._answer(replica, reference)
         actor = self._actor(replica)
         if actor is None:
-            before = self._looked.get(launch, Looked())
-            self._looked[launch] = replace(before, is_gone=True)
+            before = self._answers.get(launch, ActorAnswer())
+            self._answers[launch] = replace(before, is_gone=True)
         else:
             with _ray_calls():
                 self._looking[launch] = actor.look.remote()
 
-    def _answer(self, replica: Replica, reference: Any) -> Looked:
-        before = self._looked.get(replica.launch, Looked())
+    def _answer(self, replica: Replica, reference: Any) -> ActorAnswer:
+        before = self._answers.get(replica.launch, ActorAnswer())
         try:
             answer = ray.get(reference)
         except _NO_ANSWER:
@@ -261,7 +261,7 @@ class RayServers:
             reason = death_reason(str(error))
             if not before.is_gone:
                 _log.warning("fleet_server_died", server=replica.name, reason=reason)
-            return Looked(is_gone=True, reason=reason)
+            return ActorAnswer(is_gone=True, reason=reason)
         status, reason = answer["exit_status"], ""
         if status is not None:
             # An actor of an earlier release does not name the log.
@@ -270,7 +270,7 @@ class RayServers:
             if not before.is_gone:
                 note = _log.warning if status else _log.info
                 note("fleet_server_exited", server=replica.name, reason=reason)
-        return Looked(
+        return ActorAnswer(
             answer["grpc"], answer["http"], answer["process_id"], status is not None, reason
         )
 

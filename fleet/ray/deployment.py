@@ -46,7 +46,7 @@ def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
     """Puts the fleet of a configuration on its cluster, and returns once its coordinator answers.
 
     `config` is the text of the TOML file, with a table [ray]. If a fleet of the same name runs, it is
-    changed: servers are added, leave or restart, one after the other. If that fleet is stopping, it goes
+    changed: servers are added, leave or restart, one after the other. If that fleet is stopping, it serves
     on. Connects this process to the cluster first. Raises InvalidConfig, Unavailable, and
     FailedPrecondition without a cluster, or on another one.
     """

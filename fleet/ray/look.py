@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.config.config import FleetServer
-from fleet.ray.cluster import Looked
+from fleet.ray.cluster import ActorAnswer
 from fleet.replicas.placement import ServerRoom
 from fleet.replicas.replicas import Replica, ReplicaSighting
 from fleet.rollout.reports import Sighting
 
-_NOT_SEEN = Looked()
+_NOT_SEEN = ActorAnswer()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +17,10 @@ class Look:
     """The nodes, the actors' answers, and both together with the reports in the form that decisions take."""
 
     rooms: Sequence[ServerRoom] = ()
-    answers: Mapping[str, Looked] = field(default_factory=dict)
+    answers: Mapping[str, ActorAnswer] = field(default_factory=dict)
     sightings: Mapping[str, ReplicaSighting] = field(default_factory=dict)
 
-    def answer(self, name: str) -> Looked:
+    def answer(self, name: str) -> ActorAnswer:
         """The answer of a server's actor; an empty one if it was not seen."""
         return self.answers.get(name, _NOT_SEEN)
 
@@ -54,7 +54,7 @@ class Look:
 
 def look_of(
     rooms: Sequence[ServerRoom],
-    answers: Mapping[str, Looked],
+    answers: Mapping[str, ActorAnswer],
     rows: Mapping[str, Replica],
     sightings: Mapping[str, Sighting],
     oldest_ns: int,
@@ -75,7 +75,7 @@ def look_of(
 
 
 def _seen(
-    row: Replica, answer: Looked, sighting: Sighting | None, oldest_ns: int
+    row: Replica, answer: ActorAnswer, sighting: Sighting | None, oldest_ns: int
 ) -> ReplicaSighting:
     has_started = answer.grpc != "" and not answer.is_gone
     report = sighting.report if sighting is not None and sighting.seen_at_ns >= oldest_ns else None

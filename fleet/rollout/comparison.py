@@ -186,16 +186,16 @@ class Comparison:
         view, stable = trial.view, trial.stable
         answering = (name for name in view.live if view.answers_with(name, stable))
         controls = _baselines(view, _controls(trial, answering), stable, has_latencies=False)
-        old = [*view.serving(trial.version)]
+        had_before = [*view.serving(trial.version)]
         if self.is_first_seen:
             # These servers have the version of an earlier rollout.
-            old = [name for name in old if not trial.has_version(view.live[name])]
+            had_before = [name for name in had_before if not trial.has_version(view.live[name])]
             if any(map(trial.has_version, view.live.values())):
                 controls = {
                     name: replace(baseline, figures=NO_REQUESTS)
                     for name, baseline in controls.items()
                 }
-        members = _baselines(view, old, trial.version, has_latencies=False)
+        members = _baselines(view, had_before, trial.version, has_latencies=False)
         return replace(self, members=members, controls=controls)
 
     def _lacks_controls(self, trial: Trial) -> bool:

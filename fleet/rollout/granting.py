@@ -132,7 +132,7 @@ class Granting:
         if trial.is_last_wave:
             is_short = view.lost and not comparison.is_full
             return f"{len(view.lost)} of {view.fleet_size} servers are lost" if is_short else ""
-        if trial.is_short_of_sound:
+        if trial.lacks_substitutes:
             return "servers of the wave are lost: millpond fleet abort or promote"
         if comparison.is_full and comparison.lacks_controls_left(trial):
             return (

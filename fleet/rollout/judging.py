@@ -33,10 +33,9 @@ def judged(step: ModelStep, watch: ModelWatch) -> Judged:
     # grant. Then only its slot shows that it may have the version.
     watch = watch.with_lost(step.trial)
     step = _released(step)
-    late = _late_servers(step, watch)
     step = _with_returned(step)
     step = _adopted(step)
-    step = _with_notes(step, watch, late)
+    step = _with_notes(step, watch)
     watch = watch.after(step)
     after = _after_verdict(step, watch)
     begun = _begun(after.step)
@@ -144,12 +143,12 @@ def _adopted(step: ModelStep) -> ModelStep:
 # --- The verdict ---
 
 
-def _with_notes(step: ModelStep, watch: ModelWatch, late: frozenset[str]) -> ModelStep:
+def _with_notes(step: ModelStep, watch: ModelWatch) -> ModelStep:
     """Notes in the rollout on which servers the version has failed, or has got a warning."""
     trial = step.trial
     if trial is None:
         return step
-    rollout = watch.ends.noted_failures(trial, late)
+    rollout = watch.ends.noted_failures(trial, _late_servers(step, watch))
     return step.with_rollout(noted_warnings(trial, rollout))
 
 

@@ -13,10 +13,11 @@ _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReport:
-    """One version on one server. `warned` has the gates that it did not pass and that only warn, with reasons.
+    """One version on one server.
 
-    Of these, `warned_alone` had no predecessor to compare it with. `excused` are gates that found its
-    answers suspicious, and passed it because its predecessor's answers are as suspicious.
+    `warned` has the gates that only warn and that it did not pass, with the reasons. The gates in
+    `warned_alone` are among them, and had no predecessor to compare it with. The gates in `excused` found
+    its answers suspicious, but passed it because its predecessor's answers are as suspicious.
     """
 
     state: ServableState

@@ -119,8 +119,11 @@ class Trial:
         return max(0, min(self.missing_count, room))
 
     @property
-    def is_short_of_sound(self) -> bool:
-        """True if the wave needs more servers and no further server may join it."""
+    def lacks_substitutes(self) -> bool:
+        """True if the wave needs servers in place of lost ones, and may take no more of them.
+
+        A wave may take only so many, because a bad version would be tried on all servers otherwise.
+        """
         return self.missing_count > 0 and self.room == 0
 
     @property

@@ -1,5 +1,6 @@
 #include "native/base/clock.h"
 
+#include <algorithm>
 #include <ctime>
 
 namespace millpond::base {
@@ -18,6 +19,11 @@ int64_t ReadNs(clockid_t id) {
 int64_t MonotonicNs() { return ReadNs(CLOCK_MONOTONIC); }
 int64_t CoarseMonotonicNs() { return ReadNs(CLOCK_MONOTONIC_COARSE); }
 int64_t ThreadCpuNs() { return ReadNs(CLOCK_THREAD_CPUTIME_ID); }
+
+int64_t SecondsToNs(double seconds) {
+  constexpr double kMaxSeconds = 1e9;
+  return static_cast<int64_t>(std::clamp(seconds, 0.0, kMaxSeconds) * 1e9);
+}
 
 void SleepNs(int64_t duration_ns) {
   const timespec duration{duration_ns / kNsPerSecond, duration_ns % kNsPerSecond};

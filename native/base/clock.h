@@ -15,6 +15,10 @@ int64_t CoarseMonotonicNs();
 // system call.
 int64_t ThreadCpuNs();
 
+// Returns `seconds` in ns, at least 0 and at most 30 years. So a sum with the time of any clock
+// does not overflow.
+int64_t SecondsToNs(double seconds);
+
 // Sleeps for `duration_ns`. For waits on an end that no other thread can signal. The data plane
 // sleeps nowhere else.
 void SleepNs(int64_t duration_ns);

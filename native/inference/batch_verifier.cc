@@ -515,11 +515,15 @@ Status BatchVerifier::Conclude(bool may_write_variables, const VerifierLimits& l
     if (limits.AreCancelled()) return Cancelled();
     if (!refusal.empty()) {
       servable_.Refuse(signature, std::move(refusal));
-    } else if (verdict.kind == RowVerdict::Kind::kIndependent) {
-      servable_.TurnOn(signature, {0, first_count, false});
-    } else {
-      servable_.TurnOn(signature, {first_count, first_count, true});
+      continue;
     }
+    servable::BatchChecks checks;
+    checks.first_padded_count = first_count;
+    if (verdict.kind != RowVerdict::Kind::kIndependent) {
+      checks.first_count = first_count;
+      checks.goes_on = true;
+    }
+    servable_.TurnOn(signature, checks);
   }
   return {};
 }

@@ -2,7 +2,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -61,12 +60,7 @@ auto WithoutGil(Function&& function) {
   return std::forward<Function>(function)();
 }
 
-// Returns `seconds` in ns, at least 0 and at most 30 years. So a sum with the time of any clock
-// does not overflow.
-inline int64_t SecondsToNs(double seconds) {
-  constexpr double kMaxSeconds = 1e9;
-  return static_cast<int64_t>(std::clamp(seconds, 0.0, kMaxSeconds) * 1e9);
-}
+using base::SecondsToNs;
 
 // Returns TensorFlow's allocator for all memory except parameters. It lives as long as the process,
 // because tensors may outlive the module.

@@ -88,9 +88,7 @@ class PySavedModelLoad {
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
     load_->SetRestoreBytesPerSecond(bytes_per_second);
   }
-  void SetRestoreTarget(double seconds) {
-    load_->SetRestoreTarget(static_cast<int64_t>(seconds * 1e9));
-  }
+  void SetRestoreTarget(double seconds) { load_->SetRestoreTarget(seconds); }
 
  private:
   std::unique_ptr<VersionLoad> load_;  // null only in the destructor

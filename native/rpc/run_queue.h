@@ -57,9 +57,10 @@ class RunQueue {
   void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   // Returns the oldest request whose model may run now; null if there is none.
   std::shared_ptr<RunnableCall> Take(int64_t now_ns);
-  // Returns the oldest request of `key`, or of any key if it is servable::kNoBatchKey, for a thread
-  // that runs another request. Returns null if its message is longer than `bytes_max`, if there is
-  // none among the oldest servable::kLookedAtMax, or while a model may not run.
+  // Returns the oldest request of `key`, for a thread that runs another request. With
+  // servable::kAnyBatchKey it is the oldest one that is not compressed. Returns null if its message
+  // is longer than `bytes_max`, if there is none among the oldest servable::kLookedAtMax, or while
+  // a model may not run.
   std::shared_ptr<RunnableCall> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now

@@ -21,14 +21,14 @@ constexpr size_t kUnsentMax = 16;
 // decoding and its run should take only a moment.
 constexpr size_t kSmallBytes = 64 * 1024;
 
-// A request that is prepared.
-struct Prepared {
+// A request with the run that it asks for.
+struct PreparedRequest {
   std::unique_ptr<WaitingRequest> owner;  // null: its owner answers it
   WaitingRequest* request = nullptr;      // null: no request is left
   PreparedRun* run = nullptr;
 };
 
-Prepared Prepare(std::unique_ptr<WaitingRequest> request) {
+PreparedRequest Prepare(std::unique_ptr<WaitingRequest> request) {
   PreparedRun* const run = request->Prepare();
   if (run == nullptr) return {};
   WaitingRequest* const borrowed = request.get();
@@ -42,12 +42,12 @@ class Answering {
 
   // Answers `first` with the requests that share its run. Takes none if `takes` is false. Returns
   // the request that was taken and did not fit.
-  Prepared AnswerBatch(Prepared first, bool takes, const Batch::GiveTurn& give_turn) {
+  PreparedRequest AnswerBatch(PreparedRequest first, bool takes, const Batch::GiveTurn& give_turn) {
     PreparedRun* const run = first.run;
     const BatchingServable* const batching = run->servable->batching();
     BatchedSignature* const signature = batching == nullptr ? nullptr : batching->FindBatched(*run);
     requests_.push_back(std::move(first));
-    Prepared misfit;
+    PreparedRequest misfit;
     if (signature == nullptr) {
       RunAlone(run);
     } else {
@@ -60,11 +60,11 @@ class Answering {
   }
 
  private:
-  Prepared TakeOthers(Batch* batch) {
+  PreparedRequest TakeOthers(Batch* batch) {
     while (const auto bytes_max = batch->TakeRoom(waiting_)) {
       std::unique_ptr<WaitingRequest> request = waiting_.Take(batch->key(), *bytes_max);
       if (request == nullptr) break;
-      Prepared prepared = Prepare(std::move(request));
+      PreparedRequest prepared = Prepare(std::move(request));
       if (prepared.run == nullptr) continue;
       prepared.run->Enter(metrics::Phase::kBatch, base::MonotonicNs());
       if (!batch->TryAdd(prepared.run)) return prepared;
@@ -83,10 +83,10 @@ class Answering {
   }
 
   WaitingRequests& waiting_;
-  std::vector<Prepared> requests_;
+  std::vector<PreparedRequest> requests_;
 };
 
-void AnswerAll(Prepared first, WaitingRequests* waiting, const Batch::GiveTurn& give_turn) {
+void AnswerAll(PreparedRequest first, WaitingRequests* waiting, const Batch::GiveTurn& give_turn) {
   for (int count = 1; first.run != nullptr; ++count) {
     first = Answering(waiting).AnswerBatch(std::move(first), count <= kTakingBatchesMax, give_turn);
   }
@@ -102,7 +102,7 @@ void AnswerRequests(WaitingRequest* first, WaitingRequests* waiting) {
   const auto give_turn = [waiting](int64_t ns_max) {
     const int64_t begin_ns = base::MonotonicNs();
     while (base::MonotonicNs() - begin_ns < ns_max) {
-      std::unique_ptr<WaitingRequest> request = waiting->Take(kNoBatchKey, kSmallBytes);
+      std::unique_ptr<WaitingRequest> request = waiting->Take(kAnyBatchKey, kSmallBytes);
       if (request == nullptr) return;
       AnswerAll(Prepare(std::move(request)), waiting, {});
     }

@@ -57,10 +57,10 @@ bool BatchCheck::Passes(const BatchMembers& batch, const RunResults& results) co
   const bool may_check = batch.is_widened ? signature_.ChecksBatchesOf(Evidence::kPaddedInputs)
                                           : signature_.ChecksBatchesOf(Evidence::kEqualRows) ||
                                                 signature_.ChecksBatchesOf(Evidence::kRows);
-  const bool is_turn = signature_.TakeTurn();
-  if (!may_check && !is_turn) return true;
+  const bool is_sample = signature_.TakeSample();
+  if (!may_check && !is_sample) return true;
   const Evidence evidence = EvidenceOf(batch);
-  if (!signature_.TakeCheck(evidence) && !is_turn) return true;
+  if (!signature_.TakeCheck(evidence) && !is_sample) return true;
   NoteMagnitudes(results);
   const std::string difference = CompareWithSingleRuns(batch);
   if (difference.empty()) return true;

@@ -17,6 +17,9 @@ using BatchKey = uint64_t;
 
 // The key of requests that join no batch.
 inline constexpr BatchKey kNoBatchKey = 0;
+// Asks a queue for a request of any key, also for one that joins no batch. Equal to kNoBatchKey,
+// because nobody asks for the requests of that key alone.
+inline constexpr BatchKey kAnyBatchKey = kNoBatchKey;
 
 // Returns the key of requests for a signature; "" means the default signature. Never kNoBatchKey.
 BatchKey BatchKeyOf(std::string_view model_name, std::string_view signature_name);
@@ -54,24 +57,25 @@ class WaitingRequests {
   virtual bool HasFreeThread() const = 0;
   // The requests that wait for each thread, on average. A guess too.
   virtual int64_t WaitingPerThread() const = 0;
-  // Takes the oldest waiting request of `key`, or of any key if it is kNoBatchKey. Returns null if
-  // none waits, or if its message is longer than `bytes_max`.
+  // Takes the oldest waiting request of `key`; with kAnyBatchKey the oldest one that is not
+  // compressed. Returns null if none waits, or if its message is longer than `bytes_max`.
   virtual std::unique_ptr<WaitingRequest> Take(BatchKey key, size_t bytes_max) = 0;
 };
 
 // The oldest requests of a queue among which FindWaiting looks, because it holds the queue's lock.
 inline constexpr size_t kLookedAtMax = 64;
 
-// Returns the place in `queue`, the oldest request first, of the oldest request of `key`, or of any
-// that is not compressed if `key` is kNoBatchKey. Returns the end if none is among the oldest
-// kLookedAtMax, or if its message is longer than `bytes_max`. `View` reads an item of the queue, by
-// its static functions Key, IsCompressed and MessageBytes.
+// Returns the place in `queue`, the oldest request first, of the oldest request of `key`. With
+// kAnyBatchKey it is the oldest one that is not compressed, because a short compressed message may
+// be long to decode. Returns the end if none is among the oldest kLookedAtMax, or if its message is
+// longer than `bytes_max`. `View` reads an item of the queue, by its static functions Key,
+// IsCompressed and MessageBytes.
 template <typename View, typename Queue>
 typename Queue::iterator FindWaiting(Queue* queue, BatchKey key, size_t bytes_max) {
   const size_t looked_at_count = std::min(queue->size(), kLookedAtMax);
   const auto end = queue->begin() + static_cast<std::ptrdiff_t>(looked_at_count);
   const auto found = std::find_if(queue->begin(), end, [&](const auto& item) {
-    return key == kNoBatchKey ? !View::IsCompressed(item) : View::Key(item) == key;
+    return key == kAnyBatchKey ? !View::IsCompressed(item) : View::Key(item) == key;
   });
   return found == end || View::MessageBytes(*found) > bytes_max ? queue->end() : found;
 }

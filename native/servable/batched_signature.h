@@ -58,7 +58,6 @@ struct BatchedSignature {
   void Switch(bool on, std::string reason) {
     const std::lock_guard<std::mutex> lock(mutex);
     refusal = std::move(reason);
-    is_refused = !on;
     is_on = on;
   }
   void CheckBatches(const BatchChecks& checks) {
@@ -70,9 +69,9 @@ struct BatchedSignature {
     if (checks.goes_on) checks_go_on = true;
   }
   // Returns true for one of kCheckedEvery batches, or requests in pieces, if checks go on.
-  bool TakeTurn() {
+  bool TakeSample() {
     return checks_go_on.load(std::memory_order_relaxed) &&
-           turn_count.fetch_add(1, std::memory_order_relaxed) % kCheckedEvery == 0;
+           sampled_from_count.fetch_add(1, std::memory_order_relaxed) % kCheckedEvery == 0;
   }
   bool ChecksBatchesOf(Evidence evidence) const {
     return unchecked_counts[static_cast<size_t>(evidence)].load(std::memory_order_relaxed) > 0;
@@ -97,10 +96,9 @@ struct BatchedSignature {
   // The batches that are to be checked, by their evidence.
   std::array<std::atomic<int32_t>, kEvidenceCount> unchecked_counts{};
   std::atomic<bool> checks_go_on{false};
-  std::atomic<uint64_t> turn_count{1};  // of batches that may be checked
+  std::atomic<uint64_t> sampled_from_count{1};  // batches of which TakeSample takes some
   tensor::Magnitudes magnitudes;
   std::atomic<bool> is_on{false};
-  std::atomic<bool> is_refused{false};
   std::atomic<bool> pads_inputs;
   std::mutex mutex;
   std::string refusal = "its rows have not been compared yet";  // guarded by mutex

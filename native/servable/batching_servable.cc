@@ -10,6 +10,8 @@ BatchingServable::BatchingServable(std::unique_ptr<Servable> inner, BatchSetting
       settings_(std::move(settings)),
       joint_state_(
           std::make_unique<BatchedSignature>("", BatchKeyOfSeveral(inner_->id().name), settings_)) {
+  // On until a check refuses it. FindBatched looks at each signature too.
+  joint_state_->Switch(true, "");
   for (const auto& [name, signature] : inner_->signatures()) {
     states_.push_back(
         std::make_unique<BatchedSignature>(name, BatchKeyOf(inner_->id().name, name), settings_));
@@ -41,7 +43,7 @@ void BatchingServable::TurnOffIfWriting(const PreparedRun& run) const {
 BatchedSignature* BatchingServable::FindBatched(const PreparedRun& run) const {
   TurnOffIfWriting(run);
   if (run.outputs) return FindOn(*run.signatures.front());
-  if (joint_state_->is_refused) return nullptr;
+  if (!joint_state_->is_on) return nullptr;
   const bool are_on =
       std::all_of(run.signatures.begin(), run.signatures.end(),
                   [this](const tensor::Signature* each) { return FindOn(*each) != nullptr; });
@@ -88,7 +90,7 @@ void BatchingServable::TurnOn(const tensor::Signature& signature, const BatchChe
   BatchedSignature* const state = Find(signature);
   if (state == nullptr) return;
   state->CheckBatches(checks);
-  if (!joint_state_->is_refused) joint_state_->CheckBatches(checks);
+  if (joint_state_->is_on) joint_state_->CheckBatches(checks);
   state->Switch(true, "");
 }
 
@@ -126,10 +128,9 @@ std::vector<SignatureBatching> BatchingServable::Batching() const {
   const BatchFigures joint = joint_state_->statistics.Figures();
   if (joint.run_count > 0) {
     const std::lock_guard<std::mutex> lock(joint_state_->mutex);
-    const bool is_on = !joint_state_->is_refused;
     all.push_back({"",
-                   is_on,
-                   is_on ? "" : joint_state_->refusal,
+                   joint_state_->is_on,
+                   joint_state_->refusal,
                    {},
                    joint_state_->cost.joined_rows_max(/*is_thread_free=*/false),
                    joint});

@@ -100,7 +100,7 @@ Status PiecewiseRun::ComputePiece(int64_t row, Piece* piece, bool* is_divisible)
 bool PiecewiseRun::IsChecked() const {
   const bool may_compare =
       member_.rows <= kWholePiecesMax * piece_rows_ && runner_.settings().HasRunSize(member_.rows);
-  return may_compare && runner_.signature().TakeTurn();
+  return may_compare && runner_.signature().TakeSample();
 }
 
 void PiecewiseRun::RecordPieces() const {

@@ -120,12 +120,12 @@ bool IsByRows(const Node& node, const char* dtype_name) {
 Attributes FixedAttributes(const Node& node, bool is_fixed) {
   Attributes attributes;
   const std::string& op = node.type_string();
-  const bool has_kernel = (is_fixed && op == kReadOp && AddVariable(node, &attributes)) ||
-                          (is_fixed && op == "ResourceGather" && IsByRows(node, "dtype") &&
-                           AddVariable(node, &attributes)) ||
-                          (op == "GatherV2" && IsByRows(node, "Tparams") && IsZero(node, 2));
-  if (!has_kernel) return {};
-  attributes.emplace_back("_kernel", kMillpondKernel);
+  const bool is_of_variable = op == "ResourceGather" && IsByRows(node, "dtype");
+  const bool has_kernel =
+      (is_fixed && (op == kReadOp || is_of_variable) && AddVariable(node, &attributes)) ||
+      (op == "GatherV2" && IsByRows(node, "Tparams") && IsZero(node, 2));
+  if (!has_kernel && !is_of_variable) return {};
+  attributes.emplace_back("_kernel", has_kernel ? kMillpondKernel : kVariableKernel);
   return attributes;
 }
 

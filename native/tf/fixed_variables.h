@@ -33,8 +33,9 @@ struct FixedExecutor {
 };
 
 // Returns `params` and a copy of `graph` so that an executor made with them has fixed kernels: for
-// each read of a variable and each gather from one whose handle the graph shows, and, before
-// FixVariables too, for each GatherV2 by rows.
+// each read of a variable and each gather from one whose handle the graph shows. Before
+// FixVariables too, each GatherV2 and each ResourceGather by rows has a kernel that asks for rows
+// ahead.
 //
 // In the copy a read has no input, because TensorFlow's executors expect none of a constant: its
 // single-threaded one would hand the variable's handle to another node.

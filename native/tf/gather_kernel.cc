@@ -11,6 +11,8 @@
 #include "native/tf/fixed_value.h"
 #include "tensorflow/core/framework/bounds_check.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/util.h"
@@ -153,6 +155,24 @@ class FixedGather final : public tensorflow::OpKernel {
   Tensor table_;
 };
 
+// ResourceGather from a variable that a request may change. Holds the variable's lock during the
+// copy, because a second reference to the table would make a write copy all of it.
+class VariableGather final : public tensorflow::OpKernel {
+ public:
+  explicit VariableGather(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, tensorflow::LookupResource(
+                                context, tensorflow::HandleFromInput(context, 0), &variable));
+    const tensorflow::tf_shared_lock lock(*variable->mu());
+    const Tensor& table = *variable->tensor();
+    OP_REQUIRES(context, table.dtype() == output_type(0) && table.dims() >= 1,
+                absl::InvalidArgumentError("the variable has no rows of the gather's dtype"));
+    GatherByIds(context, table, EmptyRows::kChecked);
+  }
+};
+
 // GatherV2 along axis 0.
 class RowGather final : public tensorflow::OpKernel {
  public:
@@ -167,21 +187,18 @@ class RowGather final : public tensorflow::OpKernel {
 };
 
 template <typename Kernel>
-void Register(const char* op, const char* name) {
+void Register(const char* op, const char* label, const char* name) {
   const tensorflow::kernel_factory::OpKernelRegistrar registrar(
-      tensorflow::KernelDefBuilder(op)
-          .Device(tensorflow::DEVICE_CPU)
-          .Label(kMillpondKernel)
-          .Build(),
-      name,
+      tensorflow::KernelDefBuilder(op).Device(tensorflow::DEVICE_CPU).Label(label).Build(), name,
       [](OpKernelConstruction* context) -> tensorflow::OpKernel* { return new Kernel(context); });
 }
 
 }  // namespace
 
 void RegisterGatherKernels() {
-  Register<FixedGather>("ResourceGather", "FixedGather");
-  Register<RowGather>("GatherV2", "RowGather");
+  Register<FixedGather>("ResourceGather", kMillpondKernel, "FixedGather");
+  Register<VariableGather>("ResourceGather", kVariableKernel, "VariableGather");
+  Register<RowGather>("GatherV2", kMillpondKernel, "RowGather");
 }
 
 }  // namespace millpond::tf

@@ -10,7 +10,10 @@ namespace millpond::tf {
 // id as TensorFlow's kernels do, with the same errors.
 //
 // A node has them by the attribute `_kernel` (kMillpondKernel). ResourceGather's takes its table
-// from FixedValue, GatherV2's from its input.
+// from FixedValue, GatherV2's from its input. By kVariableKernel a ResourceGather looks its
+// variable up in each run, as TensorFlow's does.
+
+inline constexpr char kVariableKernel[] = "millpond_variable";
 
 // Registers the kernels in TensorFlow, for the whole process. Call it once.
 void RegisterGatherKernels();

@@ -3,10 +3,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "native/base/clock.h"
+
 namespace millpond::tf {
 
 // The values that the control plane and a running load exchange. Any thread.
 struct LoadControl {
+  // Sets restore_ns_target. More than 30 years count as 30 years.
+  void SetRestoreTarget(double seconds) { restore_ns_target = base::SecondsToNs(seconds); }
+
   // True if the load must stop at the next piece of a tensor or at the next kernel, and end with
   // CANCELLED.
   std::atomic<bool> is_cancelled{false};

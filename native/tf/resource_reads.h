@@ -30,10 +30,10 @@ struct ResourceReads {
 
 ResourceReads FindResourceReads(const tensorflow::MetaGraphDef& meta_graph);
 
-// Returns the names of the variables for which no device of `session` holds a value.
+// Returns the names of the variables that have no value on any device of `session`.
 std::set<std::string> VariablesWithoutValue(const ResourceReads& reads,
                                             tensorflow::Session* session);
-// Returns the names of the tables that no device of `session` holds initialized.
+// Returns the names of the tables that are not initialized on any device of `session`.
 std::set<std::string> TablesWithoutValue(const ResourceReads& reads, tensorflow::Session* session);
 
 }  // namespace millpond::tf

@@ -99,8 +99,8 @@ class VersionLoad {
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
     control_->restore_bytes_per_second_max.store(bytes_per_second);
   }
-  // The longest that Restore may take while requests come (LoadControl); 0: no limit.
-  void SetRestoreTarget(int64_t target_ns) { control_->restore_ns_target.store(target_ns); }
+  // Sets the longest that Restore may take while requests come (LoadControl); 0: no limit.
+  void SetRestoreTarget(double seconds) { control_->SetRestoreTarget(seconds); }
   int64_t restored_bytes() const { return control_->restored_bytes.load(); }
 
  private:

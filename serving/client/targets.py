@@ -31,7 +31,7 @@ def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def joined(targets: Sequence[str]) -> str:
-    """Joins the targets to that of one channel to all servers. A single target stays as it is.
+    """Makes one target from several, whose channel reaches all servers. A single target stays as it is.
 
     Raises InvalidTargets for several targets that are not all IPv4, all IPv6 or all unix sockets.
     """

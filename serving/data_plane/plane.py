@@ -7,9 +7,13 @@ a Protocol has behaviour, and a frozen dataclass is a value that crosses field b
 the callers and with the fakes of the tests. An argument has the type `Any` if each data plane takes
 only objects of its own there.
 
-Each call that can take longer than a microsecond releases the GIL. Failures of the data plane raise
-`StatusError(code, message)` with the number of the gRPC status code: "raises NOT_FOUND" stands for that. A
-value of a wrong type raises TypeError. Sizes are in bytes, and times in the unit of their name.
+Calls that read files, load, run, wait or destroy release the GIL. Shorter ones keep it, although some take
+many microseconds: `SavedModelLoad.finish`, `RestWorkers.start`, and the reads of a version's figures, such
+as `Servable.statistics` and `MethodStatistics.phase`.
+
+Failures of the data plane raise `StatusError(code, message)` with the number of the gRPC status code:
+"raises NOT_FOUND" stands for that. A value of a wrong type raises TypeError. Sizes are in bytes, and times
+in the unit of their name.
 
 Each class says which threads may call it. A Protocol that is a value may be read by any thread.
 """

@@ -83,9 +83,9 @@ class MethodStatistics(Protocol):
         """The latencies of the requests that ended with `code`, a gRPC status code, since the version was loaded."""
 
     def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Counts for each of the ascending edges how many of the requests of `latency` took at most that long.
+        """Counts, for each edge, the requests that ended with `code` and took at most that long.
 
-        The counts are within the histogram's error.
+        The edges ascend. The counts have the error of the histogram.
         """
 
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:

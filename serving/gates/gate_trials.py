@@ -150,8 +150,9 @@ class GateTrials:
             raise PredecessorGone from error
 
     def ask_candidate(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
-        """The new version's answer and its duration in ns. Raises, also MillpondErrors:
-        PermissionDenied if the request may change a variable.
+        """The new version's answer and its duration in ns.
+
+        Raises; also PermissionDenied, if the request may change a variable, and other MillpondErrors.
         """
         return self._ask(partial(self._subject.candidate.replay, method), request)
 
@@ -177,10 +178,10 @@ class GateTrials:
 
     def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> tuple[list[str], int]:
         """The new version's errors for the requests that only the predecessor answers, and the number of
-        requests that were sent to the predecessor.
+        requests that were sent to the predecessor. Raises.
 
-        Sends as many as REPLAY_BUDGET_SECONDS allow, at least REPLAY_ASKED_COUNT_MIN, but no further
-        request after REPLAY_LIMIT_SECONDS. Raises.
+        Sends for REPLAY_BUDGET_SECONDS, and for longer until REPLAY_ASKED_COUNT_MIN are sent, but never
+        after REPLAY_LIMIT_SECONDS.
         """
         errors: list[str] = []
         asked_count = 0
@@ -190,10 +191,10 @@ class GateTrials:
         return errors, asked_count
 
     def compared_answers(self, answers: Sequence[Answer], count_min: int) -> list[Compared]:
-        """The new version's answers with the predecessor's to the same requests. Raises.
+        """Adds to the new version's answers those that the predecessor gives to the same requests. Raises.
 
-        Leaves out the requests that the predecessor refuses. Asks as many as REPLAY_BUDGET_SECONDS
-        allow, at least `count_min`, but none after REPLAY_LIMIT_SECONDS.
+        Leaves out a request that the predecessor refuses. Asks it for REPLAY_BUDGET_SECONDS, and for longer
+        until it was asked `count_min` times, but never after REPLAY_LIMIT_SECONDS.
         """
         compared = []
         for answer in self._within_replay_budget(answers, count_min):

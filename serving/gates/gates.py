@@ -132,17 +132,17 @@ def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedP
 
 
 def warm_up_faults(faults: Sequence[str]) -> list[str]:
-    """Joins the faults of the records and their file into one fault."""
+    """Joins the faults of the warm-up records, and of their file, into one."""
     return [first_few(faults)] if faults else []
 
 
 def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
-    """The convergence of the latency, as a ratio of recent to earlier runs.
+    """The time of the last runs of the warm-up divided by that of earlier runs.
 
-    For each record, this is the median of its last runs divided by the median of as many runs before
-    them. The result is the median of these ratios over the records. Around 1, further runs would not
-    make the version faster; far below 1, it was still getting faster. Returns None if no record was run
-    twice after its first run, which does not count.
+    A record's ratio is the median of its last runs divided by the median of as many runs before them. The
+    result is the median over the records. Near 1, further runs would not make the version faster. Far
+    below 1, it was still getting faster. None if no record has two runs besides its first one, which does
+    not count.
     """
     ratios = [last / max(earlier, 1) for earlier, last in _windows(durations_ns)]
     return median(ratios) if ratios else None
@@ -166,10 +166,9 @@ def convergence_verdict(
     settings: GateSettings,
     figures: Mapping[str, float],
 ) -> GateVerdict:
-    """Makes the convergence verdict on the runs of each record, and adds the ratio to `figures`.
+    """The verdict of the gate `convergence` on the runs of each record. Adds the ratio to `figures`.
 
-    The gate is not passed if the latency still falls. It is skipped if there were too few runs to
-    decide.
+    The version fails it if its latency still falls. The gate is skipped if there were too few runs.
     """
     mode, ratio_min = settings.convergence, settings.convergence_ratio_min
     ratio = convergence_ratio(durations_ns)
@@ -192,7 +191,7 @@ def convergence_verdict(
 
 
 def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]:
-    """The median of each record's earlier runs, and the median of as many last runs."""
+    """Two medians for each record: that of its earlier runs, and that of as many last runs."""
     windows = []
     for runs in durations_ns:
         count = min((len(runs) - 1) // 2, _WINDOW_RUN_COUNT_MAX)

@@ -138,7 +138,7 @@ def _bind_each(host: str, port: int) -> list[socket.socket]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
     try:
-        # A name may have one address twice.
+        # A name may resolve to the same address twice.
         for family, address in dict.fromkeys((item[0], item[4][0]) for item in found):
             listeners.append(
                 socket.create_server((str(address), port), family=family, backlog=BACKLOG)

@@ -1,4 +1,4 @@
-"""VersionLoad: loads one version, warms it up and passes its gates. Read it from top to bottom."""
+"""CheckedLoad: loads one version, warms it up and passes its gates. Read it from top to bottom."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,7 +40,7 @@ class _MissingOps(FailedPrecondition):
         self.ops = ops
 
 
-class VersionLoad:
+class CheckedLoad:
     """One load of one SavedModel, step by step, each step a timed stage. `run` it once.
 
     Once the version is not aspired any more, the load stops at the next kernel, within a tensor that is

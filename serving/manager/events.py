@@ -12,7 +12,7 @@ from serving.data_plane.servables import Servable
 from serving.manager.failed_loads import without_changed_files
 from serving.manager.harness import LoaderHarness
 from serving.manager.lives import apply_aspired
-from serving.manager.memory_pressure import make_room, note_lack, restore_old
+from serving.manager.memory_pressure import end_failed_swap, make_room, note_lack
 from serving.manager.rollout import change_canary, notify_blocked, unblock, update_fallback
 from serving.manager.routing import Canary, canary_after
 from serving.manager.stream import StreamState
@@ -126,7 +126,7 @@ def load_failed(turn: Turn, version: int, error: MillpondError) -> None:
         turn.state = turn.state.with_failed_load(harness)
     _log_failure(turn, harness)
     if harness.state is END:
-        restore_old(turn, harness)
+        end_failed_swap(turn, harness)
 
 
 def _log_failure(turn: Turn, harness: LoaderHarness) -> None:

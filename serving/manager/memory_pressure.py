@@ -73,11 +73,11 @@ def make_room(turn: Turn, harness: LoaderHarness, error: MillpondError) -> bool:
     return True
 
 
-def restore_old(turn: Turn, harness: LoaderHarness) -> None:
-    """Restores the old version after the new one has failed for the last time.
+def end_failed_swap(turn: Turn, harness: LoaderHarness) -> None:
+    """Ends the pressure of a load that has failed for the last time, and may block its version.
 
-    Applies if the old version was unloaded first or rolled back. Blocks the new version if no
-    version answers any more.
+    Blocks it if no version answers any more, and the old one was unloaded first or is rolled back. The
+    source leaves a blocked version out, so that the policy loads the old one.
     """
     state = turn.state
     if state.is_outdated(harness):

@@ -23,8 +23,8 @@ from serving.manager.turn import BlocksChanged, DefaultChanged, Turn
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
-"""The originator of a promotion in the log is a person, the canary's rule, or the settings, if the weight
-is 0.
+"""The log names one of these three as the originator of a promotion. The settings promote a canary if its
+weight is set to 0.
 """
 
 
@@ -52,7 +52,7 @@ def roll_back(
         raise FailedPrecondition(f"model {state.name!r} serves no version to roll back from")
     ready = state.blocks.unblocked_of(state.ready_versions)
     lower = {version for version in ready if version < current}
-    # As `decide_routing` chooses: a version that began as a canary and was never promoted comes last.
+    # The choice of `decide_routing`: a version that began as a canary and was never promoted comes last.
     earlier = max(lower - state.unverified or lower, default=None)
     if earlier is None:
         _check_cold(turn, current, is_cold_allowed)
@@ -80,9 +80,9 @@ def roll_back(
 def _blocked_by_rollback(
     state: StreamState, versions: Iterable[int], current: int, *, until: str
 ) -> tuple[RollbackBlock, ...]:
-    """Lists `current` and the versions of `versions` that were not rolled back before, as blocked.
+    """Lists what a rollback from `current` blocks: `current`, and each of `versions` not yet rolled back.
 
-    `until` is when the versions that answer stop. `state` is the state before the block.
+    `until` tells when the versions that answer stop. `state` is the state before the block.
     """
     service = dict.fromkeys(state.served, "it served earlier")
     for answering in (state.routing.default_version, state.routing.canary_version):
@@ -96,10 +96,7 @@ def _blocked_by_rollback(
 
 
 def _blocked_version(state: StreamState, version: int, service: str | None) -> RollbackBlock:
-    """The blocked version.
-
-    Its reason is `service`, or the stage that a version reached which never served.
-    """
+    """A row of that list. `service` tells until when the version served; None if it never did."""
     if service is not None:
         return RollbackBlock(version, has_served=True, reason=service)
     harness = state.harnesses.get(version)
@@ -113,7 +110,7 @@ def _blocked_version(state: StreamState, version: int, service: str | None) -> R
 
 
 def _check_cold(turn: Turn, current: int, is_cold_allowed: bool) -> None:
-    """Raises FailedPrecondition if no earlier version on disk can be loaded, or may be loaded."""
+    """Raises FailedPrecondition if a cold rollback is not allowed, or finds no earlier version on disk."""
     name, blocks = turn.state.name, turn.state.blocks
     blocked = blocks.blocked_of(turn.state.ready_versions)
     in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""

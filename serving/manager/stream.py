@@ -82,9 +82,16 @@ class StreamState:
 
     A state never changes. The control thread replaces it as a whole, so any thread may read it.
 
-    `selected` are the versions that the source aspires. `aspired` are those without the blocked ones
-    (see `effective_aspired`). A *kept* version stays in memory for a rollback. A version is *given up*
-    if a load needs its memory. A load *presses* while it waits for memory that an old version must free.
+    `selected` are the versions that the source aspires. `aspired` are the selected ones that are not left
+    out (see `effective_aspired`). The words for a version:
+
+    left out: it is blocked, and is not the fallback.
+    named: a label leads to it, or it is a canary, or the version beside a canary.
+    kept: it is the previous version, and is in memory only for a rollback, or it is named.
+    given up: it was kept, but a load needs its memory.
+    spare: it is ready and not aspired, so a load that does not fit may have its memory.
+    passed over: requests go to a lower version: its canary is under way, or was not passed.
+    pressing: its load waits for memory that an old version must free.
     """
 
     name: str

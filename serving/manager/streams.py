@@ -31,9 +31,9 @@ class Streams:
         return self.of(name).routing
 
     def answering(self, name: str) -> int | None:
-        """The version that answers a request without version number, apart from a canary.
+        """The version that answers requests without a version number, apart from a canary's share.
 
-        Returns None if such a request is refused.
+        None if they are refused.
         """
         return self.of(name).routing.default_version
 
@@ -42,7 +42,7 @@ class Streams:
         return self.of(name).routing.labels
 
     def label_targets(self, name: str) -> Mapping[str, int]:
-        """The labels with their versions, of which some may still be to come."""
+        """Each label with the version that it leads to, or will lead to once that version is AVAILABLE."""
         routing = self.of(name).routing
         return {**routing.awaited_labels, **routing.labels}
 

@@ -4,9 +4,9 @@ Nothing here decides or changes a state. The control thread starts a task, and t
 progress and its outcome to the inbox of the control thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 import structlog
 
@@ -19,10 +19,13 @@ from serving.core.servable import GateVerdict, LoadStage, ServableId, Stage
 from serving.data_plane.servables import Servable
 from serving.loading.loader import Loader
 from serving.loading.unload import VersionUnload
-from serving.manager.control_thread import Inbox, LifeChange, Loaded, LoadFailed, Progress, Unloaded
+from serving.manager.control_thread import Inbox, Loaded, LoadFailed, Progress, Unloaded
+from serving.manager.harness import LoaderHarness
 from serving.manager.task_figures import thread_costs
 
 _log = structlog.get_logger(__name__)
+
+_Values = ParamSpec("_Values")
 
 
 class VersionMemory(Protocol):
@@ -63,23 +66,28 @@ class TaskProgress:
         return self._cancellation
 
     def stage_began(self, stage: LoadStage) -> None:
-        self._post(lambda harness: harness.stage_began(stage))
+        self._post(LoaderHarness.stage_began, stage)
 
     def stage_ended(self, stage: Stage, seconds: float) -> None:
         ended_at_ns = self._clock.now_ns()
-        self._post(lambda harness: harness.stage_ended(stage, seconds, ended_at_ns))
+        self._post(LoaderHarness.stage_ended, stage, seconds, ended_at_ns)
 
     def measured(self, figures: Mapping[str, float]) -> None:
-        self._post(lambda harness: harness.measured(figures))
+        self._post(LoaderHarness.measured, figures)
 
     def noted(self, notes: Mapping[str, str]) -> None:
-        self._post(lambda harness: harness.noted(notes))
+        self._post(LoaderHarness.noted, notes)
 
     def gate_ended(self, verdict: GateVerdict) -> None:
-        self._post(lambda harness: harness.gate_ended(verdict))
+        self._post(LoaderHarness.gate_ended, verdict)
 
-    def _post(self, change: LifeChange) -> None:
-        self._inbox.post(Progress(self._id, change))
+    def _post(
+        self,
+        change: Callable[Concatenate[LoaderHarness, _Values], LoaderHarness],
+        *values: _Values.args,
+        **named: _Values.kwargs,
+    ) -> None:
+        self._inbox.post(Progress(self._id, lambda harness: change(harness, *values, **named)))
 
 
 class VersionTasks:

@@ -16,11 +16,9 @@ from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
+from serving.monitoring.request_metrics import WINDOW_SECONDS
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
 from serving.reload.served_models import ServedModels
-
-WINDOW_SECONDS = 10
-"""The window of the quantiles of a version, the same as of the charts."""
 
 LISTED_SWAP_COUNT_MAX = 20
 """The number of swaps that are sent with their stages. The charts mark all remembered swaps."""

@@ -23,7 +23,8 @@ LATENCY_EDGES_NS = (
 _EDGE_LABELS = edge_labels([edge_ns / NS_PER_SECOND for edge_ns in LATENCY_EDGES_NS])
 
 WINDOW_SECONDS = 10
-"""The window of quantiles. It is long enough for a p999 of a few hundred requests a second, and short
+"""The window of quantiles, here and on the page, whose charts have the same (`kFigureNs` in
+native/metrics/model_history.h). It is long enough for a p999 of a few hundred requests a second, and short
 enough to show a swap."""
 
 _ALWAYS_SHOWN = "Predict"

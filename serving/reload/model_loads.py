@@ -13,14 +13,14 @@ from serving.core.servable import ServableId
 from serving.core.version_selection import Latest, Specific, VersionSelection
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.servables import Servable
-from serving.loading.load import VersionLoad
+from serving.loading.load import CheckedLoad
 from serving.loading.loader import LoadProgress, LoadSettings
 from serving.loading.reservoirs import Reservoirs
 from serving.reload.batching import Batching
 
 
 class ModelLoads:
-    """The `Loader` of a server: makes each `VersionLoad` from the configuration at that time.
+    """The `Loader` of a server: makes each `CheckedLoad` from the configuration at that time.
 
     Any thread may load; one thread at a time sets the models. A model's reservoir of live
     requests outlives its versions and lasts as long as the model is configured.
@@ -56,7 +56,7 @@ class ModelLoads:
 
     def load(self, servable_id: ServableId, directory: str, progress: LoadProgress) -> Servable:
         """See `Loader`. Raises Cancelled if the model is not configured any more."""
-        load = VersionLoad(
+        load = CheckedLoad(
             servable_id,
             Path(directory),
             settings=self.settings(servable_id),

@@ -62,9 +62,9 @@ class LoadThreads:
         self.loaders.keep(max(1, self._foundation.config.num_load_threads))
 
     def hurry_unloads(self) -> None:
-        """Gives the unloads of a stop a thread of the caller's priority for each core.
+        """Unloads on a thread for each core from now on, at the caller's priority.
 
-        No request is left then that an unload could slow down.
+        Call it during a stop, when no request is left that an unload could slow down.
         """
         self.unloaders.hurry(
             max(self._foundation.config.num_unload_threads, len(os.sched_getaffinity(0))),

@@ -152,6 +152,7 @@ def make_grants(foundation: Foundation, sources: Sources) -> "Grants | None":
     """Makes the grants of a member of a fleet; None for a server that runs alone."""
     if not foundation.config.fleet_member:
         return None
+    # Imported here because a server that runs alone imports nothing of a fleet.
     from serving.reload.grants import Grants
 
     directory = foundation.config.state_directory

@@ -1,17 +1,15 @@
-"""Makes the parts that answer over gRPC, and bounds the memory of requests."""
+"""Makes the parts that answer over gRPC."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import structlog
-
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.core.operator_api import CAPTURE_WARM_UP
-from serving.data_plane.plane import RuntimeOptions
 from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
+from serving.loading.memory_fit import available_bytes
 from serving.rpc.admin_service import AdminService
 from serving.rpc.capture_service import CaptureService
 from serving.rpc.config_refusals import ConfigRefusals
@@ -26,29 +24,6 @@ from serving.server.models import Models
 from serving.server.request_parts import RequestParts
 from serving.server.status import Status
 from serving.server.versions import Versions
-
-_log = structlog.get_logger(__name__)
-
-
-def initialize(foundation: Foundation) -> None:
-    """Initializes the data plane; called before all its other functions."""
-    config = foundation.config
-    options = RuntimeOptions(
-        intra_op_thread_count=config.tensorflow_intra_op_parallelism,
-        inter_op_thread_count=config.tensorflow_inter_op_parallelism,
-        is_stock=config.lab.is_stock,
-        has_load_pool=config.lab.has_load_pool,
-        checks_method_names=config.enable_signature_method_name_check,
-        serves_session_run=config.enable_session_run,
-    )
-    with statuses_as_errors(foundation.data_plane.StatusError):
-        foundation.data_plane.initialize(options)
-        for path in foundation.config.op_libraries:
-            _log.info(
-                "op_library_loaded",
-                path=path,
-                ops=list(foundation.data_plane.load_op_library(path)),
-            )
 
 
 def make_rare_handlers(
@@ -85,7 +60,7 @@ def make_fleet_handlers(
     """
     if models.grants is None:
         return {}
-    from serving.loading.memory_fit import available_bytes
+    # Imported here because a server that runs alone imports nothing of a fleet.
     from serving.rpc.fleet_service import FleetService, FleetSources
 
     sources = FleetSources(

@@ -4,7 +4,9 @@ Read it from top to bottom: the parts of a server, its start, its stop. Each par
 of its own, which makes what it consists of from the flags. What makes an object also starts and stops it.
 
 A part gets the parts that it needs in its constructor, so they are made before it. A part that follows the
-changes of an earlier one adds a listener there in its constructor. Nothing runs until all parts are made.
+changes of an earlier one adds a listener there in its constructor. Nothing listens, polls or loads until
+all parts are made. A few threads of the data plane run earlier: TensorFlow's pools, the one that ends the
+seconds of `RequestStatistics`, and the keeper of `SlabPool`.
 """
 
 import queue
@@ -21,13 +23,14 @@ from serving.config.server_config import ServerConfig
 from serving.data_plane.plane import DataPlane, native_module
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.manager.state_monitor import StateMonitor
-from serving.server import monitoring_parts, rpc_parts
+from serving.server import monitoring_parts
 from serving.server.foundation import Foundation
 from serving.server.front import Front
 from serving.server.logs import flush_logs
 from serving.server.models import Models, check_models
 from serving.server.port_reservation import PortReservation
 from serving.server.request_parts import make_request_parts
+from serving.server.runtime import initialize_runtime
 from serving.server.service_reports import ServiceReports
 from serving.server.status import Status
 from serving.server.stop_signals import StopSignals
@@ -70,7 +73,7 @@ class Server:
         self._first_plan = plan_change((), config.models)
         check_models(config)
         _warn_of_lab(config)
-        rpc_parts.initialize(foundation)
+        initialize_runtime(foundation)
         self._tracing = monitoring_parts.make_tracing(foundation)
         self._requests = make_request_parts(foundation, spans=self._tracing.requests)
         self._monitor = StateMonitor(foundation.clock)

@@ -1,19 +1,15 @@
-"""The parts of a server that its supervisor hands in: crash page, number of restarts, turn to serve."""
+"""The server's side of its supervisor: the crash page and the number of restarts that it hands in, and the
+wait of a standby process until it is to serve.
+"""
 
 import os
 import signal
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Protocol
 
 from serving.base.errors import InvalidConfig
+from serving.data_plane.plane import DataPlane
 from serving.supervisor.child_process import RESTART_COUNT_VARIABLE, STANDBY_VARIABLE
 from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
-
-
-class CrashPages(Protocol):
-    """The part of the data plane that marks crash pages."""
-
-    def open_crash_page(self, descriptor: int) -> None: ...
 
 
 def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], object]) -> None:
@@ -39,7 +35,7 @@ def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], ob
     environment[RESTART_COUNT_VARIABLE] = line.decode().strip()
 
 
-def open_crash_page(plane: CrashPages, environment: MutableMapping[str, str]) -> None:
+def open_crash_page(plane: DataPlane, environment: MutableMapping[str, str]) -> None:
     """Opens the page that the supervisor handed in; does nothing without a supervisor.
 
     Raises InvalidConfig if the variable is not a number, and the data plane's error if the page is of

@@ -108,7 +108,7 @@ class DirectoryWatch:
         from inotify_simple import flags
 
         inotify = self._inotify or self._begin()
-        # One inode has one watch, which may serve several keys: a further mask adds to it.
+        # inotify has one watch for each inode. Several keys may share it, so masks are added, not replaced.
         shared = flags.MASK_ADD | flags.ONLYDIR
         gone = flags.MOVE_SELF | flags.DELETE_SELF
         entries = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO

@@ -219,6 +219,8 @@ class FileSystemSource:
         self._state = SourceState()
         # None makes the next poll list the base path.
         self._sight: Sight | None = None
+        # The sight for which a watch was refused.
+        self._unwatched: Sight | None = None
         # The number of the latest poll whose result was used.
         self._poll_number = 0
         self._stuck_note: Note | None = None
@@ -331,14 +333,15 @@ class FileSystemSource:
         with self._lock:
             before, base_path, inputs = self._state, self._base_path, self._inputs
             sight = self._sight
+        is_at_rest = self._is_at_rest(before, inputs)
         # Before the disk is read, so that no change is missed.
-        is_watched = self._is_at_rest(before, inputs) and self._is_watched(base_path, sight)
+        is_watched = is_at_rest and self._is_watched(base_path, sight)
         seen = glance(base_path, sight.links if sight else ())
         if is_watched and (sight is None or sight.identity != seen):
             # It has just changed, and may change on. It is watched again once a poll finds nothing new.
             self._pollers.forget_watch(self._name)
             is_watched = False
-        if self._finds_nothing_new(before, inputs, sight, seen, now):
+        if is_at_rest and self._finds_nothing_new(before, sight, seen, now):
             return self._next_seconds(before, now, is_watched=is_watched)
         listing = list_children(base_path)
         decide_on = self._look(before, base_path, listing, inputs.blocked, now)
@@ -364,21 +367,19 @@ class FileSystemSource:
     def _is_watched(self, base_path: str, sight: Sight | None) -> bool:
         """Begins to watch the base path, unless it is watched already.
 
-        Not through links, which may lead elsewhere without an event.
+        Not through links, which may lead elsewhere without an event. After a refusal, tries again after the
+        next listing.
         """
-        if sight is None or sight.links or self._is_stopping:
+        if sight is None or sight.links or self._is_stopping or sight is self._unwatched:
             return False
-        return self._pollers.watch(self._name, base_path)
+        is_watched = self._pollers.watch(self._name, base_path)
+        self._unwatched = None if is_watched else sight
+        return is_watched
 
     def _finds_nothing_new(
-        self,
-        state: SourceState,
-        inputs: SelectionInputs,
-        sight: Sight | None,
-        seen: Identity | None,
-        now: Instant,
+        self, state: SourceState, sight: Sight | None, seen: Identity | None, now: Instant
     ) -> bool:
-        if sight is None or not sight.has_entries_of(seen) or not self._is_at_rest(state, inputs):
+        if sight is None or not sight.has_entries_of(seen):
             return False
         return next_comparison_seconds(state, self._pollers.source_count, now) > 0
 

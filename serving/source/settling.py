@@ -1,4 +1,4 @@
-"""Settling: decides when a copied version is complete."""
+"""Decides when the copy of a version is still, and when its completeness is checked. Pure."""
 
 from dataclasses import dataclass, replace
 

@@ -132,15 +132,16 @@ class VersionCopy:
     ) -> Sequence[str] | None:
         """Checks the files and renames the copy in. Returns the assets that it lacks.
 
-        Returns None if the former content `is_held`, which is asked last, because a load may begin
-        meanwhile. Raises what `check` raises, and OSError; in all these cases the copy stays beside.
+        Returns None if the former content `is_held`. That is asked last, because a load of it may begin during
+        the check. Raises the errors of `check`, and OSError. After None or an error the copy stays beside
+        the version's directory.
         """
         missing_assets = check(str(self._partial))
         self._set_times()
         _sync_tree(self._partial)
         self._base.mkdir(parents=True, exist_ok=True)
         place = self._base / str(self._version)
-        # A process that ended while it deleted left a part, which no directory can be renamed to.
+        # An earlier process may have ended while it deleted this directory. A rename onto its rest would fail.
         remove_tree(self._base / removed_name(self._version))
         if is_held is not None and place.exists() and is_held():
             return None

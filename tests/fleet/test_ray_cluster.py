@@ -161,8 +161,8 @@ def test_look_without_answer_keeps_the_last(fake: FakeRay, servers: RayServers) 
     ):
         servers.look([REPLICA])
         fake.actors["millpond/m-0/7"].calls["look"][-1].end(result)
-        looked = servers.look([REPLICA])["m-0"]
-        assert (looked.grpc, looked.is_gone) == expected
+        present = servers.look([REPLICA])["m-0"]
+        assert (present.grpc, present.is_gone) == expected
 
 
 def test_orphans_are_servers_of_this_fleet(fake: FakeRay, servers: RayServers) -> None:

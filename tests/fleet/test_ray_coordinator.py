@@ -20,7 +20,7 @@ from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
-from fleet.ray.cluster import Looked
+from fleet.ray.cluster import ActorAnswer
 from fleet.ray.engine import CONFIG_KEY, RayCoordinator, ray_coordinator
 from fleet.ray.operator_token import TOKEN_HEADER, TOKEN_KEY
 
@@ -69,11 +69,11 @@ class FakeServers:
     def start(self, replica: Replica) -> None:
         self.running.add(replica.launch)
 
-    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
+    def look(self, replicas: Sequence[Replica]) -> dict[str, ActorAnswer]:
         if self.is_silent:
-            return {row.name: Looked() for row in replicas}
+            return {row.name: ActorAnswer() for row in replicas}
         return {
-            row.name: Looked(
+            row.name: ActorAnswer(
                 grpc=f"{row.node}:{row.launch}",
                 is_gone=row.launch not in self.running,
                 reason="" if row.launch in self.running else self.reason,

@@ -20,7 +20,7 @@ from tests.unit.fakes.clocks import FakeClock
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
 
-from fleet.ray.cluster import Looked
+from fleet.ray.cluster import ActorAnswer
 from fleet.ray.engine import RayEngine
 from fleet.ray.leadership import RayLeadership
 from fleet.ray.replicas import RayReplicas
@@ -96,10 +96,12 @@ class CalledServers:
             for launch, row in self.launched.items()
         ]
 
-    def look(self, replicas: Sequence[Replica]) -> dict[str, Looked]:
+    def look(self, replicas: Sequence[Replica]) -> dict[str, ActorAnswer]:
         self._call()
         return {
-            row.name: Looked(f"{row.node}:{row.launch}", is_gone=row.launch not in self.running)
+            row.name: ActorAnswer(
+                f"{row.node}:{row.launch}", is_gone=row.launch not in self.running
+            )
             for row in replicas
         }
 

@@ -189,7 +189,11 @@ class World {
   }
 
   BatchChecks RandomChecks() {
-    return {random_.Number(0, 3), random_.Number(0, 3), random_.OneIn(2)};
+    BatchChecks checks;
+    checks.first_count = random_.Number(0, 3);
+    checks.first_padded_count = random_.Number(0, 3);
+    checks.goes_on = random_.OneIn(2);
+    return checks;
   }
 
   void AddRequest() {

@@ -1,5 +1,5 @@
 // A call from its arrival to its answer, as its stream, a thread and its handler see it: no
-// connection, and a thread only where the test is about threads.
+// connection, and a thread only if the test is about threads.
 
 #include "native/rpc/call.h"
 

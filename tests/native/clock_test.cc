@@ -24,5 +24,11 @@ TEST(Clock, CoarseMonotonicNsLagsByAtMostATick) {
   EXPECT_LE(coarse_ns, MonotonicNs());
 }
 
+TEST(Clock, SecondsToNsAddsToAnyClockReading) {
+  EXPECT_EQ(SecondsToNs(0.25), 250'000'000);
+  EXPECT_EQ(SecondsToNs(-1), 0);
+  EXPECT_EQ(SecondsToNs(1e300), 1'000'000'000'000'000'000);
+}
+
 }  // namespace
 }  // namespace millpond::base

@@ -156,6 +156,14 @@ TEST(FixedVariables, WithoutFixingEachRunLooksItUp) {
   EXPECT_EQ(model.Floats("twice_gather"), (std::vector<float>{200, 200}));
 }
 
+// TensorFlow's gather has all later reads copy the variable.
+TEST(FixedVariables, GatherIsOursWithoutFixingToo) {
+  Model model(VariableGraph(Rows(), Vector<int32_t>({1})));
+  model.Do("set");
+  EXPECT_EQ(model.Floats("gather"), (std::vector<float>{2, 3}));
+  EXPECT_FALSE(model.Variable("v")->copy_on_read_mode);
+}
+
 // TensorFlow's gather copies a table to which there is a second reference.
 TEST(FixedVariables, VariableKeepsTheOnlyReferenceToItsBuffer) {
   Model model(VariableGraph(Rows(), Vector<int32_t>({1})));
@@ -198,9 +206,16 @@ TEST(FixedVariables, GatherFailsAsWithoutFixing) {
   int failed_count = 0;
   for (const TensorShape& shape : {TensorShape({4, 2}), TensorShape({4, 0}), TensorShape({0, 2})}) {
     for (const int64_t id : {-1, 0, 3, 4}) {
-      Model model(VariableGraph(Tensor(DT_FLOAT, shape), Vector<int64_t>({0, id})));
+      const SavedModelFiles files =
+          VariableGraph(Tensor(DT_FLOAT, shape), Vector<int64_t>({0, id}));
+      Model theirs(files, kUsualExecutor);
+      theirs.Do("set");
+      const auto expected = theirs.Fetch("gather");
+      Model model(files);
       model.Do("set");
-      const auto expected = model.Fetch("gather");
+      const auto unfixed = model.Fetch("gather");
+      EXPECT_EQ(unfixed.first.shape(), expected.first.shape()) << shape << " by " << id;
+      EXPECT_EQ(WithoutNode(unfixed.second), WithoutNode(expected.second)) << shape << " by " << id;
       FixVariables(model.session());
       const auto answer = model.Fetch("twice_gather");
       EXPECT_EQ(answer.first.shape(), expected.first.shape()) << shape << " by " << id;

@@ -241,7 +241,7 @@ TEST_F(RunQueueForBatchesTest, OldestRequestOfTheKeyIsTaken) {
   EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
   EXPECT_EQ(TakeModelFor(KeyOf("b")), "");
   EXPECT_EQ(queue_.size(), 2U);
-  EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "a");
+  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "a");
   EXPECT_EQ(TakeModel(), "c");
 }
 
@@ -265,7 +265,7 @@ TEST_F(RunQueueForBatchesTest, NothingIsTakenWhileAModelMayNotRun) {
   AddPeeked("a");
   queue_.SetPausedModels({"b"}, now_ns_);
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
-  EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "");
+  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "");
   queue_.SetPausedModels({}, now_ns_);
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
 }
@@ -274,7 +274,7 @@ TEST_F(RunQueueForBatchesTest, WithoutABatchedModelNoKeyIsMade) {
   batches_.Remove({});
   AddPeeked("a");
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
-  EXPECT_EQ(TakeModelFor(servable::kNoBatchKey), "a");
+  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "a");
 }
 
 // Ten requests leave in each step of 1 ms, nine of them for a batch: the pace is 0.1 ms.
@@ -300,7 +300,7 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&](bool is_for_batch = false) {
       const std::shared_ptr<RunnableCall> call =
-          is_for_batch ? queue.TakeFor(servable::kNoBatchKey, 1'000) : queue.Take(now_ns_);
+          is_for_batch ? queue.TakeFor(servable::kAnyBatchKey, 1'000) : queue.Take(now_ns_);
       if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
       if (call != nullptr) kept_.push_back(call);
       return call != nullptr;

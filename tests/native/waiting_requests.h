@@ -77,7 +77,7 @@ class QueuedRequests final : public servable::WaitingRequests {
   // Answers the oldest request, and those that share its run, as a thread that is free does.
   // Returns false if none waits.
   bool AnswerNext() {
-    const auto request = TakeOldest(servable::kNoBatchKey, SIZE_MAX);
+    const auto request = TakeOldest(servable::kAnyBatchKey, SIZE_MAX);
     if (request != nullptr) servable::AnswerRequests(request.get(), this);
     return request != nullptr;
   }
@@ -101,7 +101,7 @@ class QueuedRequests final : public servable::WaitingRequests {
   std::unique_ptr<servable::WaitingRequest> TakeOldest(servable::BatchKey key, size_t bytes_max) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = std::find_if(queue_.begin(), queue_.end(), [key](const Waiting& waiting) {
-      return key == servable::kNoBatchKey || waiting.key == key;
+      return key == servable::kAnyBatchKey || waiting.key == key;
     });
     if (found == queue_.end() || found->message_bytes > bytes_max) return nullptr;
     auto request = std::make_unique<RequestOfSteps>(std::move(found->steps));

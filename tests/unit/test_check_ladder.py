@@ -204,7 +204,7 @@ def test_check_rooms_holds_the_load_tests_order(
         ("serving/server/server.py", "from fleet.commands.command import run", 1),
         ("warmup/replay.py", "import loadtest", 1),
         ("fleet/service.py", "from serving.manager.canary import judge", 0),
-        ("fleet/service.py", "from serving.loading.load import VersionLoad", 1),
+        ("fleet/service.py", "from serving.loading.load import CheckedLoad", 1),
         ("fleet/service.py", "from serving import ModelServer", 1),
         ("millpond/fleet.py", "from fleet.ray import deploy", 0),
     ],

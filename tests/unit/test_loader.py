@@ -27,7 +27,7 @@ from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.installed_ops import InstalledOps
-from serving.loading.load import VersionLoad
+from serving.loading.load import CheckedLoad
 from serving.loading.load_checks import missing_ops_message
 from serving.loading.loader import LoadSettings, WarmUp
 from tests.unit.fakes.clocks import FakeClock
@@ -66,7 +66,7 @@ class Loading:
     settings: LoadSettings
 
     def load(self, progress: FakeProgress) -> Servable:
-        load = VersionLoad(
+        load = CheckedLoad(
             ServableId("m", 7),
             self.directory,
             settings=self.settings,

@@ -95,6 +95,7 @@ class FakePollers(PollerPool):
         self.can_watch = False
         self.watched: str | None = None
         self.model_count = 1
+        self.tried_count = 0
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
         self.group, self._source, self._is_due = group, source, is_due
@@ -110,6 +111,7 @@ class FakePollers(PollerPool):
         return self.model_count
 
     def watch(self, key: str, directory: str) -> bool:
+        self.tried_count += 1
         self.watched = directory if self.can_watch else None
         return self.can_watch
 
@@ -1118,6 +1120,21 @@ def test_watched_base_path_is_polled_for_comparisons(site: Site) -> None:
     source = at_rest(site, pollers=pollers)
     # Version 7 was found 4 s ago.
     assert (source.poll(), pollers.watched) == (RECHECK_NS / NS_PER_SECOND - 4, str(site.path))
+
+
+def test_refused_watch_is_tried_again_after_a_listing(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    source = at_rest(site, pollers=pollers)
+    pollers.tried_count = 0
+    for _ in range(5):
+        source.poll()
+        site.clock.advance(1)
+    # The sight of the last listing.
+    assert pollers.tried_count <= 1
+    site.clock.advance(RECHECK_NS / NS_PER_SECOND)
+    source.poll()
+    pollers.can_watch = True
+    assert source.poll() == RECHECK_NS / NS_PER_SECOND
 
 
 def test_comparisons_of_many_models_take_turns(site: Site) -> None:

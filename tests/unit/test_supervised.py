@@ -7,10 +7,12 @@ import pytest
 
 from serving.base.errors import InvalidConfig
 from serving.server.supervised import open_crash_page, restart_count, wait_as_standby
+from tests.unit.fakes.data_plane import FakePlane
 
 
-class FakePlane:
+class PlaneWithPage(FakePlane):
     def __init__(self) -> None:
+        super().__init__()
         self.opened: list[int] = []
 
     def open_crash_page(self, descriptor: int) -> None:
@@ -19,7 +21,7 @@ class FakePlane:
 
 
 def test_page_is_opened_closed_and_forgotten():
-    plane, descriptor = FakePlane(), os.memfd_create("page")
+    plane, descriptor = PlaneWithPage(), os.memfd_create("page")
     environment = {"MILLPOND_CRASH_PAGE": str(descriptor)}
     open_crash_page(plane, environment)
     assert plane.opened == [descriptor]
@@ -29,7 +31,7 @@ def test_page_is_opened_closed_and_forgotten():
 
 
 def test_without_supervisor_no_page_is_opened():
-    plane = FakePlane()
+    plane = PlaneWithPage()
     open_crash_page(plane, {})
     assert plane.opened == []
 

@@ -50,5 +50,5 @@ def lead_of(
     outputs = Outputs("", None)
     outputs.registry = registry
     lead = PresentLead(TroubledEngine(leader, problems), outputs)
-    lead.led = coordinator
+    lead.present = coordinator
     return lead

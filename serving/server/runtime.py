@@ -1,0 +1,33 @@
+"""Starts TensorFlow in the process of a server."""
+
+import structlog
+
+from serving.data_plane.plane import RuntimeOptions
+from serving.data_plane.status_errors import statuses_as_errors
+from serving.server.foundation import Foundation
+
+_log = structlog.get_logger(__name__)
+
+
+def initialize_runtime(foundation: Foundation) -> None:
+    """Starts TensorFlow as the flags configure it, and loads the libraries of ops that they name.
+
+    Called before all other functions of the data plane. Raises NotFound or FailedPrecondition for a library.
+    """
+    config = foundation.config
+    options = RuntimeOptions(
+        intra_op_thread_count=config.tensorflow_intra_op_parallelism,
+        inter_op_thread_count=config.tensorflow_inter_op_parallelism,
+        is_stock=config.lab.is_stock,
+        has_load_pool=config.lab.has_load_pool,
+        checks_method_names=config.enable_signature_method_name_check,
+        serves_session_run=config.enable_session_run,
+    )
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        foundation.data_plane.initialize(options)
+        for path in config.op_libraries:
+            _log.info(
+                "op_library_loaded",
+                path=path,
+                ops=list(foundation.data_plane.load_op_library(path)),
+            )
