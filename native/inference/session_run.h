@@ -9,7 +9,7 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/model_spec.h"
-#include "native/metrics/request_phases.h"
+#include "native/metrics/request_recorder.h"
 #include "native/servable/servable.h"
 #include "native/tensor/run_context.h"
 

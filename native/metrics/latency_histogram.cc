@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "native/base/bit_width.h"
 
@@ -148,6 +149,62 @@ LatencySnapshot LatencyHistogram::Snapshot() const {
   }
   if (snapshot.count_ == 0) return {};
   return snapshot;
+}
+
+SparseLatency::SparseLatency(const LatencySnapshot& latency)
+    : count_(latency.count_), sum_ns_(latency.sum_ns_), max_ns_(latency.max_ns_) {
+  if (count_ == 0) return;
+  const std::vector<int64_t>& counts = latency.bucket_counts_;
+  counted_buckets_.reserve(kLatencyBucketCount - std::count(counts.begin(), counts.end(), 0));
+  for (uint64_t bucket = 0; bucket < counts.size(); ++bucket) {
+    const auto count = static_cast<uint64_t>(counts[bucket]);
+    if (count > 0) counted_buckets_.push_back(count << kBucketBits | bucket);
+  }
+}
+
+void SparseLatency::AddTo(LatencySnapshot* sum) const {
+  if (count_ == 0) return;
+  constexpr uint64_t kBucketMask = (1 << kBucketBits) - 1;
+  sum->MakeBuckets();
+  sum->count_ += count_;
+  sum->sum_ns_ += sum_ns_;
+  sum->max_ns_ = std::max(sum->max_ns_, max_ns_);
+  for (const uint64_t counted : counted_buckets_) {
+    sum->bucket_counts_[counted & kBucketMask] += static_cast<int64_t>(counted >> kBucketBits);
+  }
+}
+
+void LatencySpans::Add(TimeSpan time, std::vector<SparseLatency> by_kind) {
+  spans_.push_back({time, std::make_shared<const std::vector<SparseLatency>>(std::move(by_kind))});
+}
+
+LatencySpans& LatencySpans::operator+=(const LatencySpans& other) {
+  spans_.insert(spans_.end(), other.spans_.begin(), other.spans_.end());
+  return *this;
+}
+
+void LatencySpans::ForgetUntil(int64_t end_ns) {
+  const auto is_old = [&](const Span& span) { return span.time.end_ns <= end_ns; };
+  spans_.erase(std::remove_if(spans_.begin(), spans_.end(), is_old), spans_.end());
+}
+
+LatencySnapshot LatencySpans::Between(int64_t from_ns, int64_t to_ns, size_t kind) const {
+  LatencySnapshot sum;
+  for (const Span& span : spans_) {
+    if (span.time.IsMostlyWithin(from_ns, to_ns)) (*span.by_kind)[kind].AddTo(&sum);
+  }
+  return sum;
+}
+
+LatencySnapshot LatencySpans::Last(int64_t window_ns, int64_t end_ns, size_t kind) const {
+  LatencySnapshot sum;
+  for (const Span& span : spans_) {
+    const bool ends_then = span.time.end_ns == end_ns;
+    if (ends_then || span.time.IsMostlyWithin(end_ns - window_ns, end_ns)) {
+      (*span.by_kind)[kind].AddTo(&sum);
+    }
+  }
+  return sum;
 }
 
 }  // namespace millpond::metrics

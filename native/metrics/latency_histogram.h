@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -113,6 +114,71 @@ class LatencyHistogram {
 
   const int own_shard_count_;
   const std::unique_ptr<Shard[]> shards_;  // the last shard is shared
+};
+
+// A LatencySnapshot of few latencies, like the latencies of one second. A value.
+//
+// Cost: 8 bytes for each bucket that is not empty. A second's requests to one model fill some
+// hundred buckets, at most one for each request. Never more than 14 KiB.
+class SparseLatency {
+ public:
+  SparseLatency() = default;
+  explicit SparseLatency(const LatencySnapshot& latency);
+
+  int64_t count() const { return count_; }
+
+  void AddTo(LatencySnapshot* sum) const;
+
+ private:
+  // The low bits of a word that hold the bucket's number: kLatencyBucketCount is below 2^11. The
+  // count above has 53 bits, and 2^53 requests take longer than a second.
+  static constexpr int kBucketBits = 11;
+  static_assert(kLatencyBucketCount <= 1 << kBucketBits);
+
+  int64_t count_ = 0;
+  int64_t sum_ns_ = 0;
+  int64_t max_ns_ = 0;
+  std::vector<uint64_t> counted_buckets_;  // a word each: the count above the bucket's number
+};
+
+// The time between two samples of the recorders, about a second. It is shorter if a caller cut it,
+// and longer if the sample came late.
+struct TimeSpan {
+  int64_t begin_ns;
+  int64_t end_ns;
+
+  // Returns true if most of the span lies within the longer time. A longer time that begins and
+  // ends at the bounds of spans therefore consists of exactly the spans between them.
+  bool IsMostlyWithin(int64_t from_ns, int64_t to_ns) const {
+    const int64_t middle_ns = begin_ns + (end_ns - begin_ns) / 2;
+    return from_ns <= middle_ns && middle_ns < to_ns;
+  }
+};
+
+// The latencies of the last spans of time. The latencies of a span may be of several kinds, which
+// are numbered from 0. A value: a copy shares the latencies.
+class LatencySpans {
+ public:
+  // Adds a span. `by_kind` has the latencies of each kind.
+  void Add(TimeSpan time, std::vector<SparseLatency> by_kind);
+  LatencySpans& operator+=(const LatencySpans& other);
+  // Forgets the spans that ended at `end_ns` or before.
+  void ForgetUntil(int64_t end_ns);
+  bool is_empty() const { return spans_.empty(); }
+
+  // Returns the latencies of the spans that lie mostly in between.
+  LatencySnapshot Between(int64_t from_ns, int64_t to_ns, size_t kind = 0) const;
+  // Returns the latencies of the `window_ns` before `end_ns`. Includes the spans that end then,
+  // however long they were.
+  LatencySnapshot Last(int64_t window_ns, int64_t end_ns, size_t kind = 0) const;
+
+ private:
+  struct Span {
+    TimeSpan time;
+    std::shared_ptr<const std::vector<SparseLatency>> by_kind;
+  };
+
+  std::vector<Span> spans_;
 };
 
 }  // namespace millpond::metrics

@@ -2,11 +2,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <vector>
 
 #include "native/metrics/latency_histogram.h"
-#include "native/metrics/sparse_latency.h"
-#include "native/metrics/time_span.h"
 
 namespace millpond::metrics {
 
@@ -39,20 +36,17 @@ class ModelHistory {
   void EndSecond(int64_t at_ns);
 
   const std::deque<HistoryPoint>& points() const { return points_; }
-  LatencySnapshot Between(int64_t from_ns, int64_t to_ns) const;
-  bool is_empty() const { return points_.empty() && spans_.empty(); }
+  LatencySnapshot Between(int64_t from_ns, int64_t to_ns) const {
+    return spans_.Between(from_ns, to_ns);
+  }
+  bool is_empty() const { return points_.empty() && spans_.is_empty(); }
 
  private:
-  struct Span {
-    TimeSpan time;
-    SparseLatency latency;
-  };
-
   void Forget(int64_t now_ns);
 
   const int64_t spans_kept_ns_;
-  std::deque<Span> spans_;  // only spans with requests
-  HistoryPoint second_;     // the running second
+  LatencySpans spans_;   // only spans with requests
+  HistoryPoint second_;  // the running second
   std::deque<HistoryPoint> points_;
 };
 

@@ -1,10 +1,17 @@
 #include "native/metrics/request_statistics.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <chrono>
 #include <utility>
+
+#include "native/base/clock.h"
 
 namespace millpond::metrics {
 namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
 
 std::vector<MethodStatistics> ValuesOf(std::map<MethodKey, MethodStatistics>&& by_key) {
   std::vector<MethodStatistics> values;
@@ -16,6 +23,74 @@ std::vector<MethodStatistics> ValuesOf(std::map<MethodKey, MethodStatistics>&& b
 MethodKey OfModel(const MethodKey& key) { return {key.model, 0, key.method}; }
 
 }  // namespace
+
+MethodFigures& MethodFigures::operator+=(const MethodFigures& other) {
+  since_start += other.since_start;
+  spans += other.spans;
+  return *this;
+}
+
+MethodSeries::MethodSeries(MethodKey key, std::shared_ptr<const MethodRecorder> recorder,
+                           std::shared_ptr<const RequestRecorder> version,
+                           std::function<int64_t()> in_flight_count)
+    : key_(std::move(key)),
+      recorder_(std::move(recorder)),
+      version_(std::move(version)),
+      in_flight_count_(std::move(in_flight_count)) {}
+
+int64_t MethodSeries::in_flight_count() const {
+  return in_flight_count_ == nullptr ? 0 : in_flight_count_();
+}
+
+std::optional<int64_t> MethodSeries::ended_ns() const {
+  return version_ == nullptr ? ended_ns_ : version_->ended_ns();
+}
+
+bool MethodSeries::IsTold() const {
+  if (key_.method == MethodName(Method::kPredict)) return true;
+  if (key_.method == MethodName(Method::kGetModelMetadata)) return true;
+  // A series without a version belongs to a method that was registered by its name.
+  if (is_closed()) return sampled_.since_start.count() > 0;
+  return version_ == nullptr || recorder_->MayHaveRequests();
+}
+
+MethodSeries::Increment MethodSeries::Sample(TimeSpan span) {
+  sampled_.spans.ForgetUntil(span.end_ns - MethodFigures::kLongestWindowNs);
+  if (is_closed()) return {};
+  // Reads the end before the snapshot: if the version has ended, nothing is recorded after the
+  // snapshot.
+  const std::optional<int64_t> ended_at_ns = ended_ns();
+  Increment increment;
+  MethodSnapshot now;
+  if (recorder_->MayHaveRequests()) now = recorder_->Snapshot();
+  if (now.count() > sampled_.since_start.count()) {
+    increment.latency = now.phase(Phase::kTotal) - sampled_.since_start.phase(Phase::kTotal);
+    increment.failed_count = now.failed_count() - sampled_.since_start.failed_count();
+    AddSpan(span, now);
+    sampled_.since_start = std::move(now);
+  }
+  if (ended_at_ns) {
+    ended_ns_ = ended_at_ns;
+    recorder_.reset();
+    version_.reset();
+    in_flight_count_ = nullptr;
+  }
+  return increment;
+}
+
+MethodFigures MethodSeries::Figures() const {
+  if (is_closed()) return sampled_;
+  return {recorder_->Snapshot(), sampled_.spans};
+}
+
+void MethodSeries::AddSpan(TimeSpan span, const MethodSnapshot& now) {
+  std::vector<SparseLatency> by_phase;
+  by_phase.reserve(kPhaseCount);
+  for (size_t phase = 0; phase < kPhaseCount; ++phase) {
+    by_phase.emplace_back(now.phases[phase] - sampled_.since_start.phases[phase]);
+  }
+  sampled_.spans.Add(span, std::move(by_phase));
+}
 
 RequestStatistics::RequestStatistics(int64_t now_ns) : sampled_ns_(now_ns) {
   AddVersion("", 0, unmatched_.common(), nullptr, now_ns);
@@ -129,7 +204,8 @@ void RequestStatistics::FoldEnded(int64_t now_ns) {
   for (size_t i = 0; i < ended.size(); ++i) {
     if (i < too_many || *ended[i]->ended_ns() <= now_ns - kEndedKeptNs) Fold(ended[i]);
   }
-  for (auto& [key, figures] : folded_) figures.ForgetSpans(now_ns);
+  for (auto& [key, figures] : folded_)
+    figures.spans.ForgetUntil(now_ns - MethodFigures::kLongestWindowNs);
 }
 
 void RequestStatistics::Fold(std::list<MethodSeries>::iterator series) {
@@ -219,6 +295,40 @@ LatencySnapshot RequestStatistics::Between(const std::string& model, int64_t fro
   const std::lock_guard lock(mutex_);
   const auto found = histories_.find(model);
   return found == histories_.end() ? LatencySnapshot() : found->second.Between(from_ns, to_ns);
+}
+
+int64_t NextSecondNs(int64_t due_ns, int64_t now_ns) {
+  return due_ns + ((now_ns - due_ns) / kSecondNs + 1) * kSecondNs;
+}
+
+RequestSampler::RequestSampler(std::shared_ptr<RequestStatistics> statistics)
+    : statistics_(std::move(statistics)), thread_([this] { Run(); }) {}
+
+void RequestSampler::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  is_stopping_changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void RequestSampler::Run() {
+  pthread_setname_np(pthread_self(), "millpond-stats");
+  int64_t due_ns = base::MonotonicNs() + kSecondNs;
+  while (RestUntil(due_ns)) {
+    const int64_t now_ns = base::MonotonicNs();
+    statistics_->Sample(now_ns);
+    due_ns = NextSecondNs(due_ns, now_ns);
+  }
+}
+
+bool RequestSampler::RestUntil(int64_t at_ns) {
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_ && base::MonotonicNs() < at_ns) {
+    is_stopping_changed_.wait_for(lock, std::chrono::nanoseconds(at_ns - base::MonotonicNs()));
+  }
+  return !is_stopping_;
 }
 
 }  // namespace millpond::metrics

@@ -10,7 +10,6 @@
 
 #include "native/base/status.h"
 #include "native/base/trace_context.h"
-#include "native/metrics/request_phases.h"
 #include "native/metrics/request_recorder.h"
 
 namespace millpond::metrics {

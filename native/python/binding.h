@@ -12,7 +12,6 @@
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_keeper.h"
 #include "native/memory/slab_pool.h"
-#include "native/metrics/request_sampler.h"
 #include "native/metrics/request_statistics.h"
 #include "native/tf/loaded_version.h"
 #include "native/tf/version_load.h"

@@ -28,7 +28,6 @@
 #include "native/memory/version_arena.h"
 #include "native/metrics/latency_histogram.h"
 #include "native/metrics/model_history.h"
-#include "native/metrics/request_phases.h"
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/span_buffer.h"
 #include "native/python/binding.h"

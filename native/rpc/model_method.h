@@ -11,7 +11,6 @@
 #include "native/inference/model_spec.h"
 #include "native/inference/prepared.h"
 #include "native/inference/run_samples.h"
-#include "native/metrics/request_phases.h"
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"

@@ -6,7 +6,7 @@
 
 #include "native/base/byte_budget.h"
 #include "native/base/status.h"
-#include "native/metrics/request_phases.h"
+#include "native/metrics/request_recorder.h"
 #include "native/servable/servable.h"
 #include "native/tensor/output_set.h"
 #include "native/tensor/run_context.h"

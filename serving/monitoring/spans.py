@@ -18,7 +18,7 @@ NewId = Callable[[], str]
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 
-# The phases of a request, one after the other (native/metrics/request_phases.h).
+# The phases of a request, one after the other (native/metrics/request_recorder.h).
 _PHASES = tuple(phase for phase in PHASES if phase != "total")
 
 SERVER_FAULT_CODES = frozenset(

@@ -1,4 +1,4 @@
-#include "native/metrics/request_phases.h"
+#include "native/metrics/request_recorder.h"
 
 #include <gtest/gtest.h>
 

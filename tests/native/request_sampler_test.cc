@@ -1,4 +1,4 @@
-#include "native/metrics/request_sampler.h"
+#include "native/metrics/request_statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "native/metrics/sparse_latency.h"
+#include "native/metrics/latency_histogram.h"
 
 #include <gtest/gtest.h>
 
