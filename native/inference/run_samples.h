@@ -14,7 +14,7 @@
 namespace millpond::inference {
 
 // The runs of one request that its model's reservoir should take, kept from the run until the reply
-// is on its way. A run keeps the names that a PredictRequest would carry, and the inputs, which it
+// is written. A run keeps the names that a PredictRequest would carry, and the inputs, which it
 // shares with the run.
 //
 // Thread: the request's. It outlives the request's handle, so it holds nothing that belongs to the
@@ -35,8 +35,8 @@ class RunSamples {
   void Keep(const servable::PreparedRun& run,
             const std::shared_ptr<servable::RequestReservoir>& reservoir, int64_t received_ns);
   // Gives each run to the reservoir, as the PredictRequest that runs the same. Call it only after a
-  // reply that is OK, because another version must not repeat a failed request. Cost: nothing
-  // without runs, otherwise two copies of the inputs.
+  // reply that is OK, because another version must not repeat a failed request, and once the reply
+  // is written. Cost: nothing without runs, otherwise two copies of the inputs.
   void Give(int64_t now_ns);
 
  private:

@@ -22,21 +22,15 @@ class CallMetadata final : public servable::RequestMetadata {
   const Call& call_;
 };
 
-// The reservoir that keeps a request, and the kind that it is kept as. Holds the reservoir, because
-// the version's handle is released before the request is copied.
-struct ReservoirPlace {
-  std::shared_ptr<servable::RequestReservoir> reservoir;  // null: no reservoir keeps it
-  servable::RequestKind kind;
-};
-
-ReservoirPlace FindReservoir(const servable::ServableHandle& handle,
-                             const std::optional<servable::RequestKind>& kind, bool is_joint,
-                             int64_t now_ns) {
+// Returns the reservoir that keeps a request; null if none does.
+std::shared_ptr<servable::RequestReservoir> FindReservoir(
+    const servable::ServableHandle& handle, const std::optional<servable::RequestKind>& kind,
+    bool is_joint, int64_t now_ns) {
   if (!kind) return {};
   servable::RequestReservoir* const asked =
       is_joint ? handle.reservoir()->joint() : handle.reservoir().get();
   if (!asked->Wants(*kind, now_ns)) return {};
-  return {{handle.reservoir(), asked}, *kind};
+  return {handle.reservoir(), asked};
 }
 
 }  // namespace
@@ -61,6 +55,7 @@ servable::PreparedRun* ModelCall::Prepare() {
   if (awaited_change_ && call_->TryAwait(*awaited_change_)) return nullptr;
   if (prepared.ok() && prepared_.encode) return &prepared_.run;
   End(prepared);
+  Offer();
   return nullptr;
 }
 
@@ -74,28 +69,37 @@ void ModelCall::Finish() {
   End(answer);
 }
 
+void ModelCall::Send() {
+  call_->SendHeld();
+  Offer();
+}
+
 void ModelCall::End(const Status& answer) {
   // They may lie in the version's memory.
   prepared_ = {};
-  const Status status = call_->AsSeenByClient(answer);
+  Status status = call_->AsSeenByClient(answer);
   const int64_t now_ns = base::MonotonicNs();
   const metrics::PhaseTimes& times = watch_.End(now_ns);
   metrics::RequestRecorder& requests =
       handle_ ? handle_.requests() : method_.parts_.statistics->Unmatched(unmatched_model_);
   requests.Of(method_.method_).Record(status.code(), times);
   trace_.End(handle_, unmatched_model_, times, now_ns);
-  const ReservoirPlace place =
-      status.ok() ? FindReservoir(handle_, kind_, is_joint_, now_ns) : ReservoirPlace();
+  if (status.ok()) reservoir_ = FindReservoir(handle_, kind_, is_joint_, now_ns);
   handle_ = {};
-  const size_t reply_bytes = status.ok() ? reply_.size() : 0;
+  ended_ns_ = now_ns;
+  reply_bytes_ = status.ok() ? reply_.size() : 0;
   if (status.ok()) {
     call_->Reply(std::move(reply_));
   } else {
     call_->Fail(status);
   }
-  trace_.Offer(*call_, status, reply_bytes);
-  if (place.reservoir) place.reservoir->Take(place.kind, call_->request(), now_ns);
-  if (status.ok()) samples_.Give(now_ns);
+  status_ = std::move(status);
+}
+
+void ModelCall::Offer() {
+  trace_.Offer(*call_, status_, reply_bytes_);
+  if (reservoir_) reservoir_->Take(*kind_, call_->request(), ended_ns_);
+  if (status_.ok()) samples_.Give(ended_ns_);
 }
 
 Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanaryShare share) {

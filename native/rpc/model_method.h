@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +50,7 @@ class ModelCall final : public servable::WaitingRequest {
 
   servable::PreparedRun* Prepare() override;
   void Finish() override;
-  void Send() override { call_->SendHeld(); }
+  void Send() override;
 
   // --- for ModelMethod::Prepare ---
 
@@ -76,7 +78,7 @@ class ModelCall final : public servable::WaitingRequest {
   base::Status SetReply(base::StatusOr<base::ReplyBytes> reply);
 
   // Offers the request's bytes, which are a PredictRequest, to the model's RequestReservoir, if it
-  // has one. The reservoir takes them after the answer.
+  // has one. The reservoir takes them after the answer is written.
   void OfferToReservoir(std::string_view signature_name, const tensor::OutputSet& outputs);
   // The same for a request that runs these signatures as one; to RequestReservoir::joint.
   void OfferToJointReservoir(std::string_view signature_names);
@@ -86,6 +88,8 @@ class ModelCall final : public servable::WaitingRequest {
  private:
   // Records the request, releases the version, and answers with the reply or an error.
   void End(const base::Status& answer);
+  // Offers the request to its trace and to the model's reservoir, after the answer is written.
+  void Offer();
 
   const std::shared_ptr<Call> call_;
   const ModelMethod& method_;
@@ -103,6 +107,11 @@ class ModelCall final : public servable::WaitingRequest {
   bool is_joint_ = false;                      // the reservoir is RequestReservoir::joint
   bool offers_run_ = false;
   inference::RunSamples samples_;
+  // Set by End, for Offer.
+  base::Status status_;
+  size_t reply_bytes_ = 0;
+  int64_t ended_ns_ = 0;
+  std::shared_ptr<servable::RequestReservoir> reservoir_;  // takes the request; null: none does
 };
 
 // A method that a version answers, on the thread that serves the request. It calls no Python, and

@@ -18,7 +18,7 @@ std::optional<base::TraceContext> FindTraceContext(const Call& call);
 //
 // Cost: a test of a pointer if tracing is off (`spans` is null). Otherwise it copies the model's
 // name and version before the version is released. It looks at the call's metadata after the answer
-// is sent, so that no client waits for that.
+// is written, so that no client waits for that.
 class RequestTrace {
  public:
   // Borrows `spans`.
@@ -31,7 +31,7 @@ class RequestTrace {
            const metrics::PhaseTimes& times, int64_t now_ns) {
     if (spans_ != nullptr) Note(handle, unmatched_model, times, now_ns);
   }
-  // Offers the span. Called after End and the answer, on the same thread.
+  // Offers the span. Called after End, once the answer is written, on the same thread.
   void Offer(const Call& call, const base::Status& status, size_t response_bytes) {
     if (spans_ != nullptr) OfferSampled(call, status, response_bytes);
   }

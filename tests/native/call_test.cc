@@ -8,16 +8,26 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "native/base/byte_budget.h"
+#include "native/base/clock.h"
+#include "native/metrics/request_statistics.h"
+#include "native/metrics/span_buffer.h"
+#include "native/rpc/predict_service.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/stream_call.h"
+#include "native/servable/request_reservoir.h"
+#include "native/servable/serving_map.h"
 #include "tests/native/fake_carrier.h"
+#include "tests/native/predict_messages.h"
 #include "tests/native/raw_http2.h"
+#include "tests/native/scripted_servable.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 
 namespace millpond::rpc {
@@ -60,9 +70,10 @@ class CallTest : public ::testing::Test {
   std::shared_ptr<StreamCall> NewCall(const std::string& text, const std::string& timeout = "") {
     IncomingRequest request{base::ByteBudget::Share(budget_.get())};
     if (!timeout.empty()) request.headers()->Add("grpc-timeout", timeout);
+    for (const auto& [name, value] : headers_) request.headers()->Add(name, value);
     MessageOptions options;
     options.budget = budget_.get();
-    EXPECT_TRUE(request.Begin(&method_, options, 1).ok());
+    EXPECT_TRUE(request.Begin(called_, options, 1).ok());
     EXPECT_TRUE(request.AddData(GrpcMessage(text), &space_, 1).ok());
     stream_ += 2;
     auto call = std::make_shared<StreamCall>(carrier_, &limits_, stream_, request.Take(),
@@ -82,6 +93,8 @@ class CallTest : public ::testing::Test {
   CallLimits limits_;
   Handler handler_;
   const Method method_{"/test/m", MethodKind::kUnary, &handler_};
+  const Method* called_ = &method_;
+  std::map<std::string, std::string> headers_;
   ReceiveSpace space_;
   int32_t stream_ = -1;
 };
@@ -202,6 +215,44 @@ TEST_F(CallTest, AnyThreadMayEndACall) {
     call.reset();
     EXPECT_EQ(counts_.live_count, 0);
   }
+}
+
+class ModelCallTest : public CallTest {
+ protected:
+  ModelCallTest() {
+    EXPECT_TRUE(servable::PublishHighest(map_, version_.entry).ok());
+    called_ = &predict_method_;
+    headers_["traceparent"] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  }
+
+  const std::shared_ptr<servable::RequestReservoir> reservoir_ =
+      std::make_shared<servable::RequestReservoir>(servable::RequestReservoirLimits());
+  const testing::Scripted version_{"m", 1, {}, reservoir_};
+  servable::ServingMap map_;
+  const metrics::RequestStatistics statistics_{base::MonotonicNs()};
+  metrics::SpanBuffer spans_{metrics::SpanBuffer::Limits()};
+  PredictHandler predict_{{&map_, &statistics_, &spans_}, tensor::TensorEncoding::kTypedFields};
+  const Method predict_method_{"/test/predict", MethodKind::kUnary, &predict_};
+};
+
+// Copies take their time, and no client waits for them.
+TEST_F(ModelCallTest, IsTracedAndSampledAfterItsAnswerIsWritten) {
+  const auto call =
+      NewCall(testing::PredictMessage(testing::ModelSpecMessage("m"), {{"x", "tensor"}}));
+  ASSERT_TRUE(call->Arrive());
+  CallInTurn turn(call);
+  servable::PreparedRun* const run = turn.Prepare();
+  ASSERT_NE(run, nullptr);
+  servable::RunAlone(run);
+  turn.Finish();
+  ASSERT_TRUE(LastAnswer().status.ok());
+  EXPECT_EQ(carrier_->write_count(), 0);
+  EXPECT_TRUE(spans_.Take(1).empty());
+  EXPECT_EQ(reservoir_->Statistics().request_count, 0);
+  turn.Send();
+  EXPECT_EQ(carrier_->write_count(), 1);
+  EXPECT_EQ(spans_.Take(1).size(), 1);
+  EXPECT_EQ(reservoir_->Statistics().request_count, 1);
 }
 
 }  // namespace
